@@ -1,7 +1,7 @@
 """What long work tells whoever watches: frozen events, passed to an `on_event` callback.
 
-Every stage speaks the same four words, so that one reporter (builder/console.py) shows builds, downloads, smoke runs
-and pushes alike.
+Every stage speaks the same four words, so that one reporter (builder/console.py) shows builds,
+downloads, smoke runs and pushes alike.
 """
 
 from collections.abc import Callable
