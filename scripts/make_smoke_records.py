@@ -1,0 +1,57 @@
+"""Make the smoke test's records from scikit-learn's digits: `make_smoke_records.py [OUT]`.
+
+The same bytes on every machine: examples are chosen by hash, and the PNGs are written without
+compression, so that no version of zlib can change them.
+"""
+
+import hashlib
+import struct
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from trainer.records import write  # noqa: E402 - only now can it be found
+
+TRAIN, VALIDATION, SHARD_SIZE = 1000, 200, 250
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """A grey PNG file of a uint8 matrix."""
+    height, width = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows, 0)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
+    )
+
+
+def main(out: Path) -> None:
+    digits = load_digits()
+    order = sorted(
+        range(len(digits.target)), key=lambda index: hashlib.sha256(b"%d" % index).digest()
+    )
+    # The scans have 17 levels of grey, 0 to 16.
+    images = np.round(digits.images * 255 / 16).astype(np.uint8)
+    examples = [(png(images[index]), int(digits.target[index])) for index in order]
+    splits = {"train": examples[:TRAIN], "validation": examples[TRAIN : TRAIN + VALIDATION]}
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as temporary:
+        made = Path(temporary) / "records"
+        write(made, [str(digit) for digit in range(10)], splits, SHARD_SIZE)
+        for path in made.iterdir():
+            path.replace(out / path.name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "builder/data/smoke")
