@@ -1,0 +1,44 @@
+"""Where a project is (the folder that holds builder.toml), and how its files are written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from builder.errors import InputError
+
+MARKER = "builder.toml"
+
+
+def find_root(start: Path | None = None) -> Path:
+    """The nearest folder at or above `start` (else the working directory) that holds builder.toml.
+
+    Raises InputError where there is none.
+    """
+    here = (start or Path.cwd()).absolute()
+    for folder in (here, *here.parents):
+        if (folder / MARKER).is_file():
+            return folder
+    raise InputError(
+        f"no {MARKER} in {here} or in any folder above it",
+        f"run this inside a project, or create an empty {MARKER} where the project begins",
+    )
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: to a name of its own beside it, then renamed."""
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
