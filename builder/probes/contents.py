@@ -1,0 +1,258 @@
+"""What is in an image that should not be, and how large everything is.
+
+Run as root and without a file system over /tmp, so that it sees every file of the image.
+
+Request: {"user": the image's USER, "python": "3.11", "packages": {name: version}, "strict": true,
+          "skip": [folders that are mounted into the container]}
+`strict`: the image is all our own, so that a package beyond the locks or a cache is wrong; else (a
+published base) they are only reported.
+"""
+
+# Paths are text here, as in the other probes
+# ruff: noqa: PTH118, PTH119, PTH123
+from __future__ import annotations
+
+import json
+import os
+import platform
+import pwd
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
+    Json = dict[str, Any]
+    Wrong = Callable[[str, str], None]
+
+READ_AT_MOST = 1 << 20
+TOP = 15
+
+# A file of this name is a secret, or holds one by its nature
+NAMES = {
+    ".netrc": "a netrc with logins",
+    "_netrc": "a netrc with logins",
+    ".git-credentials": "Git's logins",
+    ".pypirc": "logins for a package index",
+    "application_default_credentials.json": "Google Cloud credentials",
+    "id_rsa": "an SSH key",
+    "id_dsa": "an SSH key",
+    "id_ecdsa": "an SSH key",
+    "id_ed25519": "an SSH key",
+}
+
+# What a secret looks like, wherever it is. A key counts only with its body: programs that read
+# keys name the header alone.
+PATTERNS = {
+    "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?:\\n|\s)+"
+    rb"(?:[A-Za-z0-9+/=]{16}|Proc-Type|Version|Comment)",
+    "a Google service account's key": rb'"private_key"\s*:\s*"-----BEGIN',
+    "Google Cloud credentials": rb'"refresh_token"\s*:\s*"[^"]{10}',
+    "a Google access token": rb"\bya29\.[A-Za-z0-9_-]{30}",
+    "a Google API key": rb"\bAIza[A-Za-z0-9_-]{35}\b",
+    "an AWS access key": rb"\bA(?:KIA|SIA)[A-Z0-9]{16}\b(?<!EXAMPLE)",
+    "a GitHub token": rb"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40})",
+    "a login for a registry": rb'"auth"\s*:\s*"[A-Za-z0-9+/=]{8}',
+    "an address with a password": rb"[a-z]://[^\s/:@'\"<>{}$%]+:[^\s/:@'\"<>{}$%]+@[\w.-]",
+}
+# In the documentation and tests of packages these are everywhere; in a configuration they are not
+ONLY_IN_CONFIGURATION = {"a login for a registry", "an address with a password"}
+_PATTERNS = {what: re.compile(pattern) for what, pattern in PATTERNS.items()}
+_CONFIGURATION = re.compile(
+    r"(?:\.(?:conf|cfg|ini|toml|json|ya?ml|env|list|sources)|/\.?[a-z]+rc)$"
+)
+
+CACHES = {
+    "var/lib/apt/lists": "apt's package lists",
+    "var/cache/apt": "apt's cache",
+    "root/.cache": "a cache of root's",
+}
+_CACHE_FOLDERS = re.compile(r"(?:^|/)(?:\.cache/(?:pip|uv|pypoetry)|\.conda/pkgs)(?:/|$)")
+
+
+def secret_in(content: bytes, configuration: bool) -> str | None:
+    """What kind of secret this text holds, if any."""
+    for what, pattern in _PATTERNS.items():
+        if (configuration or what not in ONLY_IN_CONFIGURATION) and pattern.search(content):
+            return what
+    return None
+
+
+class File:
+    """One regular file: its path without the root in front, and its size in bytes."""
+
+    __slots__ = ("path", "size")
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path = path
+        self.size = size
+
+
+def walk(root: str, skip: list[str]) -> Iterator[File]:
+    """Every regular file of the image once, and each folder called .git as a file of size 0."""
+    left_out = {os.path.join(root, name.lstrip("/")) for name in (*skip, "proc", "sys", "dev")}
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(f for f in folders if os.path.join(folder, f) not in left_out)
+        inside = os.path.relpath(folder, root)
+        prefix = "/" if inside == "." else f"/{inside}/"
+        if ".git" in folders:
+            folders.remove(".git")
+            yield File(f"{prefix}.git", 0)
+        for name in sorted(names):
+            status = os.lstat(os.path.join(folder, name))
+            key = (status.st_dev, status.st_ino)
+            if stat.S_ISREG(status.st_mode) and key not in seen:
+                seen.add(key)
+                yield File(prefix + name, status.st_size)
+
+
+def find_secret(root: str, file: File) -> str | None:
+    """What kind of secret a file is, by its name or by what it holds."""
+    name = os.path.basename(file.path)
+    if name == ".git":
+        return "a Git repository with its history"
+    if name in NAMES:
+        return NAMES[name]
+    if not 0 < file.size <= READ_AT_MOST:
+        return None
+    try:
+        with open(os.path.join(root, file.path.lstrip("/")), "rb") as opened:
+            content = opened.read()
+    except OSError:
+        return None
+    return secret_in(content, bool(_CONFIGURATION.search(file.path)))
+
+
+def cache_of(path: str) -> str | None:
+    """Which cache a path belongs to, if any."""
+    for folder, what in CACHES.items():
+        if path.startswith(f"/{folder}/") and os.path.basename(path) not in ("lock", ".keep"):
+            return what
+    return "a package manager's cache" if _CACHE_FOLDERS.search(path) else None
+
+
+def canonical(name: str) -> str:
+    """A package's name as every tool compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+class Package:
+    """An installed package: its version, its unpacked size, and each file's size by its RECORD."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self.bytes = 0
+        self.recorded: dict[str, int | None] = {}
+
+
+def installed(root: str, path: list[str] | None = None) -> dict[str, Package]:
+    """Every package that this Python finds, by canonical name."""
+    found: dict[str, Package] = {}
+    for distribution in metadata.distributions(path=sys.path if path is None else path):
+        name = canonical(distribution.metadata["Name"] or "")
+        if not name or name in found:
+            continue
+        package = found[name] = Package(distribution.version)
+        for file in distribution.files or ():
+            place = os.path.realpath(str(distribution.locate_file(file)))
+            package.recorded["/" + os.path.relpath(place, root)] = file.size
+    return found
+
+
+def check_packages(found: dict[str, Package], request: Json, wrong: Wrong) -> None:
+    """Exactly what the locks say is installed."""
+    locked = {canonical(name): version for name, version in request["packages"].items()}
+    fix = "build the image again from its locks"
+    for name, version in sorted(locked.items()):
+        if name not in found:
+            wrong(f"{name} {version} is locked and not installed", fix)
+        elif found[name].version != version:
+            wrong(f"{name} is {found[name].version} in the image, the lock says {version}", fix)
+    extra = sorted(set(found) - set(locked))
+    if extra and locked and request["strict"]:
+        names = ", ".join(f"{name} {found[name].version}" for name in extra)
+        wrong(
+            f"installed and not locked: {names}", "name it in `requirements`, then lock and build"
+        )
+
+
+def check_user(user: str, wrong: Wrong) -> int | None:
+    """The image runs as somebody who is not root. Returns the uid."""
+    name = user.split(":")[0]
+    try:
+        uid = int(name) if name.isdigit() else pwd.getpwnam(name or "root").pw_uid
+    except KeyError:
+        wrong(f"the image's USER {name!r} is not in its /etc/passwd", "add it, or give its uid")
+        return None
+    if uid == 0:
+        wrong(
+            "the image runs as root: its outputs would belong to root",
+            "set `user` in image.yaml to an uid that is not 0 (1000 by default)",
+        )
+    return uid
+
+
+def probe(request: Json, root: str = "/", path: list[str] | None = None) -> Json:
+    """All of it. `root` and `path` (where packages are) let a test describe another image."""
+    problems: list[dict[str, str]] = []
+
+    def wrong(message: str, fix: str) -> None:
+        problems.append({"message": message, "fix": fix})
+
+    uid = check_user(request["user"], wrong)
+    python = platform.python_version()
+    if request["python"] and not f"{python}.".startswith(f"{request['python']}."):
+        wrong(f"Python is {python}, image.yaml says {request['python']}", "build the image again")
+    packages = installed(root, path)
+    check_packages(packages, request, wrong)
+    owner = {file: name for name, package in packages.items() for file in package.recorded}
+    total, count = 0, 0
+    largest: list[tuple[int, str]] = []
+    caches: dict[str, int] = {}
+    for file in walk(root, request["skip"]):
+        total, count = total + file.size, count + 1
+        largest.append((file.size, file.path))
+        package = packages.get(owner.get(file.path, ""))
+        if package is not None:
+            package.bytes += file.size
+            if package.recorded[file.path] == file.size:
+                continue  # public, and as it was published
+        cache = cache_of(file.path)
+        if cache is not None:
+            caches[cache] = caches.get(cache, 0) + file.size
+        secret = find_secret(root, file)
+        if secret is not None:
+            wrong(
+                f"the image holds {secret}: {file.path}",
+                "take it out of what is copied, and hand it to the build as a secret; if this "
+                "image was ever pushed, revoke it",
+            )
+    if request["strict"]:
+        for cache, size in sorted(caches.items()):
+            wrong(
+                f"{cache} ({size:,} bytes) was left in the image",
+                "remove it in the RUN that makes it, or use a cache mount",
+            )
+    by_size = sorted(packages.items(), key=lambda item: -item[1].bytes)
+    seen = {
+        "uid": uid,
+        "python": python,
+        "bytes": total,
+        "files": count,
+        "caches": caches,
+        "largest_packages": [
+            {"name": name, "version": p.version, "bytes": p.bytes} for name, p in by_size[:TOP]
+        ],
+        "largest_files": [
+            {"path": path, "bytes": size} for size, path in sorted(largest, reverse=True)[:TOP]
+        ],
+        "packages": {name: package.version for name, package in sorted(packages.items())},
+    }
+    return {"problems": problems, "seen": seen}
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe(json.loads(sys.argv[1]))))
