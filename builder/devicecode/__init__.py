@@ -1,0 +1,37 @@
+"""Device code: which GPUs an image's libraries have kernels for, read from the files alone.
+
+    audit     every library x compute capability: native, older minor, PTX, missing
+    prune     take out what one accelerator can't run
+
+Standard library only, and no other part of the factory: this folder is also mounted into image
+builds and run there by the image's own Python (3.9 or newer).
+"""
+
+from .errors import Malformed
+from .inventory import Group, Library, from_files, from_folder, from_paths, from_wheel, read_file
+from .rule import ComputeCapability, choose, compute_capability, runs
+from .verdict import Audit, Finding, Status, Verdict, as_dict, audit, carries, judge, remedy
+
+__all__ = [
+    "Audit",
+    "ComputeCapability",
+    "Finding",
+    "Group",
+    "Library",
+    "Malformed",
+    "Status",
+    "Verdict",
+    "as_dict",
+    "audit",
+    "carries",
+    "choose",
+    "compute_capability",
+    "from_files",
+    "from_folder",
+    "from_paths",
+    "from_wheel",
+    "judge",
+    "read_file",
+    "remedy",
+    "runs",
+]

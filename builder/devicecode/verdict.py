@@ -1,0 +1,375 @@
+"""Whether libraries have kernels for an accelerator: one verdict a library, one for all of them.
+
+Nothing here needs a GPU: the driver's rule (rule.py) is applied to the headers that the reader
+found. A library is judged section by section, because each section is a table of its own from which
+the driver, or the library itself, picks:
+
+* `.nv_fatbin` and data sections: the driver picks in each container. Many containers are for newer
+  devices only, so one that has nothing for this device proves nothing; a section in which no
+  container has anything does.
+* `.cask_resource`, `.ldata`, `.data`: the library picks a container by tables of its own. Such a
+  section decides only where the library has no other (cuFFT).
+* `__nv_relfatbin`: inputs of device linking, which run only after they are linked. Never decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from .fatbin import ELF, LINK_INPUT, LTO_IR, PTX, Target
+from .inventory import Group, Library, from_paths
+from .rule import ComputeCapability, choose, compute_capability
+
+PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
+
+SECONDS_PER_MODULE = 0.010
+SECONDS_PER_PTX_BYTE = 1 / 550_000
+"""What compiling PTX costs on one core: 10 ms a module and 0.55 MB of PTX a second, measured with
+ptxas 12.5.82 for sm_90 on PTX of TensorFlow 2.21.0 and 2.13.1 (docs/device-code.md)."""
+
+TOLERATED_SECONDS = 60.0
+"""Up to this much PTX beside native code does not make a library "PTX": kernels are compiled one by
+one when they are first used, and each is a few milliseconds (TensorFlow 2.21 on an H100)."""
+
+
+class Status(IntEnum):
+    """How a library runs on a device, best first."""
+
+    NO_DEVICE_CODE = 0
+    NATIVE = 1
+    OLDER_MINOR = 2
+    PTX = 3
+    MISSING = 4
+    BROKEN = 5
+
+    def __str__(self) -> str:
+        return _WORDS[self]
+
+
+_WORDS = {
+    Status.NO_DEVICE_CODE: "no device code",
+    Status.NATIVE: "native",
+    Status.OLDER_MINOR: "older minor",
+    Status.PTX: "PTX",
+    Status.MISSING: "missing",
+    Status.BROKEN: "broken",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One library on one device.
+
+    The four counts are containers by what the driver picks in them; `ptx_bytes` (decompressed) and
+    `ptx_seconds` (one core, all of it) are what would have to be compiled on the device's machine.
+    """
+
+    library: Library
+    status: Status
+    native: int = 0
+    older: int = 0
+    ptx: int = 0
+    nothing: int = 0
+    ptx_bytes: int = 0
+    ptx_seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.status == Status.BROKEN:
+            return f"broken: {self.library.broken}"
+        text = str(self.status)
+        if self.status == Status.MISSING:
+            carried = carries(self.library)
+            return f"{text}: it carries {', '.join(carried) if carried else 'nothing'}"
+        if self.ptx_bytes:
+            text += (
+                f", {self.ptx:,} modules compiled from PTX when first used "
+                f"({self.ptx_bytes / 1e6:.1f} MB, up to {_minutes(self.ptx_seconds)})"
+            )
+        return text
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All libraries on one device. `spoiler` is the worst library, unless all are fine."""
+
+    device: ComputeCapability
+    findings: tuple[Finding, ...]
+
+    @property
+    def status(self) -> Status:
+        return max((finding.status for finding in self.findings), default=Status.NO_DEVICE_CODE)
+
+    @property
+    def runs(self) -> bool:
+        """There is device code, and every library has some that the device runs, if from PTX."""
+        return Status.NATIVE <= self.status <= Status.PTX
+
+    @property
+    def ptx_seconds(self) -> float:
+        return sum(finding.ptx_seconds for finding in self.findings)
+
+    @property
+    def spoilers(self) -> tuple[Finding, ...]:
+        """The libraries that make the verdict PTX, missing or broken, largest first."""
+        worst = [
+            finding
+            for finding in self.findings
+            if finding.status == self.status and self.status >= Status.PTX
+        ]
+        return tuple(sorted(worst, key=lambda finding: -finding.library.size))
+
+    @property
+    def spoiler(self) -> Finding | None:
+        return next(iter(self.spoilers), None)
+
+    @property
+    def instead(self) -> str:
+        """The version of the spoiling library that would run, "" where none is known."""
+        return remedy(self.spoiler.library, self.device, self.status) if self.spoiler else ""
+
+    def __str__(self) -> str:
+        if not self.spoiler:
+            return f"{self.device}: {self.status}"
+        others = len(self.spoilers) - 1
+        more = f" and {others} more" if others else ""
+        return (
+            f"{self.device}: {self.status}, because of {self.spoiler.library.name}{more} "
+            f"({self.spoiler.library.origin}): {self.spoiler}"
+        )
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The libraries that were read; a verdict for any device."""
+
+    libraries: tuple[Library, ...]
+
+    def verdict(self, device: ComputeCapability | str) -> Verdict:
+        """The verdict for a device, given as "7.0" or as a value."""
+        if isinstance(device, str):
+            device = compute_capability(device)
+        return Verdict(device, tuple(judge(library, device) for library in self.libraries))
+
+
+def audit(paths: Iterable[Path]) -> Audit:
+    """Read every library of folders, wheels and single libraries. Raises InputError."""
+    return Audit(from_paths(paths))
+
+
+def judge(library: Library, device: ComputeCapability) -> Finding:
+    """How one library runs on one device."""
+    if library.broken:
+        return Finding(library, Status.BROKEN)
+    sections: dict[str, list[Group]] = {}
+    for group in library.groups:
+        if group.section != LINK_INPUT and group.section not in library.stub_sections:
+            sections.setdefault(group.section, []).append(group)
+    if not sections:
+        return Finding(library, Status.NO_DEVICE_CODE)
+    tables = [_judge_section(library, groups, device) for groups in sections.values()]
+    deciding = [
+        table
+        for name, table in zip(sections, tables)  # noqa: B905 - strict= came with Python 3.10
+        if name not in PRIVATE_SECTIONS
+    ] or tables
+    native_somewhere = any(table.status <= Status.OLDER_MINOR for table in deciding)
+    status = max(
+        table.status
+        for table in deciding
+        if not (
+            native_somewhere
+            and table.status == Status.PTX
+            and table.ptx_seconds <= TOLERATED_SECONDS
+        )
+    )
+    return Finding(
+        library,
+        status,
+        sum(table.native for table in tables),
+        sum(table.older for table in tables),
+        sum(table.ptx for table in tables),
+        sum(table.nothing for table in tables),
+        sum(table.ptx_bytes for table in tables),
+        sum(table.ptx_seconds for table in tables),
+    )
+
+
+def _judge_section(library: Library, groups: list[Group], device: ComputeCapability) -> Finding:
+    counts = {Status.NATIVE: 0, Status.OLDER_MINOR: 0, Status.PTX: 0, Status.MISSING: 0}
+    modules, ptx_bytes = 0, 0
+    lone_modules, lone_ptx_bytes = 0, 0
+    for group in groups:
+        picked = choose(group.targets, device)
+        counts[_status(picked, device)] += group.containers
+        if picked is None or picked.kind != PTX:
+            continue
+        size = group.code[group.targets.index(picked)]
+        if len(group.targets) == 1 or any(other.kind == LTO_IR for other in group.targets):
+            # a container of its own for each target, or code that the library links itself when it
+            # runs: compiled only if there is no cubin elsewhere
+            lone_modules, lone_ptx_bytes = lone_modules + group.containers, lone_ptx_bytes + size
+        else:
+            modules, ptx_bytes = modules + group.containers, ptx_bytes + size
+    native, older = counts[Status.NATIVE], counts[Status.OLDER_MINOR]
+    if native or older:
+        status = Status.NATIVE if native >= older else Status.OLDER_MINOR
+    elif counts[Status.PTX]:
+        status = Status.PTX
+        modules, ptx_bytes = modules + lone_modules, ptx_bytes + lone_ptx_bytes
+    else:
+        status = Status.MISSING
+    seconds = modules * SECONDS_PER_MODULE + ptx_bytes * SECONDS_PER_PTX_BYTE
+    return Finding(
+        library, status, native, older, modules, counts[Status.MISSING], ptx_bytes, seconds
+    )
+
+
+def _status(picked: Target | None, device: ComputeCapability) -> Status:
+    if picked is None:
+        return Status.MISSING
+    if picked.kind != ELF:
+        return Status.PTX
+    return Status.NATIVE if picked.architecture == device.architecture else Status.OLDER_MINOR
+
+
+def carries(library: Library) -> tuple[str, ...]:
+    """The targets that a library holds code for, as "sm_70" or "compute_90", oldest first."""
+    targets = {
+        target
+        for group in library.groups
+        for target in group.targets
+        if group.section != LINK_INPUT and target.kind in (ELF, PTX)
+    }
+    return tuple(
+        str(target)
+        for target in sorted(targets, key=lambda t: (t.kind == PTX, t.architecture, t.suffix))
+    )
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What runs instead, for libraries and devices of which that is known.
+
+    `package` is a pattern of the distribution or file name, `oldest` and `newest` the devices'
+    compute capabilities (inclusive).
+    """
+
+    package: str
+    status: Status
+    oldest: ComputeCapability
+    newest: ComputeCapability
+    instead: str
+    source: str
+
+
+REMEDIES = (
+    Remedy(
+        r"cudnn",
+        Status.MISSING,
+        ComputeCapability(5, 0),
+        ComputeCapability(7, 0),
+        "nvidia-cudnn-cu12 9.10.2.21 or older; TensorFlow 2.18 to 2.21 were tested with 9.3.0.75",
+        "the wheels: 9.3.0.75 and 9.10.2.21 carry sm_50 to sm_70, 9.11.0.98 and 9.28.0.42 do not",
+    ),
+    Remedy(
+        r"-cu13|\.so\.13|cu13/|^nvidia-(cublas|cusparse|cusolver|cufft|curand|nccl)$",
+        Status.MISSING,
+        ComputeCapability(5, 0),
+        ComputeCapability(7, 2),
+        "the CUDA 12 build of the same library (its package name ends in -cu12)",
+        "the wheels: CUDA 13 carries nothing below sm_75; NVIDIA, CUDA 13.0 release notes",
+    ),
+    Remedy(
+        r"tensorflow",
+        Status.PTX,
+        ComputeCapability(9, 0),
+        ComputeCapability(9, 0),
+        "tensorflow 2.21.0, which carries sm_90",
+        "the wheels: 2.13.1 carries sm_35 to sm_80 and compute_80, 2.21.0 sm_60 to sm_90",
+    ),
+)
+
+
+def remedy(library: Library, device: ComputeCapability, status: Status) -> str:
+    """What to use in place of a library that spoils a verdict, "" where nothing is known."""
+    if status == Status.BROKEN:
+        return "the same version, downloaded again"
+    if any(not group.targets for group in library.groups):
+        return f"the same version, not pruned or pruned for {device}"
+    for known in REMEDIES:
+        named = re.search(known.package, library.package) if library.package else None
+        if (
+            known.status == status
+            and known.oldest <= device <= known.newest
+            and (named or re.search(known.package, library.path))
+        ):
+            return known.instead
+    return ""
+
+
+def as_dict(found: Audit, devices: Sequence[ComputeCapability]) -> dict[str, object]:
+    """The audit as JSON-ready data: libraries with device code, and a verdict for each device."""
+    verdicts = [found.verdict(device) for device in devices]
+    return {
+        "libraries": [
+            {
+                "path": library.path,
+                "package": library.package,
+                "version": library.version,
+                "bytes": library.size,
+                "carries": carries(library),
+                "broken": library.broken,
+            }
+            for library in found.libraries
+            if library.groups or library.broken
+        ],
+        "verdicts": [
+            {
+                "compute_capability": str(verdict.device),
+                "status": str(verdict.status),
+                "runs": verdict.runs,
+                "spoiler": verdict.spoiler.library.path if verdict.spoiler else None,
+                "instead": verdict.instead,
+                "ptx_seconds": round(verdict.ptx_seconds, 1),
+                "findings": [
+                    {
+                        "library": finding.library.path,
+                        "status": str(finding.status),
+                        "containers": {
+                            "native": finding.native,
+                            "older minor": finding.older,
+                            "PTX": finding.ptx,
+                            "nothing": finding.nothing,
+                        },
+                        "ptx_bytes": finding.ptx_bytes,
+                        "ptx_seconds": round(finding.ptx_seconds, 1),
+                    }
+                    for finding in verdict.findings
+                    if finding.status != Status.NO_DEVICE_CODE
+                ],
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+__all__ = [
+    "Audit",
+    "Finding",
+    "Remedy",
+    "Status",
+    "Verdict",
+    "as_dict",
+    "audit",
+    "carries",
+    "judge",
+    "remedy",
+]
