@@ -44,9 +44,12 @@ class Trainer:
         self.classes = classes
         with strategy.scope():
             self.model = model.small_cnn(classes, config.image_size, policy)
-            self.optimizer: Any = keras.optimizers.Adam(config.learning_rate)
+            # Named, or a second one in a process has other names for the same variables.
+            self.optimizer: Any = keras.optimizers.Adam(config.learning_rate, name="adam")
             if policy == "mixed_float16":
-                self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
+                self.optimizer = keras.optimizers.LossScaleOptimizer(
+                    self.optimizer, name="loss_scale"
+                )
             self.optimizer.build(self.model.trainable_variables)
 
     @property

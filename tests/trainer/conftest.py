@@ -1,0 +1,33 @@
+"""Fixtures of the trainer's tests."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runs import Process, Task
+
+
+@pytest.fixture
+def start() -> Iterator[type[Process]]:
+    """Start processes that do not outlive the test."""
+    started: list[Process] = []
+
+    class Tracked(Process):
+        def __init__(self, job: Path, *options: object, **environment: str) -> None:
+            super().__init__(job, *options, **environment)
+            started.append(self)
+
+    yield Tracked
+    for one in started:
+        one.process.kill()
+        one.process.communicate()
+
+
+@pytest.fixture
+def task(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
+    for variable in ("TF_CONFIG", "AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    handler = signal.getsignal(signal.SIGTERM)
+    yield Task(capsys)
+    signal.signal(signal.SIGTERM, handler)

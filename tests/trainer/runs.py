@@ -1,0 +1,70 @@
+"""Runs of the trainer, in this process and in others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = ROOT / "builder/data/smoke"
+
+
+class Process:
+    """`python -m trainer.task` in a process of its own, read line by line."""
+
+    def __init__(self, job: Path, *options: object, **environment: str) -> None:
+        job.mkdir(parents=True, exist_ok=True)
+        self._errors = (job / f"stderr-{environment.get('NAME', '')}").open("w+")
+        command = [sys.executable, "-m", "trainer.task", "--records", SMOKE, "--job-dir", job]
+        self.process = subprocess.Popen(
+            [str(part) for part in (*command, *options)],
+            cwd=ROOT,
+            env={**os.environ, "HOME": "/nonexistent", **environment},
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self.lines: list[dict] = []
+
+    def until(self, event: str, step: int = 0) -> dict:
+        """Read on to the first such line at or after a step."""
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            self.lines.append(json.loads(text))
+            if self.lines[-1]["event"] == event and self.lines[-1].get("step", 0) >= step:
+                return self.lines[-1]
+        pytest.fail(f"ended without {event!r}: {self.lines[-3:]}\n{self.stderr()[-2000:]}")
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self, timeout: float = 120) -> int:
+        """Read what is left and wait. Returns the exit code."""
+        text, _ = self.process.communicate(timeout=timeout)
+        self.lines += map(json.loads, text.splitlines())
+        return self.process.returncode
+
+    def events(self, name: str) -> list[dict]:
+        return [line for line in self.lines if line["event"] == name]
+
+    def stderr(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
+
+
+class Task:
+    """`trainer.task.main` in this process: what it said, and its exit code."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> tuple[int, list[dict]]:
+        from trainer import task
+
+        self._capsys.readouterr()
+        code = task.main([str(argument) for argument in arguments])
+        return code, [json.loads(text) for text in self._capsys.readouterr().out.splitlines()]
