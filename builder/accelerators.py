@@ -46,6 +46,7 @@ class Accelerator:
     name: str
     kind: Kind
     precision: str  # the dtype that mixed precision computes in; float32: no gain
+    precision_source: Source
     source: Source
     aliases: tuple[str, ...] = ()
     architecture: Architecture | None = None
@@ -91,6 +92,7 @@ def accelerators() -> dict[str, Accelerator]:
             name=entry["name"],
             kind=entry["kind"],
             precision=entry["precision"],
+            precision_source=sources["precision"],
             source=sources[entry["source"]],
             aliases=tuple(entry.get("aliases", ())),
             architecture=architectures.get(entry.get("architecture")),
@@ -101,12 +103,6 @@ def accelerators() -> dict[str, Accelerator]:
         )
         for entry in table["accelerators"]
     }
-
-
-@cache
-def precision_source() -> Source:
-    """Where the dtypes of mixed precision were read."""
-    return _sources(_table("accelerators.yaml"))["precision"]
 
 
 @cache
@@ -148,6 +144,7 @@ class Release:
     capabilities: tuple[str, ...]  # sm_70: machine code; compute_90: machine code and PTX
     wheels: str | None
     pins: Mapping[str, str]  # libraries whose version differs from the set's
+    pins_source: Source
     ranges: bool  # the extra takes the tested version and later ones of the same major
     source: Source
     capabilities_source: Source
@@ -174,11 +171,10 @@ class CudaSet:
 
 @dataclass(frozen=True)
 class Cudnn:
-    """From version `since` on: the compute capabilities with machine code, and the PTX's."""
+    """From version `since` on: the compute capabilities that every library has machine code for."""
 
     since: str
     capabilities: tuple[str, ...]
-    ptx: str
     source: Source
 
 
@@ -219,6 +215,7 @@ def tables() -> Tables:
                 capabilities=tuple(entry["capabilities"]),
                 wheels=entry.get("wheels"),
                 pins=entry.get("pins", {}),
+                pins_source=read["wheel"],
                 ranges=entry.get("open") == "true",
                 source=read[entry["source"]],
                 capabilities_source=read[entry["capabilities_source"]],
@@ -235,9 +232,7 @@ def tables() -> Tables:
         },
         packages=cuda["packages"],
         cudnn=tuple(
-            Cudnn(
-                entry["since"], tuple(entry["capabilities"]), entry["ptx"], known[entry["source"]]
-            )
+            Cudnn(entry["since"], tuple(entry["capabilities"]), known[entry["source"]])
             for entry in cuda["cudnn"]
         ),
         drivers=tuple(

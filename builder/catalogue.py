@@ -227,7 +227,7 @@ class _Model(BaseModel):
 
 
 class Trainer(_Model):
-    """The program that the image runs."""
+    """Where the program is, and how it is started."""
 
     package: Annotated[str, AfterValidator(_folder)] = Field("trainer", examples=["trainer"])
     """The folder, relative to the project root, that is copied into the image."""
@@ -361,6 +361,10 @@ def load(root: Path, target: str) -> ImageSpec:
         raise InputError(
             f"{shown(path)}: not UTF-8 (byte {error.start})", "save the file as UTF-8"
         ) from None
+    except OSError as error:
+        raise InputError(
+            f"{shown(path)}: {error.strerror}", "make it a file that can be read"
+        ) from None
     return parse(text, path, root)
 
 
@@ -377,9 +381,11 @@ def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
         try:
             spec = ImageSpec.model_validate(document.value, context={"root": root})
         except ValidationError as error:
-            problems += [_problem(document, detail) for detail in error.errors()]
+            problems += _problems(document, error.errors())
     else:
         problems.append(Problem(1, "", "is not a list of `key: value` lines", "accelerator: V100"))
+    if spec is not None and root is not None:
+        problems += _module_problems(document, spec.trainer, root)
     if problems or spec is None:
         raise _error(where, problems)
     spec._name, spec._source = name, source
@@ -400,8 +406,14 @@ def schema() -> dict[str, Any]:
     """JSON Schema of image.yaml, for an editor: what `builder schema` writes."""
     result = ImageSpec.model_json_schema()
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    known = accelerators.accelerators().values()
-    result["properties"]["accelerator"]["enum"] = [one.name for one in known if not one.refused]
+    known, tables = accelerators.accelerators().values(), accelerators.tables()
+    fields = result["properties"]
+    fields["accelerator"]["enum"] = [one.name for one in known if not one.refused]
+    fields["tensorflow"]["enum"] = [one for row in tables.releases for one in row.versions]
+    fields["python"]["type"] = ["string", "number"]  # 3.11 without quotes is the text 3.11 to us
+    fields["cuda"]["propertyNames"] = {"enum": list(tables.packages)}
+    for name in ("environment", "labels"):
+        fields[name]["additionalProperties"] = {"type": ["string", "number", "boolean"]}
     return result
 
 
@@ -440,11 +452,38 @@ def _error(where: str, problems: list[Problem]) -> InputError:
     return InputError("\n".join(told), f"mend these {len(told)} lines, then try again")
 
 
-def _problem(document: Document, detail: ErrorDetails) -> Problem:
-    """One of pydantic's findings, in the words of the file."""
-    path = tuple(step for step in detail["loc"] if step != "[key]")
-    what, fix = _words(path, detail)
-    return Problem(document.line(*path), ".".join(str(step) for step in path), what, fix)
+def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[Problem]:
+    """The module has to be in the package's folder, because nothing else is copied."""
+    package = root / trainer.package
+    steps = trainer.module.split(".")
+    path = package.parent.joinpath(*steps)
+    if steps[0] != package.name:
+        what = f"{trainer.module} is not in the folder {trainer.package}"
+        fix = f"write {package.name}.<module>, such as {package.name}.task"
+    elif not path.with_suffix(".py").is_file() and not (path / "__main__.py").is_file():
+        found = (path.with_suffix(".py")).relative_to(root)
+        what = f"there is no module {trainer.module}: no file {found}"
+        names = [".".join([package.name, file.stem]) for file in package.glob("*.py")]
+        near = difflib.get_close_matches(trainer.module, names, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"create {found}"
+    else:
+        return []
+    return [Problem(document.line("trainer", "module"), "trainer.module", what, fix)]
+
+
+def _problems(document: Document, details: list[ErrorDetails]) -> list[Problem]:
+    """Pydantic's findings in the words of the file. A key that is missing because it was written
+    wrong is one problem, not two."""
+    found, meant = [], set()
+    for detail in sorted(details, key=lambda one: one["type"] == "missing"):
+        path = tuple(step for step in detail["loc"] if step != "[key]")
+        field = ".".join(str(step) for step in path)
+        what, fix = _words(path, detail)
+        if detail["type"] == "missing" and f"did you mean {field}?" in meant:
+            continue
+        meant.add(fix)
+        found.append(Problem(document.line(*path), field, what, fix))
+    return found
 
 
 def _words(path: tuple[str | int, ...], detail: ErrorDetails) -> tuple[str, str]:

@@ -18,6 +18,8 @@ from packaging.version import Version
 from builder import accelerators, catalogue
 from builder.accelerators import Accelerator, Cudnn, Driver, Release, Source, Tables
 from builder.catalogue import OWN, ImageSpec
+from builder.devicecode.fatbin import ELF, PTX, Target
+from builder.devicecode.rule import choose, compute_capability
 from builder.errors import InputError
 
 # Our own base takes its Python from Debian, and each suite has one.
@@ -26,6 +28,7 @@ OWN_PYTHON: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
 NVIDIA_IMAGES = "nvcr.io/nvidia/tensorflow"
 # Libraries that carry the toolkit's own version.
 TOOLKIT = frozenset({"cudart", "cublas", "cupti", "nvcc", "nvrtc", "nvjitlink"})
+_WRITTEN = Source("image.yaml", True)
 
 Package = Literal["tensorflow", "tensorflow-cpu", "tensorflow-tpu"]
 Runs = Literal["native", "ptx", "none"]
@@ -108,7 +111,7 @@ def _stack(spec: ImageSpec, tables: Tables) -> Stack:
     accelerator = _accelerator(spec)
     release = _release(spec, accelerator, tables)
     _check_python(spec, release)
-    facts = (
+    facts: tuple[Fact, ...] = (
         Fact("accelerator", accelerator.name, *_of(accelerator.source)),
         Fact("TensorFlow", spec.tensorflow, *_of(release.source)),
         Fact(
@@ -117,6 +120,9 @@ def _stack(spec: ImageSpec, tables: Tables) -> Stack:
             *_of(release.source),
         ),
     )
+    if accelerator.precision != "float32":
+        source = _of(accelerator.precision_source)
+        facts += (Fact("mixed precision computes in", accelerator.precision, *source),)
     if accelerator.kind == "gpu":
         return _gpu(spec, accelerator, release, tables, facts)
     for name in spec.cuda:
@@ -206,8 +212,9 @@ def _gpu(
     )
     tested = tables.sets[release.wheels or ""].source
     for name, version in libraries.items():
-        source = "image.yaml" if name in spec.cuda else tested.text
-        facts += (Fact(_package(name, release, tables), version, source, tested.verified),)
+        source = release.pins_source if name in release.pins else tested
+        source = _WRITTEN if name in spec.cuda else source
+        facts += (Fact(_package(name, release, tables), version, *_of(source)),)
     return Stack(
         spec,
         accelerator,
@@ -254,12 +261,6 @@ def _gpu_facts(
             *_of(release.capabilities_source),
         )
     yield Fact(f"oldest driver for CUDA {_major(release.cuda)}", driver.driver, *_of(driver.source))
-    if accelerator.precision != "float32":
-        yield Fact(
-            "mixed precision computes in",
-            accelerator.precision,
-            *_of(accelerators.precision_source()),
-        )
 
 
 def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) -> Runs:
@@ -296,26 +297,27 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
         raise RefusedError(
             "tensorflow",
             f"{has} has {slow if runs == 'ptx' else untested}, for {name}",
-            otherwise="allow_ptx: true to take it as it is (PTX, slow start)",
+            otherwise="allow_ptx: true to take it as it is "
+            + ("(PTX, slow start)" if runs == "ptx" else "(untested there)"),
         )
     return runs
 
 
 def kernels_run(capability: str, carried: Sequence[str]) -> Runs:
-    """How code built for `carried` (sm_70, compute_90 ...) runs on a compute capability ("7.5").
+    """How a container with code for `carried` (sm_70, compute_90 ...) runs on a device ("7.5").
 
-    Machine code runs on later minors of its major; PTX is compiled on any later device.
+    compute_90 is both: machine code for 9.0, and PTX that any later device compiles.
     """
-    device = Version(capability)
-    runs: Runs = "none"
+    targets = []
     for one in carried:
-        kind, digits = one.split("_")
-        built = Version(f"{digits[:-1]}.{digits[-1]}")
-        if built.major == device.major and built <= device:
-            return "native"
-        if kind == "compute" and built <= device:
-            runs = "ptx"
-    return runs
+        kind, _, digits = one.partition("_")
+        targets.append(Target(ELF, int(digits), ""))
+        if kind == "compute":
+            targets.append(Target(PTX, int(digits), ""))
+    chosen = choose(targets, compute_capability(capability))
+    if chosen is None:
+        return "none"
+    return "native" if chosen.kind == ELF else "ptx"
 
 
 def _libraries(
@@ -395,9 +397,8 @@ def _check_cudnn(spec: ImageSpec, accelerator: Accelerator, version: str, tables
 
 
 def _cudnn_runs(row: Cudnn, capability: str) -> bool:
-    return kernels_run(capability, [f"sm_{one.replace('.', '')}" for one in row.capabilities]) == (
-        "native"
-    )
+    carried = [f"sm_{one.replace('.', '')}" for one in row.capabilities]
+    return kernels_run(capability, carried) == "native"
 
 
 def _tpu(
@@ -407,11 +408,6 @@ def _tpu(
     facts += (
         Fact(
             f"libtpu (tensorflow-tpu takes {release.accepts})", release.libtpu, *_of(release.source)
-        ),
-        Fact(
-            "mixed precision computes in",
-            accelerator.precision,
-            *_of(accelerators.precision_source()),
         ),
     )
     return Stack(

@@ -74,12 +74,12 @@ def _from_file(path: Path) -> dict[str, tuple[str, str]]:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        where = f"{MARKER}:{line[1]}" if line else MARKER
+        found = re.search(r"at line (\d+)", str(error))  # else it is "at end of document"
+        where = f"{MARKER}:{found[1] if found else len(text.splitlines()) or 1}"
         raise InputError(
             f"{where}: not TOML: {error}", 'write one setting a line: name = "value"'
         ) from None
-    found = {}
+    values = {}
     for name, value in content.items():
         where = f"{MARKER}:{_line(text, name)}: {name}"
         if name not in NAMES:
@@ -92,8 +92,8 @@ def _from_file(path: Path) -> dict[str, tuple[str, str]]:
             raise InputError(
                 f"{where}: expected text, found {value!r}", f'write {name} = "..." in quotes'
             )
-        found[name] = (value, where)
-    return found
+        values[name] = (value, where)
+    return values
 
 
 def _line(text: str, key: str) -> int:
@@ -120,11 +120,8 @@ def _registry(value: str, where: str) -> str:
         problem = "names a host and no repository on it"
         fix = f"add a path, for example {host or 'registry.example.com'}/training"
     elif "@" in path or ":" in path:
-        problem, fix = (
-            "carries a tag or digest",
-            f"write {re.split('[@:]', path)[0]} after the host",
-        )
-        fix = f"write {host}/{re.split('[@:]', path)[0]}; the tags are added at the push"
+        problem = "carries a tag or a digest"
+        fix = f"write {host}/{re.split('[@:]', path)[0]}; the push adds the tags"
     elif bare != bare.lower():
         problem, fix = "has upper-case letters", f"write {bare.lower()}"
     elif not _HOST.fullmatch(host) or not all(_PATH.fullmatch(part) for part in path.split("/")):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -56,22 +55,17 @@ class Document:
         return line
 
 
-@cache
-def _reader() -> YAML:
-    return YAML(typ="safe", pure=True)
-
-
 def parse(text: str, where: str) -> Document:
     """Read one YAML document; `where` is what an error calls the file.
 
     Raises InputError with the line of a syntax error.
     """
     try:
-        root = _reader().compose(text)
+        root = YAML(typ="safe", pure=True).compose(text)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(
-            f"{where}:{line}: a control character (U+{ord(error.character):04X})", "remove it"
+            f"{where}:{line}: a control character (U+{int(error.character):04X})", "remove it"
         ) from None
     except YAMLError as error:
         mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
