@@ -21,7 +21,7 @@ from .errors import InputError, Malformed
 from .fatbin import Container, Target, containers, target
 from .fatbin import payload as read_payload
 
-LIBRARY_NAME = re.compile(r"\.so(\.[\w.]+)?$")
+LIBRARY_NAME = re.compile(r"\.so(\.\d+)*$")
 _RECORD_NAME = re.compile(r"(?:^|/)([^/]+)-([^/-]+)\.dist-info/RECORD$")
 
 _BROKEN_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)

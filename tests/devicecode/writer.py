@@ -1,0 +1,119 @@
+"""Writes small libraries with device code, and breaks them: the tests' other side of the reader."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.devicecode.fatbin import ELF, LTO_IR, PTX
+
+SUFFIX_FLAGS = {"": 0, "a": 1 << 20, "f": 1 << 21}
+COMPRESSION_FLAGS = {"": 0, "lz4": 0x2000, "zstd": 0x8000}
+
+
+def entry(
+    kind: int,
+    architecture: int,
+    *,
+    suffix: str = "",
+    compression: str = "lz4",
+    size: int = 64,
+    code_size: int = 8192,
+    payload: bytes | None = None,
+) -> bytes:
+    """One entry. `size`: of the payload in the file; `code_size`: of the code, it says."""
+    if payload is None:
+        payload = bytes([kind & 0xFF, architecture & 0xFF]) * (size // 2)
+    stored = len(payload)
+    payload += bytes(-stored % 8)
+    flags = 0x11 | SUFFIX_FLAGS[suffix] | COMPRESSION_FLAGS[compression]
+    return (
+        struct.pack("<HHIQ", kind, 0x0101, 64, len(payload))
+        + struct.pack("<IIHHI", stored if compression else 0, 0, 0, 0, architecture)
+        + struct.pack("<IIQQQ", 0, 0, flags, 0, code_size if compression else 0)
+        + payload
+    )
+
+
+def sass(architecture: int, suffix: str = "", **more: object) -> bytes:
+    return entry(ELF, architecture, suffix=suffix, **more)  # type: ignore[arg-type]
+
+
+def ptx(architecture: int, suffix: str = "", **more: object) -> bytes:
+    return entry(PTX, architecture, suffix=suffix, **more)  # type: ignore[arg-type]
+
+
+def lto(architecture: int, **more: object) -> bytes:
+    return entry(LTO_IR, architecture, **more)  # type: ignore[arg-type]
+
+
+def container(*entries: bytes) -> bytes:
+    body = b"".join(entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of a library: by default data that the loader maps."""
+
+    name: str
+    data: bytes
+    type: int = 1
+    flags: int = 0x2
+
+
+def elf(*parts: Part) -> bytes:
+    """An ELF64 file with these sections, the section table last, as linkers lay it out."""
+    names = b"\0"
+    body = b""
+    headers = [bytes(64)]
+    for part in (*parts, None):
+        data = part.data if part else b""
+        name_at = len(names)
+        names += (part.name if part else ".shstrtab").encode() + b"\0"
+        if part is None:
+            data = names
+        body += bytes(-len(body) % 16)
+        headers.append(
+            struct.pack(
+                "<IIQQQQIIQQ",
+                name_at,
+                part.type if part else 3,
+                part.flags if part else 0,
+                0,
+                64 + len(body),
+                len(data),
+                0,
+                0,
+                16,
+                0,
+            )
+        )
+        body += data
+    body += bytes(-len(body) % 8)
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, 0, 0)
+    head = head[:0x3C] + struct.pack("<HH", len(headers), len(headers) - 1)
+    return head + body + b"".join(headers)
+
+
+def library(*containers: bytes, section: str = ".nv_fatbin", more: tuple[Part, ...] = ()) -> bytes:
+    """A library whose device code lies in one section, with code and text around it."""
+    return elf(
+        Part(".text", b"\x90" * 48, flags=0x6),
+        Part(".rodata", b"no device code here\0"),
+        Part(section, b"".join(containers)),
+        *more,
+    )
+
+
+def install(site: Path, package: str, version: str, files: dict[str, bytes]) -> None:
+    """A distribution in a site-packages folder, with the RECORD that says what belongs to it."""
+    for name, data in files.items():
+        path = site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    record = site / f"{package.replace('-', '_')}-{version}.dist-info" / "RECORD"
+    record.parent.mkdir(parents=True)
+    record.write_text("".join(f"{name},sha256=x,{len(data)}\n" for name, data in files.items()))
