@@ -22,12 +22,13 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from builder.errors import InputError
+from builder.debian import Mirror, Packages, mirror
+from builder.errors import InputError, OutsideError
 
 SECRETS_FOLDER = "/run/secrets"
 # BuildKit refuses a larger secret (moby/buildkit, session/secrets: MaxSecretSize).
@@ -51,28 +52,8 @@ _APT_SETTING = re.compile(
     r"|Retries|ForceIPv[46]|Check-Valid-Until|Check-Date)) \"(.+)\";$",
     re.IGNORECASE,
 )
-_SUITE = re.compile(r"^(?P<base>[a-z]+)(?P<pocket>|-updates|-security|/updates)$")
-_ROLLING = {"stable", "oldstable", "oldoldstable", "testing"}
+# In every Debian root since 12 at least; named, because newer releases trust no key by default.
 _DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """One line of apt's sources; `pocket` is "", "-updates" or "-security"."""
-
-    uri: str
-    pocket: str
-    components: tuple[str, ...]
-    trusted: bool = False
-
-    def line(self, suite: str) -> str:
-        """The one-line form (sources.list(5)) for `suite`.
-
-        The keyring is named, because a root made from packages trusts no key by default in newer
-        releases; an unsigned mirror that the host trusts stays trusted.
-        """
-        option = "trusted=yes" if self.trusted else f"signed-by={_DEBIAN_KEYRING}"
-        return f"deb [{option}] {self.uri} {suite}{self.pocket} {' '.join(self.components)}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +67,8 @@ class BuildNetwork:
     trusted_hosts: tuple[str, ...] = ()
     tuning: tuple[tuple[str, str], ...] = ()
     apt_settings: tuple[tuple[str, str], ...] = ()
-    mirrors: tuple[Mirror, ...] = ()
+    mirror: Mirror | None = None
+    mirror_logins: tuple[tuple[str, tuple[str, str]], ...] = ()
 
     def __repr__(self) -> str:
         return f"BuildNetwork({', '.join(self.summary()) or 'nothing special'})"
@@ -98,7 +80,11 @@ class BuildNetwork:
             *(f"{name} {_without_credentials(value)}" for name, value in self.proxies),
             *((f"Python index {_without_credentials(self.index)}",) if self.index else ()),
             *(f"extra index {_without_credentials(url)}" for url in self.extra_indexes),
-            *dict.fromkeys(f"Debian mirror {_without_credentials(m.uri)}" for m in self.mirrors),
+            *(
+                (f"Debian mirror {_without_credentials(self.mirror.archive.uri)}",)
+                if self.mirror
+                else ()
+            ),
         )
 
     def secrets(self, suite: str | None) -> dict[str, bytes]:
@@ -131,8 +117,18 @@ class BuildNetwork:
         return self._variables(str(self.ca))
 
     def debian_sources(self, suite: str) -> str:
-        """The host's Debian mirrors for `suite`, in apt's one-line form; "" where it has none."""
-        return "".join(f"{mirror.line(suite)}\n" for mirror in self.mirrors)
+        """The host's Debian mirrors for `suite`, in apt's one-line form; "" where it has none.
+
+        The same as builder.debian uses, so that a build finds the versions that were locked.
+        Raises OutsideError where the mirror has no such suite or cannot be reached.
+        """
+        if self.mirror is None:
+            return ""
+        packages = Packages(suite, self.mirror)
+        file = packages.folder / "debian.sources"
+        if not file.exists():
+            packages.refresh()
+        return one_line_sources(file.read_text(), dict(self.mirror_logins))
 
     def _variables(self, ca: str) -> dict[str, str]:
         # Proxies are read in lower case by some clients and in upper case by others.
@@ -208,10 +204,8 @@ def discover(
             *((("UV_INDEX_STRATEGY", str(strategy)),) if strategy else ()),
         ),
         apt_settings=_apt_settings(env),
-        mirrors=tuple(
-            Mirror(_with_login(m.uri, apt_logins), m.pocket, m.components, m.trusted)
-            for m in _mirrors(root)
-        ),
+        mirror=_mirror(root / "etc/apt"),
+        mirror_logins=tuple(apt_logins.items()),
     )
 
 
@@ -366,68 +360,24 @@ def _apt_settings(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _mirrors(root: Path) -> Iterator[Mirror]:
-    """The host's mirrors of Debian itself, one for each pocket, whatever its own suite is."""
-    release = root / "etc/os-release"
-    codename = re.search(
-        r'^VERSION_CODENAME="?([a-z]+)', release.read_text() if release.is_file() else "", re.M
-    )
-    bases = _ROLLING | ({codename[1]} if codename else set())
-    found: dict[str, Mirror] = {}
-    for uri, suite, components, options in _sources(root):
-        match = _SUITE.match(suite)
-        signed = options.get("signed-by", "")
-        ours = not signed or "debian-archive" in signed or options.get("trusted") == "yes"
-        if not match or match["base"] not in bases or "main" not in components or not ours:
-            continue
-        pocket = match["pocket"].replace("/updates", "-security")
-        mirror = Mirror(uri, pocket, components, options.get("trusted") == "yes")
-        # Another vendor's repository may use Debian's suite names: the mirror that says so wins.
-        if pocket not in found or ("debian" in uri and "debian" not in found[pocket].uri):
-            found[pocket] = mirror
-    if "" in found:
-        yield from (found[pocket] for pocket in ("", "-updates", "-security") if pocket in found)
+def _mirror(etc: Path) -> Mirror | None:
+    try:
+        return mirror(etc)
+    except OutsideError:
+        return None
 
 
-def _sources(root: Path) -> Iterator[tuple[str, str, tuple[str, ...], dict[str, str]]]:
-    """(URI, suite, components, options) of each binary source of an apt root, in apt's order."""
-    parts = root / "etc/apt/sources.list.d"
-    files = [
-        root / "etc/apt/sources.list",
-        *sorted([*parts.glob("*.list"), *parts.glob("*.sources")]),
-    ]
-    for file in filter(Path.is_file, files):
-        try:
-            text = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise _unreadable(file, error) from error
-        yield from _deb822(text) if file.suffix == ".sources" else _one_line(text)
-
-
-def _one_line(text: str) -> Iterator[tuple[str, str, tuple[str, ...], dict[str, str]]]:
-    pattern = re.compile(r"^\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s+([^#\n]+)", re.M)
-    for options, uri, suite, components in pattern.findall(text):
-        pairs = (word.partition("=") for word in options.split())
-        if _fetched(uri):
-            yield uri, suite, tuple(components.split()), {k.lower(): v for k, _, v in pairs}
-
-
-def _deb822(text: str) -> Iterator[tuple[str, str, tuple[str, ...], dict[str, str]]]:
-    without_comments = re.sub(r"^#.*\n?", "", text, flags=re.M)
-    for paragraph in re.split(r"\n\s*\n", without_comments):
-        fields = {
-            key.lower(): value.strip()
-            for key, value in re.findall(r"^(\S+?):((?:.*(?:\n[ \t].*)*))", paragraph, re.M)
-        }
-        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes") == "no":
-            continue
-        for uri in filter(_fetched, fields.get("uris", "").split()):
-            for suite in fields.get("suites", "").split():
-                yield uri, suite, tuple(fields.get("components", "").split()), fields
-
-
-def _fetched(uri: str) -> bool:
-    return urlsplit(uri).scheme in ("http", "https")
+def one_line_sources(stanzas: str, logins: Mapping[str, tuple[str, str]]) -> str:
+    """deb822 stanzas (one URI, one suite each) in the one-line form, which is what apt takes a
+    file without a suffix for. Credentials of apt's auth.conf go into the addresses."""
+    lines = []
+    for stanza in stanzas.split("\n\n"):
+        fields = dict(re.findall(r"(?m)^([A-Za-z-]+): (.*)$", stanza))
+        trusted = fields.get("Trusted", "no") == "yes"
+        option = "trusted=yes" if trusted else f"signed-by={_DEBIAN_KEYRING}"
+        uri = _with_login(fields["URIs"], logins)
+        lines.append(f"deb [{option}] {uri} {fields['Suites']} {fields['Components']}\n")
+    return "".join(lines)
 
 
 # --- credentials --------------------------------------------------------------------------------

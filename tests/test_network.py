@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.errors import InputError
-from builder.network import MAX_SECRET_BYTES, BuildNetwork, Mirror, discover, read_bundle
+from builder.network import (
+    MAX_SECRET_BYTES,
+    BuildNetwork,
+    discover,
+    one_line_sources,
+    read_bundle,
+)
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
@@ -126,23 +132,16 @@ def test_apts_own_proxy_is_taken_over_and_paths_of_the_host_are_not(host: Host) 
     }
 
 
-def test_a_real_apt_reads_the_apt_secret(host: Host, tmp_path: Path) -> None:
-    network = BuildNetwork(
-        apt_settings=(("Acquire::http::Proxy", "http://p:1"),),
-        mirrors=(Mirror("http://m", "", ("main",)),),
-    )
+def test_a_real_apt_reads_the_apt_secret(tmp_path: Path) -> None:
+    network = BuildNetwork(apt_settings=(("Acquire::http::Proxy", "http://p:1"),))
     secret = tmp_path / "apt"
-    secret.write_bytes(network.secrets("trixie")["apt"])
+    secret.write_bytes(network.secrets(None)["apt"])
+    environment = {"APT_CONFIG": str(secret), "PATH": os.environ["PATH"]}
     dump = subprocess.run(
-        ["apt-config", "dump"],
-        env={"APT_CONFIG": str(secret), "PATH": os.environ["PATH"]},
-        check=True,
-        capture_output=True,
-        text=True,
+        ["apt-config", "dump"], env=environment, check=True, capture_output=True, text=True
     )
-    assert 'Dir::Etc::sourcelist "/run/secrets/apt-sources";' in dump.stdout
-    assert 'Dir::Etc::sourceparts "-";' in dump.stdout
     assert 'Acquire::http::Proxy "http://p:1";' in dump.stdout
+    assert 'APT::Sandbox::User "root";' in dump.stdout
     assert dump.stderr == ""
 
 
@@ -212,66 +211,61 @@ def test_a_file_that_is_no_configuration_is_named(host: Host) -> None:
 
 # --- Debian's mirrors
 
-DEB822 = """\
-# a comment
-Types: deb deb-src
-URIs: http://mirror.corp/debian
-# another
-Suites: bookworm bookworm-updates
-Components: main contrib
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+STANZAS = """\
+Types: deb
+URIs: https://mirror.corp/debian
+Suites: trixie
+Components: main
+Targets: Packages
 
 Types: deb
-URIs: http://mirror.corp/debian-security
-Suites: bookworm-security
+URIs: https://mirror.corp/debian-security
+Suites: trixie-security
 Components: main
-
-Types: deb
-URIs: https://deb.vendor/node
-Suites: nodistro
-Components: main
+Trusted: yes
 """
-SIGNED = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
 
 
-def test_mirrors_are_taken_over_for_the_suite_of_the_image(host: Host) -> None:
-    host.write("etc/os-release", "ID=debian\nVERSION_CODENAME=bookworm\n")
-    host.write("etc/apt/sources.list.d/debian.sources", DEB822)
-    assert host.discover().debian_sources("trixie").splitlines() == [
-        f"deb {SIGNED} http://mirror.corp/debian trixie main contrib",
-        f"deb {SIGNED} http://mirror.corp/debian trixie-updates main contrib",
-        f"deb {SIGNED} http://mirror.corp/debian-security trixie-security main",
+def test_sources_in_the_form_that_apt_expects_of_the_secret(host: Host) -> None:
+    logins = {"mirror.corp/debian": ("me", "s/3")}
+    assert one_line_sources(STANZAS, logins).splitlines() == [
+        "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+        " https://me:s%2F3@mirror.corp/debian trixie main",
+        "deb [trusted=yes] https://mirror.corp/debian-security trixie-security main",
     ]
-    assert host.discover().secrets("trixie")["network"] == b"export APT_CONFIG=/run/secrets/apt\n"
+
+
+def test_apts_credentials_are_found(host: Host) -> None:
+    host.write("etc/apt/auth.conf.d/corp.conf", "machine mirror.corp/debian login me password s3\n")
+    assert host.discover().mirror_logins == (("mirror.corp/debian", ("me", "s3")),)
+
+
+def test_the_hosts_mirror_is_taken_over(host: Host) -> None:
+    host.write("etc/apt/sources.list", "deb https://mirror.corp/debian bookworm main\n")
+    mirror = host.discover().mirror
+    assert mirror is not None
+    assert mirror.archive.uri == "https://mirror.corp/debian"
 
 
 def test_an_image_of_another_distribution_keeps_its_own_sources(host: Host) -> None:
-    host.write("etc/os-release", "VERSION_CODENAME=bookworm\n")
-    host.write("etc/apt/sources.list.d/debian.sources", DEB822)
+    host.write("etc/apt/sources.list", "deb https://mirror.corp/debian bookworm main\n")
     assert host.discover().secrets(None) == {}
 
 
-def test_one_line_sources_and_what_is_not_debian(host: Host) -> None:
-    host.write("etc/os-release", 'VERSION_CODENAME="bookworm"\n')
-    host.write("etc/apt/auth.conf.d/corp.conf", "machine mirror.corp/debian login me password s3\n")
-    host.write(
-        "etc/apt/sources.list",
-        "# deb http://old bookworm main\n"
-        "deb https://apt.vendor bookworm main\n"
-        "deb [signed-by=/etc/vendor.gpg] https://apt.other/debian bookworm main\n"
-        "deb [trusted=yes] https://mirror.corp/debian bookworm main # ours\n"
-        "deb cdrom:[Debian]/ bookworm main\n"
-        "deb http://docker/debian bookworm stable\n",
-    )
-    assert host.discover().debian_sources("bookworm") == (
-        "deb [trusted=yes] https://me:s3@mirror.corp/debian bookworm main\n"
-    )
-
-
 def test_a_host_of_another_distribution_gives_no_mirror(host: Host) -> None:
-    host.write("etc/os-release", "ID=ubuntu\nVERSION_CODENAME=noble\n")
-    host.write("etc/apt/sources.list", "deb http://archive/ubuntu bookworm main\n")
-    assert host.discover().mirrors == ()
+    host.write("etc/apt/sources.list", "deb https://archive.corp/ubuntu noble main\n")
+    assert host.discover().mirror is None
+
+
+@pytest.mark.network
+def test_the_sources_of_a_build_are_those_that_the_lock_was_made_from() -> None:
+    network = discover()
+    lines = network.debian_sources("bookworm").splitlines()
+    assert network.mirror is not None
+    assert network.mirror.archive.uri in lines[0]
+    suites = [line.partition("] ")[2].split()[1] for line in lines]
+    assert suites == ["bookworm", "bookworm-updates", "bookworm-security"]
+    assert b"Dir::Etc::sourcelist" in network.secrets("bookworm")["apt"]
 
 
 # --- quoting
