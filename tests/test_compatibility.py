@@ -217,6 +217,20 @@ def test_the_nearest_that_is_named_really_works(
     assert resolve(accelerator, **changed).spec
 
 
+def test_a_tensorflow_that_needs_cuda_13_is_refused_for_a_v100(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None is published yet; the day one stands in the table, V100s stay on the last before it."""
+    tables = accelerators.tables()
+    moved = replace(tables.releases[-1], cuda="13.0", capabilities=("sm_75", "compute_90"))
+    monkeypatch.setattr(
+        accelerators, "tables", lambda: replace(tables, releases=(*tables.releases[:-1], moved))
+    )
+    what, fix = refused("V100")
+    assert "TensorFlow 2.21.0 needs CUDA 13.0, and CUDA 12 is the last that knows V100" in what
+    assert fix == "write tensorflow: 2.20.0"
+
+
 def test_a_refusal_names_file_line_and_field(
     project: Path, write_target: Callable[..., Path]
 ) -> None:
