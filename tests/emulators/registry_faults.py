@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -88,6 +89,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+    def handle(self) -> None:
+        if not isinstance(self.connection, ssl.SSLSocket):
+            first = self.connection.recv(1, socket.MSG_PEEK)
+            if first == b"\x16":  # a TLS hello: engines try that first, and know this answer
+                self.connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+                return
+        super().handle()
 
     def _body(self) -> Iterator[bytes]:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
