@@ -428,7 +428,7 @@ def check_gpu(request: Json, tensorflow: str, loader: Loader, report: Report, ro
         _agree(report, survey)
         _copies(request, report, loader, survey)
         _driver(request, report, loader, survey.objects.values(), survey.everywhere)
-        _compiler(report, tensorflow, cuda)
+        _compiler(report, tensorflow, cuda, root)
 
 
 def _survey(
@@ -607,17 +607,18 @@ def _driver(
         )
 
 
-def _compiler(report: Report, tensorflow: str, cuda: Version) -> None:
+def _compiler(report: Report, tensorflow: str, cuda: Version, root: str) -> None:
     """XLA compiles with ptxas and links libdevice: both from CUDA's compiler package."""
     roots = [
         os.path.join(os.path.dirname(tensorflow), "nvidia", "cuda_nvcc"),
-        f"/usr/local/cuda-{_dotted(cuda[:2])}",
-        "/usr/local/cuda",
-        "/opt/cuda",
+        *(
+            os.path.join(root, folder)
+            for folder in (f"usr/local/cuda-{_dotted(cuda[:2])}", "usr/local/cuda", "opt/cuda")
+        ),
     ]
-    tools = [os.path.join(root, "bin", "ptxas") for root in roots] + [shutil.which("ptxas") or ""]
+    tools = [os.path.join(folder, "bin", "ptxas") for folder in roots]
     ptxas = next((path for path in tools if os.access(path, os.X_OK)), None)
-    bitcode = [os.path.join(root, "nvvm", "libdevice", "libdevice.10.bc") for root in roots]
+    bitcode = [os.path.join(folder, "nvvm", "libdevice", "libdevice.10.bc") for folder in roots]
     libdevice = next((path for path in bitcode if os.path.isfile(path)), None)
     fix = f"install nvidia-cuda-nvcc-cu{cuda[0]} as locked"
     version = ""
