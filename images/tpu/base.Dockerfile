@@ -1,0 +1,79 @@
+# The base: OS root, Python, TensorFlow. `builder render` wrote this; change templates/ or the lock.
+# It names no target: images whose bases have the same content share one.
+FROM debian:bookworm-slim
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+
+ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    VIRTUAL_ENV=/opt/venv \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+# TensorFlow looks for libtpu here or on the loader's path, not in the package that brings it.
+ENV TPU_LIBRARY_PATH=/opt/venv/lib/python3.11/site-packages/libtpu/libtpu.so
+
+# Python, and the certificates that gs:// is verified with.
+RUN --mount=type=bind,source=apt.lock,target=/run/apt.lock \
+    --mount=type=cache,id=apt-bookworm,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,id=apt-lists-bookworm,target=/var/lib/apt/lists,sharing=locked \
+    --mount=type=secret,id=network --mount=type=secret,id=ca \
+    --mount=type=secret,id=apt --mount=type=secret,id=apt-sources <<'END'
+set -eu
+began=$(date +%s)
+[ ! -f /run/secrets/network ] || . /run/secrets/network
+export DEBIAN_FRONTEND=noninteractive
+apt-get update
+sed '/^#/d' /run/apt.lock | xargs apt-get install --yes --no-install-recommends
+# Logs, and the previous version of a database, hold the time of the build.
+rm -rf /var/log/apt /var/log/*.log /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/cache/ldconfig/aux-cache
+find /etc /home /opt /usr /var -xdev \( -path /etc/hosts -o -path /etc/resolv.conf -o -path /var/cache/apt \
+    -o -path /var/cache/uv -o -path /var/lib/apt/lists \) -prune \
+    -o -newermt "@$((began - 1))" -exec touch --no-dereference --date=@315532800 {} +
+END
+
+# Who runs the trainer, where it lies, and the environment that the wheels go into. Written by hand: useradd would leave
+# today's date in /etc/shadow.
+RUN <<'END'
+set -eu
+began=$(date +%s)
+echo 'trainer:x:1000:1000::/home/trainer:/usr/sbin/nologin' >> /etc/passwd
+echo 'trainer:x:1000:' >> /etc/group
+mkdir /app /home/trainer
+chown 1000:1000 /app /home/trainer
+python3 -m venv --without-pip /opt/venv
+find /etc /home /opt /usr /var /app -xdev \( -path /etc/hosts -o -path /etc/resolv.conf -o -path /var/cache/apt \
+    -o -path /var/cache/uv -o -path /var/lib/apt/lists \) -prune \
+    -o -newermt "@$((began - 1))" -exec touch --no-dereference --date=@315532800 {} +
+END
+
+WORKDIR /app
+
+# TensorFlow and all it needs.
+# The folder is this step's alone, no WORKDIR to leave behind.
+# hadolint ignore=DL3003
+RUN --mount=type=bind,source=tensorflow.lock,target=/run/tensorflow.lock \
+    --mount=type=bind,from=uv,source=uv,target=/run/uv \
+    --mount=type=cache,id=uv,target=/var/cache/uv \
+    --mount=type=secret,id=network --mount=type=secret,id=ca <<'END'
+set -eu
+began=$(date +%s)
+[ ! -f /run/secrets/network ] || . /run/secrets/network
+export UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy PYTHONHASHSEED=0
+/run/uv pip install --no-deps --require-hashes --requirement /run/tensorflow.lock
+cd /opt/venv/lib/python3.11/site-packages
+# What training never loads.
+rm -rf tensorflow/include                           # headers, to compile operations; there is no compiler here
+rm -rf tensorflow/xla_aot_runtime_src               # sources, to link ahead-of-time compiled models
+rm -f clang/native/libclang.so                      # a requirement of TensorFlow's that nothing in it imports
+rm -f numpy/*/lib/*.a                               # static libraries, for linkers
+rm -rf h5py/tests numpy/tests numpy/*/tests opt_einsum/tests
+find . -path './keras/*_test.py' -delete
+
+find "$PWD" -name '*.py' -newermt "@$((began - 1))" -print0 | sort --zero-terminated | xargs --null --no-run-if-empty \
+    --max-args=200 --max-procs="$(nproc)" python -m compileall -qq --invalidation-mode unchecked-hash || true
+find /etc /home /opt /usr /var -xdev \( -path /etc/hosts -o -path /etc/resolv.conf -o -path /var/cache/apt \
+    -o -path /var/cache/uv -o -path /var/lib/apt/lists \) -prune \
+    -o -newermt "@$((began - 1))" -exec touch --no-dereference --date=@315532800 {} +
+END
+
+LABEL training-image-factory.root="debian:bookworm-slim, made from 88 packages of Debian bookworm" \
+      training-image-factory.tensorflow="2.20.0" \
+      training-image-factory.python="3.11"
