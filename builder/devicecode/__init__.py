@@ -9,6 +9,7 @@ builds and run there by the image's own Python (3.9 or newer).
 
 from .errors import Malformed
 from .inventory import Group, Library, from_files, from_folder, from_paths, from_wheel, read_file
+from .pruning import Pruned, prune
 from .rule import ComputeCapability, choose, compute_capability, runs
 from .verdict import Audit, Finding, Status, Verdict, as_dict, audit, carries, judge, remedy
 
@@ -19,6 +20,7 @@ __all__ = [
     "Group",
     "Library",
     "Malformed",
+    "Pruned",
     "Status",
     "Verdict",
     "as_dict",
@@ -31,6 +33,7 @@ __all__ = [
     "from_paths",
     "from_wheel",
     "judge",
+    "prune",
     "read_file",
     "remedy",
     "runs",

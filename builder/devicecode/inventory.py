@@ -215,9 +215,7 @@ def _stub_sections(data: Buffer, groups: tuple[Group, ...]) -> frozenset[str]:
     code of its own, such as libcufftw. Read literally, such a library can't run on a newer device.
     """
     small = {group.section for group in groups} - {
-        group.section
-        for group in groups
-        if max(group.code, default=_STUB_CODE) >= _STUB_CODE or group.containers > 1
+        group.section for group in groups if max(group.code, default=_STUB_CODE) >= _STUB_CODE
     }
     if not small:
         return frozenset()

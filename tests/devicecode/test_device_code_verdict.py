@@ -137,6 +137,7 @@ def test_the_stub_that_nvcc_leaves_is_no_device_code() -> None:
     stub = entry(2, 52, compression="", payload=elf(Part(".nv.info", b"\0" * 8)))
     kernel = entry(2, 52, compression="", payload=elf(Part(".text.kernel", b"\0" * 8, flags=6)))
     assert verdict("7.0", library(container(stub))).status == Status.NO_DEVICE_CODE
+    assert verdict("7.0", library(*[container(stub)] * 3)).status == Status.NO_DEVICE_CODE
     assert verdict("7.0", library(container(kernel))).status == Status.MISSING
 
 
@@ -148,6 +149,7 @@ def test_a_stub_that_cannot_be_looked_into_counts_as_code() -> None:
 def test_inputs_of_device_linking_prove_nothing() -> None:
     linked = Part("__nv_relfatbin", container(sass(70)))
     assert verdict("7.0", library(container(sass(80)), more=(linked,))).status == Status.MISSING
+    assert verdict("8.0", library(container(sass(80)), more=(linked,))).status == Status.NATIVE
 
 
 def test_an_image_without_device_code_does_not_run_on_a_gpu() -> None:

@@ -98,6 +98,12 @@ def start_of(data: bytes) -> int:
         ("an entry that runs over its container", 16 + 8, struct.pack("<Q", 9999), "contradicts"),
         ("an entry of 16 EiB", 16 + 8, b"\xff" * 8, "contradicts"),
         ("an entry header shorter than its fields", 16 + 4, b"\x3f\0\0\0", "contradicts"),
+        (
+            "an entry header shorter than its fields, and the payload longer by as much",
+            16 + 4,
+            struct.pack("<IQ", 56, 72),
+            "contradicts",
+        ),
         ("an entry header of no bytes", 16 + 4, b"\0\0\0\0", "contradicts"),
         ("an entry version of another format", 16 + 2, b"\x02\x01", "contradicts"),
         ("more compressed bytes than payload", 16 + 0x10, b"\xff\xff", "contradicts"),
@@ -220,3 +226,10 @@ def test_what_was_written_is_read(wanted: list[list[Target]]) -> None:
         container(*(entry(t.kind, t.architecture, suffix=t.suffix) for t in c)) for c in wanted
     ]
     assert [[e.target for e in c.entries] for c in containers(library(*written))] == wanted
+
+
+def test_a_container_header_cut_off_by_the_end_of_the_file_is_an_error() -> None:
+    data = library(*TWO)
+    moved = patched(data, header(data, ".nv_fatbin") + 0x18, struct.pack("<QQ", len(data), 8))
+    with pytest.raises(Malformed, match="a container cut off"):
+        found(moved + TWO[0][:8])
