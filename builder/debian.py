@@ -247,10 +247,18 @@ class Packages:
         pairs = re.findall(r"(?m)^Inst (\S+?)(?::\w+)? (?:\[[^\]]*\] )?\((\S+) ", text)
         return dict(sorted(pairs))
 
-    def records(self, names: Iterable[str] = ()) -> list[dict[str, str]]:
-        """The index entries of all versions of `names`, or of every package of the suite."""
-        wanted = list(names)
-        text = self._apt("apt-cache", *(("show", *wanted) if wanted else ("dumpavail",)))
+    def versions(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Every version of each package that the mirror has now; names it lacks are left out."""
+        text = self._apt("apt-cache", "madison", *names)
+        found: dict[str, tuple[str, ...]] = {}
+        for line in text.splitlines():
+            name, version, _ = (part.strip() for part in line.split("|"))
+            found[name] = tuple(dict.fromkeys((*found.get(name, ()), version)))
+        return found
+
+    def _records(self, names: Iterable[str]) -> list[dict[str, str]]:
+        """The index entries of all versions of these packages."""
+        text = self._apt("apt-cache", "show", *names)
         return [
             dict(re.findall(r"(?m)^([A-Za-z][\w-]*): ?(.*)$", block))
             for block in text.split("\n\n")
@@ -365,7 +373,7 @@ class Packages:
         if not installed:
             return ""
         records: dict[str, dict[str, str]] = {}
-        for record in self.records(installed):
+        for record in self._records(installed):
             name = record["Package"]
             if name not in records or record["Version"] == installed.get(name):
                 records[name] = record

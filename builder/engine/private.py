@@ -523,7 +523,7 @@ def _last_error(log: Path) -> str:
 
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
-        # a stale socket refuses at once; a busy engine may need a while and must not be taken for dead
+        # a stale socket refuses at once; a busy engine may need a while and must be waited for
         super().__init__("localhost", timeout=30)
         self._path = path
 
