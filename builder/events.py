@@ -5,7 +5,7 @@ downloads, smoke runs and pushes alike.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -51,3 +51,12 @@ OnEvent = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """The callback of someone who does not watch."""
+
+
+def prefixed(prefix: str, on_event: OnEvent) -> OnEvent:
+    """A callback that says whose step it is: several builds at once stay apart."""
+
+    def tell(event: Event) -> None:
+        on_event(replace(event, name=f"{prefix}: {event.name}"))
+
+    return tell

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import InputError
@@ -42,3 +44,12 @@ def write(path: Path, content: str | bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             Path(name).unlink()
         raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file: a second run waits here until the first is through, or has ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -101,7 +101,14 @@ def resolve(
         output = folder / "pylock.toml"
         if preferences:
             output.write_text(_preferences(preferences))
-        command = [_uv(), "pip", "compile", "requirements.in", "--constraints", "constraints.in"]
+        command = [
+            uv_program(),
+            "pip",
+            "compile",
+            "requirements.in",
+            "--constraints",
+            "constraints.in",
+        ]
         command += ["--output-file", output.name, "--format", "pylock.toml", "--no-header"]
         command += ["--python-version", platform.python]
         command += ["--python-platform", f"x86_64-manylinux_2_{platform.glibc}"]
@@ -154,7 +161,8 @@ def _ask(pins: Iterable[Pin], ca: str | None) -> dict[str, int]:
         return {sha256: size for sha256, size in pool.map(size, pins) if size is not None}
 
 
-def _uv() -> str:
+def uv_program() -> str:
+    """The path of the uv that is installed with the factory. Raises OutsideError."""
     import uv
 
     try:
@@ -162,7 +170,7 @@ def _uv() -> str:
     except FileNotFoundError as error:
         raise OutsideError(
             "uv, which resolves the Python packages, is not installed",
-            "reinstall the project's environment: make venv",
+            "reinstall the project's environment: make clean, then make image",
         ) from error
 
 
@@ -179,7 +187,7 @@ def _pin(package: Mapping[str, Any], platform: Platform) -> Pin:
     name = best_wheel(wheels, platform)
     if name is None:
         raise InputError(
-            f"requirements: {package['name']} has no wheel for Python {platform.python} on Linux x86-64",
+            f"requirements: {package['name']} has no wheel for CPython {platform.python} on Linux",
             "name a version that an index has as a wheel; images hold no compiler",
         )
     wheel = wheels[name]

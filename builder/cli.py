@@ -1,0 +1,624 @@
+"""The command line: parse, call one function, print. No logic."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from builder.console import Reporter, duration, size
+from builder.errors import FactoryError
+
+if TYPE_CHECKING:
+    from builder.settings import Settings
+
+HELP = """From one small file per accelerator to a proven TensorFlow training image.
+
+The way of an image, each step a command:
+
+\b
+  images/v100/image.yaml     what you write, about ten lines    builder schema, explain
+    -> lock                  every version and hash             builder lock
+    -> render                two plain Dockerfiles, committed   builder render
+    -> build                 base (reused by hash) and image    builder build
+    -> smoke                 loader check, real training run    builder smoke
+    -> push                  by digest, with its receipt        builder push, verify, promote
+
+`builder image v100` does build and smoke in one go and does nothing when nothing changed.
+"""
+
+app = typer.Typer(
+    name="builder",
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+engine_app = typer.Typer(
+    help="The private engine: for machines without Docker.", no_args_is_help=True
+)
+app.add_typer(engine_app, name="engine")
+
+
+@dataclass
+class Options:
+    """What stands before the command."""
+
+    debug: bool = False
+    verbose: bool = False
+    quiet: bool = False
+
+
+OPTIONS = Options()
+
+Targets = Annotated[
+    list[str] | None, typer.Argument(help="Folders of images/, for example v100.", metavar="TARGET")
+]
+All = Annotated[bool, typer.Option("--all", help="Every target.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout.")]
+Registry = Annotated[
+    str | None, typer.Option(help="HOST/PATH of the repository; wins over builder.toml.")
+]
+EngineChoice = Annotated[str | None, typer.Option("--engine", help="auto, machine or private.")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every line.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+) -> None:
+    OPTIONS.debug, OPTIONS.verbose, OPTIONS.quiet = debug, verbose, quiet
+
+
+def reporter() -> Reporter:
+    return Reporter(verbose=OPTIONS.verbose, quiet=OPTIONS.quiet)
+
+
+def say(text: str = "") -> None:
+    """For people: stderr, so that stdout carries data only."""
+    if not OPTIONS.quiet:
+        sys.stderr.write(text + "\n")
+
+
+def out(data: Any) -> None:
+    """For machines: JSON on stdout."""
+    sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
+
+
+def root() -> Path:
+    from builder.project import find_root
+
+    return find_root()
+
+
+def settings(registry: str | None = None, engine: str | None = None) -> "Settings":
+    from builder.settings import load
+
+    return load(root(), registry=registry, engine=engine)
+
+
+def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
+    """The targets of this call. Raises InputError where none is named."""
+    from builder.catalogue import targets as known
+    from builder.errors import InputError
+
+    if everything or targets == ["all"]:
+        return known(root())
+    if not targets:
+        raise InputError("no target named", f"name one of {', '.join(known(root()))}, or --all")
+    return tuple(dict.fromkeys(targets))
+
+
+# --- the main job ---------------------------------------------------------------------------------
+
+
+@app.command()
+def image(
+    targets: Targets = None,
+    everything: All = False,
+    push: Annotated[bool, typer.Option("--push", help="Push what was proven.")] = False,
+    tag: Annotated[list[str] | None, typer.Option(help="A further tag for the push.")] = None,
+    registry: Registry = None,
+    engine: EngineChoice = None,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Refuse Debian packages whose locked version is gone.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Build and prove images; does nothing where nothing changed.
+
+    The whole way: base and training image, then a smoke run whose receipt allows the push.
+    """
+    from builder import image as pipeline
+    from builder.engine import connect
+
+    with reporter() as shown:
+        where = settings(registry=registry, engine=engine)
+        prepared = [pipeline.prepare(root(), target) for target in chosen(targets, everything)]
+        docker = connect(where, on_event=shown.on_event)
+        made = [
+            pipeline.make(root(), where, docker, item, locked=locked, on_event=shown.on_event)
+            for item in prepared
+        ]
+        pushed = [
+            pipeline.push_target(
+                root(), where, docker, one.record.target, tag or (), on_event=shown.on_event
+            )
+            for one in made
+            if push
+        ]
+    for one in made:
+        if one.unchanged:
+            say(f"{one.record.target}: nothing to do, {one.record.reference} is up to date")
+            say(f"  {one.record.image_id}, proven {one.receipt.made_at} on {one.receipt.device}")
+        else:
+            summary(one.record)
+            proven(one.receipt)
+    for two in pushed:
+        told(two)
+    if as_json:
+        out([record_json(one.record, one.receipt) for one in made])
+
+
+@app.command()
+def build(
+    targets: Targets = None,
+    everything: All = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
+    to_registry: Annotated[
+        bool,
+        typer.Option(
+            "--to-registry",
+            help="Put the image onto its base in the registry, without pulling the base.",
+        ),
+    ] = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Refuse Debian packages whose locked version is gone.")
+    ] = False,
+    registry: Registry = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Build base and training image; what several targets share is built once."""
+    from builder import image as pipeline
+    from builder.engine import connect
+
+    with reporter() as shown:
+        where = settings(registry=registry, engine=engine)
+        prepared = [pipeline.prepare(root(), target) for target in chosen(targets, everything)]
+        docker = connect(where, on_event=shown.on_event)
+        if to_registry:
+            sent = [
+                pipeline.build_in_registry(where, docker, item, shown.on_event) for item in prepared
+            ]
+        else:
+            records = pipeline.build(
+                root(),
+                where,
+                docker,
+                prepared,
+                no_cache=no_cache,
+                locked=locked,
+                on_event=shown.on_event,
+            )
+    if to_registry:
+        for one in sent:
+            say(f"{one.reference}  {one.digest}")
+        if as_json:
+            out([{"reference": one.reference, "digest": one.digest} for one in sent])
+        return
+    for record in records:
+        summary(record)
+    if as_json:
+        out([record_json(record) for record in records])
+
+
+@app.command()
+def smoke(
+    targets: Targets = None,
+    everything: All = False,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Prove built images: loader, contents, a real training run that is killed and resumed."""
+    from builder import image as pipeline
+    from builder.engine import connect
+
+    with reporter() as shown:
+        docker = connect(settings(engine=engine), on_event=shown.on_event)
+        receipts = []
+        for target in chosen(targets, everything):
+            item = pipeline.prepare(root(), target)
+            receipts.append(pipeline.prove_built(root(), docker, item, shown.on_event))
+    for receipt in receipts:
+        proven(receipt)
+    if as_json:
+        out([receipt.model_dump(mode="json") for receipt in receipts])
+
+
+@app.command()
+def push(
+    targets: Targets = None,
+    registry: Registry = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A further tag.")] = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Push proven images by digest, each with its base and its receipt.
+
+    Without TARGET: every target that has a built image. An image without a valid receipt is refused
+    (exit code 4).
+    """
+    from builder import image as pipeline
+    from builder.engine import connect
+
+    where = settings(registry=registry, engine=engine)
+    names = tuple(targets) if targets else pipeline.built_targets(root())
+    with reporter() as shown:
+        docker = connect(where, on_event=shown.on_event)
+        pushed = [
+            pipeline.push_target(root(), where, docker, name, tag or (), shown.on_event)
+            for name in names
+        ]
+    for one in pushed:
+        told(one)
+    if as_json:
+        from dataclasses import asdict
+
+        out([asdict(one) for one in pushed])
+
+
+@app.command()
+def verify(
+    reference: Annotated[str, typer.Argument(help="A reference, or a tag of the registry.")],
+    registry: Registry = None,
+    as_json: Json = False,
+) -> None:
+    """Check an image in a registry against the receipt that lies beside it."""
+    from builder.image import required
+    from builder.push import verify as check
+
+    with reporter() as shown:
+        found = check(
+            reference, settings(registry=registry), required=required, on_event=shown.on_event
+        )
+    say(f"{found.reference}: proven on {found.receipt.device}, {found.receipt.made_at}")
+    for one in found.receipt.checks:
+        say(f"  {one.name} {one.version}: passed")
+    if as_json:
+        out(
+            {
+                "reference": found.reference,
+                "digest": found.digest,
+                "receipt": found.receipt.model_dump(mode="json"),
+            }
+        )
+
+
+@app.command()
+def promote(
+    reference: Annotated[str, typer.Argument(help="A reference or tag; with --back, the tag.")],
+    tag: Annotated[str | None, typer.Argument(help="The tag to move, e.g. production.")] = None,
+    back: Annotated[
+        bool, typer.Option("--back", help="Move the tag back to where it was before.")
+    ] = False,
+    registry: Registry = None,
+) -> None:
+    """Move TAG to a proven image; `builder promote --back TAG` is the way back."""
+    from builder import push as pushing
+    from builder.errors import InputError
+    from builder.image import required
+
+    where = settings(registry=registry)
+    if back == (tag is not None):
+        raise InputError(
+            "promote takes an image and a tag, or --back and a tag",
+            "builder promote v100 production; builder promote --back production",
+        )
+    with reporter() as shown:
+        if tag is None:
+            moved = pushing.rollback(reference, where, on_event=shown.on_event)
+        else:
+            moved = pushing.promote(
+                reference, tag, where, required=required, on_event=shown.on_event
+            )
+    say(f"{moved.tag} -> {moved.reference}" + (f" (was {moved.previous})" if moved.moved else ""))
+
+
+# --- what is written and what it resolves to ------------------------------------------------------
+
+
+@app.command()
+def lock(
+    targets: Targets = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say what is stale.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Take the newest versions that the rules allow.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Choose every version and hash, and write them down beside image.yaml."""
+    from builder import catalogue, compatibility
+    from builder import lock as locking
+    from builder.errors import CheckFailed
+
+    names = chosen(targets, not targets)
+    stale: list[locking.Staleness] = []
+    with reporter() as shown:
+        for name in names:
+            spec = catalogue.load(root(), name)
+            stack = compatibility.resolve(spec)
+            if check:
+                stale += locking.check(root(), spec, stack)
+            else:
+                made = locking.lock(root(), spec, stack, upgrade, shown.on_event)
+                for moved in made.moved:
+                    say(f"  {name}: {moved.name} {moved.before} -> {moved.after}")
+    if as_json:
+        out([vars(one) for one in stale] if check else list(names))
+    if stale:
+        for one in stale:
+            say(f"{one.file}: {one.why}")
+        raise CheckFailed(f"{len(stale)} locks are stale", stale[0].fix)
+    if not check:
+        say("locked: " + ", ".join(names) + "; now: builder render")
+
+
+@app.command()
+def render(
+    targets: Targets = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare with what is committed.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="What changed since HEAD, and what it rebuilds.")
+    ] = False,
+    since: Annotated[str, typer.Option(help="The commit that --diff compares with.")] = "HEAD",
+    as_json: Json = False,
+) -> None:
+    """Write the Dockerfiles of image.yaml, its lock and the templates."""
+    from dataclasses import asdict
+
+    from builder import render as rendering
+    from builder.errors import CheckFailed
+
+    names = chosen(targets, not targets)
+    if diff:
+        found = {name: rendering.changes(root(), name, since) for name in names}
+        if as_json:
+            out({name: [asdict(one) for one in changes] for name, changes in found.items()})
+        for name, changes in found.items():
+            if not changes:
+                say(f"{name}: nothing changed since {since}")
+            for one in changes:
+                say(f"{one.file}:{one.line}: {one.change}: {one.instruction}")
+                for text in one.detail:
+                    say(f"    {text}")
+                for layer in one.rebuilds:
+                    say(f"  rebuilds {layer.instruction}: about {size(layer.bytes)}")
+        return
+    if check:
+        drifted = rendering.check(root(), names)
+        if as_json:
+            out([asdict(one) for one in drifted])
+        if drifted:
+            say("".join(one.diff for one in drifted).rstrip())
+            raise CheckFailed(
+                ", ".join(one.file for one in drifted) + ": not what would be rendered",
+                "builder render",
+            )
+        return
+    written = rendering.write(root(), names)
+    for path in written:
+        say(f"wrote {path.relative_to(root())}")
+    if not written:
+        say("nothing to write: every Dockerfile is what its image.yaml and lock give")
+    if as_json:
+        out([str(path) for path in written])
+
+
+@app.command()
+def explain(
+    target: Annotated[str, typer.Argument(help="A folder of images/.")], as_json: Json = False
+) -> None:
+    """Say why each version of a target is what it is, each fact with its source."""
+    from dataclasses import asdict
+
+    from builder import catalogue, compatibility
+
+    facts = compatibility.explain(catalogue.load(root(), target))
+    if as_json:
+        out([asdict(fact) for fact in facts])
+        return
+    for fact in facts:
+        mark = "" if fact.verified else "  (not verified)"
+        sys.stdout.write(f"{fact.statement}: {fact.value}{mark}\n    {fact.source}\n")
+
+
+@app.command()
+def check() -> None:
+    """Join all tables, targets and the schema; fail on any hole."""
+    from builder import catalogue, compatibility
+    from builder.errors import CheckFailed
+
+    specs = catalogue.load_all(root())
+    problems = [f"{one.where}: {one.what}" for one in compatibility.check_tables(specs)]
+    for spec in specs:
+        compatibility.resolve(spec)
+    schema_file = root() / "images" / "schema.json"
+    if not schema_file.is_file() or schema_file.read_text() != catalogue.schema_text():
+        problems.append("images/schema.json: not today's schema; write it with builder schema")
+    for problem in problems:
+        say(problem)
+    if problems:
+        raise CheckFailed(f"{len(problems)} holes in the tables", "see the lines above")
+    say(f"{len(specs)} targets, every table joins")
+
+
+@app.command()
+def schema(
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
+) -> None:
+    """Write images/schema.json, which editors complete image.yaml with."""
+    from builder import catalogue
+    from builder.project import write
+
+    if stdout:
+        sys.stdout.write(catalogue.schema_text())
+        return
+    write(root() / "images" / "schema.json", catalogue.schema_text())
+    say("wrote images/schema.json")
+
+
+@app.command("list")
+def list_targets(as_json: Json = False) -> None:
+    """The targets: what they are for, whether they are built and proven."""
+    from builder import image as pipeline
+
+    rows = pipeline.overview(root())
+    if as_json:
+        out(rows)
+        return
+    for row in rows:
+        sys.stdout.write(
+            f"{row['target']:<8} {row['accelerator']:<10} TensorFlow {row['tensorflow']:<8} "
+            f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}\n"
+        )
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+@app.command()
+def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json = False) -> None:
+    """Look at engine, disk, registry login and network; each finding with its remedy."""
+    from dataclasses import asdict
+
+    from builder.doctor import examine
+    from builder.errors import CheckFailed
+
+    findings = examine(settings(registry=registry, engine=engine))
+    if as_json:
+        out([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            sys.stdout.write(f"{finding.state:<5} {finding.name}: {finding.seen}\n")
+            if finding.remedy:
+                sys.stdout.write(f"      {finding.remedy}\n")
+    if any(finding.state == "bad" for finding in findings):
+        bad = [finding for finding in findings if finding.state == "bad"]
+        raise CheckFailed(f"{len(bad)} findings stand in the way of a build", bad[0].remedy)
+
+
+@engine_app.command("start")
+def engine_start() -> None:
+    """Start the private engine (needs root), or say that it runs."""
+    from builder.engine import private
+
+    with reporter() as shown:
+        endpoint = private.start(on_event=shown.on_event)
+    sys.stdout.write(f"export DOCKER_HOST={endpoint.host}\n")
+
+
+@engine_app.command("stop")
+def engine_stop(
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove its images and caches, too.")
+    ] = False,
+) -> None:
+    """Stop the private engine."""
+    from builder.engine import private
+
+    say("stopped" if private.stop() else "it did not run")
+    if remove:
+        private.remove()
+
+
+@engine_app.command("status")
+def engine_status(as_json: Json = False) -> None:
+    """Say whether the private engine runs, and where."""
+    from builder.engine import private
+
+    found = private.status()
+    if as_json:
+        out({"state": found.state, "data": found.data, "version": found.version})
+        return
+    sys.stdout.write(f"{found.state} {found.version} {found.detail}\ndata: {found.data}\n")
+    if found.endpoint:
+        sys.stdout.write(f"export DOCKER_HOST={found.endpoint.host}\n")
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def summary(record: Any) -> None:
+    """What a build made, for a person."""
+    budget = size(record.budget_bytes)
+    over = "  OVER BUDGET" if record.over_budget else ""
+    say(f"{record.target}: {record.reference}")
+    say(f"  image     {record.image_id}")
+    say(
+        f"  size      {size(record.compressed_bytes)} to pull (budget {budget}){over}, "
+        f"{size(record.unpacked_bytes)} unpacked"
+    )
+    say("  largest   " + ", ".join(f"{name} {size(count)}" for name, count in record.packages[:4]))
+    say(f"  base      {record.base} ({record.base_origin})")
+    say(f"  OS root   {record.root}")
+    for one in record.drift:
+        say(f"  DRIFT     {one}: the locked version is gone; builder lock --upgrade takes note")
+    say("  time      " + ", ".join(f"{name} {duration(s)}" for name, s in record.phases.items()))
+
+
+def proven(receipt: Any) -> None:
+    """A receipt, for a person."""
+    took = sum(check.seconds for check in receipt.checks)
+    checks = ", ".join(check.name for check in receipt.checks)
+    say(f"{receipt.target}: proven on {receipt.device} in {duration(took)}: {checks}")
+
+
+def told(pushed: Any) -> None:
+    """A push, for a person."""
+    if pushed.unchanged:
+        say(f"{pushed.reference}: already there, nothing sent")
+        return
+    say(f"{pushed.reference}: {size(pushed.sent)} sent in {duration(pushed.seconds)}")
+    say("  tags " + ", ".join(pushed.tags))
+
+
+def record_json(record: Any, receipt: Any = None) -> dict[str, Any]:
+    """image.json, with what the receipt says."""
+    from dataclasses import asdict
+
+    found: dict[str, Any] = {**asdict(record), "over_budget": record.over_budget}
+    if receipt is not None:
+        found["receipt"] = receipt.model_dump(mode="json")
+    return found
+
+
+def main() -> NoReturn:
+    """Run the command line; errors are two lines and an exit code."""
+    try:
+        app()
+    except FactoryError as error:
+        if OPTIONS.debug:
+            raise
+        sys.stderr.write(f"error: {error.message}\n")
+        if error.fix:
+            sys.stderr.write(f"fix:   {error.fix}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    except Exception as error:
+        if OPTIONS.debug:
+            raise
+        sys.stderr.write(f"error: {type(error).__name__}: {error}\n")
+        sys.stderr.write("fix:   this is a fault of the factory; --debug shows where\n")
+        sys.exit(1)
+    sys.exit(0)
