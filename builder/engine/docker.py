@@ -324,7 +324,8 @@ class Engine:
             if disk
             else ""
         )
-        call = f"docker --host {self.host}" if self.origin == "private" else "docker"
+        own = f"{Path(self.buildx[0]).with_name('docker')} --host {self.host}"
+        call = own if self.origin == "private" else "docker"
         return OutsideError(
             f"the engine's disk is full{': ' if where else ''}{where}",
             f"free some space, for example: {call} system prune --all",

@@ -1,0 +1,479 @@
+"""Builds on a real engine: what comes out, what must not, and every way in which they end."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from builder import debian, engine, network, osroot
+from builder.engine import BuildFailed, BuildRequest, Engine, private
+from builder.errors import OutsideError
+from builder.events import Event, StepDone, StepLog, StepStarted
+from builder.settings import Settings
+from tests import registry_server
+
+pytestmark = pytest.mark.engine
+ROOT = Path(__file__).resolve().parents[2]
+Context = Callable[..., Path]
+
+
+@pytest.fixture
+def tag(engine: Engine) -> Iterator[str]:
+    """A name for an image that goes away with the test."""
+    name = f"factory-test:{secrets.token_hex(6)}"
+    yield name
+    for left in (name, f"{name}-2"):
+        if engine.image(left):
+            engine.client.images.remove(left, force=True)
+
+
+@contextmanager
+def own_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """An engine that a test may kill."""
+    monkeypatch.setenv(private.ENVIRONMENT, str(folder))
+    try:
+        yield engine.connect(Settings(engine="private"))
+    finally:
+        private.stop(folder)
+        # what a killed engine had mounted stays mounted, and its folder cannot be removed
+        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for mount in reversed([m for m in mounts if m.startswith(f"{folder}/")]):
+            subprocess.run(["umount", "--lazy", mount], check=True)
+        shutil.rmtree(folder)
+
+
+def request(folder: Path, *tags: str, **more: object) -> BuildRequest:
+    return BuildRequest(folder / "Dockerfile", folder, tags, **more)  # type: ignore[arg-type]
+
+
+def fresh() -> str:
+    """A step that no cache holds."""
+    return f"echo {secrets.token_hex(8)} > /fresh"
+
+
+# --- what comes out -------------------------------------------------------------------------------
+
+
+def test_a_build_gives_an_image_that_the_engine_knows(
+    engine: Engine, context: Context, tag: str
+) -> None:
+    folder = context(
+        f"RUN {fresh()}; dd if=/dev/zero of=/zeros bs=1M count=20\n"
+        'ENV A=1\nLABEL made="here"\nUSER 1000:1000\nENTRYPOINT ["/bin/sh", "-c"]\n'
+    )
+    seen: list[Event] = []
+    built = engine.build(request(folder, tag, f"{tag}-2"), seen.append)
+    image = engine.image(tag)
+    assert image is not None
+    assert (image.image_id, image.digest) == (built.image_id, built.digest)
+    assert (image.labels, image.user) == ({"made": "here"}, "1000:1000")
+    assert image.entrypoint == ("/bin/sh", "-c")
+    assert image.environment["A"] == "1"
+    assert set(image.tags) == {tag, f"{tag}-2"}
+    assert built.unpacked_bytes is not None
+    assert 20_000_000 < built.unpacked_bytes < 30_000_000
+    if engine.containerd_store:
+        assert built.compressed_bytes is not None
+        assert 500_000 < built.compressed_bytes < 3_000_000
+    assert {type(event) for event in seen} >= {StepStarted, StepLog, StepDone}
+    ran = engine.client.containers.run(tag, ["echo $A"], remove=True)
+    assert ran == b"1\n"
+
+
+def test_the_second_build_comes_from_the_cache(engine: Engine, context: Context, tag: str) -> None:
+    folder = context(f"RUN {fresh()}\n")
+    first, second = engine.build(request(folder, tag)), engine.build(request(folder, tag))
+    assert first.digest == second.digest
+    assert [step.cached for step in first.steps if "RUN" in step.name] == [False]
+    assert [step.cached for step in second.steps if "RUN" in step.name] == [True]
+
+
+def test_the_same_inputs_give_the_same_digest(engine: Engine, context: Context, tag: str) -> None:
+    # What a Dockerfile has to do: one date on what it writes. What the engine does: the rest.
+    folder = context(
+        "RUN echo made > /etc/made && mkdir /opt && touch -d @315532800 /etc /etc/made /opt /\n"
+        "COPY --link app /app\nWORKDIR /app\nLABEL a=b\n",
+        {"app/trainer/task.py": "print(1)\n"},
+    )
+    for path in [*folder.glob("app/**/*"), folder / "app"]:
+        os.utime(path, (315532800, 315532800))
+    first = engine.build(request(folder, tag, no_cache=True))
+    time.sleep(1.1)
+    second = engine.build(request(folder, f"{tag}-2", no_cache=True))
+    assert not any(step.cached for step in second.steps)
+    assert first.image_id == second.image_id
+
+
+def test_an_image_that_is_not_there(engine: Engine) -> None:
+    assert engine.image("factory-test:no-such-thing") is None
+
+
+def test_the_disk_of_the_engine(engine: Engine) -> None:
+    disk = engine.disk()
+    assert disk is not None
+    assert 0 < disk.free < disk.total
+    assert disk.path.is_dir()
+
+
+# --- a registry -----------------------------------------------------------------------------------
+
+
+def test_a_push_onto_a_base_that_lies_in_the_registry(
+    engine: Engine, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registry_server.registry(tmp_path / "registry") as registry:
+        base = f"{registry.host}/team/training:base"
+        folder = context("RUN dd if=/dev/urandom of=/large bs=1M count=50\n")
+        pushed = engine.build(request(folder, base, destination="registry"))
+        assert registry.tags("team/training") == {"base": pushed.digest}
+        assert engine.image(base) is None
+
+        thin = tmp_path / "thin"
+        (thin / "app").mkdir(parents=True)
+        (thin / "app/task.py").write_text("print(1)\n")
+        (thin / "Dockerfile").write_text(f"FROM {base}\nCOPY --link app /app\nUSER 1000\n")
+        with own_engine(tmp_path / "engine", monkeypatch) as other:
+            built = other.build(
+                request(thin, f"{registry.host}/team/training:thin", destination="registry")
+            )
+            assert registry.tags("team/training")["thin"] == built.digest
+            held = sum(
+                path.stat().st_size for path in other.data.glob("containerd/**/*") if path.is_file()
+            )
+            assert held < 5_000_000  # the base's 50 MB were never fetched
+        layers = json.loads(
+            registry_server.skopeo(
+                "inspect", "--tls-verify=false", f"docker://{registry.host}/team/training:thin"
+            )
+        )["Layers"]
+        assert len(layers) == 3
+
+
+def test_a_registry_that_is_not_there(engine: Engine, context: Context) -> None:
+    with pytest.raises(OutsideError, match="connection refused") as error:
+        engine.build(request(context(""), "127.0.0.1:1/team/x:1", destination="registry"))
+    assert "reaches this registry" in error.value.fix
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def everything_in(engine: Engine, reference: str) -> bytes:
+    """All bytes of an image: layers unpacked, configuration, history, manifest."""
+    found = [json.dumps(engine.client.api.history(reference)).encode()]
+    found.append(json.dumps(engine.client.api.inspect_image(reference)).encode())
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "image.tar"
+        with saved.open("wb") as file:
+            for chunk in engine.client.images.get(reference).save():
+                file.write(chunk)
+        with tarfile.open(saved) as tar:
+            for member in tar:
+                blob = tar.extractfile(member)
+                content = blob.read() if blob else b""
+                if content.startswith(b"\x28\xb5\x2f\xfd"):  # a layer, in zstd
+                    content = subprocess.run(
+                        [zstd(), "-dc"], input=content, capture_output=True, check=True
+                    ).stdout
+                elif content.startswith(b"\x1f\x8b"):
+                    content = subprocess.run(
+                        ["gzip", "-dc"], input=content, capture_output=True, check=True
+                    ).stdout
+                found += [member.name.encode(), content]
+    return b"\0".join(found)
+
+
+def zstd() -> Path:
+    return debian.tool("zstd")
+
+
+USE = "--mount=type=secret,id=network --mount=type=secret,id=ca"
+
+
+def test_secrets_reach_a_step_and_stay_out_of_the_image(
+    engine: Engine, context: Context, tag: str
+) -> None:
+    marker = f"marker-{secrets.token_hex(8)}"
+    given = {"network": f"export TOKEN={marker}\n".encode(), "ca": f"# {marker}".encode() * 5000}
+    folder = context(
+        f"RUN {USE} {fresh()}; . /run/secrets/network; "
+        'test -n "$TOKEN" && wc -c < /run/secrets/ca > /seen\n'
+        "RUN ls /run > /run-is\n"
+    )
+    engine.build(request(folder, tag, secrets=given))
+    content = everything_in(engine, tag)
+    assert str(len(given["ca"])).encode() in content  # the step did read it
+    assert marker.encode() not in content
+
+
+def test_the_search_finds_a_secret_that_was_copied(
+    engine: Engine, context: Context, tag: str
+) -> None:
+    marker = f"marker-{secrets.token_hex(8)}"
+    folder = context(f"RUN {USE} {fresh()}; cp /run/secrets/network /leaked\n")
+    engine.build(request(folder, tag, secrets={"network": marker.encode()}))
+    assert marker.encode() in everything_in(engine, tag)
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_apt_and_uv_work_with_the_hosts_network_and_leave_nothing_of_it(
+    engine: Engine, tmp_path: Path, tag: str
+) -> None:
+    """A real root, a real `apt-get install`, a real `uv pip install`: with a certificate, a proxy
+    exception and an index credential that carry markers."""
+    suite = "bookworm"
+    marker = f"marker-{secrets.token_hex(8)}"
+    host = network.discover()
+    bundle = tmp_path / "ca.pem"
+    block = f"-----BEGIN CERTIFICATE-----\n{marker}\n-----END CERTIFICATE-----\n"
+    bundle.write_text((host.ca.read_text() if host.ca else "") + "\n")
+    marked = network.discover(
+        {
+            **os.environ,
+            **({"SSL_CERT_FILE": str(bundle)} if host.ca else {}),
+            "NO_PROXY": f"localhost,{marker}.example",
+            "UV_INDEX": f"https://user:{marker}@127.0.0.1:1/simple",
+            "UV_INDEX_STRATEGY": "unsafe-best-match",
+        }
+    )
+    given = marked.secrets(suite)
+    given["ca"] = given.get("ca", b"") + block.encode()
+    assert given.keys() == {"network", "ca", "apt", "apt-sources"}
+
+    root = osroot.make(suite, osroot.resolve(suite))
+    folder = tmp_path / "context"
+    folder.mkdir()
+    os.link(root.tarball, folder / "root.tar")
+    uv = Path(sys.executable).with_name("uv")
+    mounts = "--mount=type=secret,id=network --mount=type=secret,id=ca"
+    mounts += " --mount=type=secret,id=apt --mount=type=secret,id=apt-sources"
+    (folder / "Dockerfile").write_text(
+        f"""FROM scratch
+ADD root.tar /
+RUN {mounts} --mount=type=bind,from=uv,source=uv,target=/run/uv <<'END'
+set -eu
+{fresh()}
+. /run/secrets/network
+apt-get update
+apt-get install --yes --no-install-recommends python3
+# the marked index answers nobody: the default one has to serve
+unset UV_INDEX PIP_EXTRA_INDEX_URL
+UV_CACHE_DIR=/tmp/uv /run/uv pip install --break-system-packages --python /usr/bin/python3 iniconfig
+python3 -c 'import iniconfig, pathlib; pathlib.Path("/proof").write_text("both-worked")'
+END
+"""
+    )
+    (tmp_path / "uv").mkdir()
+    os.link(uv, tmp_path / "uv/uv")
+    engine.build(request(folder, tag, secrets=given, contexts={"uv": str(tmp_path / "uv")}))
+    content = everything_in(engine, tag)
+    assert b"both-worked" in content
+    assert marker.encode() not in content
+
+
+# --- how builds end -------------------------------------------------------------------------------
+
+
+def test_a_step_that_fails_is_named_with_its_line_and_its_log(
+    engine: Engine, context: Context
+) -> None:
+    folder = context("# a comment\nRUN echo one; \\\n    echo two; ls /nowhere\n")
+    seen: list[Event] = []
+    with pytest.raises(BuildFailed) as error:
+        engine.build(request(folder, "factory-test:failed"), seen.append)
+    assert error.value.line == 4
+    assert error.value.log == ("one", "two", "ls: /nowhere: No such file or directory")
+    assert f"{folder / 'Dockerfile'}:4: [2/2] RUN echo one;" in error.value.message
+    assert error.value.message.endswith("ls: /nowhere: No such file or directory")
+    assert "\n" not in error.value.message
+    assert [e.error for e in seen if isinstance(e, StepDone) and e.error] == ["exit code: 1"]
+
+
+def test_a_base_that_is_not_there(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM factory-test:never-built\n")
+    with pytest.raises(OutsideError, match="never-built"):
+        engine.build(request(tmp_path, "factory-test:x"))
+
+
+def test_a_dockerfile_that_is_not_there(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(OutsideError, match="failed to read dockerfile"):
+        engine.build(request(tmp_path, "factory-test:x"))
+
+
+def test_a_callback_that_raises_ends_the_build(engine: Engine, context: Context) -> None:
+    folder = context(f"RUN {fresh()}; echo begun; sleep 1000\n")
+
+    def stop(event: Event) -> None:
+        if isinstance(event, StepLog):
+            raise KeyboardInterrupt
+
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        engine.build(request(folder, "factory-test:x"), stop)
+    assert time.monotonic() - before < 30
+
+
+BUILD_AND_WAIT = """
+import sys
+from pathlib import Path
+from builder import engine
+from builder.engine import BuildRequest
+from builder.events import StepLog
+from builder.settings import Settings
+folder = Path(sys.argv[1])
+def show(event):
+    if isinstance(event, StepLog): print(event.line, flush=True)
+request = BuildRequest(folder / "Dockerfile", folder, ("factory-test:x",))
+engine.connect(Settings()).build(request, show)
+"""
+
+
+def running(word: str) -> bool:
+    """Whether a process of this machine was started with this word."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in path.read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def within(limit: float, condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within so many seconds."""
+    deadline = time.monotonic() + limit
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_factory_ends_the_build(context: Context, number: signal.Signals) -> None:
+    seconds = str(100_000 + secrets.randbelow(100_000))
+    folder = context(f'RUN {fresh()}\nRUN ["/bin/sh", "-c", "echo begun; exec sleep {seconds}"]\n')
+    child = subprocess.Popen(
+        [sys.executable, "-c", BUILD_AND_WAIT, folder], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "begun\n"
+    assert within(10, lambda: running(seconds))
+    child.send_signal(number)
+    child.wait(30)
+    assert within(20, lambda: not running(seconds))
+
+
+def test_an_engine_killed_in_the_middle_and_the_next_run_goes_on(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = context(f"RUN {fresh()}; echo first done\nRUN echo second; sleep 5; echo end\n")
+    with own_engine(tmp_path / "engine", monkeypatch) as mine:
+
+        def kill(event: Event) -> None:
+            if isinstance(event, StepLog) and event.line == "second":
+                pid = private.status().pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+
+        with pytest.raises(OutsideError, match="the engine ended in the middle") as error:
+            mine.build(request(folder, "factory-test:killed"), kill)
+        assert error.value.exit_code == 3
+        assert "it goes on from BuildKit's cache" in error.value.fix
+
+        again = engine.connect(Settings(engine="private"))
+        built = again.build(request(folder, "factory-test:killed"))
+        first, second = (step for step in built.steps if "RUN" in step.name)
+        assert (first.cached, second.cached) == (True, False)
+
+
+def test_a_full_disk_is_one_line_that_says_where(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", disk], check=True)
+    try:
+        with own_engine(disk / "engine", monkeypatch) as mine:
+            folder = context("RUN dd if=/dev/zero of=/large bs=1M count=200\n")
+            with pytest.raises(
+                OutsideError, match=r"the engine's disk is full: .* GB free"
+            ) as error:
+                mine.build(request(folder, "factory-test:large"))
+            assert str(disk) in error.value.message
+            assert "prune" in error.value.fix
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+# --- connecting -----------------------------------------------------------------------------------
+
+
+def test_the_machines_own_engine_is_the_one_that_docker_talks_to(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in engine.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    mine = connect("machine")
+    assert (mine.origin, mine.version) == ("machine", engine.version)
+    assert connect("auto").origin == "machine"
+
+
+def connect(choice: str, start: bool = True) -> Engine:
+    return engine.connect(Settings(engine=choice), start)  # type: ignore[arg-type]
+
+
+def test_an_engine_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    with pytest.raises(OutsideError, match=r"no Docker engine at /no/such\.sock"):
+        connect("machine")
+
+
+def test_an_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    with pytest.raises(OutsideError, match="does not answer") as error:
+        connect("machine")
+    assert "\n" not in error.value.message
+
+
+def test_an_engine_without_buildx(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OutsideError, match="its builder is not") as error:
+        connect("machine")
+    assert "docker-buildx" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"), [("buildx v0.11.2 abc", "too old"), ("nothing", "its builder is not")]
+)
+def test_a_buildx_that_is_too_old(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, complaint: str
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho {said}\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(OutsideError, match=complaint):
+        connect("machine")
+
+
+def test_no_engine_and_none_to_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    monkeypatch.setenv(private.ENVIRONMENT, str(tmp_path))
+    with pytest.raises(OutsideError, match=r"no engine is running \(and not this machine's own"):
+        connect("auto", start=False)
