@@ -83,11 +83,11 @@ def create(place: Cluster, environment: Mapping[str, str]) -> Any:
 
 
 def compute_capabilities() -> list[tuple[int, int]]:
-    """Of each GPU that TensorFlow sees."""
+    """Of each GPU that TensorFlow sees; (0, 0) of one that does not say."""
     import tensorflow as tf
 
     return [
-        tf.config.experimental.get_device_details(gpu)["compute_capability"]
+        tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
         for gpu in tf.config.list_physical_devices("GPU")
     ]
 

@@ -8,6 +8,13 @@ import pytest
 from runs import Process, Task
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out modules whose mere import takes seconds where their tests would not run."""
+    if "not tensorflow" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    return True if "pytest.mark.tensorflow" in collection_path.read_text() else None
+
+
 @pytest.fixture
 def start() -> Iterator[type[Process]]:
     """Start processes that do not outlive the test."""
