@@ -18,7 +18,7 @@ from typing import IO
 from . import elf
 from .elf import Buffer
 from .errors import InputError, Malformed
-from .fatbin import Container, Target, containers, target
+from .fatbin import COMPILED, HEADER_SIZE, Container, Target, containers, target
 from .fatbin import payload as read_payload
 
 LIBRARY_NAME = re.compile(r"\.so(\.\d+)*$")
@@ -52,6 +52,7 @@ class Library:
     `package` and `version` name the distribution that installed it, "" where nothing says so.
     `broken` says why the file can't be read; nothing else is known of it then. `stub_sections` are
     those whose containers hold no kernel: what nvcc leaves in a library without device code.
+    `pruned` is True where entries were taken out of containers.
     """
 
     path: str
@@ -61,6 +62,7 @@ class Library:
     version: str = ""
     broken: str = ""
     stub_sections: frozenset[str] = frozenset()
+    pruned: bool = False
 
     @property
     def name(self) -> str:
@@ -75,11 +77,12 @@ class Library:
 def read(data: Buffer, path: str) -> Library:
     """The inventory of one library's bytes; a malformed one comes back as broken."""
     try:
-        found = _groups(containers(data))
-        stubs = _stub_sections(data, found)
+        found = tuple(containers(data))
+        groups = _groups(found)
+        stubs = _stub_sections(data, groups)
     except Malformed as error:
         return Library(path, len(data), broken=error.message)
-    return Library(path, len(data), found, stub_sections=stubs)
+    return Library(path, len(data), groups, stub_sections=stubs, pruned=_is_pruned(found))
 
 
 def read_file(path: Path, shown_as: str = "") -> Library:
@@ -205,6 +208,14 @@ def _groups(found: Iterable[Container]) -> tuple[Group, ...]:
     return tuple(
         Group(section, tuple(target(*flags) for flags in key), n[0], tuple(stored), tuple(code))
         for (section, key), (n, stored, code) in sums.items()
+    )
+
+
+def _is_pruned(found: tuple[Container, ...]) -> bool:
+    """Linkers put containers side by side; zeros after one are what was taken out of it."""
+    return any(
+        before.section == after.section == COMPILED and after.offset - before.end > HEADER_SIZE
+        for before, after in zip(found, found[1:])  # noqa: B905, RUF007 - Python 3.9
     )
 
 

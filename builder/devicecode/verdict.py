@@ -66,6 +66,7 @@ class Finding:
 
     The four counts are containers by what the driver picks in them; `ptx_bytes` (decompressed) and
     `ptx_seconds` (one core, all of it) are what would have to be compiled on the device's machine.
+    `section` is the one that decided the status.
     """
 
     library: Library
@@ -76,14 +77,15 @@ class Finding:
     nothing: int = 0
     ptx_bytes: int = 0
     ptx_seconds: float = 0.0
+    section: str = ""
 
     def __str__(self) -> str:
         if self.status == Status.BROKEN:
             return f"broken: {self.library.broken}"
         text = str(self.status)
         if self.status == Status.MISSING:
-            carried = carries(self.library)
-            return f"{text}: it carries {', '.join(carried) if carried else 'nothing'}"
+            carried = carries(self.library, self.section)
+            return f"{text}: {self.section} carries {', '.join(carried) if carried else 'nothing'}"
         if self.ptx_bytes:
             text += (
                 f", {self.ptx:,} modules compiled from PTX when first used "
@@ -177,24 +179,28 @@ def judge(library: Library, device: ComputeCapability) -> Finding:
         if name not in PRIVATE_SECTIONS
     ] or tables
     native_somewhere = any(table.status <= Status.OLDER_MINOR for table in deciding)
-    status = max(
-        table.status
-        for table in deciding
-        if not (
-            native_somewhere
-            and table.status == Status.PTX
-            and table.ptx_seconds <= TOLERATED_SECONDS
-        )
+    worst = max(
+        (
+            table
+            for table in deciding
+            if not (
+                native_somewhere
+                and table.status == Status.PTX
+                and table.ptx_seconds <= TOLERATED_SECONDS
+            )
+        ),
+        key=lambda table: table.status,
     )
     return Finding(
         library,
-        status,
+        worst.status,
         sum(table.native for table in tables),
         sum(table.older for table in tables),
         sum(table.ptx for table in tables),
         sum(table.nothing for table in tables),
         sum(table.ptx_bytes for table in tables),
         sum(table.ptx_seconds for table in tables),
+        worst.section,
     )
 
 
@@ -224,7 +230,15 @@ def _judge_section(library: Library, groups: list[Group], device: ComputeCapabil
         status = Status.MISSING
     seconds = modules * SECONDS_PER_MODULE + ptx_bytes * SECONDS_PER_PTX_BYTE
     return Finding(
-        library, status, native, older, modules, counts[Status.MISSING], ptx_bytes, seconds
+        library,
+        status,
+        native,
+        older,
+        modules,
+        counts[Status.MISSING],
+        ptx_bytes,
+        seconds,
+        groups[0].section,
     )
 
 
@@ -236,13 +250,13 @@ def _status(picked: Target | None, device: ComputeCapability) -> Status:
     return Status.NATIVE if picked.architecture == device.architecture else Status.OLDER_MINOR
 
 
-def carries(library: Library) -> tuple[str, ...]:
-    """The targets that a library holds code for, as "sm_70" or "compute_90", oldest first."""
+def carries(library: Library, section: str = "") -> tuple[str, ...]:
+    """The targets a library, or one section of it, holds code for: "sm_70", "compute_90"."""
     targets = {
         target
         for group in library.groups
         for target in group.targets
-        if group.section != LINK_INPUT and target.kind in (ELF, PTX)
+        if target.kind in (ELF, PTX) and group.section == (section or group.section)
     }
     return tuple(
         str(target)
@@ -298,7 +312,7 @@ def remedy(library: Library, device: ComputeCapability, status: Status) -> str:
     """What to use in place of a library that spoils a verdict, "" where nothing is known."""
     if status == Status.BROKEN:
         return "the same version, downloaded again"
-    if any(not group.targets for group in library.groups):
+    if library.pruned:
         return f"the same version, not pruned or pruned for {device}"
     for known in REMEDIES:
         named = re.search(known.package, library.package) if library.package else None

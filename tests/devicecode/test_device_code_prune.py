@@ -165,7 +165,7 @@ def test_a_stack_pruned_for_an_a100_offered_to_others(
 ) -> None:
     data = library(
         container(sass(60), sass(70), sass(80), sass(90), ptx(90)),
-        container(sass(90)),
+        container(sass(80), sass(90)),
         more=(Part(".rodata", container(sass(60), sass(70), sass(80), ptx(90))),),
     )
     install(tmp_path, "tensorflow", "2.21.0", {"tensorflow/libtensorflow_cc.so.2": data})

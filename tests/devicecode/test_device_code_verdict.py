@@ -65,7 +65,7 @@ def test_todays_cudnn_has_nothing_for_a_v100(tmp_path: Path) -> None:
     assert not found.runs
     assert str(found) == (
         "7.0: missing, because of libcudnn_ops.so.9 (nvidia-cudnn-cu12 9.28.0.42): "
-        "missing: it carries sm_75, sm_80, sm_86, sm_90a, compute_120f"
+        "missing: .nv_fatbin carries sm_75, sm_80, sm_86, sm_90a, compute_120f"
     )
     assert found.instead.startswith("nvidia-cudnn-cu12 9.10.2.21 or older")
 

@@ -1,0 +1,128 @@
+"""How fast the audit is, beside NVIDIA's cuobjdump over the same files, in one run.
+
+    python -m bench.devicecode [FOLDER]
+
+FOLDER is a site-packages folder with the CUDA libraries in it. Without one, today's
+tensorflow[and-cuda]==2.21.0 (about 6 GB) is installed into a temporary folder and removed again.
+Times are wall clock, warm: the first run of each, which reads the files from disk, is left out.
+The two readings are compared, library by library, and the run fails where they differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from builder.devicecode import Audit, Library, audit
+from builder.devicecode.fatbin import COMPILED, ELF, LINK_INPUT, PTX
+
+STACK = "tensorflow[and-cuda]==2.21.0"
+CUOBJDUMP = "nvidia-cuda-cuobjdump==13.5.37"
+DEVICES = ("7.0", "7.5", "8.0", "8.9", "9.0")
+RUNS = 5
+T = TypeVar("T")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, help="site-packages with the libraries")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="devicecode-", dir="/var/tmp") as name:
+        temporary = Path(name)
+        folder = chosen.folder or install(STACK, temporary / "stack")
+        (cuobjdump,) = install(CUOBJDUMP, temporary / "tools", "--no-deps").rglob("bin/cuobjdump")
+        cuobjdump.chmod(0o755)
+        return compare(folder, cuobjdump)
+
+
+def install(requirement: str, folder: Path, *options: str) -> Path:
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", *options]
+    command += ["--python-platform", "x86_64-manylinux_2_28", "--python-version", "3.11"]
+    subprocess.run([*command, "--target", str(folder), requirement], check=True)
+    return folder
+
+
+def compare(folder: Path, cuobjdump: Path) -> int:
+    ours: list[float] = []
+    for _ in range(RUNS + 1):
+        seconds, found = timed(lambda: judged(folder))
+        ours.append(seconds)
+    with_code = [
+        library
+        for library in found.libraries
+        if any(group.section in (COMPILED, LINK_INPUT) for group in library.groups)
+    ]
+    read = {library.path: seen_by_us(library) for library in with_code}
+    theirs: list[float] = []
+    for _ in range(2):
+        seconds, listed = timed(lambda: {path: seen_by_nvidia(cuobjdump, path) for path in read})
+        theirs.append(seconds)
+    different = [path for path in read if read[path] != listed[path]]
+    median, reference = statistics.median(ours[1:]), theirs[1]
+    size = sum(library.size for library in found.libraries)
+    entries = sum(sum(counter.values()) for counter in read.values())
+    print(
+        f"{size / 1e6:,.0f} MB in {len(found.libraries)} libraries, {len(DEVICES)} devices judged"
+    )
+    print(
+        f"audit, warm     {median:8.2f} s  (median of {RUNS}, {min(ours):.2f} to {max(ours):.2f})"
+    )
+    print(
+        f"cuobjdump, warm {reference:8.2f} s  (-lelf and -lptx, the {len(read)} with device code)"
+    )
+    print(f"ratio           {reference / median:8.1f}")
+    print(f"entries that both read: {entries:,}, libraries that differ: {len(different)}")
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for path in different:
+        print(f"  {path}: {read[path] - listed[path]} here only, {listed[path] - read[path]} there")
+    return 1 if different else 0
+
+
+def judged(folder: Path) -> Audit:
+    found = audit([folder])
+    for device in DEVICES:
+        _ = found.verdict(device).status
+    return found
+
+
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+def seen_by_us(library: Library) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for group in library.groups:
+        if group.section in (COMPILED, LINK_INPUT):
+            for target in group.targets:
+                # -lelf does not print the suffix f
+                if target.kind == ELF:
+                    suffix = target.suffix.replace("f", "")
+                    counts[f"sm_{target.architecture}{suffix}.cubin"] += group.containers
+                elif target.kind == PTX:
+                    counts[f"sm_{target.architecture}{target.suffix}.ptx"] += group.containers
+    return counts
+
+
+def seen_by_nvidia(cuobjdump: Path, path: str) -> Counter[str]:
+    names: list[str] = []
+    for option, kind in (("-lelf", "cubin"), ("-lptx", "ptx")):
+        command = [cuobjdump, "-all", option, path]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        names += re.findall(rf"\.(sm_\w+\.{kind})", run.stdout)
+    return Counter(names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
