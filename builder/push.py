@@ -10,6 +10,8 @@ the way back.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import re
 import subprocess
 import time
@@ -17,9 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from builder import receipts, registry
+from builder.debian import cache_home, locked
 from builder.errors import CheckFailed, InputError, OutsideError
 from builder.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore
 from builder.receipts import Receipt
@@ -40,6 +43,7 @@ HISTORY_LENGTH: Final = 50
 ENGINE_RETRY: Final = Retry(attempts=4, first=1.0)
 """The engine's own push tries each layer several times before it gives up."""
 
+T = TypeVar("T")
 Required = Callable[[Receipt], Mapping[str, int]]
 """Which checks a receipt must hold, each with its present version; it may depend on its target."""
 
@@ -250,16 +254,13 @@ class _Sender:
     def base(self, base: Built) -> None:
         """The base under its own tag, which names all that it was made from."""
         tag = _tag_of(base)
-        if self.there.head(self.where.repository, tag) is None:
-            self._send(base, tag)
+        self._bring(base, tag, lambda: self.there.head(self.where.repository, tag))
 
     def image(self, image: Built) -> Manifest:
         """The image's manifest as the registry has it. Raises CheckFailed where it is another."""
         tag = f"image-{(image.digest or image.image_id).removeprefix('sha256:')[:16]}"
-        found = self.there.manifest(self.where.repository, image.digest or tag)
-        if found is None or not _is(found, image):
-            self._send(image, tag)
-            found = self.there.manifest(self.where.repository, tag)
+        look = functools.partial(self.there.manifest, self.where.repository)
+        found = self._bring(image, tag, lambda: look(image.digest or tag)) or look(tag)
         if found is None or not _is(found, image):
             raise CheckFailed(
                 f"{self.where.tagged(tag)}: the registry has"
@@ -269,9 +270,20 @@ class _Sender:
             )
         return found
 
-    def _send(self, image: Built, tag: str) -> None:
-        self.there.check_write(self.where.repository)
-        self.retry.run(lambda: self._once(image, tag), self.there.said)
+    def _bring(self, image: Built, tag: str, look: Callable[[], T | None]) -> T | None:
+        """What lies there already (`look`), else None after a push of the image under `tag`.
+
+        Two pushes of one image from this machine: the second waits, and finds it there.
+        """
+        if found := look():
+            return found
+        name = hashlib.sha256(f"{self.where.name}:{tag}".encode()).hexdigest()[:16]
+        with locked(cache_home() / "locks" / f"push-{name}"):
+            if found := look():
+                return found
+            self.there.check_write(self.where.repository)
+            self.retry.run(lambda: self._once(image, tag), self.there.said)
+        return None
 
     def _once(self, image: Built, tag: str) -> None:
         """One push by the engine; its failures are read from the stream (docker-py#3277)."""

@@ -54,6 +54,7 @@ EMPTY: Final = b"{}"
 SMALL: Final = 8 * 1024 * 1024
 """Bytes: no manifest or receipt is larger; more is not read."""
 
+_UNSETTLED: Final = re.compile(r"(MANIFEST_)?BLOB_UNKNOWN|DIGEST_INVALID")
 _ACCEPT: Final = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
 _COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -685,6 +686,9 @@ class Registry:
             upload and response.status_code in (404, 416)
         ):
             return response
+        if method == "PUT" and (said := _UNSETTLED.search(_message(response))):
+            # just put, by us or by another push at the same time, and not to be seen everywhere yet
+            raise Passing(f"{self.host}/{repository}: the registry answered {said[0]} to PUT")
         raise self._refusal(response, repository, right)
 
     def _call(self, method: str, url: str, **how: Any) -> httpx.Response:

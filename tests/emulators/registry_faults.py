@@ -28,7 +28,8 @@ class Fault:
 
     status: the answer instead of the registry's; None tears the connection. after: bytes of the
     request's body that are read (and sent on) before. times: how often, None for always.
-    change: keeps the registry's answer but for its body. happened: counts.
+    change: keeps the registry's answer but for its body. instead: asks the registry for another
+    path. before: called first. happened: counts.
     """
 
     method: str
@@ -39,6 +40,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     change: Callable[[bytes], bytes] | None = None
+    instead: str | None = None
     before: Callable[[], None] | None = None
     happened: int = 0
 
@@ -114,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.server.take(self.command, self.path)
         if fault and fault.before:
             fault.before()
-        if fault and not fault.change:
+        if fault and not fault.change and not fault.instead:
             self._fail(fault)
         elif self.server.registry is None:
             self._answer(404, {}, b"")
@@ -142,7 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _forward(self, registry: str, fault: Fault | None) -> None:
         upstream = http.client.HTTPConnection(registry, timeout=60)
         try:
-            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            path = fault.instead if fault and fault.instead else self.path
+            upstream.putrequest(self.command, path, skip_host=True, skip_accept_encoding=True)
             chunked = "Transfer-Encoding" in self.headers
             for name, value in self.headers.items():
                 if name.lower() != "expect":
