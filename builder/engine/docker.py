@@ -37,7 +37,8 @@ EPOCH = 315532800
 """Seconds: the time of everything in an image, 1980-01-01. Zip archives know no earlier one."""
 
 COMPRESSION_LEVEL = 3
-"""zstd's own default."""
+"""zstd's own default. TensorFlow's largest library (788 MB) on two busy cores: level 1 gives 161 MB
+in 10 s, 3 gives 150 MB in 16 s, 7 gives 141 MB in 23 s, 12 gives 132 MB in 93 s."""
 
 # COPY --link is of Dockerfile 1.4 (Docker 23.0); --progress=rawjson of buildx 0.13.
 OLDEST_ENGINE = (23, 0)

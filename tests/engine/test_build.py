@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -113,6 +114,20 @@ def test_the_same_inputs_give_the_same_digest(engine: Engine, context: Context, 
     second = engine.build(request(folder, f"{tag}-2", no_cache=True))
     assert not any(step.cached for step in second.steps)
     assert first.image_id == second.image_id
+
+
+def test_two_builds_at_once_do_not_disturb_each_other(
+    engine: Engine, context: Context, tag: str
+) -> None:
+    folders = [context(f"RUN {fresh()}; sleep 1\n", name=name) for name in ("one", "two")]
+    logs: list[list[Event]] = [[], []]
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(
+            lambda n: engine.build(request(folders[n], tag + "-2" * n), logs[n].append), (0, 1)
+        )
+    assert one.digest != two.digest
+    for seen in logs:
+        assert [e.error for e in seen if isinstance(e, StepDone) and "RUN" in e.name] == [None]
 
 
 def test_an_image_that_is_not_there(engine: Engine) -> None:
