@@ -129,9 +129,10 @@ def image(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Build and prove images; does nothing where nothing changed.
+    """Build and prove images: the whole way.
 
-    The whole way: base and training image, then a smoke run whose receipt allows the push.
+    Base and training image, then the smoke run whose receipt allows the push. Does nothing where
+    nothing changed.
     """
     from builder import image as pipeline
     from builder.engine import connect
@@ -183,7 +184,7 @@ def build(
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Build base and training image; what several targets share is built once."""
+    """Build images; what several share is built once."""
     from builder import image as pipeline
     from builder.engine import connect
 
@@ -224,7 +225,11 @@ def smoke(
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Prove built images: loader, contents, a real training run that is killed and resumed."""
+    """Prove images by a real training run.
+
+    In a container without network: the loader finds every library, the image holds nothing that
+    it should not, a training run is killed, resumes and learns, and its outputs can be read.
+    """
     from builder import image as pipeline
     from builder.engine import connect
 
@@ -248,7 +253,7 @@ def push(
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Push proven images by digest, each with its base and its receipt.
+    """Push proven images, each with its receipt.
 
     Without TARGET: every target that has a built image. An image without a valid receipt is refused
     (exit code 4).
@@ -278,7 +283,7 @@ def verify(
     registry: Registry = None,
     as_json: Json = False,
 ) -> None:
-    """Check an image in a registry against the receipt that lies beside it."""
+    """Check an image in a registry by its receipt."""
     from builder.image import required
     from builder.push import verify as check
 
@@ -308,7 +313,11 @@ def promote(
     ] = False,
     registry: Registry = None,
 ) -> None:
-    """Move TAG to a proven image; `builder promote --back TAG` is the way back."""
+    """Move a tag to a proven image, or back.
+
+    builder promote v100-2.21.0-1a2b3c4d5e6f production
+    builder promote --back production
+    """
     from builder import push as pushing
     from builder.errors import InputError
     from builder.image import required
@@ -341,7 +350,7 @@ def lock(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Choose every version and hash, and write them down beside image.yaml."""
+    """Choose every version and hash, and write them."""
     from builder import catalogue, compatibility
     from builder import lock as locking
     from builder.errors import CheckFailed
@@ -380,7 +389,7 @@ def render(
     since: Annotated[str, typer.Option(help="The commit that --diff compares with.")] = "HEAD",
     as_json: Json = False,
 ) -> None:
-    """Write the Dockerfiles of image.yaml, its lock and the templates."""
+    """Write the Dockerfiles, or show what changed."""
     from dataclasses import asdict
 
     from builder import render as rendering
@@ -425,7 +434,7 @@ def render(
 def explain(
     target: Annotated[str, typer.Argument(help="A folder of images/.")], as_json: Json = False
 ) -> None:
-    """Say why each version of a target is what it is, each fact with its source."""
+    """Say why each version is what it is."""
     from dataclasses import asdict
 
     from builder import catalogue, compatibility
@@ -476,7 +485,7 @@ def schema(
 
 @app.command("list")
 def list_targets(as_json: Json = False) -> None:
-    """The targets: what they are for, whether they are built and proven."""
+    """The targets, and which are built and proven."""
     from builder import image as pipeline
 
     rows = pipeline.overview(root())
@@ -495,7 +504,7 @@ def list_targets(as_json: Json = False) -> None:
 
 @app.command()
 def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json = False) -> None:
-    """Look at engine, disk, registry login and network; each finding with its remedy."""
+    """Look at engine, disk, registry and network."""
     from dataclasses import asdict
 
     from builder.doctor import examine
@@ -606,6 +615,8 @@ def main() -> NoReturn:
     except FactoryError as error:
         if OPTIONS.debug:
             raise
+        for line in getattr(error, "log", ()):  # what a failed step of a build printed last
+            sys.stderr.write(f"    {line}\n")
         sys.stderr.write(f"error: {error.message}\n")
         if error.fix:
             sys.stderr.write(f"fix:   {error.fix}\n")

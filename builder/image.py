@@ -40,7 +40,7 @@ from builder.settings import LOCAL_REPOSITORY, Settings
 
 BUILD = "build"
 RECORD = "image.json"
-SMOKE_RECORDS = Path(__file__).parent / "data" / "smoke" / "records"
+SMOKE_RECORDS = Path(__file__).parent / "data" / "smoke"
 BASES_AT_ONCE = 2
 """Bases built side by side: one downloads while the other unpacks."""
 
@@ -503,7 +503,7 @@ def prove(
         inputs=record.inputs,
         digest=record.digest,
         others=(_size_check(record),),
-        on_event=prefixed(item.target, on_event),
+        on_event=on_event,
     )
 
 
