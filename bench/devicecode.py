@@ -4,7 +4,7 @@
 
 FOLDER is a site-packages folder with the CUDA libraries in it. Without one, today's
 tensorflow[and-cuda]==2.21.0 (about 6 GB) is installed into a temporary folder and removed again.
-Times are wall clock, warm: the first run of each, which reads the files from disk, is left out.
+Times are warm: the first run of each, which reads the files from disk, is left out.
 The two readings are compared, library by library, and the run fails where they differ.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from builder.devicecode import Audit, Library, audit
 from builder.devicecode.fatbin import COMPILED, ELF, LINK_INPUT, PTX
@@ -53,34 +52,32 @@ def install(requirement: str, folder: Path, *options: str) -> Path:
 
 
 def compare(folder: Path, cuobjdump: Path) -> int:
-    ours: list[float] = []
+    ours: list[Time] = []
     for _ in range(RUNS + 1):
-        seconds, found = timed(lambda: judged(folder))
-        ours.append(seconds)
+        spent, found = timed(lambda: judged(folder))
+        ours.append(spent)
     with_code = [
         library
         for library in found.libraries
         if any(group.section in (COMPILED, LINK_INPUT) for group in library.groups)
     ]
     read = {library.path: seen_by_us(library) for library in with_code}
-    theirs: list[float] = []
+    theirs: list[Time] = []
     for _ in range(2):
-        seconds, listed = timed(lambda: {path: seen_by_nvidia(cuobjdump, path) for path in read})
-        theirs.append(seconds)
+        spent, listed = timed(lambda: {path: seen_by_nvidia(cuobjdump, path) for path in read})
+        theirs.append(spent)
     different = [path for path in read if read[path] != listed[path]]
-    median, reference = statistics.median(ours[1:]), theirs[1]
+    here = sorted(ours[1:])[RUNS // 2]
+    there = theirs[1]
     size = sum(library.size for library in found.libraries)
     entries = sum(sum(counter.values()) for counter in read.values())
     print(
         f"{size / 1e6:,.0f} MB in {len(found.libraries)} libraries, {len(DEVICES)} devices judged"
     )
-    print(
-        f"audit, warm     {median:8.2f} s  (median of {RUNS}, {min(ours):.2f} to {max(ours):.2f})"
-    )
-    print(
-        f"cuobjdump, warm {reference:8.2f} s  (-lelf and -lptx, the {len(read)} with device code)"
-    )
-    print(f"ratio           {reference / median:8.1f}")
+    print(f"{'':<30}{'wall s':>8}{'CPU s':>8}")
+    print(f"{f'audit (median of {RUNS})':<30}{here.wall:>8.2f}{here.cpu:>8.2f}")
+    print(f"{f'cuobjdump ({len(read)} libraries)':<30}{there.wall:>8.2f}{there.cpu:>8.2f}")
+    print(f"{'ratio':<30}{there.wall / here.wall:>8.1f}{there.cpu / here.cpu:>8.1f}")
     print(f"entries that both read: {entries:,}, libraries that differ: {len(different)}")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for path in different:
@@ -95,10 +92,17 @@ def judged(folder: Path) -> Audit:
     return found
 
 
-def timed(work: Callable[[], T]) -> tuple[float, T]:
-    start = time.perf_counter()
+class Time(NamedTuple):
+    """Seconds that something took; CPU is user and system, programs that it started included."""
+
+    wall: float
+    cpu: float
+
+
+def timed(work: Callable[[], T]) -> tuple[Time, T]:
+    wall, cpu = time.perf_counter(), sum(os.times()[:4])
     result = work()
-    return time.perf_counter() - start, result
+    return Time(time.perf_counter() - wall, sum(os.times()[:4]) - cpu), result
 
 
 def seen_by_us(library: Library) -> Counter[str]:

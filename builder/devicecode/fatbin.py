@@ -17,6 +17,7 @@ two kinds of section only. So every section that is loaded and holds data is sea
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -43,6 +44,8 @@ COMPILED, LINK_INPUT = ".nv_fatbin", "__nv_relfatbin"
 
 HEADER = b"\x50\xed\x55\xba\x01\x00\x10\x00"
 """Magic 0xBA55ED50, version 1, header size 16: eight bytes that chance does not make."""
+
+_HEADER = re.compile(re.escape(HEADER))  # on a map, three times as fast as its find()
 
 HEADER_SIZE, ENTRY_HEADER_SIZE = 16, 64
 _ENTRY = struct.Struct("<HHIQI8xI8xQ8xQ")
@@ -140,7 +143,7 @@ def holds_containers(section: Section) -> bool:
 def containers(data: Buffer) -> Iterator[Container]:
     """Every container of a library, by offset. Raises Malformed at the first contradiction."""
     found = sections(data)
-    if not found and data.find(HEADER) >= 0:
+    if not found and _find(data, 0, len(data)) >= 0:
         raise Malformed("device code in a file without a section table", _AGAIN)
     for section in found:
         if not holds_containers(section):
@@ -151,13 +154,18 @@ def containers(data: Buffer) -> Iterator[Container]:
             offset = (
                 _skip_zeros(data, offset, section.end)
                 if strict
-                else data.find(HEADER, offset, section.end)
+                else _find(data, offset, section.end)
             )
             if offset < 0 or offset == section.end:
                 break
             container = _container(data, offset, section)
             yield container
             offset = container.end
+
+
+def _find(data: Buffer, start: int, end: int) -> int:
+    match = _HEADER.search(data, start, end)
+    return match.start() if match else -1
 
 
 def _container(data: Buffer, offset: int, section: Section) -> Container:
