@@ -245,9 +245,7 @@ def _contents(bench: _Bench, request: Mapping[str, Any]) -> Verdict:
     from builder.probes.contents import secret_in
 
     problems, seen = _probed(bench.probe("contents", request, as_root=True))
-    texts = {
-        f"environment variable {e.partition('=')[0]}": e for e in bench.config.get("Env") or ()
-    }
+    texts = {f"environment ({e.partition('=')[0]})": e for e in bench.config.get("Env") or ()}
     for key, value in (bench.config.get("Labels") or {}).items():
         texts[f"label {key}"] = value
     for number, step in enumerate(bench.image.history()):

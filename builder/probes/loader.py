@@ -197,10 +197,11 @@ _CUDNN8_PARTS = tuple(f"{a}_{b}" for a in ("ops", "cnn", "adv") for b in ("infer
 _NO_CONVOLUTION = "cuDNN fails at the first operation that needs it"
 
 
-def libraries(cudnn_major: int) -> tuple[Library, ...]:
+def libraries(cuda_major: int, cudnn_major: int) -> tuple[Library, ...]:
     """All that is opened by name on a GPU, in TensorFlow's order (tsl's dso_loader.cc)."""
     parts = _CUDNN8_PARTS if cudnn_major < 9 else (*_CUDNN_PARTS, "engines_runtime_compiled")
     compiler = "libcudnn_cnn_infer" if cudnn_major < 9 else "libcudnn_graph"
+    linker = Library("libnvJitLink", "nvjitlink", "pair nvJitLinkVersion", "libcusparse")
     return (
         Library("libcudart", "cuda-runtime", "int cudaRuntimeGetVersion 1000", "", "CudaRuntime"),
         Library("libcublas", "cublas", "property cublasGetProperty", "", "Cublas"),
@@ -227,6 +228,7 @@ def libraries(cudnn_major: int) -> tuple[Library, ...]:
             without="cuDNN cannot compile kernels at run time: fused operations and some "
             "convolutions fail",
         ),
+        *([linker] if cuda_major >= 12 else []),
         Library(
             "libnccl",
             "nccl",
@@ -435,7 +437,7 @@ def _survey(
     cuda: Version, cudnn_major: int, opener: Elf, loader: Loader, report: Report, root: str
 ) -> Survey:
     """Pick each library as the loader would; what it does not find is a problem."""
-    wanted = {library.stem: library for library in libraries(cudnn_major)}
+    wanted = {library.stem: library for library in libraries(cuda[0], cudnn_major)}
     names = {stem: soname(library, cuda, cudnn_major) for stem, library in wanted.items()}
     everywhere = find_by_name(root, names.values(), "libcuda.so")
     objects, picked = {"": opener}, {}
@@ -523,7 +525,8 @@ def _versions(request: Json, report: Report, survey: Survey, cuda_major: int) ->
             )
         built = {"libcudart": request["cuda"], "libcudnn": request["cudnn"]}.get(stem) or ""
         least = parse_version(built)
-        if version and least and (version[0] != least[0] or version < least):
+        # cuDNN says three numbers of its version, its package has four
+        if version and least and (version[0] != least[0] or version < least[: len(version)]):
             report.wrong(
                 f"{path} is version {_dotted(version)}; TensorFlow was built with {built} and "
                 f"wants {least[0]}.x from {built} on",
