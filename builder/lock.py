@@ -565,7 +565,8 @@ def _refused(
     return InputError(
         f'{_where(spec, requirement)}: "{requirement}" {what}',
         f"leave it out or loosen it: {stack.tensorflow_package} {stack.tensorflow} and what it was "
-        f"tested with stay (builder explain {spec.name})",
+        f"tested with stay (builder explain {spec.name})"
+        + ("; another CUDA library is image.yaml's key cuda" if "nvidia-" in what else ""),
     )
 
 

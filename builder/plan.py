@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from builder import catalogue
 from builder.errors import InputError
-from builder.render import BASE_DOCKERFILE, DOCKERFILE, EPOCH, hash_of, trainer_folder
+from builder.render import BASE_DOCKERFILE, DOCKERFILE, EPOCH, hash_of
 
 if TYPE_CHECKING:
     from builder.catalogue import ImageSpec
@@ -104,7 +103,7 @@ class Staged:
 
 
 def plan(root: Path, spec: ImageSpec, lock: Lock, rendered: Rendered) -> Plan:
-    """The plan of a target. Raises InputError for a trainer that is not there."""
+    """The plan of a target. Raises InputError for a file that is not the project's own."""
     base = None
     if rendered.base_dockerfile and rendered.base_hash and lock.root:
         files = {name: File(text.encode()) for name, text in sorted(lock.files.items())}
@@ -128,26 +127,12 @@ def _hash(dockerfile: str, files: Mapping[str, File]) -> str:
 
 
 def _trainer(root: Path, spec: ImageSpec) -> dict[str, File]:
-    """The trainer's files by their name in the context, sorted."""
+    """The trainer's files by their name in the context, sorted. The catalogue has seen it there."""
     source = root / spec.trainer.package
-    if not source.is_dir():
-        raise InputError(
-            f"{catalogue.where(spec, 'trainer', 'package')}: there is no folder "
-            f"{spec.trainer.package} in the project",
-            "create it, or name the folder that holds the trainer",
-        )
-    to = PurePosixPath(APP, trainer_folder(spec))
-    files = {
+    to = PurePosixPath(APP, source.name)  # `python -m` starts in /app
+    return {
         str(to / path.relative_to(source).as_posix()): _file(root, path) for path in _walk(source)
     }
-    module = PurePosixPath(APP, *spec.trainer.module.split("."))
-    if f"{module}.py" not in files and f"{module}/__main__.py" not in files:
-        raise InputError(
-            f"{catalogue.where(spec, 'trainer', 'module')}: {spec.trainer.module} is not in "
-            f"{spec.trainer.package}/",
-            f"create {module.relative_to(APP)}.py there, or name the module that is started",
-        )
-    return files
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import catalogue, compatibility, lock, project, resolver
@@ -107,16 +107,6 @@ def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = N
         **_places(lock),
     )
     return Rendered(base_dockerfile, base_hash, dockerfile)
-
-
-def trainer_folder(spec: ImageSpec) -> str:
-    """Where the trainer goes below /app, "" for /app itself.
-
-    `python -m` starts in /app: a package keeps its name there; a folder that only holds packages
-    (src/, with the module in src/trainer/) is emptied into it.
-    """
-    name = PurePosixPath(spec.trainer.package).name
-    return name if spec.trainer.module.partition(".")[0] == name else ""
 
 
 def hash_of(*parts: str) -> str:
