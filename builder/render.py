@@ -394,8 +394,8 @@ def _pairs(
 
 
 def _invalidates(one: Instruction | None) -> bool:
-    """Whether what follows is made anew: labels and the start command change no file."""
-    return one is not None and one.keyword not in ("LABEL", "ENTRYPOINT", "CMD", "USER")
+    """Whether what follows is made anew: BuildKit runs no step again for a label or a command."""
+    return one is not None and one.keyword not in ("LABEL", "ENTRYPOINT", "CMD")
 
 
 def _rebuilt(one: Instruction, itself: bool) -> bool:

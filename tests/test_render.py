@@ -300,6 +300,25 @@ def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
     assert [layer.instruction for layer in base.rebuilds][-1] == "RUN install tensorflow.lock"
 
 
+@pytest.mark.parametrize(
+    ("instruction", "rebuilds"),
+    [
+        ("LABEL team=vision", ()),
+        ('ENTRYPOINT ["python"]', ()),
+        ("ENV A=1", (Layer("RUN make", None), Layer("COPY a /a", None))),
+        ("USER 1000", (Layer("RUN make", None), Layer("COPY a /a", None))),
+    ],
+)
+def test_what_makes_later_layers_anew(instruction: str, rebuilds: tuple[Layer, ...]) -> None:
+    rest = "RUN make\nCOPY a /a\nCOPY --link b /b\n"
+    old, new = (
+        tuple(render.instructions(f"FROM debian\n{first}{rest}", {}))
+        for first in ("", f"{instruction}\n")
+    )
+    [change] = render._changes("Dockerfile", old, new)
+    assert (change.change, change.rebuilds) == ("added", rebuilds)
+
+
 def test_outside_of_git_the_files_that_lie_there_are_compared(copy: Path) -> None:
     path = copy / "images/cpu/image.yaml"
     path.write_text(f"{path.read_text()}\nlabels: {{team: vision}}\n")
