@@ -46,7 +46,7 @@ SUITES = ("forky", "trixie")
 """Where the engine's programs come from: the first whose binaries run on this libc."""
 PROGRAMS = ("docker.io", "docker-cli", "docker-buildx", "containerd")
 BRIDGE_PREFIX = "tif-"
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 
 State = Literal["running", "stopped", "failed"]
@@ -164,8 +164,7 @@ def start(data: Path | None = None, on_event: OnEvent = ignore) -> Endpoint:
         on_event(StepStarted(step))
         _end(place)
         place = _with_network(place, software)
-        _launch(place, software)
-        version = _await(place)
+        version = _await(place, _launch(place, software))
         on_event(StepDone(step, time.monotonic() - began, detail=f"Docker {version}"))
         return _endpoint(place, software)
 
@@ -178,11 +177,24 @@ def stop(data: Path | None = None) -> bool:
     with debian.locked(folder / "lock"):
         place = _place(folder)
         ran = _end(place)
-        with contextlib.suppress(OutsideError):
-            _firewall(place, _software_of(place), "-D")
+        if place.network:
+            with contextlib.suppress(OutsideError):
+                _take_down(place.network, _software_of(place))
         _remove_bridge(place.bridge)
         shutil.rmtree(place.run, ignore_errors=True)
         return ran
+
+
+def remove(data: Path | None = None) -> None:
+    """Stop the engine and delete its images, containers and caches. The programs stay."""
+    folder = data_folder(data)
+    stop(folder)
+    if (folder / "engine.json").exists():
+        with debian.locked(folder / "lock"):
+            for name in ("docker", "buildx"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            for name in ("engine.json", "daemon.json", "dockerd.log"):
+                (folder / name).unlink(missing_ok=True)
 
 
 def status(data: Path | None = None) -> Status:
@@ -335,13 +347,16 @@ def _with_network(place: Place, software: Software) -> Place:
     """The place with an address range of its own, which no other interface routes."""
     alive = Path("/proc/net/unix").read_text()
     for path in Path("/sys/class/net").glob(f"{BRIDGE_PREFIX}*"):
-        # left by an engine that died with its namespace
         name = path.name.removeprefix(BRIDGE_PREFIX)
-        if f"training-image-factory-{name}" not in alive and not any((path / "brif").iterdir()):
+        if f"@training-image-factory-{name}" not in alive and not any((path / "brif").iterdir()):
+            # left by an engine that died with its namespace
+            for interface, route in _routes():
+                if interface == path.name:
+                    _take_down(route.supernet(new_prefix=16), software)
             _remove_bridge(path.name)
     network = place.network
     if network is None:
-        routes = _routes()
+        routes = [route for _, route in _routes()]
         offset = int(place.identity, 16)
         ranges = [ipaddress.IPv4Network(f"10.{200 + (offset + i) % 50}.0.0/16") for i in range(50)]
         network = next((r for r in ranges if not any(r.overlaps(other) for other in routes)), None)
@@ -359,14 +374,15 @@ def _with_network(place: Place, software: Software) -> Place:
     return Place(place.data, place.identity, network)
 
 
-def _routes() -> list[ipaddress.IPv4Network]:
+def _routes() -> list[tuple[str, ipaddress.IPv4Network]]:
+    """What the kernel routes, and through which interface; the default route is left out."""
     found = []
     for line in Path("/proc/net/route").read_text().splitlines()[1:]:
-        _, target, _, _, _, _, _, mask, *_ = line.split()
+        interface, target, _, _, _, _, _, mask, *_ = line.split()
         address = socket.inet_ntoa(struct.pack("<I", int(target, 16)))
         length = int(mask, 16).bit_count()
         if length:
-            found.append(ipaddress.IPv4Network((address, length)))
+            found.append((interface, ipaddress.IPv4Network((address, length))))
     return found
 
 
@@ -413,9 +429,19 @@ def _remove_bridge(name: str) -> None:
         fcntl.ioctl(control, _SIOCBRDELBR, device + b"\0")
 
 
-def _firewall(place: Place, software: Software, action: Literal["-I", "-D"]) -> None:
+def _take_down(network: ipaddress.IPv4Network, software: Software) -> None:
+    """Remove the bridges and rules of an engine's address range; dockerd makes its own again."""
+    _firewall(network, software, "-D")
+    for interface, route in _routes():
+        if route.subnet_of(network) and Path(f"/sys/class/net/{interface}/bridge").exists():
+            _remove_bridge(interface)
+
+
+def _firewall(
+    network: ipaddress.IPv4Network, software: Software, action: Literal["-I", "-D"]
+) -> None:
     """The rules for the engine's address range: set them (once), or take them away."""
-    own = str(place.network)
+    own = str(network)
     rules = (
         ("nat", "POSTROUTING", "-s", own, "!", "-d", own, "-j", "MASQUERADE"),
         ("filter", "FORWARD", "-s", own, "-j", "ACCEPT"),
@@ -463,15 +489,23 @@ def configuration(place: Place, software: Software, mtu: int, native: bool) -> d
     return result
 
 
-def _launch(place: Place, software: Software) -> None:
+def _launch(place: Place, software: Software) -> subprocess.Popen[bytes]:
     assert place.network is not None
     for folder in (place.run, place.data / "docker"):
         folder.mkdir(parents=True, exist_ok=True)
     mtu = _mtu()
     first = next(place.network.hosts())
-    _add_bridge(place.bridge, ipaddress.IPv4Interface((first, 24)), mtu)
-    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    _firewall(place, software, "-I")
+    forward = Path("/proc/sys/net/ipv4/ip_forward")
+    try:
+        _add_bridge(place.bridge, ipaddress.IPv4Interface((first, 24)), mtu)
+        if forward.read_text().strip() != "1":
+            forward.write_text("1")
+    except OSError as error:
+        raise OutsideError(
+            f"the engine's network could not be set up: {error.strerror}",
+            "this needs the rights of a real root (CAP_NET_ADMIN), not those of a container's",
+        ) from error
+    _firewall(place.network, software, "-I")
     file = place.data / "daemon.json"
     native = not _overlay_works(place.data)
     debian.write(file, json.dumps(configuration(place, software, mtu, native), indent=1))
@@ -486,7 +520,7 @@ def _launch(place: Place, software: Software) -> None:
     ):
         with contextlib.suppress(OSError):  # shims of a crashed engine may still hold it
             presence.bind(f"\0{place.presence}")
-        subprocess.Popen(
+        return subprocess.Popen(
             [software.bin / "dockerd", "--config-file", file],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -498,20 +532,16 @@ def _launch(place: Place, software: Software) -> None:
         )
 
 
-def _await(place: Place) -> str:
+def _await(place: Place, daemon: subprocess.Popen[bytes]) -> str:
     """Docker's version, once the API answers."""
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and daemon.poll() is None:
         if version := _ping(place.socket):
             return version
-        if _daemon(place) is None and not place.socket.exists():
-            time.sleep(0.3)
-            if _daemon(place) is None:
-                break
         time.sleep(0.05)
+    _end(place)
     raise OutsideError(
-        f"the private engine did not start: {_last_error(place.log)}",
-        f"see {place.log}; builder engine stop cleans up what is left of it",
+        f"the private engine did not start: {_last_error(place.log)}", f"see {place.log}"
     )
 
 
@@ -585,11 +615,23 @@ def _end(place: Place) -> bool:
         for pid, _name in left:
             _signal(pid, signal.SIGKILL)
         time.sleep(0.05)
-    for name in ("docker.pid", "docker.sock"):
-        (place.run / name).unlink(missing_ok=True)
-    # dockerd would take a recycled pid in here for its containerd, and wait for it
-    shutil.rmtree(place.run / "exec" / "containerd", ignore_errors=True)
+    _unmount(place)
+    # stale sockets and pid files: dockerd would take a recycled pid for its own containerd
+    shutil.rmtree(place.run, ignore_errors=True)
     return ran
+
+
+def _unmount(place: Place) -> None:
+    """Containers' roots and namespaces that a killed engine left mounted."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    mounted = [
+        re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), line.split()[4])
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    ]
+    detach = 2
+    for target in reversed(mounted):
+        if f"{target}/".startswith((f"{place.run}/", f"{place.data}/docker/")):
+            libc.umount2(target.encode(), detach)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -1,0 +1,305 @@
+"""The private engine: started once, found again, survives its own death, ends without a trace.
+
+Each test has an engine of its own, beside the one that may run for the others.
+"""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from builder.engine import private
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_engine = [
+    pytest.mark.engine,
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="the private engine needs root"),
+]
+
+
+def test_configuration_keeps_out_of_what_the_machine_has(tmp_path: Path) -> None:
+    place = private.Place(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
+    software = private.Software(Path("/programs"), {})
+    made = private.configuration(place, software, mtu=1400, native=False)
+    assert made["hosts"] == ["unix:///run/training-image-factory/0badcafe/docker.sock"]
+    assert made["data-root"] == str(tmp_path / "docker")
+    assert made["bridge"] == "tif-0badcafe"
+    assert made["iptables"] is False
+    assert made["features"] == {"containerd-snapshotter": True}
+    assert made["default-address-pools"] == [{"base": "10.210.0.0/16", "size": 24}]
+    assert "storage-driver" not in made
+    assert private.configuration(place, software, 1400, native=True)["storage-driver"] == "native"
+
+
+def test_data_folder_is_the_one_given_then_the_environment_then_xdg(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/x")
+    monkeypatch.delenv(private.ENVIRONMENT, raising=False)
+    assert private.data_folder() == Path("/x/training-image-factory/engine")
+    monkeypatch.setenv(private.ENVIRONMENT, "/y")
+    assert private.data_folder() == Path("/y")
+    assert private.data_folder(Path("/z")) == Path("/z")
+
+
+def test_status_of_an_engine_never_started(tmp_path: Path) -> None:
+    assert private.status(tmp_path / "none").state == "stopped"
+    assert private.stop(tmp_path / "none") is False
+    assert not (tmp_path / "none").exists()
+
+
+def test_without_root_it_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(private.OutsideError, match="needs root") as caught:
+        private.start(tmp_path / "engine")
+    assert "\n" not in caught.value.message
+    assert "engine = machine" in caught.value.fix
+    assert not (tmp_path / "engine").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_an_overlay_cannot_lie_on_an_overlay(tmp_path: Path) -> None:
+    for name in ("lower", "upper", "work", "merged"):
+        (tmp_path / name).mkdir()
+    options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    mount = ["mount", "-t", "overlay", "overlay", "-o", options, tmp_path / "merged"]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("temporary files are on an overlay here")
+    try:
+        assert private._overlay_works(tmp_path)
+        assert not private._overlay_works(tmp_path / "merged")
+    finally:
+        subprocess.run(["umount", tmp_path / "merged"], check=True)
+    assert list(tmp_path.glob(".overlay*")) == []
+
+
+# --- with a real one ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "engine"
+    yield folder
+    private.stop(folder)
+
+
+def docker(endpoint: private.Endpoint, *arguments: str, stdin: bytes = b"") -> str:
+    """Run a docker command: what it printed."""
+    done = subprocess.run(
+        [endpoint.docker, *arguments],
+        env={**os.environ, **endpoint.environment},
+        input=stdin,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, (arguments, done.stderr.decode())
+    return done.stdout.decode().strip()
+
+
+def give_image(endpoint: private.Endpoint, busybox: Path) -> None:
+    """An image named `tiny`: busybox and nothing else."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(busybox, "bin/busybox")
+    docker(endpoint, "import", "-", "tiny", stdin=packed.getvalue())
+
+
+def start_elsewhere(data: Path, *before: str) -> subprocess.Popen[str]:
+    """`start` in a process of its own, as a second command would."""
+    program = (
+        f"from pathlib import Path; from builder.engine import private;"
+        f"print(private.start(Path({str(data)!r})).host, flush=True)"
+    )
+    return subprocess.Popen(
+        [*before, sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def daemons(data: Path) -> list[int]:
+    return [pid for pid, name in private._processes(private._place(data)) if name == "dockerd"]
+
+
+class TestEngine:
+    pytestmark = needs_engine
+
+    def test_starting_twice_gives_the_same_engine(self, data: Path) -> None:
+        first = private.start(data)
+        assert private.start(data) == first
+        found = private.status(data)
+        assert (found.state, found.endpoint) == ("running", first)
+        assert daemons(data) == [found.pid]
+        assert json.loads(docker(first, "version", "--format", "{{json .Server.Version}}"))
+
+    def test_two_at_once_start_one(self, data: Path) -> None:
+        both = [start_elsewhere(data), start_elsewhere(data)]
+        said = {process.communicate(timeout=120)[0] for process in both}
+        assert [process.returncode for process in both] == [0, 0]
+        assert said == {f"{private.start(data).host}\n"}
+        assert len(daemons(data)) == 1
+
+    def test_after_kill_9_the_next_start_goes_on_with_its_images(
+        self, data: Path, busybox: Path
+    ) -> None:
+        endpoint = private.start(data)
+        give_image(endpoint, busybox)
+        docker(
+            endpoint,
+            "run",
+            "--detach",
+            "--stop-timeout=1",
+            "--name",
+            "left",
+            "tiny",
+            "/bin/busybox",
+            "sleep",
+            "99",
+        )
+        (pid,) = daemons(data)
+        os.kill(pid, signal.SIGKILL)
+        while daemons(data):
+            time.sleep(0.05)
+        assert private.status(data).state == "stopped"
+        left = [name for _, name in private._processes(private._place(data))]
+        assert "busybox" in left, "the container outlives its engine, and start has to end it"
+
+        endpoint = private.start(data)
+        assert docker(endpoint, "image", "ls", "--quiet", "tiny")
+        assert docker(endpoint, "ps", "--quiet") == ""
+        run = ("run", "--rm", "tiny", "/bin/busybox")
+        assert docker(endpoint, *run, "echo", "works") == "works"
+        names = [name for _, name in private._processes(private._place(data))]
+        assert "busybox" not in names
+
+    def test_started_in_a_pid_namespace_that_is_gone(self, data: Path, busybox: Path) -> None:
+        inside = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+        process = start_elsewhere(data, *inside)
+        assert process.communicate(timeout=120)[0].startswith("unix://")
+        assert private.status(data).state == "stopped"
+        bridge = Path("/sys/class/net") / private._place(data).bridge
+        assert bridge.exists(), "the network namespace was the host's"
+        endpoint = private.start(data)
+        give_image(endpoint, busybox)
+        run = ("run", "--rm", "tiny", "/bin/busybox")
+        assert docker(endpoint, *run, "echo", "works") == "works"
+
+    def test_stop_leaves_nothing_but_the_images(self, data: Path, busybox: Path) -> None:
+        endpoint = private.start(data)
+        give_image(endpoint, busybox)
+        docker(endpoint, "network", "create", "own")
+        run = (
+            "run",
+            "--detach",
+            "--stop-timeout=1",
+            "--network",
+            "own",
+            "--publish",
+            "127.0.0.1::80",
+            "tiny",
+        )
+        docker(endpoint, *run, "/bin/busybox", "sleep", "99")
+        place = private._place(data)
+        assert {name for _, name in private._processes(place)} >= {"dockerd", "busybox"}
+        assert str(place.network) in rules(endpoint)
+
+        assert private.stop(data) is True
+        assert list(private._processes(place)) == []
+        assert not place.run.exists()
+        assert str(data) not in Path("/proc/self/mountinfo").read_text()
+        assert place.network
+        assert not any(route.subnet_of(place.network) for _, route in private._routes())
+        assert str(place.network) not in rules(endpoint)
+        assert private.stop(data) is False
+
+        assert docker(private.start(data), "image", "ls", "--quiet", "tiny")
+
+    def test_remove_takes_the_images_too(self, data: Path, busybox: Path) -> None:
+        give_image(private.start(data), busybox)
+        private.remove(data)
+        assert [path.name for path in data.iterdir()] == ["lock"]
+
+    def test_two_engines_beside_each_other_keep_their_networks(
+        self, data: Path, tmp_path: Path, busybox: Path
+    ) -> None:
+        first = private.start(data)
+        other = tmp_path / "other"
+        second = private.start(other)
+        try:
+            assert private._place(data).network != private._place(other).network
+            for endpoint in (first, second):
+                give_image(endpoint, busybox)
+                docker(endpoint, "network", "create", "own")
+                run = (
+                    "run",
+                    "--detach",
+                    "--stop-timeout=1",
+                    "--network",
+                    "own",
+                    "--name",
+                    "server",
+                    "tiny",
+                )
+                docker(endpoint, *run, "/bin/busybox", "sleep", "99")
+                ping = ("/bin/busybox", "ping", "-c", "1", "-W", "5", "server")
+                assert "1 packets received" in docker(
+                    endpoint, "run", "--rm", "--network", "own", "tiny", *ping
+                )
+            private.stop(other)
+            resolve = ("/bin/busybox", "nslookup", "server")
+            docker(first, "run", "--rm", "--network", "own", "tiny", *resolve)
+            assert str(private._place(data).network) in rules(first)
+        finally:
+            private.stop(other)
+
+    def test_buildx_without_touching_the_users_docker_folder(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busybox: Path
+    ) -> None:
+        home = tmp_path / "home"
+        (home / ".docker").mkdir(parents=True)
+        (home / ".docker/config.json").write_text('{"auths": {"r.example": {"auth": "eDp5"}}}')
+        endpoint = private.start(data)
+        monkeypatch.setenv("HOME", str(home))
+        give_image(endpoint, busybox)
+        (tmp_path / "Dockerfile").write_text('FROM tiny\nRUN ["/bin/busybox", "true"]\n')
+        empty = tmp_path / "context"
+        empty.mkdir()
+        for command in (("build",), ("buildx", "build")):
+            file = str(tmp_path / "Dockerfile")
+            docker(endpoint, *command, "--quiet", "--tag", "made", "--file", file, str(empty))
+        assert docker(endpoint, "buildx", "version").startswith("github.com/docker/buildx")
+        assert [path.name for path in (home / ".docker").iterdir()] == ["config.json"]
+
+    def test_an_engine_that_cannot_start_says_why(self, data: Path) -> None:
+        private.start(data)
+        private.stop(data)
+        (data / "docker/network").rename(data / "docker/moved")
+        (data / "docker/network").write_text("in the way")
+        with pytest.raises(private.OutsideError, match="did not start") as caught:
+            private.start(data)
+        assert str(data / "dockerd.log") in caught.value.fix
+        assert list(private._processes(private._place(data))) == []
+
+
+def rules(endpoint: private.Endpoint) -> str:
+    """The firewall, as the kernel has it."""
+    return "".join(
+        subprocess.run(
+            [endpoint.bin / "iptables", "-t", table, "-S"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for table in ("nat", "filter")
+    )
