@@ -294,6 +294,7 @@ class _Sender:
         target = self.where.tagged(tag)
         known = self.there.credentials
         amounts: dict[str, tuple[int, int]] = {}
+        pushed: set[str] = set()
         own = str(registry.parse(image.reference)) == str(target)
         try:
             if not own:
@@ -306,6 +307,8 @@ class _Sender:
                 auth_config=known.for_engine() if known else {},
             ):
                 self._read(message, amounts)
+                if message.get("status") == "Pushed":
+                    pushed.add(str(message.get("id")))
         except ImageNotFound:
             raise OutsideError(
                 f"the engine has no image {image.reference} ({image.image_id})", "build it again"
@@ -318,7 +321,16 @@ class _Sender:
             if not own:
                 with contextlib.suppress(APIError, requests.RequestException):
                     api.remove_image(str(target), noprune=True)
-        self.sent += sum(total for _, total in amounts.values())
+        self.sent += self._weight(pushed, amounts, tag)
+
+    def _weight(self, pushed: set[str], amounts: Mapping[str, tuple[int, int]], tag: str) -> int:
+        """Bytes that were pushed: the engine tells of large layers, the registry of all."""
+        there = self.there.manifest(self.where.repository, tag)
+        sizes = {
+            layer["digest"].removeprefix("sha256:")[:12]: int(layer["size"])
+            for layer in (there.content.get("layers") or [] if there else [])
+        }
+        return sum(amounts[name][1] if name in amounts else sizes.get(name, 0) for name in pushed)
 
     def _read(self, message: Mapping[str, Any], amounts: dict[str, tuple[int, int]]) -> None:
         if error := message.get("error") or message.get("errorDetail"):

@@ -131,7 +131,7 @@ def basic_auth(folder: Path) -> dict[str, Any]:
 
 
 def skopeo(*arguments: str, timeout: float = 300) -> str:
-    """Run skopeo; its output. Raises CalledProcessError with its stderr."""
+    """Run skopeo; its output. Raises RuntimeError with its stderr."""
     done = subprocess.run(
         [program("skopeo"), "--insecure-policy", *arguments],
         capture_output=True,
