@@ -510,9 +510,10 @@ class _Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for container in self.client.containers.list(
-            all=True, filters={"label": f"{_LABEL}={self.name}"}
-        ):
+        mine: list[Any] = self.client.containers.list(
+            all=True, filters={"label": f"{_LABEL}={self.name}"}, ignore_removed=True
+        )
+        for container in mine:
             container.remove(force=True, v=True)
         self.client.volumes.get(self.name).remove(force=True)
 
@@ -761,7 +762,9 @@ def remove_leftovers(client: docker.DockerClient) -> int:
     """Remove what smoke runs of this machine left that were killed with SIGKILL. Returns how many
     containers and volumes."""
     removed = 0
-    things: list[Any] = client.containers.list(all=True, filters={"label": _LABEL})
+    things: list[Any] = client.containers.list(
+        all=True, filters={"label": _LABEL}, ignore_removed=True
+    )
     for thing in [*things, *client.volumes.list(filters={"label": _LABEL})]:
         labels = getattr(thing, "labels", None) or thing.attrs.get("Labels") or {}
         host, _, rest = labels.get(_OWNER, "").partition(":")
@@ -806,7 +809,7 @@ def _engine_errors(image: str) -> Iterator[None]:
         raise OutsideError(
             f"the engine refused: {error.explanation or error}", "see `builder doctor`"
         ) from error
-    except requests.exceptions.ConnectionError as error:
+    except requests.exceptions.RequestException as error:
         raise OutsideError(
             f"the engine does not answer: {error}", "see `builder engine status`"
         ) from error

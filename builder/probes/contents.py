@@ -116,7 +116,8 @@ def find_secret(root: str, file: File) -> str | None:
         return "a Git repository with its history"
     if name in NAMES:
         return NAMES[name]
-    if not 0 < file.size <= READ_AT_MOST:
+    compiled = "/__pycache__/" in file.path  # says what the source beside it says
+    if compiled or not 0 < file.size <= READ_AT_MOST:
         return None
     try:
         with open(os.path.join(root, file.path.lstrip("/")), "rb") as opened:
