@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from builder.errors import OutsideError
-from builder.events import OnEvent, StepDone, StepProgress, StepStarted, ignore
+from builder.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore
 
 KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
@@ -203,10 +203,12 @@ class Packages:
         source: Mirror | None = None,
         cache: Path | None = None,
         lists_age: float = LISTS_AGE,
+        on_event: OnEvent = ignore,
     ) -> None:
         self.suite = suite
         self.mirror = source or mirror()
         self.lists_age = lists_age
+        self.on_event = on_event
         archive = self.mirror.archive
         key = hashlib.sha256(repr((suite, self.mirror)).encode()).hexdigest()[:8]
         self.folder = (cache or cache_home()) / "debian" / f"{suite}-{key}"
@@ -267,24 +269,24 @@ class Packages:
 
     # Fetching -----------------------------------------------------------------------------------
 
-    def download(self, versions: Mapping[str, str], on_event: OnEvent = ignore) -> tuple[Path, ...]:
+    def download(self, versions: Mapping[str, str]) -> tuple[Path, ...]:
         """These exact versions as .deb files in the cache, checked by apt against the index."""
         folder = self.folder.parent / "debs"  # shared by all suites
         wanted = {name: folder / _filename(name, version) for name, version in versions.items()}
         with locked(folder / ".lock"):
             missing = [name for name, path in wanted.items() if not self._have(path)]
             if missing:
-                self._fetch({name: versions[name] for name in missing}, folder, on_event)
+                self._fetch({name: versions[name] for name in missing}, folder)
         return tuple(self._have(path) or path for path in wanted.values())
 
     def _have(self, path: Path) -> Path | None:
         """The cached file of a package, whatever its architecture (`amd64` or `all`)."""
         return next(iter(path.parent.glob(f"{_escaped(path.name)}_*.deb")), None)
 
-    def _fetch(self, versions: Mapping[str, str], folder: Path, on_event: OnEvent) -> None:
+    def _fetch(self, versions: Mapping[str, str], folder: Path) -> None:
         step = f"Debian {self.suite}: {len(versions)} packages"
         began = time.monotonic()
-        on_event(StepStarted(step))
+        self.on_event(StepStarted(step))
         specs = [f"{name}={version}" for name, version in versions.items()]
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch:
             try:
@@ -296,8 +298,8 @@ class Packages:
             for deb in Path(scratch).glob("*.deb"):
                 size += deb.stat().st_size
                 deb.replace(folder / deb.name)
-        on_event(StepProgress(step, size, size))
-        on_event(StepDone(step, time.monotonic() - began, detail=f"{size / 1e6:.1f} MB"))
+        self.on_event(StepProgress(step, size, size))
+        self.on_event(StepDone(step, time.monotonic() - began, detail=f"{size / 1e6:.1f} MB"))
 
     # The lists ----------------------------------------------------------------------------------
 
@@ -314,9 +316,26 @@ class Packages:
                 write(self.folder / "state/status", "")
                 write(self.folder / "apt.conf", self._configuration())
                 write(self.folder / "debian.sources", self._sources())
-                self._run("apt-get", "update")
+                self._update()
                 stamp.touch()
         self._ready = True
+
+    def _update(self) -> None:
+        step, began = f"Debian {self.suite}: package lists", time.monotonic()
+        self.on_event(StepStarted(step))
+        try:
+            self._run("apt-get", "update")
+        except OutsideError as error:
+            if "is expired" not in error.message:
+                raise
+            # A snapshot, or a mirror that stands still. The signature is checked all the same;
+            # what is lost is the protection against being held at an old state: say so.
+            self.on_event(StepLog(step, f"{error.message}: used all the same"))
+            file = self.folder / "debian.sources"
+            kept = re.sub(r"(?m)^Check-Valid-Until: .*\n", "", file.read_text())
+            write(file, re.sub(r"(?m)^(Types: deb)$", r"\1\nCheck-Valid-Until: no", kept))
+            self._run("apt-get", "update")
+        self.on_event(StepDone(step, time.monotonic() - began))
 
     def _sources(self) -> str:
         archive, security = self.mirror.archive, self.mirror.security
@@ -504,7 +523,7 @@ def tool(
 
     `packages` defaults to the package of the same name, `suite` to the host's own.
     """
-    source = Packages(suite or host_suite())
+    source = Packages(suite or host_suite(), on_event=on_event)
     versions = source.closure(packages or (program,))
     key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:16]
     folder = cache_home() / "tools" / f"{program}-{key}"
@@ -512,7 +531,7 @@ def tool(
     with locked(folder.parent / f".{program}.lock"):
         if not run.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            unpack(source.download(versions, on_event), folder / "root")
+            unpack(source.download(versions), folder / "root")
             found = [folder / "root" / path / program for path in ("usr/bin", "usr/sbin", "bin")]
             real = next((path for path in found if path.exists()), None)
             if real is None:

@@ -85,9 +85,9 @@ class Root:
         return f"{REPOSITORY}:{self.suite}-{self.sha256[:12]}"
 
 
-def resolve(suite: str) -> dict[str, str]:
+def resolve(suite: str, on_event: OnEvent = ignore) -> dict[str, str]:
     """Package -> version of a root made now: what a lock holds. Raises OutsideError."""
-    return _resolve(debian.Packages(suite))
+    return _resolve(debian.Packages(suite, on_event=on_event))
 
 
 def _resolve(packages: debian.Packages, wanted: Sequence[str] = WANTED) -> dict[str, str]:
@@ -108,14 +108,15 @@ def make(suite: str, locked: Mapping[str, str], on_event: OnEvent = ignore) -> R
     folder = home / f"{suite}-{_key(suite, locked)}"
     with debian.locked(home / f".{folder.name}.lock"):
         if not (folder / "root.json").exists():
-            used, drift = _available(debian.Packages(suite), locked)
+            packages = debian.Packages(suite, on_event=on_event)
+            used, drift = _available(packages, locked)
             step, began = f"OS root: Debian {suite} from {len(used)} packages", time.monotonic()
             on_event(StepStarted(step))
-            debs = debian.Packages(suite).download(used, on_event)
+            debs = packages.download(used)
             new = Path(tempfile.mkdtemp(dir=home, prefix=".new."))
             try:
                 epoch = max(_built(deb) for deb in debs)
-                _make(suite, debs, epoch, new)
+                _make(suite, debs, epoch, new, on_event)
                 facts = {
                     "sha256": _sha256(new / "rootfs.tar"),
                     "packages": used,
@@ -179,7 +180,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make(suite: str, debs: Sequence[Path], epoch: int, folder: Path) -> None:
+def _make(suite: str, debs: Sequence[Path], epoch: int, folder: Path, on_event: OnEvent) -> None:
     """Run mmdebstrap over a repository of just these packages: `folder/rootfs.tar`."""
     repository, extra = folder / "repository", folder / "extra"
     repository.mkdir()
@@ -191,7 +192,7 @@ def _make(suite: str, debs: Sequence[Path], epoch: int, folder: Path) -> None:
         mode = 755 if "/sbin/" in name else 644
         install += f' && install -D -m {mode} {extra / name} "$1"/{name}'
     debian.write(folder / "dpkg.cfg", _EXCLUDES + "force-unsafe-io\n")
-    tools = _maker()
+    tools = _maker(on_event)
     merge = 'cd "$1" && for d in bin lib lib64 sbin; do mkdir -p usr/$d; ln -s usr/$d $d; done'
     finish = (
         'cd "$1" && rm -rf etc/apt/sources.list etc/apt/sources.list.d/* etc/dpkg/dpkg.cfg.d/*'
@@ -297,9 +298,9 @@ def _main_only(example: str) -> str:
     )
 
 
-def _maker() -> Path:
+def _maker(on_event: OnEvent) -> Path:
     """mmdebstrap with a perl of its own, in a private folder: `bin/perl`, `root/usr/bin`."""
-    packages = debian.Packages(MAKER_SUITE)
+    packages = debian.Packages(MAKER_SUITE, on_event=on_event)
     # its Python dependency is left out: the filter it is for runs on any python3
     versions = packages.closure(["perl"]) | packages.candidates(["mmdebstrap"])
     key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:16]

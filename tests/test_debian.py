@@ -12,6 +12,7 @@ import pytest
 from builder import debian
 from builder.debian import Mirror, Packages, Source
 from builder.errors import OutsideError
+from builder.events import Event, StepLog
 
 MIRROR = "http://mirror.example/debian"
 
@@ -218,6 +219,28 @@ def test_a_mirror_that_cannot_be_read_is_one_line(
 def test_a_mirror_without_the_suite_is_one_line(mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="Debian trixie from file:"):
         Packages("trixie", mirror, cache=tmp_path / "c").candidates(["tool"])
+
+
+def test_a_snapshot_whose_lists_have_expired_is_used_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive signed with a key of its own, whose lists were valid until 2022."""
+    archive = Path(__file__).parent / "data/expired-archive"
+    checked = (("Signed-By", str(archive / "key.gpg")), ("Check-Valid-Until", "yes"))
+    configuration = Packages._configuration
+    monkeypatch.setattr(  # this machine's apt may be told not to look at dates
+        Packages,
+        "_configuration",
+        lambda self: configuration(self) + 'Acquire::Check-Date "true";\n',
+    )
+    expired = Mirror(Source(f"file:{archive}", (), checked), None)
+    events: list[Event] = []
+    packages = Packages("bookworm", expired, cache=tmp_path / "c", on_event=events.append)
+    assert packages.candidates(["tool"]) == {"tool": "2:1.0+b1"}
+    (said,) = [event.line for event in events if isinstance(event, StepLog)]
+    assert "is expired" in said
+    assert "used all the same" in said
+    assert "Check-Valid-Until: no\n" in (packages.folder / "debian.sources").read_text()
 
 
 def test_without_apt_it_says_what_is_missing(

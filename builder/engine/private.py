@@ -249,10 +249,10 @@ def _software(on_event: OnEvent) -> Software:
 
 def _unpack(folder: Path, suite: str, host: str, on_event: OnEvent) -> dict[str, str]:
     """Fill `folder/root` and `folder/bin` from one suite; runc from the first whose libc fits."""
-    packages = debian.Packages(suite)
+    packages = debian.Packages(suite, on_event=on_event)
     versions = packages.candidates(PROGRAMS)
     root = folder / "root"
-    debian.unpack(packages.download(versions, on_event), root)
+    debian.unpack(packages.download(versions), root)
     (folder / "bin").mkdir()
     tools = {
         "dockerd": "usr/sbin/dockerd",
@@ -268,12 +268,12 @@ def _unpack(folder: Path, suite: str, host: str, on_event: OnEvent) -> dict[str,
         )
         if found:
             (folder / "bin" / name).symlink_to(os.path.relpath(found, folder / "bin"))
-    own = debian.Packages(host)
+    own = debian.Packages(host, on_event=on_event)
     for source in dict.fromkeys((suite, *SUITES, host)):
         # runc starts itself again through /proc/self/exe: it has to run on the host's own libc
-        candidate = debian.Packages(source)
+        candidate = debian.Packages(source, on_event=on_event)
         version = candidate.candidates(["runc"])
-        debian.unpack(candidate.download(version, on_event), folder / f"runc-{source}")
+        debian.unpack(candidate.download(version), folder / f"runc-{source}")
         runc = next((folder / f"runc-{source}").glob("usr/*bin/runc"))
         if _runs(runc):
             (folder / "bin" / "runc").symlink_to(os.path.relpath(runc, folder / "bin"))
@@ -281,10 +281,10 @@ def _unpack(folder: Path, suite: str, host: str, on_event: OnEvent) -> dict[str,
             break
         shutil.rmtree(folder / f"runc-{source}")
     closure = own.closure(["iptables"])
-    debian.unpack(own.download(closure, on_event), folder / "iptables")
+    debian.unpack(own.download(closure), folder / "iptables")
     # tini-static is the docker-init of `docker run --init`
     init = own.candidates(["tini"])
-    debian.unpack(own.download(init, on_event), folder / "tini")
+    debian.unpack(own.download(init), folder / "tini")
     (folder / "bin" / "docker-init").symlink_to("../tini/usr/bin/tini-static")
     return {**versions, "iptables": closure["iptables"], **init}
 
