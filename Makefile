@@ -51,7 +51,7 @@ lock: $(VENV)/.build  ## take the newest versions that the rules allow, for ever
 	@$(BUILDER) lock --upgrade && $(BUILDER) render
 
 requirements: $(VENV)/.build  ## lock the factory's own Python packages anew
-	@scripts/lock-requirements $(VENV)
+	@$(PYTHON) scripts/lock-requirements
 
 bench: $(VENV)/.test  ## measure us beside the alternatives, in one run
 	@$(PYTHON) -m bench

@@ -29,6 +29,7 @@ from builder import (
     registry,
     render,
     resolver,
+    templates,
 )
 from builder import smoke as smoking
 from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
@@ -131,7 +132,7 @@ def prepare(root: Path, target: str) -> Prepared:
             f"builder render {target}",
         )
     held = lock.read(root, target)
-    rendered = render.render(spec, stack, held, render.templates_of(root))
+    rendered = render.render(spec, stack, held, templates.folder_of(root))
     return Prepared(spec, stack, held, plan.plan(root, spec, held, rendered))
 
 

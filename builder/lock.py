@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import catalogue, project, resolver
+from builder import catalogue, project, resolver, templates
 from builder.compatibility import OWN_PYTHON
 from builder.errors import InputError
 from builder.events import OnEvent, StepDone, StepLog, StepStarted, ignore
@@ -269,7 +269,6 @@ def os_lock(root: Path, suite: str) -> Path:
 
 def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
     """Every file of the lock that is stale, with the reason; nothing is resolved or fetched."""
-    from builder.render import templates_checksum
 
     folder = root / catalogue.IMAGES / spec.name
     fix = f"run builder lock {spec.name}"
@@ -309,7 +308,7 @@ def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
                 fix,
             )
         )
-    if lock.templates != templates_checksum(root):
+    if lock.templates != templates.checksum(root):
         stale.append(
             Staleness(
                 catalogue.shown(path), "the Dockerfile templates have changed since", fix, False
@@ -366,7 +365,6 @@ def lock(
     an index or a mirror that cannot be reached.
     """
     from builder.debian import locked
-    from builder.render import templates_checksum
 
     step = f"lock {spec.name}"
     began = time.monotonic()
@@ -378,7 +376,7 @@ def lock(
                 made = read(root, spec.name)
             else:
                 made = _make(root, spec, stack, upgrade, lambda line: on_event(StepLog(step, line)))
-            made = replace(made, templates=templates_checksum(root))
+            made = replace(made, templates=templates.checksum(root))
             _write(root, made)
     except BaseException as error:
         on_event(StepDone(step, time.monotonic() - began, error=str(error)))

@@ -17,7 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from builder.errors import InputError
-from builder.render import BASE_DOCKERFILE, DOCKERFILE, EPOCH, hash_of
+from builder.project import hash_of
+from builder.render import BASE_DOCKERFILE, DOCKERFILE, EPOCH
 
 if TYPE_CHECKING:
     from builder.catalogue import ImageSpec

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -53,3 +55,8 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def hash_of(*parts: str) -> str:
+    """SHA-256 in hex over texts; where one ends and the next begins counts too."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

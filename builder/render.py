@@ -8,8 +8,6 @@ layers that they rebuild, not a diff of text (`changes`).
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from builder import catalogue, compatibility, lock, project, resolver
 from builder.errors import InputError
+from builder.project import hash_of
+from builder.templates import PACKAGED, TEMPLATES, folder_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 BASE_DOCKERFILE = "base.Dockerfile"
 DOCKERFILE = "Dockerfile"
-TEMPLATES = "templates"
-PACKAGED = Path(__file__).parent.parent / TEMPLATES
 VENV = "/opt/venv"
 EPOCH = 315532800
 """Date of every file in an image, in seconds: 1980-01-01, the earliest that a zip file can hold."""
@@ -109,11 +107,6 @@ def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = N
     return Rendered(base_dockerfile, base_hash, dockerfile)
 
 
-def hash_of(*parts: str) -> str:
-    """SHA-256 in hex over texts; where one ends and the next begins counts too."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
 def _items(files: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted(files.items())
 
@@ -163,22 +156,6 @@ def _environment(templates: Path | None) -> jinja2.Environment:
     )
 
 
-def templates_of(root: Path) -> Path | None:
-    """The project's own templates, None where it has none."""
-    folder = root / TEMPLATES
-    return folder if folder.is_dir() else None
-
-
-def templates_checksum(root: Path) -> str:
-    """Checksum of every template that a project's Dockerfiles are rendered from."""
-    found: dict[str, Path] = {}
-    for folder in (PACKAGED, templates_of(root)):
-        if folder:
-            found |= {path.name: path for path in folder.glob("*.j2")}
-    texts = (f"{name}\n{path.read_text(encoding='utf-8')}" for name, path in sorted(found.items()))
-    return "sha256:" + hash_of(*texts)
-
-
 # --- the committed files -------------------------------------------------------------------------
 
 
@@ -189,7 +166,7 @@ def render_target(root: Path, target: str) -> Rendered:
     """
     spec = catalogue.load(root, target)
     stack = compatibility.resolve(spec)
-    return render(spec, stack, lock.read(root, target), templates_of(root))
+    return render(spec, stack, lock.read(root, target), folder_of(root))
 
 
 def check(root: Path, targets: Iterable[str] | None = None) -> tuple[Drift, ...]:

@@ -61,7 +61,7 @@ def parse(text: str, where: str) -> Document:
     Raises InputError with the line of a syntax error.
     """
     try:
-        root = YAML(typ="safe", pure=True).compose(text)
+        root = YAML(typ="safe", pure=False).compose(text)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(
@@ -78,7 +78,7 @@ def parse(text: str, where: str) -> Document:
 
 
 def _syntax_fix(problem: str) -> str:
-    if "\\t" in problem:
+    if "\\t" in problem or "tab character" in problem:
         return "indent with spaces, not with a tab"
     if "cannot start any token" in problem:
         return "put the value in quotes"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import catalogue, compatibility, lock, project, render, resolver
+from builder import catalogue, compatibility, lock, project, resolver, templates
 from builder.catalogue import ImageSpec
 from builder.compatibility import Stack
 from builder.errors import InputError, OutsideError
@@ -213,7 +213,7 @@ def test_a_changed_template_is_noted_without_resolving_anything(copy: Path) -> N
     events: list[object] = []
     held = lock.lock(copy, spec, stack, on_event=events.append)
     assert events[-1].detail == "unchanged"
-    assert held.templates == render.templates_checksum(copy)
+    assert held.templates == templates.checksum(copy)
     assert lock.check(copy, spec, stack) == ()
 
 

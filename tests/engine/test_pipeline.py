@@ -1,4 +1,4 @@
-"""The main job on real parts: from a target's files to an image that a stranger pulls and trains."""
+"""The main job on real parts, from a target's files to an image that a stranger trains in."""
 
 from __future__ import annotations
 
