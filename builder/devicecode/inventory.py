@@ -137,7 +137,7 @@ def from_wheel(wheel: Path) -> Iterator[Library]:
                 yield replace(library, package=package, version=version)
     except _BROKEN_ARCHIVE as error:
         yield Library(
-            str(wheel), wheel.stat().st_size, (), package, version, f"broken wheel: {error}"
+            str(wheel), wheel.stat().st_size, (), package, version, f"no readable wheel: {error}"
         )
 
 
