@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import runpy
 import sys
 from pathlib import Path
 from typing import TextIO
 
-if not __package__:  # run as a folder: make it a package, so that relative imports work
+if not __package__:  # run as a folder: run it again as a package, so that relative imports work
     here = Path(__file__).resolve().parent
-    sys.path.insert(0, str(here.parent))
-    __package__ = here.name
-    __import__(__package__)
+    sys.path[:1] = []
+    sys.path.append(str(here.parent))
+    runpy.run_module(here.name, run_name="__main__", alter_sys=True)
 
 from . import pruning
 from .errors import CheckFailed, InputError

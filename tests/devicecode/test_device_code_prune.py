@@ -275,7 +275,8 @@ def test_the_folder_runs_alone_inside_an_image_build(tmp_path: Path) -> None:
     alone = tmp_path / "tools" / "dc"
     shutil.copytree(Path(builder.devicecode.__file__).parent, alone)
     stack(tmp_path / "image")
-    command = [sys.executable, "-I", str(alone), "prune", "image", "--keep", "7.0", "--only", "all"]
+    command = [sys.executable, "-I", "-W", "error", str(alone)]
+    command += ["prune", "image", "--keep", "7.0", "--only", "all"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "CUDA EULA forbid" in run.stdout
     assert "kept for 7.0: 2 of 2 libraries changed" in run.stdout
