@@ -9,7 +9,8 @@ network namespace flush each other's chains. The three rules that containers nee
 network (one address translation, two forwardings) are set here, for our own address range only.
 Published ports go through docker-proxy.
 
-Needs root: mounts, namespaces and bridges are refused to others.
+Needs root: mounts, namespaces and bridges are refused to others. One setting of the machine is
+changed, as any Docker does: packets are forwarded (net.ipv4.ip_forward).
 """
 
 import contextlib
@@ -30,6 +31,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -181,7 +183,7 @@ def stop(data: Path | None = None) -> bool:
             with contextlib.suppress(OutsideError):
                 _take_down(place.network, _software_of(place))
         _remove_bridge(place.bridge)
-        shutil.rmtree(place.run, ignore_errors=True)
+        _remove_cgroups(place)
         return ran
 
 
@@ -205,7 +207,10 @@ def status(data: Path | None = None) -> Status:
     place = _place(folder)
     pid = _daemon(place)
     if version := _ping(place.socket):
-        return Status("running", folder, _endpoint(place, _software_of(place)), pid, version)
+        try:
+            return Status("running", folder, _endpoint(place, _software_of(place)), pid, version)
+        except OutsideError as error:
+            return Status("failed", folder, None, pid, version, error.message)
     if pid:
         return Status("failed", folder, pid=pid, detail=f"does not answer, see {place.log}")
     return Status("stopped", folder)
@@ -223,6 +228,13 @@ def _software(on_event: OnEvent) -> Software:
             if _runs(path.parent / "bin" / "dockerd"):
                 return Software(path.parent, json.loads(path.read_text()))
         host = debian.host_suite()
+        with ThreadPoolExecutor() as threads:  # lists are slow to parse and independent
+            suites = dict.fromkeys((*SUITES, host))
+            list(
+                threads.map(
+                    lambda suite: debian.Packages(suite, on_event=on_event).refresh(), suites
+                )
+            )
         tried = []
         for suite in SUITES:
             folder = Path(tempfile.mkdtemp(dir=home, prefix=".new."))
@@ -632,6 +644,16 @@ def _unmount(place: Place) -> None:
     for target in reversed(mounted):
         if f"{target}/".startswith((f"{place.run}/", f"{place.data}/docker/")):
             libc.umount2(target.encode(), detach)
+
+
+def _remove_cgroups(place: Place) -> None:
+    """The empty control groups of containers that are gone."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if " - cgroup" in line:
+            top = f"{line.split()[4]}{place.cgroup}"
+            for folder, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -143,6 +143,19 @@ class TestEngine:
         assert daemons(data) == [found.pid]
         assert json.loads(docker(first, "version", "--format", "{{json .Server.Version}}"))
 
+    def test_a_running_engine_whose_programs_are_gone_is_reported(self, data: Path) -> None:
+        private.start(data)
+        file = data / "engine.json"
+        known = file.read_text()
+        file.write_text(json.dumps({**json.loads(known), "software": "/gone"}))
+        found = private.status(data)
+        assert (found.state, found.endpoint) == ("failed", None)
+        assert "/gone" in found.detail
+        with pytest.raises(private.OutsideError, match="programs are gone"):
+            private.start(data)
+        assert private.stop(data) is True
+        assert private.start(data).host
+
     def test_two_at_once_start_one(self, data: Path) -> None:
         both = [start_elsewhere(data), start_elsewhere(data)]
         said = {process.communicate(timeout=120)[0] for process in both}
@@ -217,6 +230,7 @@ class TestEngine:
         assert private.stop(data) is True
         assert list(private._processes(place)) == []
         assert not place.run.exists()
+        assert not list(Path("/sys/fs/cgroup").glob(f"**{place.cgroup}"))
         assert str(data) not in Path("/proc/self/mountinfo").read_text()
         assert place.network
         assert not any(route.subnet_of(place.network) for _, route in private._routes())
