@@ -1,11 +1,16 @@
 """Shows events to a person: live bars on a terminal, plain lines elsewhere. For cli.py only."""
 
+import re
 import sys
 import time
 from types import TracebackType
 from typing import Any, Self
 
 from builder.events import Event, StepDone, StepLog, StepProgress, StepStarted
+
+# BuildKit's own housekeeping, and how it names a step whose first line is a comment.
+_HOUSEKEEPING = re.compile(r"\[(internal|context [^]]*)\]|exporting to image:|\] FROM ")
+_HEREDOC = re.compile(r"RUN <<'END' \(# (.*?)(\.\.\.)?\)")
 
 PLAIN_INTERVAL = 15.0
 """Seconds between two progress lines of one step where there is no terminal."""
@@ -30,6 +35,11 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+
+
+def shown(name: str) -> str:
+    """A step's name without BuildKit's quoting of a heredoc."""
+    return _HEREDOC.sub(r"\1", name)
 
 
 class Reporter:
@@ -96,7 +106,7 @@ class Reporter:
         self.started[name] = now
         self.spoken[name] = now
         if self.progress is not None:
-            self.tasks[name] = self.progress.add_task(name, total=None, detail="")
+            self.tasks[name] = self.progress.add_task(shown(name), total=None, detail="")
         elif self.verbose:
             self.line(f"  > {name}")
 
@@ -105,16 +115,16 @@ class Reporter:
             self._start(name)
         now = time.monotonic()
         elapsed = now - self.started[name]
-        shown = f"{size(current) if unit == 'bytes' else current}"
+        text = f"{size(current) if unit == 'bytes' else current}"
         if total:
-            shown += f" of {size(total) if unit == 'bytes' else total}"
+            text += f" of {size(total) if unit == 'bytes' else total}"
             if current and elapsed > 3 and current < total:
-                shown += f", {duration(elapsed * (total - current) / current)} left"
+                text += f", {duration(elapsed * (total - current) / current)} left"
         if self.progress is not None:
-            self.progress.update(self.tasks[name], completed=current, total=total, detail=shown)
+            self.progress.update(self.tasks[name], completed=current, total=total, detail=text)
         elif now - self.spoken[name] >= PLAIN_INTERVAL:
             self.spoken[name] = now
-            self.line(f"    {name}: {shown}")
+            self.line(f"    {shown(name)}: {text}")
 
     def _log(self, name: str, text: str) -> None:
         self.last_lines[name] = text
@@ -126,13 +136,15 @@ class Reporter:
             name in self.spoken and (now := time.monotonic()) - self.spoken[name] >= PLAIN_INTERVAL
         ):
             self.spoken[name] = now
-            self.line(f"    {name}: {text[:100]}")
+            self.line(f"    {shown(name)}: {text[:100]}")
 
     def _done(self, event: StepDone) -> None:
         self.started.pop(event.name, None)
         if self.progress is not None and event.name in self.tasks:
             self.progress.remove_task(self.tasks.pop(event.name))
+        if _HOUSEKEEPING.search(event.name) and not event.error and not self.verbose:
+            return
         mark = "x" if event.error else "="
         took = "cached" if event.cached else duration(event.seconds)
         detail = event.error or event.detail
-        self.line(f"  {mark} {event.name}  {took}" + (f"  {detail}" if detail else ""))
+        self.line(f"  {mark} {shown(event.name)}  {took}" + (f"  {detail}" if detail else ""))

@@ -18,6 +18,7 @@ RUN --mount=type=bind,source=apt.lock,target=/run/apt.lock \
     --mount=type=cache,id=apt-lists-bookworm,target=/var/lib/apt/lists,sharing=locked \
     --mount=type=secret,id=network --mount=type=secret,id=ca \
     --mount=type=secret,id=apt --mount=type=secret,id=apt-sources <<'END'
+# install apt.lock
 set -eu
 began=$(date +%s)
 [ ! -f /run/secrets/network ] || . /run/secrets/network
@@ -34,6 +35,7 @@ END
 # Who runs the trainer, where it lies, and the environment that the wheels go into. Written by hand: useradd would leave
 # today's date in /etc/shadow.
 RUN <<'END'
+# make the user, /app and the environment
 set -eu
 began=$(date +%s)
 echo 'trainer:x:1000:1000::/home/trainer:/usr/sbin/nologin' >> /etc/passwd
@@ -55,6 +57,7 @@ RUN --mount=type=bind,source=cuda.lock,target=/run/cuda.lock \
     --mount=type=bind,from=uv,source=uv,target=/run/uv \
     --mount=type=cache,id=uv,target=/var/cache/uv \
     --mount=type=secret,id=network --mount=type=secret,id=ca <<'END'
+# install cuda.lock
 set -eu
 began=$(date +%s)
 [ ! -f /run/secrets/network ] || . /run/secrets/network
@@ -90,6 +93,7 @@ RUN --mount=type=bind,source=tensorflow.lock,target=/run/tensorflow.lock \
     --mount=type=bind,from=uv,source=uv,target=/run/uv \
     --mount=type=cache,id=uv,target=/var/cache/uv \
     --mount=type=secret,id=network --mount=type=secret,id=ca <<'END'
+# install tensorflow.lock
 set -eu
 began=$(date +%s)
 [ ! -f /run/secrets/network ] || . /run/secrets/network
