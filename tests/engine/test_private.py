@@ -137,10 +137,11 @@ class TestEngine:
 
     def test_starting_twice_gives_the_same_engine(self, data: Path) -> None:
         first = private.start(data)
+        running = daemons(data)
         assert private.start(data) == first
         found = private.status(data)
         assert (found.state, found.endpoint) == ("running", first)
-        assert daemons(data) == [found.pid]
+        assert daemons(data) == running == [found.pid]
         assert json.loads(docker(first, "version", "--format", "{{json .Server.Version}}"))
 
     def test_a_running_engine_whose_programs_are_gone_is_reported(self, data: Path) -> None:
@@ -195,6 +196,8 @@ class TestEngine:
         assert docker(endpoint, *run, "echo", "works") == "works"
         names = [name for _, name in private._processes(private._place(data))]
         assert "busybox" not in names
+        private.stop(data)
+        assert str(data) not in Path("/proc/self/mountinfo").read_text()
 
     def test_started_in_a_pid_namespace_that_is_gone(self, data: Path, busybox: Path) -> None:
         inside = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
