@@ -1,0 +1,151 @@
+"""Measurements of the factory beside the alternatives, each pair in one run: `make bench`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. ours, theirs: in `unit`; None where there is nothing to compare or it could
+    not be measured, and then `how` says why.
+
+    theirs_is: what stands beside us. bar: the most that is allowed, of the ratio ours / theirs or
+    of ours alone (`bar_of`).
+    """
+
+    what: str
+    ours: float | None
+    theirs: float | None
+    theirs_is: str
+    how: str
+    unit: Literal["s", "ms", "MB"] = "s"
+    bar: float | None = None
+    bar_of: Literal["ratio", "ours"] = "ratio"
+
+    @property
+    def ratio(self) -> float | None:
+        """ours / theirs: below 1 we are ahead."""
+        if self.ours is None or not self.theirs:
+            return None
+        return self.ours / self.theirs
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the bar is met; None where there is none, or nothing to hold against it."""
+        value = self.ratio if self.bar_of == "ratio" else self.ours
+        return None if self.bar is None or value is None else value <= self.bar
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table: it reads well on a terminal, and goes into docs as it is."""
+    head = ("what", "ours", "theirs", "ratio", "bar", "theirs is")
+    lines = [
+        (
+            row.what,
+            quantity(row.ours, row.unit),
+            quantity(row.theirs, row.unit),
+            number(row.ratio),
+            _bar(row),
+            row.theirs_is,
+        )
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+    shape = [head, tuple("-" * width for width in widths), *lines]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
+        for line in shape
+    )
+
+
+def _bar(row: Row) -> str:
+    if row.bar is None:
+        return ""
+    bar = number(row.bar) if row.bar_of == "ratio" else quantity(row.bar, row.unit)
+    verdict = {True: "met", False: "MISSED", None: "not measured"}[row.met]
+    return f"<= {bar} {verdict}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """1234.5, "MB" -> "1,234 MB"; three digits that count, "-" for nothing."""
+    return "-" if value is None else f"{number(value)} {unit}"
+
+
+def number(value: float | None) -> str:
+    """Three digits that count: 0.0123, 0.45, 12.3, 3,643."""
+    if value is None:
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def report(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> None:
+    """Print a table with how each row was measured; write results/<name>.json."""
+    print(f"\n## {name}\n\n{table(rows)}\n")
+    for how in dict.fromkeys(row.how for row in rows):
+        whats = dict.fromkeys(row.what for row in rows if row.how == how)
+        print(f"- {'; '.join(whats)}: {how}")
+    for key, value in facts.items():
+        print(f"- {key}: {value}")
+    content = {
+        "name": name,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "facts": dict(facts),
+        "rows": [{**asdict(row), "ratio": row.ratio, "met": row.met} for row in rows],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    new = RESULTS / f".{name}.json.{os.getpid()}"
+    new.write_text(json.dumps(content, indent=2) + "\n")
+    new.rename(RESULTS / f"{name}.json")
+
+
+def load() -> str:
+    """How busy the machine is: a number measured on a busy one is worth less."""
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def median_seconds(work: Callable[[], object], runs: int) -> float:
+    """Median wall time of `runs` calls."""
+    return statistics.median(seconds(work) for _ in range(runs))
+
+
+def command(
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> str:
+    """Run a program; its stdout. Raises RuntimeError with the end of what it said."""
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        shown = shlex.join(str(word) for word in words)
+        raise RuntimeError(f"{shown}: exit code {done.returncode}\n{said}")
+    return done.stdout

@@ -1,0 +1,45 @@
+"""`python -m bench [startup] [devicecode] [image]`: all of them, or the ones named."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("startup", "devicecode", "image")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("benches", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--target", default="v100", help="of `image`: v100, cpu ...")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("/var/tmp"), help="where `image` puts its engines"
+    )
+    chosen = parser.parse_args()
+    if unknown := set(chosen.benches) - set(NAMES):
+        parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    worst = 0
+    for name in chosen.benches or NAMES:
+        worst = max(worst, run(name, chosen.target, chosen.folder))
+    return worst
+
+
+def run(name: str, target: str, folder: Path) -> int:
+    """One bench; 0 where it measured what it was to measure (whether a bar is met or not)."""
+    if name == "startup":
+        from bench import startup
+
+        return startup.main()
+    if name == "image":
+        from bench import image
+
+        return image.main(target, folder)
+    # A program of its own: it reads its own command line
+    print("\n## devicecode\n", flush=True)
+    return subprocess.run([sys.executable, "-m", "bench.devicecode"], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

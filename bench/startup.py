@@ -1,0 +1,197 @@
+"""How long a person waits before anything is built: the command line, and all targets rendered.
+
+Beside it: hpccm (a recipe for each target), `docker buildx bake --print` (a file with the same
+images), repo2docker --no-build (a folder with one requirement). They do less: none of them checks a
+combination of versions, reads a lock, or compares with what is committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import Row, command, load, median_seconds, report
+from builder import catalogue
+from builder.engine import private
+from builder.errors import OutsideError
+from builder.project import find_root
+
+RUNS = 10
+PROCESSES = 5
+WARM = 20
+
+# Each runs in a process of its own: imports are done, nothing was called yet.
+OURS = """
+import json, sys, time
+from pathlib import Path
+from builder import catalogue, compatibility, lock, render
+root = Path(sys.argv[1])
+def work():
+    for target in catalogue.targets(root):
+        render.render_target(root, target)
+"""
+HPCCM = """
+import json, sys, time
+import hpccm
+files = sys.argv[1:]
+def work():
+    for file in files:
+        str(hpccm.recipe(file, ctype=hpccm.container_type.DOCKER))
+"""
+TIMES = f"""
+spent = []
+for _ in range(1 + {WARM}):
+    began = time.perf_counter()
+    work()
+    spent.append(time.perf_counter() - began)
+print(json.dumps(spent))
+"""
+
+RECIPE = """
+Stage0 += baseimage(image='debian:bookworm-slim')
+Stage0 += apt_get(ospackages=['python3', 'python3-venv', 'ca-certificates'])
+Stage0 += shell(commands=['python3 -m venv /opt/venv',
+                          '/opt/venv/bin/pip install tensorflow[and-cuda]==2.21.0'])
+Stage0 += environment(variables={{'PATH': '/opt/venv/bin:$PATH'}})
+Stage0 += copy(src='trainer', dest='/app/trainer')
+Stage0 += workdir(directory='/app')
+Stage0 += label(metadata={{'target': '{target}'}})
+Stage0 += runscript(commands=['python3 -m trainer.task'])
+"""
+
+
+def main() -> int:
+    """Measure, print, write results/startup.json."""
+    root = find_root(Path(__file__).parent)
+    targets = catalogue.targets(root)
+    programs = Path(sys.executable).parent
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="startup-") as scratch:
+        recipes = []
+        for target in targets:
+            recipes.append(Path(scratch) / f"{target}.py")
+            recipes[-1].write_text(RECIPE.format(target=target))
+        bake = Path(scratch) / "docker-bake.json"
+        bake.write_text(json.dumps(bake_file(targets)))
+        # As in an environment that pip installed: bytecode is compiled, by the run before the ones
+        # that count.
+        env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        env["PYTHONPYCACHEPREFIX"] = str(Path(scratch) / "bytecode")
+
+        def python(*words: str | Path) -> str:
+            return command(*words, cwd=root, env=env)
+
+        folder = Path(scratch) / "folder"
+        folder.mkdir()
+        (folder / "requirements.txt").write_text("tensorflow==2.21.0\n")
+
+        builder = programs / "builder"
+        help_ = timed(lambda: python(builder, "--help"))
+        check = timed(lambda: python(builder, "render", "--check"))
+        hpccm = programs / "hpccm"
+        repo2docker = programs / "jupyter-repo2docker"
+        user = ("--user-id", "1000", "--user-name", "someone")
+        whole = f"median of {RUNS} whole processes, after one that is not counted"
+
+        rows.append(
+            row("builder --help", help_, "hpccm --help", lambda: python(hpccm, "--help"),
+                whole, bar=0.2)
+        )  # fmt: skip
+        same = f"builder render --check, {len(targets)} targets"
+        for name, work in (
+            ("hpccm --recipe, 1 target", lambda: python(hpccm, "--recipe", recipes[0])),
+            (f"buildx bake --print, {len(targets)} targets", lambda: baked(bake)),
+            (
+                "repo2docker --no-build, 1 folder",
+                lambda: python(repo2docker, "--no-build", *user, folder),
+            ),
+        ):
+            rows.append(row(same, check, name, work, whole))
+
+        ours = in_process(python, OURS, root)
+        try:
+            theirs = in_process(python, HPCCM, *recipes)
+        except RuntimeError:
+            theirs = None
+        every = f"load, resolve, read the lock, render {len(targets)} targets, in one process"
+        beside = f"hpccm, {len(targets)} recipes" + ("" if theirs else ": not installed")
+        for index, name, how in (
+            (
+                0,
+                "first call",
+                f"after the factory's imports (Jinja's happen in it), median of {PROCESSES} processes",
+            ),
+            (1, "later calls", f"median of {WARM} calls in each of {PROCESSES} processes"),
+        ):
+            rows.append(
+                Row(f"{every}: {name}", ours[index] * 1e3, theirs[index] * 1e3 if theirs else None,
+                    beside, how, unit="ms", bar=100, bar_of="ours")
+            )  # fmt: skip
+    report(
+        "startup",
+        rows,
+        {"load": load(), "caches": "file system warm, bytecode compiled by a run before"},
+    )
+    return 0
+
+
+def bake_file(targets: tuple[str, ...]) -> dict[str, object]:
+    """The same images for `docker buildx bake`: a base and a training image for each target."""
+    found: dict[str, object] = {}
+    for target in targets:
+        place = f"images/{target}"
+        found[f"{target}-base"] = {"context": place, "dockerfile": "base.Dockerfile"}
+        found[target] = {
+            "context": place,
+            "contexts": {"base": f"target:{target}-base"},
+            "tags": [f"training:{target}"],
+        }
+    return {"group": {"default": {"targets": list(targets)}}, "target": found}
+
+
+def baked(file: Path) -> str:
+    """`buildx bake --print`, with the private engine's own buildx."""
+    endpoint = private.status().endpoint
+    if endpoint is None:
+        raise OutsideError("the private engine does not run", "builder engine start")
+    environment = {"HOME": str(file.parent), **endpoint.environment}
+    return command(endpoint.buildx, "bake", "--print", "--file", file, env=environment)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Median seconds; the first call, which fills caches, does not count."""
+    work()
+    return median_seconds(work, RUNS)
+
+
+def row(
+    what: str,
+    ours: float,
+    theirs_is: str,
+    work: Callable[[], object],
+    how: str,
+    bar: float | None = None,
+) -> Row:
+    """Ours beside a program that may not be there: then the row says so."""
+    try:
+        theirs: float | None = timed(work)
+    except (OSError, RuntimeError, OutsideError) as error:
+        theirs = None
+        how += f"; {theirs_is} not measured: {str(error).splitlines()[0]}"
+    return Row(what, ours, theirs, theirs_is, how, bar=bar, bar_of="ours")
+
+
+def in_process(python: Callable[..., str], program: str, *arguments: Path) -> tuple[float, float]:
+    """Seconds of the first call and of later ones, each the median over fresh processes."""
+    first, later = [], []
+    python(sys.executable, "-c", program + TIMES, *arguments)
+    for _ in range(PROCESSES):
+        spent = json.loads(python(sys.executable, "-c", program + TIMES, *arguments))
+        first.append(spent[0])
+        later += spent[1:]
+    return statistics.median(first), statistics.median(later)
