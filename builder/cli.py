@@ -348,6 +348,13 @@ def lock(
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="Take the newest versions that the rules allow.")
     ] = False,
+    verify_device_code: Annotated[
+        bool,
+        typer.Option(
+            "--verify-device-code",
+            help="Read the locked wheels (gigabytes) and compare them with the tables.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Choose every version and hash, and write them."""
@@ -356,6 +363,22 @@ def lock(
     from builder.errors import CheckFailed
 
     names = chosen(targets, not targets)
+    if verify_device_code:
+        from builder import audit as auditing
+
+        with reporter() as shown:
+            holes = auditing.verify_locks(root(), names, shown.on_event)
+        if as_json:
+            out(holes)
+        for name, found in holes.items():
+            say(f"{name}: the wheels carry what the tables say" if not found else f"{name}:")
+            for line in found:
+                say(f"  {line}")
+        if any(holes.values()):
+            raise CheckFailed(
+                "the tables and the wheels disagree", "mend builder/data, or the versions"
+            )
+        return
     stale: list[locking.Staleness] = []
     with reporter() as shown:
         for name in names:
@@ -428,6 +451,61 @@ def render(
         say("nothing to write: every Dockerfile is what its image.yaml and lock give")
     if as_json:
         out([str(path) for path in written])
+
+
+@app.command()
+def audit(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Targets, images (engine or registry), folders, wheels.", metavar="SOURCE"
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every GPU target, as one table.")
+    ] = False,
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="V100, or a compute capability: 7.0.")
+    ] = None,
+    registry: Registry = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Say which GPUs the libraries have kernels for.
+
+    A target is judged for its own GPU (exit code 4 where it does not run there), anything else for
+    every GPU that is known, or those of --gpu.
+    """
+    from functools import cache
+
+    from builder import audit as auditing
+    from builder import engine as engines
+    from builder.errors import InputError
+    from builder.settings import Settings
+
+    try:
+        project: Path | None = root()
+        where = settings(registry=registry, engine=engine)
+    except InputError:
+        if everything:
+            raise
+        project, where = None, Settings(registry=registry)
+    with reporter() as shown:
+        found = auditing.audit(
+            project,
+            where,
+            cache(lambda: engines.connect(where, on_event=shown.on_event)),
+            sources or (),
+            everything,
+            gpu or (),
+            shown.on_event,
+        )
+    if as_json:
+        out([one.as_dict() for one in found])
+    else:
+        for line in auditing.table(found):
+            sys.stdout.write(f"{line}\n")
+    auditing.require(found)
 
 
 @app.command()

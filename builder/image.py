@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from builder import (
+    accelerators,
+    audit,
     catalogue,
     compatibility,
     debian,
@@ -49,9 +51,11 @@ SIZE_CHECK = 1
 """The version of the check that an image is within its budget."""
 
 
-def required(_: Receipt) -> Mapping[str, int]:
+def required(receipt: Receipt) -> Mapping[str, int]:
     """The checks that a receipt must hold before its image is pushed, each with its version."""
-    return {**smoking.CHECKS, "size": SIZE_CHECK}
+    gpu = accelerators.find(receipt.accelerator).kind == "gpu"
+    device_code = {audit.CHECK: audit.CHECK_VERSION} if gpu else {}
+    return {**smoking.CHECKS, "size": SIZE_CHECK, **device_code}
 
 
 @dataclass(frozen=True)
@@ -503,7 +507,7 @@ def prove(
         folder(root, item.target),
         inputs=record.inputs,
         digest=record.digest,
-        others=(_size_check(record),),
+        others=(_size_check(record), *_device_code_check(engine, item, record, on_event)),
         on_event=on_event,
     )
 
@@ -529,6 +533,21 @@ def _size_check(record: ImageRecord) -> Check:
             "drift": list(record.drift),
         },
     )
+
+
+def _device_code_check(
+    engine: Engine, item: Prepared, record: ImageRecord, on_event: OnEvent
+) -> tuple[Check, ...]:
+    """Whether every library has kernels for the target's GPU; none for a target without one."""
+    if item.stack.accelerator.kind != "gpu":
+        return ()
+    step, began = f"{item.target}: device code", time.monotonic()
+    on_event(StepStarted(step))
+    found = audit.of_image(engine.client, record.image_id)
+    check = audit.check(found, item.stack, item.target, time.monotonic() - began)
+    error = check.problems[0].message if check.problems else None
+    on_event(StepDone(step, check.seconds, error=error))
+    return (check,)
 
 
 def push_target(

@@ -564,6 +564,44 @@ class Registry:
             raise self._other_bytes(repository, blob.digest, actual)
         return response.content
 
+    @contextlib.contextmanager
+    def stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
+        """A blob of any size in chunks, as they come; where the end was read, its bytes are those
+        that the digest names.
+
+        Raises CheckFailed where it is missing or other, OutsideError where the connection breaks.
+        """
+        import httpx
+
+        if not self.has_blob(repository, blob.digest):  # lets us in, too
+            raise CheckFailed(
+                f"{self.host}/{repository}@{blob.digest}: the registry has lost this blob",
+                "push the image again",
+            )
+        known = self._authorization.get((repository, "read"))
+        url = f"{self.address}/v2/{repository}/blobs/{blob.digest}"
+        seen = hashlib.sha256()
+
+        def chunks() -> Iterator[bytes]:
+            for chunk in response.iter_raw(1 << 20):
+                seen.update(chunk)
+                yield chunk
+            if (actual := f"sha256:{seen.hexdigest()}") != blob.digest:
+                raise self._other_bytes(repository, blob.digest, actual)
+
+        headers = {"Authorization": known} if known else {}
+        try:
+            with self._http.stream("GET", url, headers=headers, follow_redirects=True) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._refusal(response, repository, "read")
+                yield chunks()
+        except httpx.TransportError as error:
+            raise OutsideError(
+                f"{self.host}: the connection broke in the middle of a layer: {error}",
+                "run this again",
+            ) from error
+
     def has_blob(self, repository: str, digest: str) -> bool:
         """Whether a blob lies in this repository."""
         return self._ask("HEAD", repository, f"blobs/{digest}").status_code == 200
