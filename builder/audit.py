@@ -96,7 +96,7 @@ class Audited:
     """One source, and the GPUs to judge it for.
 
     wanted: the source is refused where one of `devices` does not run it; allow_ptx: whether kernels
-    that the GPU's machine has to compile first count as running.
+    that the GPU's machine has to compile first count as running; note: why nothing could be read.
     """
 
     name: str
@@ -104,6 +104,7 @@ class Audited:
     devices: tuple[Device, ...]
     wanted: bool = False
     allow_ptx: bool = True
+    note: str = ""
 
     @property
     def verdicts(self) -> tuple[tuple[Device, Verdict], ...]:
@@ -173,7 +174,12 @@ def audit(
     for name in names:
         if name in targets:
             assert root is not None
-            found.append(_of_target(root, engine, name, asked, on_event))
+            try:
+                found.append(_of_target(root, engine, name, asked, on_event))
+            except InputError as error:
+                if not everything:
+                    raise
+                found.append(Audited(name, Audit(()), (), note=f"not read ({error.fix})"))
         elif not Path(name).exists():
             found.append(_of_image(settings, engine, name, asked, on_event, targets))
     return tuple(found)
@@ -574,6 +580,8 @@ def table(found: Sequence[Audited]) -> tuple[str, ...]:
         for line in lines
     ]
     for one in found:
+        if one.note:
+            shown.append(f"{one.name}: {one.note}")
         for device, verdict in one.verdicts:
             before = f"{one.name}: " if many else ""
             shown.append(f"{before}{device.name} {verdict}")

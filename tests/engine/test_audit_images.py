@@ -8,7 +8,7 @@ from devicecode.writer import container, library, sass
 
 from builder import audit
 from builder.engine import BuildRequest, Engine
-from builder.errors import OutsideError
+from builder.errors import InputError, OutsideError
 from builder.settings import Settings
 
 pytestmark = pytest.mark.engine
@@ -45,3 +45,14 @@ def test_only_what_a_container_sees_is_judged(engine: Engine, image: str) -> Non
 def test_an_image_that_is_not_there(engine: Engine) -> None:
     with pytest.raises(OutsideError, match="the engine holds no image"):
         audit.of_image(engine.client, "no-such-image:ever")
+
+
+def test_all_says_which_targets_are_not_built(
+    engine: Engine, project: Path, write_target: Callable[..., Path]
+) -> None:
+    write_target("accelerator: V100\nsize_budget: 3 GB\n", "never-built")
+    write_target("accelerator: CPU\nsize_budget: 1 GB\n", "without-gpu")
+    found = audit.audit(project, Settings(), lambda: engine, [], everything=True)
+    assert audit.table(found) == ("never-built: not read (run builder build never-built)",)
+    with pytest.raises(InputError, match="never-built: the engine holds no image"):
+        audit.audit(project, Settings(), lambda: engine, ["never-built"])
