@@ -61,7 +61,11 @@ _LABEL = "training-image-factory.smoke"
 _OWNER = "training-image-factory.smoke.owner"
 _PLACE = "/smoke"
 _RECORDS, _JOB, _PROBES = f"{_PLACE}/records", f"{_PLACE}/job", f"{_PLACE}/probes"
-_NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
+_NO_ACCELERATOR = {
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    # Without it libtpu asks Google's metadata server for two minutes, where there is none.
+    "TPU_SKIP_MDS_QUERY": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -588,7 +592,7 @@ class _Bench:
             pids_limit=self.limits.processes,
             cap_drop=["ALL"],
             security_opt=["no-new-privileges:true"],
-            environment={**({} if gpu else _NO_GPU), **environment},
+            environment={**({} if gpu else _NO_ACCELERATOR), **environment},
             **options,
         )
         try:
