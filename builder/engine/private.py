@@ -357,8 +357,9 @@ def _place(folder: Path) -> Place:
 
 def _with_network(place: Place, software: Software) -> Place:
     """The place with an address range of its own, which no other interface routes."""
-    alive = Path("/proc/net/unix").read_text()
-    for path in Path("/sys/class/net").glob(f"{BRIDGE_PREFIX}*"):
+    bridges = list(Path("/sys/class/net").glob(f"{BRIDGE_PREFIX}*"))
+    alive = Path("/proc/net/unix").read_text()  # after: an engine is present before its bridge is
+    for path in bridges:
         name = path.name.removeprefix(BRIDGE_PREFIX)
         if f"@training-image-factory-{name}" not in alive and not any((path / "brif").iterdir()):
             # left by an engine that died with its namespace
@@ -501,11 +502,9 @@ def configuration(place: Place, software: Software, mtu: int, native: bool) -> d
     return result
 
 
-def _launch(place: Place, software: Software) -> subprocess.Popen[bytes]:
+def _add_network(place: Place, software: Software, mtu: int) -> None:
+    """The engine's bridge, its firewall rules, and forwarding. Raises OutsideError."""
     assert place.network is not None
-    for folder in (place.run, place.data / "docker"):
-        folder.mkdir(parents=True, exist_ok=True)
-    mtu = _mtu()
     first = next(place.network.hosts())
     forward = Path("/proc/sys/net/ipv4/ip_forward")
     try:
@@ -518,6 +517,12 @@ def _launch(place: Place, software: Software) -> subprocess.Popen[bytes]:
             "this needs the rights of a real root (CAP_NET_ADMIN), not those of a container's",
         ) from error
     _firewall(place.network, software, "-I")
+
+
+def _launch(place: Place, software: Software) -> subprocess.Popen[bytes]:
+    for folder in (place.run, place.data / "docker"):
+        folder.mkdir(parents=True, exist_ok=True)
+    mtu = _mtu()
     file = place.data / "daemon.json"
     native = not _overlay_works(place.data)
     debian.write(file, json.dumps(configuration(place, software, mtu, native), indent=1))
@@ -532,6 +537,7 @@ def _launch(place: Place, software: Software) -> subprocess.Popen[bytes]:
     ):
         with contextlib.suppress(OSError):  # shims of a crashed engine may still hold it
             presence.bind(f"\0{place.presence}")
+        _add_network(place, software, mtu)
         return subprocess.Popen(
             [software.bin / "dockerd", "--config-file", file],
             stdin=subprocess.DEVNULL,
