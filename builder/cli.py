@@ -655,6 +655,10 @@ def summary(record: Any) -> None:
     say("  largest   " + ", ".join(f"{name} {size(count)}" for name, count in record.packages[:4]))
     say(f"  base      {record.base} ({record.base_origin})")
     say(f"  OS root   {record.root}")
+    if record.prune == "all":
+        from builder.devicecode.pruning import EULA
+
+        say(f"  EULA      {EULA}")
     for one in record.drift:
         say(f"  DRIFT     {one}: the locked version is gone; builder lock --upgrade takes note")
     say("  time      " + ", ".join(f"{name} {duration(s)}" for name, s in record.phases.items()))
