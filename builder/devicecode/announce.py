@@ -38,8 +38,8 @@ def complaint(keep: str, found: "list[tuple[str, int, int]]") -> str:
     if not others:
         return ""
     return (
-        f"training-image-factory: this image holds kernels for compute capability {keep} and newer "
-        f"minors of {major} only, and here is {', '.join(others)}: take the image built for that GPU"
+        f"training-image-factory: this image has kernels for compute capability {keep} and newer "
+        f"minors of {major} only, not for {', '.join(others)}: take the image for that GPU"
     )
 
 
