@@ -149,3 +149,9 @@ def command(
         shown = shlex.join(str(word) for word in words)
         raise RuntimeError(f"{shown}: exit code {done.returncode}\n{said}")
     return done.stdout
+
+
+def bytecode(folder: Path) -> dict[str, str]:
+    """An environment whose Python compiles once, into `folder`: as where pip installed it."""
+    kept = {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(folder)}

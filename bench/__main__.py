@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ def main() -> int:
     chosen = parser.parse_args()
     if unknown := set(chosen.benches) - set(NAMES):
         parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # engines are removed on the way out
     worst = 0
     for name in chosen.benches or NAMES:
         worst = max(worst, run(name, chosen.target, chosen.folder))

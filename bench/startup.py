@@ -8,14 +8,13 @@ combination of versions, reads a lock, or compares with what is committed.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import Row, command, load, median_seconds, report
+from bench import Row, bytecode, command, load, median_seconds, report
 from builder import catalogue
 from builder.engine import private
 from builder.errors import OutsideError
@@ -78,10 +77,8 @@ def main() -> int:
             recipes[-1].write_text(RECIPE.format(target=target))
         bake = Path(scratch) / "docker-bake.json"
         bake.write_text(json.dumps(bake_file(targets)))
-        # As in an environment that pip installed: bytecode is compiled, by the run before the ones
-        # that count.
-        env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-        env["PYTHONPYCACHEPREFIX"] = str(Path(scratch) / "bytecode")
+        # the run before the ones that count compiles
+        env = bytecode(Path(scratch) / "bytecode")
 
         def python(*words: str | Path) -> str:
             return command(*words, cwd=root, env=env)
@@ -124,7 +121,7 @@ def main() -> int:
             (
                 0,
                 "first call",
-                f"after the factory's imports (Jinja's happen in it), median of {PROCESSES} processes",
+                f"after the imports, but for Jinja's; median of {PROCESSES} processes",
             ),
             (1, "later calls", f"median of {WARM} calls in each of {PROCESSES} processes"),
         ):

@@ -481,15 +481,15 @@ def audit(
     from builder import audit as auditing
     from builder import engine as engines
     from builder.errors import InputError
-    from builder.settings import Settings
+    from builder.settings import load
 
+    project: Path | None = None
     try:
-        project: Path | None = root()
-        where = settings(registry=registry, engine=engine)
-    except InputError:
+        project = root()
+    except InputError:  # folders, wheels and images can be read anywhere
         if everything:
             raise
-        project, where = None, Settings(registry=registry)
+    where = load(project or Path.cwd(), registry=registry, engine=engine)
     with reporter() as shown:
         found = auditing.audit(
             project,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -154,6 +156,24 @@ def test_what_is_nothing_is_said_to_be_nothing(project: Path) -> None:
 def test_a_target_without_a_gpu_is_told_apart(root: Path) -> None:
     with pytest.raises(InputError, match="cpu is for CPU"):
         audit.audit(root, Settings(), no_engine, ["cpu"])
+
+
+def test_the_command_reads_wheels_and_folders_outside_of_a_project(tmp_path: Path) -> None:
+    site(tmp_path / "site-packages", cudnn=HOPPER)
+    command = [sys.executable, "-m", "builder", "-q", "audit", "site-packages"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(audit.__file__).parents[1])}
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *more], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    fine, bad = run("--gpu", "H100"), run("--gpu", "H100", "--gpu", "V100", "--json")
+    assert (fine.returncode, fine.stdout.splitlines()[-1]) == (0, "H100 9.0: native")
+    assert bad.returncode == 4
+    assert json.loads(bad.stdout)[0]["refused"] == ["V100"]
+    assert "instead" not in bad.stderr and "9.10.2.21 or older" in bad.stderr
+    assert run("--all").returncode == 2
 
 
 # --- the receipt ----------------------------------------------------------------------------------

@@ -1,0 +1,400 @@
+"""The main job beside the post's way: the same root, engine software, TensorFlow, trainer, network.
+
+The post's way is one Dockerfile: Debian's Python and pip, one `pip install` layer without a cache,
+then the trainer; `docker build` and `docker push` with their defaults (gzip). Each way gets private
+engines of its own, made empty for the step that is measured and removed after it, and an empty
+registry on loopback. Ours goes first: whatever lies between here and the package index and keeps
+what it has seen helps the other one.
+
+Times are of whole commands. The OS root lies on each engine before the clock starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, Request, build_opener
+
+from bench import Row, bytecode, command, load, report, seconds
+from builder import catalogue, compatibility, lock, network, osroot
+from builder.engine import private
+from builder.errors import FactoryError
+from builder.image import SMOKE_RECORDS
+from builder.project import find_root
+from tests.registry_server import registry
+
+CHANGES = 5
+"""Code changes on a warm engine; the median counts."""
+NEW_ENGINES = 3
+"""Engines that have not seen the base, for our way; the other takes the whole build for one."""
+NEEDED = {"cpu": 8e9, "tpu": 10e9}
+NEEDED_GPU = 25e9
+"""Free disk in bytes: an engine with one image and its caches, and the registry."""
+
+DOCKERFILE = """\
+FROM {root}
+RUN {secrets} \\
+    [ ! -f /run/secrets/network ] || . /run/secrets/network; \\
+    apt-get update && apt-get install --yes --no-install-recommends python3 python3-pip \\
+    && rm -rf /var/lib/apt/lists/*
+RUN {secrets} \\
+    [ ! -f /run/secrets/network ] || . /run/secrets/network; \\
+    pip install --no-cache-dir --break-system-packages '{requirement}'
+WORKDIR /app
+COPY trainer trainer
+ENTRYPOINT ["python3", "-m", "trainer.task"]
+"""
+
+INDEX_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+
+
+@dataclass
+class Taken:
+    """What was measured of one way, by name: seconds or bytes; `stopped`: why it ended early."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    stopped: str = ""
+
+    def measure(self, name: str, work: Callable[[], object]) -> None:
+        """Time one piece of work."""
+        self.put(name, seconds(work))
+
+    def put(self, name: str, value: float) -> None:
+        """Keep a number, and say it: the whole takes half an hour."""
+        self.values[name] = value
+        print(f"{time.strftime('%H:%M:%S')}  {name}: {value:,.2f}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both ways share. `host` is the registry of the way that is measured."""
+
+    target: str
+    spec: catalogue.ImageSpec
+    requirement: str
+    root: lock.Root
+    project: Path
+    """A copy of the project, whose trainer is changed."""
+    scratch: Path
+    host: str
+
+    def change(self, number: int) -> None:
+        """Change one line of the trainer: never the same twice."""
+        file = self.project / self.spec.trainer.package / "task.py"
+        lines = [line for line in file.read_text().splitlines() if not line.startswith("# Change ")]
+        file.write_text("\n".join([*lines, f"# Change {number} at {time.time()}"]) + "\n")
+
+
+def main(target: str, folder: Path) -> int:
+    """Measure, print, write results/image.json; 1 where a way could not be measured to its end."""
+    root = find_root(Path(__file__).parent)
+    needed = NEEDED.get(target, NEEDED_GPU)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        print(
+            f"image: {free / 1e9:.0f} GB free in {folder}, {needed / 1e9:.0f} GB are needed: "
+            "free some, or name another folder with --folder",
+            file=sys.stderr,
+        )
+        return 1
+    spec = catalogue.load(root, target)
+    held = lock.read(root, target).root
+    if held is None:
+        print(f"image: {target} stands on a published base: nothing to compare", file=sys.stderr)
+        return 1
+    stack = compatibility.resolve(spec)
+    before = load()
+    taken: dict[str, Taken] = {}
+    for name, way in (("ours", ours), ("theirs", theirs)):
+        taken[name] = Taken()
+        with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", dir=folder) as scratch:
+            place = Path(scratch)
+            place.chmod(0o755)  # the images' own users read the records in it
+            with registry(place / "registry") as server:
+                setting = Setting(target, spec, stack.tensorflow_requirement, held,
+                                  copy(root, place / "project"), place, server.host)  # fmt: skip
+                try:
+                    way(setting, taken[name])
+                except (RuntimeError, OSError, FactoryError) as error:
+                    taken[name].stopped = str(error)
+                    print(f"{name}: {error}", file=sys.stderr)
+    facts = {
+        "target": f"{target}, {stack.tensorflow_requirement}",
+        "load": f"{before} before, {load()} after",
+        "order": "ours first, then theirs; neither engine had anything but the OS root",
+        "network": "the package index that this machine is set up for; the registry is on loopback",
+    }
+    for name, one in taken.items():
+        if one.stopped:
+            facts[f"{name} stopped"] = one.stopped.splitlines()[-1]
+    report("image" if target == "v100" else f"image-{target}", rows(taken), facts)
+    return int(any(one.stopped for one in taken.values()))
+
+
+# --- the two ways ---------------------------------------------------------------------------------
+
+
+def ours(setting: Setting, taken: Taken) -> None:
+    """`builder`'s own commands, as a person types them."""
+    program = Path(sys.executable).parent / "builder"
+    repository = f"{setting.host}/ours"
+    environment = bytecode(setting.scratch / "bytecode") | {
+        "BUILDER_ENGINE": "private",
+        "BUILDER_REGISTRY": repository,
+        private.ENVIRONMENT: str(setting.scratch / "engine"),
+    }
+    changes = iter(range(1000))
+
+    def builder(*words: str) -> str:
+        return command(program, *words, setting.target, cwd=setting.project, env=environment)
+
+    def changed(*words: str) -> float:
+        setting.change(next(changes))
+        return seconds(lambda: builder(*words))
+
+    builder("explain")  # compiles bytecode
+    with engine(setting):
+        taken.measure("cold build", lambda: builder("build"))
+        taken.measure("proof", lambda: builder("smoke"))
+        taken.measure("push", lambda: builder("push"))
+        taken.put("bytes", pull_bytes(setting.host, "ours", setting.target))
+        taken.put("disk", used(setting.scratch / "engine"))
+        spent = [changed("build", "--to-registry") for _ in range(CHANGES)]
+        taken.put("change", statistics.median(spent))
+        taken.put("change, proven", changed("image", "--push"))
+    spent = []
+    for _ in range(NEW_ENGINES):
+        with engine(setting, with_root=False):
+            spent.append(changed("build", "--to-registry"))
+    taken.put("change, new engine", statistics.median(spent))
+    started(setting, taken, f"{repository}:{setting.target}")
+
+
+def theirs(setting: Setting, taken: Taken) -> None:
+    """One Dockerfile, `docker build`, `docker push`."""
+    image = f"{setting.host}/theirs:{setting.target}"
+    folder = setting.scratch / "secrets"
+    folder.mkdir(mode=0o700)
+    secrets = network.discover().secrets(setting.root.suite)
+    for name, content in secrets.items():
+        (folder / name).write_bytes(content)
+    mounts = " ".join(f"--mount=type=secret,id={name}" for name in secrets)
+    (setting.project / "Dockerfile").write_text(
+        DOCKERFILE.format(root=setting.root.name, secrets=mounts, requirement=setting.requirement)
+    )
+
+    def build(docker: private.Endpoint) -> None:
+        command(
+            docker.docker, "build", "--network=host", f"--tag={image}",
+            *(f"--secret=id={name},src={folder / name}" for name in secrets),
+            *contexts(setting), setting.project, env=client(docker),
+        )  # fmt: skip
+
+    def push(docker: private.Endpoint) -> None:
+        command(docker.docker, "push", image, env=client(docker))
+
+    def both(docker: private.Endpoint, number: int) -> float:
+        setting.change(number)
+        began = time.perf_counter()
+        build(docker)
+        push(docker)
+        return time.perf_counter() - began
+
+    with engine(setting) as docker:
+        taken.measure("cold build", lambda: build(docker))
+        taken.measure("push", lambda: push(docker))
+        taken.put("bytes", pull_bytes(setting.host, "theirs", setting.target))
+        taken.put("disk", used(setting.scratch / "engine"))
+        taken.put("change", statistics.median(both(docker, n) for n in range(CHANGES)))
+    started(setting, taken, image)
+    with engine(setting) as docker:
+        taken.put("change, new engine", both(docker, CHANGES))
+
+
+def started(setting: Setting, taken: Taken, image: str) -> None:
+    """From an engine that has nothing to the first training step."""
+    records = setting.project / "records"
+    shutil.copytree(SMOKE_RECORDS, records, dirs_exist_ok=True)
+    with engine(setting, with_root=False) as docker:
+        taken.measure("pull", lambda: command(docker.docker, "pull", image, env=client(docker)))
+        taken.put("first step", first_step(docker, image, records))
+
+
+def first_step(docker: private.Endpoint, image: str, records: Path) -> float:
+    """Seconds until the trainer says that it made a step. RuntimeError where none is made."""
+    arguments = ["--records=/records", "--job-dir=/tmp/job", "--steps=1000", "--batch=16"]
+    run = [
+        str(docker.docker),
+        "run",
+        "--rm",
+        "--name=first-step",
+        f"--volume={records}:/records:ro",
+    ]
+    began = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [*run, image, *arguments],
+            env=client(docker), stdout=subprocess.PIPE, stderr=said, text=True,
+        )  # fmt: skip
+        assert process.stdout
+        made_one = any('"event": "step"' in line for line in process.stdout)
+        spent = time.perf_counter() - began
+        if not made_one:
+            said.seek(0)
+            raise RuntimeError(f"the trainer ended before its first step\n{said.read()[-2000:]}")
+    command(docker.docker, "kill", "first-step", env=client(docker))
+    process.wait()
+    return spent
+
+
+# --- engines, registry, disk ----------------------------------------------------------------------
+
+
+@contextmanager
+def engine(setting: Setting, with_root: bool = True) -> Iterator[private.Endpoint]:
+    """An empty engine with the OS root in it; gone afterwards, with all its data."""
+    data = setting.scratch / "engine"
+    endpoint = private.start(data)
+    try:
+        if with_root and setting.root.digest:
+            command(endpoint.docker, "pull", setting.root.name, env=client(endpoint))
+        elif with_root:
+            osroot.load(endpoint.docker, made(setting.root), endpoint.environment)
+        yield endpoint
+    finally:
+        private.remove(data)
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def made(root: lock.Root) -> osroot.Root:
+    """The OS root as a tarball, from the cache where it was made before."""
+    return osroot.make(root.suite, root.packages)
+
+
+def contexts(setting: Setting) -> list[str]:
+    """What `FROM` means, where the OS root is not a published image."""
+    if setting.root.digest:
+        return []
+    reference = made(setting.root).reference
+    return [f"--build-context={setting.root.reference}=docker-image://{reference}"]
+
+
+def client(docker: private.Endpoint) -> Mapping[str, str]:
+    """The environment of docker's own client."""
+    return {**os.environ, **docker.environment}
+
+
+def copy(root: Path, folder: Path) -> Path:
+    """The project without what was built in it."""
+    folder.mkdir()
+    shutil.copy(root / "builder.toml", folder)
+    for name in ("images", "templates", "trainer"):
+        shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def pull_bytes(host: str, repository: str, tag: str) -> int:
+    """What a pull of this image transfers, from the manifest that the registry has."""
+    opener = build_opener(ProxyHandler({}))
+
+    def get(reference: str) -> dict[str, Any]:
+        address = f"http://{host}/v2/{repository}/manifests/{reference}"
+        accept = ", ".join((*INDEX_TYPES, *MANIFEST_TYPES))
+        with opener.open(Request(address, headers={"Accept": accept}), timeout=30) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+
+    manifest = get(tag)
+    if "manifests" in manifest:
+        manifest = get(image_in(manifest))
+    return weight(manifest)
+
+
+def image_in(index: Mapping[str, Any]) -> str:
+    """The digest of an index's only image; attestations beside it are not pulled.
+
+    Raises ValueError for an index of several images.
+    """
+    images = [
+        entry["digest"]
+        for entry in index["manifests"]
+        if (entry.get("platform") or {}).get("architecture") != "unknown"
+    ]
+    if len(images) != 1:
+        raise ValueError(f"an index of {len(images)} images, not of one")
+    return str(images[0])
+
+
+def weight(manifest: Mapping[str, Any]) -> int:
+    """Bytes of an image's configuration and layers, compressed; a layer that is there twice is
+    transferred once."""
+    blobs = {blob["digest"]: blob["size"] for blob in (manifest["config"], *manifest["layers"])}
+    return sum(blobs.values())
+
+
+def used(folder: Path) -> int:
+    """Bytes on disk of a folder, mounts in it left out."""
+    done = command("du", "--summarize", "--one-file-system", "--block-size=1", folder)
+    return int(done.split()[0])
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def rows(taken: Mapping[str, Taken]) -> list[Row]:
+    """The comparisons; what was not measured is None, and says so."""
+    one = "one run"
+    warm = f"median of {CHANGES} changes"
+    whole = "docker build + docker push"
+    plan: Sequence[tuple[str, str, str, str, str, float | None]] = (
+        ("cold build", "cold build", "cold build", "docker build", "one run, builder build; "
+         "no build cache, no package cache, the OS root is there", 0.40),
+        ("bytes to pull", "bytes", "bytes", "its layers", "manifest in the registry", 0.70),
+        ("push of everything", "push", "push", "docker push",
+         "one run, builder push: base, image and receipt, to an empty registry", None),
+        ("proof", "proof", "", "none", "one run, builder smoke", None),
+        ("code change to pushed image, warm engine, not proven", "change", "change", whole,
+         f"{warm}, builder build --to-registry: under a tag of its own until it is proven", 1.0),
+        ("code change to pushed image, warm engine, proof included", "change, proven", "change",
+         f"{whole}, no proof", f"{one}, builder image --push; theirs {warm}", 1.0),
+        ("code change to pushed image, engine without the base", "change, new engine",
+         "change, new engine", whole,
+         f"builder build --to-registry, median of {NEW_ENGINES} empty engines, not proven; theirs "
+         f"{one} on an engine with the OS root", 0.05),
+        ("pull onto an empty engine", "pull", "pull", "docker pull",
+         f"{one}, docker pull from loopback: decompress and unpack, no network", None),
+        ("first training step after the pull", "first step", "first step", "docker run",
+         f"{one}, docker run until the trainer says that it made a step; no accelerator", None),
+        ("engine's disk after build and push", "disk", "disk", "its engine",
+         "du of the engine's data, build caches included", None),
+    )  # fmt: skip
+    found = []
+    for what, mine, other, is_, how, bar in plan:
+        a, b = taken["ours"].values.get(mine), taken["theirs"].values.get(other)
+        if a is None or (b is None and other):
+            how = f"not measured whole: {how}"
+        in_bytes = mine in ("bytes", "disk")
+        scale = 1e-6 if in_bytes else 1.0
+        found.append(
+            Row(what, None if a is None else a * scale, None if b is None else b * scale, is_, how,
+                unit="MB" if in_bytes else "s", bar=bar)
+        )  # fmt: skip
+    return found
