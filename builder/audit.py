@@ -500,6 +500,44 @@ class _Stream(io.BufferedIOBase):
         return self.read(size)
 
 
+# --- what is left ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Package:
+    """The libraries of one distribution ("" where none claims them), largest first. In bytes;
+    `device_code` is what of `size` is kernels, as they are stored."""
+
+    name: str
+    libraries: tuple[Library, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(library.size for library in self.libraries)
+
+    @property
+    def device_code(self) -> int:
+        return sum(map(device_code, self.libraries))
+
+
+def device_code(library: Library) -> int:
+    """Bytes of kernels in a library, as they are stored."""
+    return sum(sum(group.stored) for group in library.groups)
+
+
+def left(found: Audit) -> tuple[Package, ...]:
+    """The libraries of an image by package, largest first."""
+    packages: dict[str, list[Library]] = {}
+    for library in found.libraries:
+        owner = f"{library.package} {library.version}" if library.package else ""
+        packages.setdefault(owner, []).append(library)
+    made = [
+        Package(name, tuple(sorted(libraries, key=lambda library: -library.size)))
+        for name, libraries in packages.items()
+    ]
+    return tuple(sorted(made, key=lambda package: -package.size))
+
+
 # --- the receipt ----------------------------------------------------------------------------------
 
 
@@ -743,6 +781,8 @@ __all__ = [
     "audit",
     "check",
     "contradictions",
+    "device_code",
+    "left",
     "merged",
     "of_image",
     "of_lock",

@@ -12,7 +12,7 @@ import json
 import re
 import unicodedata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -302,6 +302,10 @@ class ImageSpec(_Model):
     allow_ptx: bool = Field(False, examples=[True])
     """Accept an accelerator that TensorFlow has no machine code for: it is compiled from PTX at
     the first start, which takes minutes."""
+
+    prune: Literal["off", "tensorflow", "all"] = Field("tensorflow", examples=["off"])
+    """Device code for other GPUs to take out: of TensorFlow's libraries, or `all`: of NVIDIA's
+    too, whose EULA forbids to modify them. The image then runs on no other GPU generation."""
 
     cuda: dict[str, Version] = Field({}, examples=[{"cudnn": "9.10.2.21"}])
     """CUDA libraries to take in another version than the one TensorFlow was tested with."""

@@ -509,6 +509,58 @@ def audit(
 
 
 @app.command()
+def report(
+    target: Annotated[str, typer.Argument(help="A folder of images/.")],
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is left in an image, by package and library."""
+    from builder import audit as auditing
+    from builder.devicecode import carries
+    from builder.engine import connect
+
+    with reporter() as shown:
+        where = settings(engine=engine)
+        (found,) = auditing.audit(
+            root(),
+            where,
+            lambda: connect(where, on_event=shown.on_event),
+            [target],
+            gpus=["V100"],  # libraries are listed, nothing is judged
+            on_event=shown.on_event,
+        )
+    packages = auditing.left(found.found)
+    rows = [
+        (package, library, auditing.device_code(library), carries(library))
+        for package in packages
+        for library in package.libraries
+    ]
+    if as_json:
+        out(
+            [
+                {
+                    "package": package.name,
+                    "library": library.path,
+                    "bytes": library.size,
+                    "device_code_bytes": kernels,
+                    "carries": held,
+                }
+                for package, library, kernels, held in rows
+            ]
+        )
+        return
+    told = None
+    for package, library, kernels, held in rows:
+        if package is not told:
+            count = f"{len(package.libraries)} libraries"
+            sys.stdout.write(f"{package.name or 'no package'}: {size(package.size)} in {count}\n")
+            told = package
+        if library.size >= 1_000_000:
+            what = f", {size(kernels)} device code: {', '.join(held)}" if kernels else ""
+            sys.stdout.write(f"    {size(library.size):>9}  {library.name}{what}\n")
+
+
+@app.command()
 def explain(
     target: Annotated[str, typer.Argument(help="A folder of images/.")], as_json: Json = False
 ) -> None:
@@ -655,6 +707,10 @@ def summary(record: Any) -> None:
     say("  largest   " + ", ".join(f"{name} {size(count)}" for name, count in record.packages[:4]))
     say(f"  base      {record.base} ({record.base_origin})")
     say(f"  OS root   {record.root}")
+    if record.prune == "all":
+        from builder.devicecode.pruning import EULA
+
+        say(f"  EULA      {EULA}")
     for one in record.drift:
         say(f"  DRIFT     {one}: the locked version is gone; builder lock --upgrade takes note")
     say("  time      " + ", ".join(f"{name} {duration(s)}" for name, s in record.phases.items()))

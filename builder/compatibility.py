@@ -20,7 +20,7 @@ from builder.accelerators import Accelerator, Cudnn, Driver, Release, Source, Ta
 from builder.catalogue import OWN, ImageSpec
 from builder.devicecode.fatbin import ELF, PTX, Target
 from builder.devicecode.rule import choose, compute_capability
-from builder.errors import InputError
+from builder.errors import CheckFailed, InputError
 
 # Our own base takes its Python from Debian, and each suite has one.
 OWN_PYTHON: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
@@ -28,6 +28,8 @@ OWN_PYTHON: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
 NVIDIA_IMAGES = "nvcr.io/nvidia/tensorflow"
 # Libraries that carry the toolkit's own version.
 TOOLKIT = frozenset({"cudart", "cublas", "cupti", "nvcc", "nvrtc", "nvjitlink"})
+RUNS_ON = "training-image-factory.runs-on"
+"""Label of a pruned image: the compute capability whose code it kept."""
 _WRITTEN = Source("image.yaml", True)
 
 Package = Literal["tensorflow", "tensorflow-cpu", "tensorflow-tpu"]
@@ -42,6 +44,19 @@ class Fact:
     value: str
     source: str
     verified: bool
+
+
+@dataclass(frozen=True)
+class Prune:
+    """Which device code stays: what a GPU of compute capability `keep` runs, in the libraries of
+    `only`. The image then runs on that capability and on newer minors of its major."""
+
+    keep: str
+    only: Literal["tensorflow", "all"]
+
+    def runs_on(self, capability: str) -> bool:
+        """Whether a GPU of this compute capability is one of those."""
+        return _runs_on(self.keep, capability)
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,7 @@ class Stack:
     compute_capability: str | None = None
     constraints: Mapping[str, str] = field(default_factory=dict)
     runs: Runs = "native"
+    prune: Prune | None = None
     facts: tuple[Fact, ...] = ()
 
     @property
@@ -123,6 +139,13 @@ def _stack(spec: ImageSpec, tables: Tables) -> Stack:
     if accelerator.precision != "float32":
         source = _of(accelerator.precision_source)
         facts += (Fact("mixed precision computes in", accelerator.precision, *source),)
+    if "prune" in spec.model_fields_set and spec.prune != "off":
+        if accelerator.kind != "gpu":
+            raise RefusedError("prune", f"{accelerator.name} runs no device code", "remove prune")
+        if spec.base != OWN:
+            raise RefusedError(
+                "prune", "a published base cannot be made smaller", "remove prune, or base"
+            )
     if accelerator.kind == "gpu":
         return _gpu(spec, accelerator, release, tables, facts)
     for name in spec.cuda:
@@ -211,6 +234,16 @@ def _gpu(
         ),
     )
     tested = tables.sets[release.wheels or ""].source
+    prune = _prune(spec.prune, capability, release)
+    if prune:
+        facts += (
+            Fact(
+                f"device code that stays (prune: {prune.only}), for compute capability",
+                f"{prune.keep} and newer minors of {prune.keep.partition('.')[0]}",
+                "image.yaml" if "prune" in spec.model_fields_set else "the default of image.yaml",
+                True,
+            ),
+        )
     for name, version in libraries.items():
         source = release.pins_source if name in release.pins else tested
         source = _WRITTEN if name in spec.cuda else source
@@ -226,8 +259,38 @@ def _gpu(
         capability,
         {_package(name, release, tables): version for name, version in libraries.items()},
         runs,
+        prune,
         facts,
     )
+
+
+def _prune(mode: str, capability: str, release: Release) -> Prune | None:
+    """What is kept. TensorFlow's libraries hold the same for a T4 as for a V100 (sm_70), so both
+    keep 7.0 and share a base; NVIDIA's do not."""
+    if mode == "off":
+        return None
+    if mode == "all":
+        return Prune(capability, "all")
+    held = (one.partition("_")[2] for one in release.capabilities)
+    fitting = [own for n in held if _runs_on(own := f"{n[:-1]}.{n[-1]}", capability)]
+    return Prune(max(fitting, default=capability), "tensorflow")
+
+
+def _runs_on(code: str, capability: str) -> bool:
+    """Whether machine code for one compute capability runs on another."""
+    device = compute_capability(capability)
+    return choose([Target(ELF, compute_capability(code).architecture, "")], device) is not None
+
+
+def check_runs_on(labels: Mapping[str, str], capability: str | None, target: str) -> None:
+    """Raise CheckFailed where an image's label says that it was pruned for another accelerator."""
+    kept = labels.get(RUNS_ON)
+    if kept and not (capability and _runs_on(kept, capability)):
+        raise CheckFailed(
+            f"{target}: its image has device code for compute capability {kept} only, and "
+            f"{target} is now for {capability or 'no GPU'}",
+            f"builder image {target}",
+        )
 
 
 def _gpu_facts(

@@ -109,6 +109,7 @@ class ImageRecord:
     phases: Mapping[str, float]
     engine: str
     tensorflow: str
+    prune: str = "off"
 
     @property
     def over_budget(self) -> bool:
@@ -221,6 +222,10 @@ def _base(
         began = time.monotonic()
     contexts["uv"] = str(Path(resolver.uv_program()).parent)
     with tempfile.TemporaryDirectory(prefix="base-") as scratch:
+        if item.stack.prune:
+            contexts["devicecode"] = str(Path(scratch) / "devicecode")
+            for name, text in render.pruning_program().items():
+                project.write(Path(scratch) / "devicecode" / name, text)
         whole = replace(item.plan, base=replace(base, files=files))
         staged = plan.stage(whole, Path(scratch) / "context")
         assert staged.base and staged.base_dockerfile
@@ -331,6 +336,7 @@ def _image(
         phases={**(base.phases if base else {}), "build image": time.monotonic() - began},
         engine=f"{engine.origin} {engine.version}",
         tensorflow=item.stack.tensorflow,
+        prune=item.stack.prune.only if item.stack.prune else "off",
     )
     project.write(
         folder(root, item.target) / RECORD,
@@ -568,6 +574,8 @@ def push_target(
         raise InputError(
             f"{target}: there is no image on the engine to push", f"builder image {target}"
         )
+    capability = accelerators.find(catalogue.load(root, target).accelerator).compute_capability
+    compatibility.check_runs_on(image.labels, capability, target)
     base = None
     if record.base_digest and record.base:
         base = engine.image(record.base)

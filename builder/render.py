@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,9 +88,13 @@ def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = N
             tpu="libtpu" in lock.packages,
             cuda=lock.cuda,
             cudnn=lock.cudnn,
+            prune=stack.prune,
             **_places(lock),
         )
-        base_hash = hash_of(base_dockerfile, lock.root.identity, *map(str, _items(lock.files)))[:16]
+        parts = [base_dockerfile, lock.root.identity, *map(str, _items(lock.files))]
+        if stack.prune:  # what runs in the step that installs
+            parts += [f"{name} {text!r}" for name, text in pruning_program().items()]
+        base_hash = hash_of(*parts)[:16]
     dockerfile = _template(
         DOCKERFILE,
         templates,
@@ -105,6 +110,16 @@ def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = N
         **_places(lock),
     )
     return Rendered(base_dockerfile, base_hash, dockerfile)
+
+
+def pruning_program() -> dict[str, str]:
+    """File name -> text of builder/devicecode, which the build mounts as the context devicecode."""
+    folder = resources.files("builder.devicecode")
+    return {
+        file.name: file.read_text(encoding="utf-8")
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".py")
+    }
 
 
 def _items(files: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -124,6 +139,11 @@ def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:
         f"{LABELS}.kernels": stack.runs,
         f"{LABELS}.tensorflow": stack.tensorflow,
     }
+    if stack.prune:
+        whose = "TensorFlow's" if stack.prune.only == "tensorflow" else "TensorFlow's and NVIDIA's"
+        found[f"{LABELS}.prune"] = stack.prune.only
+        found[compatibility.RUNS_ON] = stack.prune.keep
+        found[f"{LABELS}.modified"] = f"{whose} libraries: hashes in RECORD no longer match"
     return {name: value for name, value in found.items() if value} | spec.labels
 
 

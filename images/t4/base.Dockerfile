@@ -91,6 +91,7 @@ END
 # hadolint ignore=DL3003
 RUN --mount=type=bind,source=tensorflow.lock,target=/run/tensorflow.lock \
     --mount=type=bind,from=uv,source=uv,target=/run/uv \
+    --mount=type=bind,from=devicecode,target=/run/devicecode \
     --mount=type=cache,id=uv,target=/var/cache/uv \
     --mount=type=secret,id=network --mount=type=secret,id=ca <<'END'
 # install tensorflow.lock
@@ -108,6 +109,11 @@ rm -f numpy/*/lib/*.a                               # static libraries, for link
 rm -rf h5py/tests numpy/tests numpy/*/tests opt_einsum/tests
 find . -path './keras/*_test.py' -delete
 
+# Device code that the GPU cannot run becomes zeros: files keep their size, hashes in RECORD no longer match.
+python -B /run/devicecode prune . --keep 7.0 --only tensorflow
+# Python says in one line when it starts beside another GPU, whatever program it was started for.
+cp /run/devicecode/announce.py training_image_gpu.py
+echo 'import training_image_gpu; training_image_gpu.announce("7.0")' > training_image_gpu.pth
 find "$PWD" -name '*.py' -newermt "@$((began - 1))" -print0 | sort --zero-terminated | xargs --null --no-run-if-empty \
     --max-args=200 --max-procs="$(nproc)" python -m compileall -qq --invalidation-mode unchecked-hash || true
 find /etc /home /opt /usr /var -xdev \( -path /etc/hosts -o -path /etc/resolv.conf -o -path /var/cache/apt \
