@@ -1,18 +1,29 @@
 """The command line: parse, call one function, print. No logic."""
 
-import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from builder.console import Reporter, duration, size
+from builder.cli.cloud import cloud_app
+from builder.cli.common import (
+    OPTIONS,
+    All,
+    EngineChoice,
+    Json,
+    Registry,
+    Targets,
+    chosen,
+    out,
+    reporter,
+    root,
+    say,
+    settings,
+)
+from builder.cli.job import job_app
+from builder.console import duration, size
 from builder.errors import FactoryError
-
-if TYPE_CHECKING:
-    from builder.settings import Settings
 
 HELP = """From one small file per accelerator to a proven TensorFlow training image.
 
@@ -41,28 +52,8 @@ engine_app = typer.Typer(
     help="The private engine: for machines without Docker.", no_args_is_help=True
 )
 app.add_typer(engine_app, name="engine")
-
-
-@dataclass
-class Options:
-    """What stands before the command."""
-
-    debug: bool = False
-    verbose: bool = False
-    quiet: bool = False
-
-
-OPTIONS = Options()
-
-Targets = Annotated[
-    list[str] | None, typer.Argument(help="Folders of images/, for example v100.", metavar="TARGET")
-]
-All = Annotated[bool, typer.Option("--all", help="Every target.")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout.")]
-Registry = Annotated[
-    str | None, typer.Option(help="HOST/PATH of the repository; wins over builder.toml.")
-]
-EngineChoice = Annotated[str | None, typer.Option("--engine", help="auto, machine or private.")]
+app.add_typer(cloud_app, name="cloud")
+app.add_typer(job_app, name="job")
 
 
 @app.callback()
@@ -72,45 +63,6 @@ def options(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
 ) -> None:
     OPTIONS.debug, OPTIONS.verbose, OPTIONS.quiet = debug, verbose, quiet
-
-
-def reporter() -> Reporter:
-    return Reporter(verbose=OPTIONS.verbose, quiet=OPTIONS.quiet)
-
-
-def say(text: str = "") -> None:
-    """For people: stderr, so that stdout carries data only."""
-    if not OPTIONS.quiet:
-        sys.stderr.write(text + "\n")
-
-
-def out(data: Any) -> None:
-    """For machines: JSON on stdout."""
-    sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
-
-
-def root() -> Path:
-    from builder.project import find_root
-
-    return find_root()
-
-
-def settings(registry: str | None = None, engine: str | None = None) -> "Settings":
-    from builder.settings import load
-
-    return load(root(), registry=registry, engine=engine)
-
-
-def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
-    """The targets of this call. Raises InputError where none is named."""
-    from builder.catalogue import targets as known
-    from builder.errors import InputError
-
-    if everything or targets == ["all"]:
-        return known(root())
-    if not targets:
-        raise InputError("no target named", f"name one of {', '.join(known(root()))}, or --all")
-    return tuple(dict.fromkeys(targets))
 
 
 # --- the main job ---------------------------------------------------------------------------------

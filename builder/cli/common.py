@@ -1,0 +1,75 @@
+"""What every command shares: options, output, and the targets of a call."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.console import Reporter
+
+if TYPE_CHECKING:
+    from builder.settings import Settings
+
+
+@dataclass
+class Options:
+    """What stands before the command."""
+
+    debug: bool = False
+    verbose: bool = False
+    quiet: bool = False
+
+
+OPTIONS = Options()
+
+Targets = Annotated[
+    list[str] | None, typer.Argument(help="Folders of images/, for example v100.", metavar="TARGET")
+]
+All = Annotated[bool, typer.Option("--all", help="Every target.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout.")]
+Registry = Annotated[
+    str | None, typer.Option(help="HOST/PATH of the repository; wins over builder.toml.")
+]
+EngineChoice = Annotated[str | None, typer.Option("--engine", help="auto, machine or private.")]
+
+
+def reporter() -> Reporter:
+    return Reporter(verbose=OPTIONS.verbose, quiet=OPTIONS.quiet)
+
+
+def say(text: str = "") -> None:
+    """For people: stderr, so that stdout carries data only."""
+    if not OPTIONS.quiet:
+        sys.stderr.write(text + "\n")
+
+
+def out(data: Any) -> None:
+    """For machines: JSON on stdout."""
+    sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
+
+
+def root() -> Path:
+    from builder.project import find_root
+
+    return find_root()
+
+
+def settings(registry: str | None = None, engine: str | None = None) -> "Settings":
+    from builder.settings import load
+
+    return load(root(), registry=registry, engine=engine)
+
+
+def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
+    """The targets of this call. Raises InputError where none is named."""
+    from builder.catalogue import targets as known
+    from builder.errors import InputError
+
+    if everything or targets == ["all"]:
+        return known(root())
+    if not targets:
+        raise InputError("no target named", f"name one of {', '.join(known(root()))}, or --all")
+    return tuple(dict.fromkeys(targets))

@@ -1,0 +1,8 @@
+"""`builder job`: parse, call one function, print. No logic."""
+
+import typer
+
+job_app = typer.Typer(
+    help="Training jobs: on this machine as a cluster, or on Vertex AI.",
+    no_args_is_help=True,
+)

@@ -1,0 +1,1 @@
+"""Google Cloud Build: submitted, followed, and carried out on this machine."""

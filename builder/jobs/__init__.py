@@ -1,0 +1,1 @@
+"""Training jobs: one description, run here as containers or on Vertex AI."""
