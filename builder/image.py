@@ -365,7 +365,7 @@ def _thin(
                 secrets={} if item.plan.base else discover().secrets(None),
                 destination=destination,
                 no_cache=no_cache,
-                force_compression=item.plan.base is not None,
+                force_compression=False,
             ),
             on_event,
         )

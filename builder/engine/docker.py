@@ -72,8 +72,8 @@ class BuildRequest:
 
     contexts: further named contexts (folders or images). secrets: content by id, never in a layer.
     destination: "engine" keeps the image here, "registry" pushes it and keeps nothing.
-    force_compression: give every layer the same compression. False on a foreign base, whose layers
-    would all be compressed again.
+    force_compression: give every layer the same compression. False on a base that is there already:
+    its layers stay as they are.
     """
 
     dockerfile: Path
@@ -376,7 +376,7 @@ def _machine() -> Engine:
     if name:
         # not a builder of another driver that the user chose: images must arrive in the engine
         environment["BUILDX_BUILDER"] = name
-    return _engine("machine", host, ("docker", "buildx"), environment)
+    return _engine(host, ("docker", "buildx"), environment)
 
 
 def _machine_host() -> tuple[str, str]:
@@ -407,18 +407,24 @@ def _private(start: bool, on_event: OnEvent) -> Engine:
         "BUILDX_BUILDER",
     )
     own = {name: value for name, value in os.environ.items() if name not in foreign}
-    return _engine(
-        "private", endpoint.host, (str(endpoint.buildx),), {**own, **endpoint.environment}
+    # What it is needs no question: the factory chose its programs and wrote its configuration.
+    return Engine(
+        origin="private",
+        host=endpoint.host,
+        version=endpoint.version,
+        buildx=(str(endpoint.buildx),),
+        buildx_version=endpoint.buildx_version,
+        containerd_store=True,
+        data=endpoint.data,
+        environment={**own, **endpoint.environment, **_CLIENTS},
     )
 
 
-def _engine(
-    origin: Literal["machine", "private"],
-    host: str,
-    buildx: tuple[str, ...],
-    environment: Mapping[str, str],
-) -> Engine:
-    """Asks the engine and its buildx who they are. Raises OutsideError for what is too old."""
+_CLIENTS = {"BUILDX_METADATA_PROVENANCE": "disabled", "DOCKER_CLI_HINTS": "false"}
+
+
+def _engine(host: str, buildx: tuple[str, ...], environment: Mapping[str, str]) -> Engine:
+    """Asks the machine's engine and its buildx who they are. Raises OutsideError for what is too old."""
     socket = host.removeprefix("unix://")
     if host.startswith("unix://") and not Path(socket).exists():
         raise OutsideError(f"no Docker engine at {socket}", "start it, or install Docker")
@@ -436,13 +442,9 @@ def _engine(
             f"the Docker engine at {host} is {version}, which knows no COPY --link",
             "install Docker 23.0 or newer, or use --engine private",
         )
-    whole = {
-        **environment,
-        "BUILDX_METADATA_PROVENANCE": "disabled",
-        "DOCKER_CLI_HINTS": "false",
-    }
+    whole = {**environment, **_CLIENTS}
     return Engine(
-        origin=origin,
+        origin="machine",
         host=host,
         version=version,
         buildx=buildx,

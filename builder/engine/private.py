@@ -62,6 +62,11 @@ class Endpoint:
     """What DOCKER_HOST is set to."""
     bin: Path
     """Folder with `docker` (knows buildx) and `docker-buildx` (works alone, too)."""
+    version: str
+    """Docker's own, as it answers."""
+    buildx_version: str
+    data: Path
+    """The daemon's data root."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What a client's environment gets on top: DOCKER_HOST, BUILDX_CONFIG, PATH."""
 
@@ -159,8 +164,8 @@ def start(data: Path | None = None, on_event: OnEvent = ignore) -> Endpoint:
         )
     with debian.locked(folder / "lock"):
         place = _place(folder)
-        if _ping(place.socket):
-            return _endpoint(place, _software_of(place))
+        if version := _ping(place.socket):
+            return _endpoint(place, _software_of(place), version)
         software = _software(on_event)
         step, began = "private engine", time.monotonic()
         on_event(StepStarted(step))
@@ -168,7 +173,7 @@ def start(data: Path | None = None, on_event: OnEvent = ignore) -> Endpoint:
         place = _with_network(place, software)
         version = _await(place, _launch(place, software))
         on_event(StepDone(step, time.monotonic() - began, detail=f"Docker {version}"))
-        return _endpoint(place, software)
+        return _endpoint(place, software, version)
 
 
 def stop(data: Path | None = None) -> bool:
@@ -208,7 +213,9 @@ def status(data: Path | None = None) -> Status:
     pid = _daemon(place)
     if version := _ping(place.socket):
         try:
-            return Status("running", folder, _endpoint(place, _software_of(place)), pid, version)
+            return Status(
+                "running", folder, _endpoint(place, _software_of(place), version), pid, version
+            )
         except OutsideError as error:
             return Status("failed", folder, None, pid, version, error.message)
     if pid:
@@ -408,11 +415,12 @@ def _mtu() -> int:
     return 1500
 
 
-def _endpoint(place: Place, software: Software) -> Endpoint:
+def _endpoint(place: Place, software: Software, version: str) -> Endpoint:
     host = f"unix://{place.socket}"
     path = f"{software.bin}:{os.environ.get('PATH', os.defpath)}"
     environment = {"DOCKER_HOST": host, "BUILDX_CONFIG": str(place.data / "buildx"), "PATH": path}
-    return Endpoint(host, software.bin, environment)
+    buildx = software.versions["docker-buildx"].partition("-")[0]
+    return Endpoint(host, software.bin, version, buildx, place.data / "docker", environment)
 
 
 # --- network -------------------------------------------------------------------------------------

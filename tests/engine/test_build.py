@@ -304,13 +304,13 @@ END
 def test_a_step_that_fails_is_named_with_its_line_and_its_log(
     engine: Engine, context: Context
 ) -> None:
-    folder = context("# a comment\nRUN echo one; \\\n    echo two; ls /nowhere\n")
+    folder = context("# a comment\nRUN exec 2>&1; echo one; \\\n    echo two; ls /nowhere\n")
     seen: list[Event] = []
     with pytest.raises(BuildFailed) as error:
         engine.build(request(folder, "factory-test:failed"), seen.append)
     assert error.value.line == 4
     assert error.value.log == ("one", "two", "ls: /nowhere: No such file or directory")
-    assert f"{folder / 'Dockerfile'}:4: [2/2] RUN echo one;" in error.value.message
+    assert f"{folder / 'Dockerfile'}:4: [2/2] RUN exec 2>&1; echo one;" in error.value.message
     assert error.value.message.endswith("ls: /nowhere: No such file or directory")
     assert "\n" not in error.value.message
     assert [e.error for e in seen if isinstance(e, StepDone) and e.error] == ["exit code: 1"]
