@@ -62,13 +62,14 @@ began=$(date +%s)
 export UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy PYTHONHASHSEED=0
 /run/uv pip install --no-deps --require-hashes --requirement /run/tensorflow.lock
 cd /opt/venv/lib/python3.11/site-packages
-# What training never loads.
-rm -rf tensorflow/include                           # headers, to compile operations; there is no compiler here
-rm -rf tensorflow/xla_aot_runtime_src               # sources, to link ahead-of-time compiled models
-rm -f clang/native/libclang.so                      # a requirement of TensorFlow's that nothing in it imports
-rm -f numpy/*/lib/*.a                               # static libraries, for linkers
-rm -rf h5py/tests numpy/tests numpy/*/tests opt_einsum/tests
-find . -path './keras/*_test.py' -delete
+# What training never loads. In MB: unpacked, of TensorFlow 2.21.0.
+rm -rf tensorflow/include                           # 411.1  headers, to compile operations; there is no compiler here
+rm -rf tensorflow/xla_aot_runtime_src               #   0.2  sources, to link ahead-of-time compiled models
+rm -rf tensorflow/compiler/mlir/stablehlo           #  26.2  StableHLO from Python: nothing in TensorFlow imports it
+rm -f clang/native/libclang.so                      #  63.7  a requirement of TensorFlow's that nothing in it imports
+rm -f numpy/*/lib/*.a                               #   0.1  static libraries, for linkers
+rm -rf h5py/tests numpy/tests numpy/*/tests opt_einsum/tests  # 7.5  tests
+find . -path './keras/*_test.py' -delete            #   4.0  tests
 
 find "$PWD" -name '*.py' -newermt "@$((began - 1))" -print0 | sort --zero-terminated | xargs --null --no-run-if-empty \
     --max-args=200 --max-procs="$(nproc)" python -m compileall -qq --invalidation-mode unchecked-hash || true

@@ -65,16 +65,16 @@ export UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy PYTHONHASHSEED=0
 /run/uv pip install --no-deps --require-hashes --requirement /run/cuda.lock
 cd /opt/venv/lib/python3.11/site-packages
 # What TensorFlow never loads: its loader asks for cudart, cublas, cublasLt, cudnn, cufft, cupti, cusolver, cusparse, nccl,
-# nvml and nvJitLink, cuDNN for nvrtc, and XLA runs ptxas with libdevice.
-rm -rf nvidia/*/include                             # headers, for compilers
-rm -f nvidia/*/lib/*.a                              # static libraries, for linkers
-rm -f nvidia/cusolver/lib/libcusolverMg.so*         # cuSOLVER on several GPUs at once
-rm -f nvidia/cufft/lib/libcufftw.so*                # cuFFT under FFTW's interface
-rm -f nvidia/cublas/lib/libnvblas.so*               # cuBLAS under BLAS's interface
-rm -f nvidia/cuda_nvrtc/lib/libnvrtc*.alt.so*       # a second build of NVRTC
-rm -rf nvidia/cuda_nvcc/nvvm/lib64                  # libnvvm, which nvcc compiles with; XLA has its own
+# nvml and nvJitLink, cuDNN for nvrtc, and XLA runs ptxas with libdevice. In MB: unpacked, of CUDA 12.5; "-" is none there.
+rm -rf nvidia/*/include nvidia/cuda_nvcc/nvvm/include  #  9.5  headers, for compilers
+rm -f nvidia/*/lib/*.a                              #     -  static libraries, for linkers
+rm -f nvidia/cusolver/lib/libcusolverMg.so*         #  90.2  cuSOLVER on several GPUs at once
+rm -f nvidia/cufft/lib/libcufftw.so*                #   2.1  cuFFT under FFTW's interface
+rm -f nvidia/cublas/lib/libnvblas.so*               #   0.8  cuBLAS under BLAS's interface
+rm -f nvidia/cuda_nvrtc/lib/libnvrtc*.alt.so*       #     -  a second build of NVRTC, in CUDA 12.9
+rm -rf nvidia/cuda_nvcc/nvvm/lib64                  #  27.4  libnvvm, which nvcc compiles with; XLA has its own
 rm -f nvidia/cuda_cupti/lib/libnvperf_*.so* nvidia/cuda_cupti/lib/libpcsamplingutil.so* \
-      nvidia/cuda_cupti/lib/libcheckpoint.so*       # for Nsight; the profiler loads libcupti alone
+      nvidia/cuda_cupti/lib/libcheckpoint.so*       #  36.1  for Nsight; the profiler loads libcupti alone
 # The loader has to know them: cuDNN looks for libnvrtc, and TensorFlow for libnvJitLink, where neither wheel puts it.
 printf '%s\n' nvidia/*/lib | sed "s|^|$PWD/|" > /etc/ld.so.conf.d/cuda.conf
 ldconfig -X
@@ -101,13 +101,14 @@ began=$(date +%s)
 export UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy PYTHONHASHSEED=0
 /run/uv pip install --no-deps --require-hashes --requirement /run/tensorflow.lock
 cd /opt/venv/lib/python3.11/site-packages
-# What training never loads.
-rm -rf tensorflow/include                           # headers, to compile operations; there is no compiler here
-rm -rf tensorflow/xla_aot_runtime_src               # sources, to link ahead-of-time compiled models
-rm -f clang/native/libclang.so                      # a requirement of TensorFlow's that nothing in it imports
-rm -f numpy/*/lib/*.a                               # static libraries, for linkers
-rm -rf h5py/tests numpy/tests numpy/*/tests opt_einsum/tests
-find . -path './keras/*_test.py' -delete
+# What training never loads. In MB: unpacked, of TensorFlow 2.21.0.
+rm -rf tensorflow/include                           # 411.1  headers, to compile operations; there is no compiler here
+rm -rf tensorflow/xla_aot_runtime_src               #   0.2  sources, to link ahead-of-time compiled models
+rm -rf tensorflow/compiler/mlir/stablehlo           #  26.2  StableHLO from Python: nothing in TensorFlow imports it
+rm -f clang/native/libclang.so                      #  63.7  a requirement of TensorFlow's that nothing in it imports
+rm -f numpy/*/lib/*.a                               #   0.1  static libraries, for linkers
+rm -rf h5py/tests numpy/tests numpy/*/tests opt_einsum/tests  # 7.5  tests
+find . -path './keras/*_test.py' -delete            #   4.0  tests
 
 # Device code that the GPU cannot run becomes zeros: files keep their size, hashes in RECORD no longer match.
 python -B /run/devicecode prune . --keep 7.0 --only tensorflow
