@@ -1,6 +1,27 @@
-"""The models that can be trained."""
+"""The models that can be trained, and how they are optimized."""
+
+from typing import Any
 
 import keras
+
+from trainer.config import Config
+
+
+def build(config: Config, classes: int, policy: str) -> keras.Model:
+    """The network that `config` names: uint8 RGB squares in, float32 logits out.
+
+    `policy` is a Keras dtype policy; weights and logits are float32 under each of them.
+    """
+    return small_cnn(classes, config.image_size, policy)
+
+
+def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:  # noqa: ARG001
+    """The optimizer of a run of `steps` steps on `replicas` replicas."""
+    # Named, or a second one in a process has other names for the same variables.
+    chosen: Any = keras.optimizers.Adam(config.learning_rate, name="adam")
+    if policy == "mixed_float16":
+        chosen = keras.optimizers.LossScaleOptimizer(chosen, name="loss_scale")
+    return chosen
 
 
 def small_cnn(classes: int, image_size: int, policy: str) -> keras.Model:

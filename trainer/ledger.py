@@ -1,0 +1,134 @@
+"""Where the time of a run goes, over all its attempts, and what it costs.
+
+Every second of the training thread is in exactly one part: a part that is entered while another
+runs stops the other's clock. What nobody claims is `other`, and the report says how much it is.
+The account is kept in the checkpoints, so that it goes on after a restart; what an attempt did
+after its last checkpoint is lost, and a small journal beside the checkpoints tells how much.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+PARTS = ("startup", "input", "compute", "checkpoint", "evaluation", "summaries")
+"""startup: from the start of the process to the first step, tracing and compiling included."""
+LOST = "lost"
+"""Seconds of earlier attempts after their last checkpoint: their steps were made again."""
+
+
+def process_age() -> float:
+    """Seconds since this process was started, imports included; 0 where the system does not say.
+
+    Field 22 of /proc/self/stat is the start in clock ticks after boot (proc_pid_stat(5)).
+    """
+    import os
+
+    try:
+        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return max(0.0, uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class Ledger:
+    """Seconds by part. Not for several threads: it is the training thread's account."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, age: float = 0.0) -> None:
+        """`age`: seconds that this process has already spent, all of them on starting up."""
+        self._clock = clock
+        self._began = clock() - age
+        self._since = self._began
+        self._running = ["startup"]
+        self._spent = dict.fromkeys((*PARTS, "other"), 0.0)
+        self._earlier: dict[str, float] = {}
+        self._first_compute = True
+        self.attempts = 1
+
+    @contextlib.contextmanager
+    def spend(self, part: str) -> Iterator[None]:
+        """Book the time inside to one of PARTS.
+
+        The first "compute" of an attempt is where TensorFlow traces and compiles: it is startup,
+        and ends it.
+        """
+        if part not in PARTS:
+            raise ValueError(f"{part!r} is not one of {', '.join(PARTS)}")
+        first = part == "compute" and self._first_compute
+        self._switch()
+        self._running.append("startup" if first else part)
+        try:
+            yield
+        finally:
+            self._switch()
+            self._running.pop()
+            if first:
+                self._first_compute = False
+                self._running[0] = "other"
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Book `seconds` of what `source` has to `target`, as far as `source` has so many.
+
+        For what only a step itself can measure, such as its wait for input.
+        """
+        seconds = min(seconds, self._spent[source])
+        self._spent[source] -= seconds
+        self._spent[target] += seconds
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of this attempt by part, "other" included: their sum is its wall clock."""
+        self._switch()
+        return dict(self._spent)
+
+    def wall(self) -> float:
+        """Seconds of this attempt."""
+        return self._clock() - self._began
+
+    def state(self) -> dict[str, Any]:
+        """The account of all attempts so far, for a checkpoint."""
+        return {"attempts": self.attempts, "seconds": _sum(self._earlier, self.seconds())}
+
+    def restore(self, state: Mapping[str, Any], lost: float = 0.0) -> None:
+        """Go on with the account of a checkpoint.
+
+        `lost` is how long the attempt before went on after it (see insight.Journal).
+        """
+        self.attempts = int(state["attempts"]) + 1
+        self._earlier = _sum(state["seconds"], {LOST: max(0.0, lost)})
+
+    def report(self, price_per_hour: float = 0.0) -> dict[str, Any]:
+        """All attempts: seconds and shares by part, useful and lost, and their price.
+
+        useful: input and compute, which is training that is kept; lost: made again after a
+        restart; the rest is overhead. `unexplained_share` is "other" by the wall clock.
+        """
+        seconds = _sum(self._earlier, self.seconds())
+        wall = sum(seconds.values())
+        useful = seconds["input"] + seconds["compute"]
+        split = {"useful": useful, LOST: seconds.get(LOST, 0.0)}
+        split["overhead"] = wall - sum(split.values())
+        answer: dict[str, Any] = {
+            "attempts": self.attempts,
+            "wall_seconds": wall,
+            "seconds": seconds,
+            "shares": {part: value / wall for part, value in seconds.items()} if wall else {},
+            "unexplained_share": seconds["other"] / wall if wall else 0.0,
+            "work_seconds": split,
+        }
+        if price_per_hour:
+            price = price_per_hour / 3600
+            answer["price_per_hour"] = price_per_hour
+            answer["cost"] = {"total": wall * price}
+            answer["cost"].update({part: value * price for part, value in split.items()})
+        return answer
+
+    def _switch(self) -> None:
+        now = self._clock()
+        self._spent[self._running[-1]] += now - self._since
+        self._since = now
+
+
+def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {part: one.get(part, 0.0) + other.get(part, 0.0) for part in {**one, **other}}
