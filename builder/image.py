@@ -209,7 +209,7 @@ def _base(
     files = base.files
     if held.digest is None:
         made = osroot.make(held.suite, held.packages, on_event)
-        files, moved = _available(held.suite, base.files)
+        files, moved = _available(held.suite, base.files, on_event)
         drift = (*(f"{d.name} {d.locked} -> {d.used or 'none'}" for d in made.drift), *moved)
         if drift and locked:
             raise CheckFailed(
@@ -245,7 +245,7 @@ def _base(
 
 
 def _available(
-    suite: str, files: Mapping[str, plan.File]
+    suite: str, files: Mapping[str, plan.File], on_event: OnEvent
 ) -> tuple[Mapping[str, plan.File], tuple[str, ...]]:
     """The files of a base, with successors for the Debian packages whose locked version is gone.
 
@@ -255,7 +255,7 @@ def _available(
     for name in sorted({lock.APT, lock.APT_EXTRA} & files.keys()):
         lines = files[name].content.decode().splitlines()
         pins = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
-        packages = debian.Packages(suite)
+        packages = debian.Packages(suite, on_event=on_event)
         there = packages.versions(pins)
         gone = [
             package for package, version in pins.items() if version not in there.get(package, ())
@@ -268,16 +268,21 @@ def _available(
     return found, tuple(moved)
 
 
+def _in_registry(settings: Settings, tag: str) -> bool:
+    if not settings.registry:
+        return False
+    there = registry.parse(settings.registry).tagged(tag)
+    with registry.Registry(there.host) as client:
+        return client.head(there.repository, tag) is not None
+
+
 def _pulled(
     settings: Settings, engine: Engine, tag: str, reference: str, on_event: OnEvent
 ) -> EngineImage | None:
     """The base from the registry, under its local name; None where no registry has it."""
-    if not settings.registry:
+    if not settings.registry or not _in_registry(settings, tag):
         return None
     there = registry.parse(settings.registry).tagged(tag)
-    with registry.Registry(there.host) as client:
-        if client.head(there.repository, tag) is None:
-            return None
     step, began = f"pull {tag}", time.monotonic()
     on_event(StepStarted(step))
     pull(engine, there.name, tag, step, on_event)
@@ -579,9 +584,10 @@ def push_target(
     base = None
     if record.base_digest and record.base:
         base = engine.image(record.base)
-        if base is None:
+        if base is None and not _in_registry(settings, record.base.rpartition(":")[2]):
             raise OutsideError(
-                f"{record.base}: the engine no longer has it", f"builder build {target}"
+                f"{record.base}: neither the engine nor the registry has it any more",
+                f"builder build {target}",
             )
     return push.push(
         engine,

@@ -649,8 +649,8 @@ class _Bench:
             if line is None:
                 break
             self.log.append(line)
-            self.on_event(StepLog(self.step, line))
             value = _object(line)
+            self.on_event(StepLog(self.step, str((value or {}).get("message") or line)))
             if value is None:
                 tail.append(line)
                 continue
