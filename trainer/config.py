@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 PRECISIONS = ("auto", "float32", "mixed_float16", "mixed_bfloat16")
+OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "lamb", "lion")
+SCHEDULES = ("constant", "cosine", "step")
+METRICS = ("accuracy", "loss")
+"""What an evaluation measures."""
 
 
 class UsageError(Exception):
@@ -44,6 +48,61 @@ class Config:
     precision: str
     deterministic: bool
 
+    # Model (trainer/model.py)
+    model: str
+    """small_cnn, or a name of keras.applications."""
+    weights: str
+    """none, imagenet, a weights file (.h5, .keras), or a folder of this trainer's checkpoints."""
+    weights_sha256: str
+    """Of the weights file, in hex; empty: not checked, only told."""
+    reuse_head: bool
+    """Take the head from the checkpoint, too: its classes are the same."""
+    fine_tune_layers: int
+    """Weight layers of the backbone that are trained, from its end; -1: all."""
+    batch_norm: str
+    pooling: str
+    head_units: int
+    """Of a hidden layer before the logits; 0: none."""
+    dropout: float
+    l2: float
+    label_smoothing: float
+    # Optimizer
+    optimizer: str
+    momentum: float
+    weight_decay: float
+    clip_norm: float
+    """Of all gradients together; 0: as they are."""
+    schedule: str
+    warmup_steps: int
+    decay_at: tuple[float, ...]
+    """Shares of the run after which the step schedule multiplies by decay_factor."""
+    decay_factor: float
+    final_learning_rate: float
+    """What is left at the end of the cosine schedule, as a share of the learning rate."""
+    learning_rate_scaling: str
+    """By the replicas: none, linear, sqrt."""
+    xla: str
+    # TensorBoard (trainer/summaries.py); cadences in steps, 0: never
+    scalars_every: int
+    histograms_every: int
+    activations_every: int
+    examples: int
+    """Misclassified examples shown after an evaluation; 0: no pictures."""
+    graph: bool
+    summary_budget: float
+    """Share of the wall clock that histograms and activations may cost before they are skipped."""
+    profile_steps: tuple[int, int] | None
+    """First and last step of a profile."""
+    # Utilisation and cost (trainer/utilization.py, trainer/ledger.py)
+    sample_every: float
+    """Seconds between two looks at processors and memory; 0: none."""
+    price_per_hour: float
+    """Of all the machines of the run together, in any currency; 0: not known."""
+    # Hyperparameters and output (trainer/hypertune.py, trainer/report.py)
+    metric: str
+    """The tag under which a trial's metric is reported: a metric of the evaluation."""
+    output: str
+
 
 class _Parser(argparse.ArgumentParser):
     """Raises instead of printing several lines and leaving."""
@@ -76,7 +135,69 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     add("--seed", type=int, default=0)
     add("--precision", choices=PRECISIONS, default="auto", help="auto: by the device")
     add("--deterministic", action="store_true", help="same bits each time, for some speed")
-    given = vars(parser.parse_args(arguments))
+    # Model
+    add("--model", default="small_cnn", help="small_cnn, or a name of keras.applications")
+    add(
+        "--weights",
+        default="none",
+        help="none, imagenet, a file (.h5, .keras), or a folder of this trainer's checkpoints",
+    )
+    add("--weights-sha256", default="", help="what the weights file has to be")
+    add("--reuse-head", type=_switch, nargs="?", const=True, default=False, help="same classes")
+    add(
+        "--fine-tune-layers",
+        type=_layers,
+        default=-1,
+        help="weight layers of the backbone that are trained, from its end; all (default), 0: head",
+    )
+    add(
+        "--batch-norm",
+        choices=("auto", "frozen", "trained"),
+        default="auto",
+        help="auto: frozen where the backbone's weights are given",
+    )
+    add("--pooling", choices=("avg", "max"), default="avg", help="of the backbone's features")
+    add("--head-units", type=_whole, default=0, help="of a hidden layer before the logits")
+    add("--dropout", type=float, default=0.0, help="share, before the logits")
+    add("--l2", type=float, default=0.0, help="times the squared kernels, added to the loss")
+    add("--label-smoothing", type=float, default=0.0)
+    # Optimizer
+    add("--optimizer", choices=OPTIMIZERS, default="adam")
+    add("--momentum", type=float, default=0.9, help="sgd and rmsprop")
+    add("--weight-decay", type=float, default=0.0, help="decoupled; not of biases and norms")
+    add("--clip-norm", type=float, default=0.0, help="of all gradients together; 0: as they are")
+    add("--schedule", choices=SCHEDULES, default="constant", help="of the learning rate")
+    add("--warmup-steps", type=_whole, default=0, help="linear from 0")
+    add("--decay-at", type=_shares, default="0.5,0.75", help="step: shares of the run")
+    add("--decay-factor", type=float, default=0.1, help="step: at each of them")
+    add("--final-learning-rate", type=float, default=0.0, help="cosine: share left at the end")
+    add(
+        "--learning-rate-scaling",
+        choices=("none", "linear", "sqrt"),
+        default="none",
+        help="by the number of replicas",
+    )
+    add("--xla", choices=("auto", "on", "off"), default="auto", help="auto: on a TPU")
+    # TensorBoard; cadences in steps, 0: never
+    add("--scalars-every", type=_whole, default=1)
+    add("--histograms-every", type=_whole, default=500, help="of weights")
+    add("--activations-every", type=_whole, default=500, help="with zeros, dead and saturated")
+    add("--examples", type=_whole, default=8, help="misclassified, as pictures; 0: none")
+    add("--graph", type=_switch, nargs="?", const=True, default=True)
+    add(
+        "--summary-budget",
+        type=float,
+        default=0.05,
+        help="share of the time that histograms and activations may cost before they are skipped",
+    )
+    add("--profile-steps", type=_steps, metavar="FIRST,LAST", help="profile these steps")
+    # Utilisation and cost
+    add("--sample-every", type=float, default=5.0, help="seconds; 0: no look at the machine")
+    add("--price-per-hour", type=float, default=0.0, help="of all the run's machines together")
+    # Hyperparameters and output
+    add("--metric", default="accuracy", help="what a trial reports: accuracy or loss")
+    add("--output", choices=("auto", "json", "text"), default="auto", help="auto: by the terminal")
+    given = vars(parser.parse_args(_hyphens(arguments)))
 
     aip_model = environment.get("AIP_MODEL_DIR")
     job_dir = given["job_dir"] or (aip_model and aip_model.rstrip("/").rpartition("/")[0])
@@ -104,6 +225,77 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         if given[key] < least:
             option = key.replace("_", "-")
             raise UsageError(f"--{option} {given[key]}: must be {least} or more")
+    for key, low, high in (
+        ("dropout", 0.0, 0.99),
+        ("label_smoothing", 0.0, 0.99),
+        ("l2", 0.0, 1.0),
+        ("momentum", 0.0, 0.9999),
+        ("weight_decay", 0.0, 1.0),
+        ("clip_norm", 0.0, math.inf),
+        ("decay_factor", 0.0, 1.0),
+        ("final_learning_rate", 0.0, 1.0),
+        ("summary_budget", 0.0, 1.0),
+        ("sample_every", 0.0, math.inf),
+        ("price_per_hour", 0.0, math.inf),
+    ):
+        if not low <= given[key] <= high:
+            option = key.replace("_", "-")
+            bounds = f"between {low:g} and {high:g}" if high < math.inf else f"{low:g} or more"
+            raise UsageError(f"--{option} {given[key]:g}: must be {bounds}")
+    if given["warmup_steps"] >= given["steps"] and given["warmup_steps"]:
+        raise UsageError(f"--warmup-steps {given['warmup_steps']}: the run is over before its end")
+    if given["metric"] not in METRICS:
+        raise UsageError(f"--metric {given['metric']}: must be one of {', '.join(METRICS)}")
+    given["weights_sha256"] = given["weights_sha256"].lower()
     if not (math.isfinite(given["learning_rate"]) and given["learning_rate"] > 0):
         raise UsageError(f"--learning-rate {given['learning_rate']}: must be more than 0")
     return Config(**{**given, "job_dir": job_dir})
+
+
+def _hyphens(arguments: Sequence[str]) -> list[str]:
+    """--learning_rate=0.1 as --learning-rate=0.1: a tuning service names parameters that way."""
+    hyphened = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        name = name.replace("_", "-") if name.startswith("--") else name
+        hyphened.append(f"{name}{equals}{value}")
+    return hyphened
+
+
+def _whole(text: str) -> int:
+    """0 or more; 32.0, as a tuning service writes it, is 32."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not (value >= 0 and value.is_integer()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(value)
+
+
+def _switch(text: str) -> bool:
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of true, false") from None
+
+
+def _layers(text: str) -> int:
+    return -1 if text == "all" else _whole(text)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        values = tuple(map(float, text.split(",")))
+    except ValueError:
+        values = (0.0,)
+    if list(values) != sorted(values) or not all(0 < value < 1 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rising list of numbers from 0 to 1")
+    return values
+
+
+def _steps(text: str) -> tuple[int, int]:
+    first, comma, last = text.partition(",")
+    if not (comma and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST,LAST, two steps from 1 on")
+    return int(first), int(last)
