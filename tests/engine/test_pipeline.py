@@ -15,6 +15,7 @@ import pytest
 
 from builder import image as pipeline
 from builder.engine import Engine, private
+from builder.registry import Registry
 from builder.settings import Settings
 from tests import registry_server
 from tests.registry_server import RegistryServer
@@ -192,3 +193,25 @@ def test_the_base_is_not_pulled_to_put_new_code_onto_it(
     assert ":unproven-" in sent["reference"]
     seen = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{sent['reference']}")
     assert json.loads(seen)["Digest"] == sent["digest"]
+
+
+def test_a_base_that_only_the_registry_has_is_enough_for_a_push(
+    project: Path, registry: RegistryServer
+) -> None:
+    where = f"{registry.host}/team/training"
+    made = image(project, "--push", "--registry", where)
+    record = project / "build" / TARGET / "image.json"
+    written = record.read_text()
+    base = str(made["base"]).rpartition(":")[2]
+    record.write_text(written.replace(base, "base-of-yore"))
+    try:
+        lost = builder(project, "push", TARGET, "--registry", where)
+        assert lost.returncode == 3
+        assert "base-of-yore: neither the engine nor the registry has it" in lost.stderr
+        with Registry(registry.host) as there:
+            held = there.manifest("team/training", base)
+            assert held
+            there.put_manifest("team/training", "base-of-yore", held)
+        assert builder(project, "push", TARGET, "--registry", where).returncode == 0
+    finally:
+        record.write_text(written)
