@@ -93,7 +93,7 @@ def number(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
-def report(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> None:
+def report(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any) -> None:
     """Print a table with how each row was measured; write results/<name>.json."""
     print(f"\n## {name}\n\n{table(rows)}\n")
     for how in dict.fromkeys(row.how for row in rows):
@@ -101,11 +101,17 @@ def report(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> None:
         print(f"- {'; '.join(whats)}: {how}")
     for key, value in facts.items():
         print(f"- {key}: {value}")
+    keep(name, rows, facts, **more)
+
+
+def keep(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any) -> None:
+    """Write results/<name>.json; `more` stands in it beside the rows."""
     content = {
         "name": name,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "facts": dict(facts),
         "rows": [{**asdict(row), "ratio": row.ratio, "met": row.met} for row in rows],
+        **more,
     }
     RESULTS.mkdir(exist_ok=True)
     new = RESULTS / f".{name}.json.{os.getpid()}"

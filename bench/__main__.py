@@ -1,4 +1,4 @@
-"""`python -m bench [startup] [devicecode] [image]`: all of them, or the ones named."""
+"""`python -m bench [startup] [devicecode] [image] [prune]`: all of them, or the ones named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "devicecode", "image")
+NAMES = ("startup", "devicecode", "image", "prune")
 
 
 def main() -> int:
@@ -16,19 +16,24 @@ def main() -> int:
     parser.add_argument("benches", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--target", default="v100", help="of `image`: v100, cpu ...")
     parser.add_argument(
-        "--folder", type=Path, default=Path("/var/tmp"), help="where `image` puts its engines"
+        "--folder",
+        type=Path,
+        default=Path("/var/tmp"),
+        help="where `image` and `prune` put their engines",
     )
+    parser.add_argument("--targets", default="", help="of `prune`: v100,t4; all GPUs by default")
+    parser.add_argument("--resume", action="store_true", help="of `prune`: keep what is measured")
     chosen = parser.parse_args()
     if unknown := set(chosen.benches) - set(NAMES):
         parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # engines are removed on the way out
     worst = 0
     for name in chosen.benches or NAMES:
-        worst = max(worst, run(name, chosen.target, chosen.folder))
+        worst = max(worst, run(name, chosen))
     return worst
 
 
-def run(name: str, target: str, folder: Path) -> int:
+def run(name: str, chosen: argparse.Namespace) -> int:
     """One bench; 0 where it measured what it was to measure (whether a bar is met or not)."""
     if name == "startup":
         from bench import startup
@@ -37,7 +42,12 @@ def run(name: str, target: str, folder: Path) -> int:
     if name == "image":
         from bench import image
 
-        return image.main(target, folder)
+        return image.main(chosen.target, chosen.folder)
+    if name == "prune":
+        from bench import prune
+
+        targets = chosen.targets.split(",") if chosen.targets else prune.TARGETS
+        return prune.main(targets, chosen.folder, chosen.resume)
     # A program of its own: it reads its own command line
     print("\n## devicecode\n", flush=True)
     return subprocess.run([sys.executable, "-m", "bench.devicecode"], check=False).returncode

@@ -122,7 +122,7 @@ def seen_by_us(library: Library) -> Counter[str]:
 def seen_by_nvidia(cuobjdump: Path, path: str) -> Counter[str]:
     names: list[str] = []
     for option, kind in (("-lelf", "cubin"), ("-lptx", "ptx")):
-        command = [cuobjdump, "-all", option, path]
+        command = [str(cuobjdump), "-all", option, path]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         names += re.findall(rf"\.(sm_\w+\.{kind})", run.stdout)
     return Counter(names)

@@ -191,22 +191,7 @@ def ours(setting: Setting, taken: Taken) -> None:
 def theirs(setting: Setting, taken: Taken) -> None:
     """One Dockerfile, `docker build`, `docker push`."""
     image = f"{setting.host}/theirs:{setting.target}"
-    folder = setting.scratch / "secrets"
-    folder.mkdir(mode=0o700)
-    secrets = network.discover().secrets(setting.root.suite)
-    for name, content in secrets.items():
-        (folder / name).write_bytes(content)
-    mounts = " ".join(f"--mount=type=secret,id={name}" for name in secrets)
-    (setting.project / "Dockerfile").write_text(
-        DOCKERFILE.format(root=setting.root.name, secrets=mounts, requirement=setting.requirement)
-    )
-
-    def build(docker: private.Endpoint) -> None:
-        command(
-            docker.docker, "build", "--network=host", f"--tag={image}",
-            *(f"--secret=id={name},src={folder / name}" for name in secrets),
-            *contexts(setting), setting.project, env=client(docker),
-        )  # fmt: skip
+    build = one_layer(setting, image)
 
     def push(docker: private.Endpoint) -> None:
         command(docker.docker, "push", image, env=client(docker))
@@ -227,6 +212,28 @@ def theirs(setting: Setting, taken: Taken) -> None:
     started(setting, taken, image)
     with engine(setting) as docker:
         taken.put("change, new engine", both(docker, CHANGES))
+
+
+def one_layer(setting: Setting, image: str) -> Callable[[private.Endpoint], None]:
+    """What builds the post's image; writes its Dockerfile and the host's network secrets."""
+    folder = setting.scratch / "secrets"
+    folder.mkdir(mode=0o700)
+    secrets = network.discover().secrets(setting.root.suite)
+    for name, content in secrets.items():
+        (folder / name).write_bytes(content)
+    mounts = " ".join(f"--mount=type=secret,id={name}" for name in secrets)
+    (setting.project / "Dockerfile").write_text(
+        DOCKERFILE.format(root=setting.root.name, secrets=mounts, requirement=setting.requirement)
+    )
+
+    def build(docker: private.Endpoint) -> None:
+        command(
+            docker.docker, "build", "--network=host", f"--tag={image}",
+            *(f"--secret=id={name},src={folder / name}" for name in secrets),
+            *contexts(setting), setting.project, env=client(docker),
+        )  # fmt: skip
+
+    return build
 
 
 def started(setting: Setting, taken: Taken, image: str) -> None:

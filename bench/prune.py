@@ -1,0 +1,346 @@
+"""What `prune:` saves: `off`, `tensorflow` and `all` of each GPU target, beside the post's way.
+
+    python -m bench prune [--targets v100,h100] [--folder DIR] [--resume]
+
+Every image is built by `builder image --push` (so it has passed the smoke run and the audit for its
+own GPU) on one private engine, then pulled from a registry on loopback onto an engine that has
+nothing, where it imports TensorFlow, opens every library with dlopen, and makes a training step.
+Targets whose variants have the same base are pulled once. Versions are those of the locks for all
+of ours; the post's way takes what the index has today.
+
+results/prune.json is written after each image: a run that was stopped is taken up with --resume.
+Needs 25 GB of free disk, and an hour on two idle cores.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import bench
+from bench import Row, bytecode, command, load, seconds
+from bench.image import Setting, client, copy, engine, first_step, one_layer, pull_bytes
+from builder import catalogue, compatibility, lock
+from builder import image as pipeline
+from builder.engine import private
+from builder.errors import FactoryError
+from builder.image import SMOKE_RECORDS
+from builder.project import find_root
+from tests.registry_server import registry
+
+TARGETS = ("v100", "t4", "a100", "l4", "h100")
+MODES = ("off", "all", "tensorflow")
+POST = "post"
+NEEDED = 25e9
+"""Free disk to start with; RESERVE: what has to be free before each further image. Bytes."""
+RESERVE = 18e9
+BAR = 0.30
+"""Bytes to pull of `all`, at most this part of the post's way."""
+
+LOADS = """
+import ctypes, json, pathlib, re
+import tensorflow
+site = pathlib.Path(tensorflow.__file__).parents[1]
+opened, failed = 0, []
+for top in ("nvidia", "tensorflow"):
+    for path in sorted(site.joinpath(top).rglob("*.so*")):
+        if re.search(r"[.]so([.][0-9]+)*$", path.name) and not path.is_symlink():
+            try:
+                ctypes.CDLL(str(path))
+                opened += 1
+            except OSError as error:
+                failed.append(f"{path.name}: {error}")
+print(json.dumps({"tensorflow": tensorflow.__version__, "opened": opened, "failed": failed}))
+"""
+"""Run inside an image: imports TensorFlow, then opens every library of it and of NVIDIA's."""
+
+
+@dataclass
+class Measured:
+    """One image. Bytes in `values` end in _bytes, the rest are seconds; `pulled_as`: the variant of
+    the same base whose pull stands for this one's; `stopped`: why something is missing."""
+
+    mode: str
+    target: str
+    base: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+    smoke: str = ""
+    opened: int = 0
+    failed: list[str] = field(default_factory=list)
+    pulled_as: str = ""
+    load: str = ""
+    stopped: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.mode if self.mode == POST else f"{self.target} {self.mode}"
+
+    @property
+    def whole(self) -> bool:
+        """Everything was measured, and it works."""
+        return not self.stopped and not self.failed and "first_step" in self.values
+
+
+def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
+    """Measure, print, write results/prune.json; 1 where something could not be measured."""
+    root = find_root(Path(__file__).parent)
+    unknown = [name for name in targets if name not in catalogue.targets(root)]
+    if unknown:
+        print(f"prune: no such target: {', '.join(unknown)}", file=sys.stderr)
+        return 1
+    if (free := shutil.disk_usage(folder).free) < NEEDED:
+        print(f"prune: {free / 1e9:.0f} GB free in {folder}, {NEEDED / 1e9:.0f} GB are needed: "
+              "free some, or name another folder with --folder", file=sys.stderr)  # fmt: skip
+        return 1
+    done = {one.name: one for one in held() if one.whole} if resume else {}
+    with tempfile.TemporaryDirectory(prefix="bench-prune-", dir=folder) as scratch:
+        place = Path(scratch)
+        place.chmod(0o755)  # the images' own users read the records in it
+        spec = catalogue.load(root, targets[0])
+        root_of = lock.read(root, targets[0]).root
+        assert root_of, "GPU targets have a base of their own"
+        setting = Setting(targets[0], spec, compatibility.resolve(spec).tensorflow_requirement,
+                          root_of, copy(root, place / "project"), place, "")  # fmt: skip
+        with engine(setting) as docker:
+            for group in groups(setting.project, targets):
+                measure(setting, docker, group, done)
+    found = list(done.values())
+    bench.report("prune", rows(found), facts(found), measured=[asdict(one) for one in found])
+    print(f"\n{matrix(found)}")
+    return int(not all(one.whole for one in found))
+
+
+def held() -> list[Measured]:
+    """What an earlier run left."""
+    path = bench.RESULTS / "prune.json"
+    if not path.is_file():
+        return []
+    return [Measured(**one) for one in json.loads(path.read_text()).get("measured", ())]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Variants with the same base, in the order in which they are built; none: the post's way."""
+
+    base: str
+    variants: tuple[tuple[str, str], ...] = ()
+
+
+def groups(project: Path, targets: Sequence[str]) -> list[Group]:
+    """What to build: `off` first, whose layer of NVIDIA's libraries `tensorflow` has, too."""
+    bases: dict[str, list[tuple[str, str]]] = {}
+    for mode in MODES:
+        for target in targets:
+            write(project, mode, target)
+            base = pipeline.prepare(project, target).plan.base
+            assert base
+            bases.setdefault(base.hash, []).append((mode, target))
+    made = [Group(base, tuple(variants)) for base, variants in bases.items()]
+    return [made[0], Group(""), *made[1:]]
+
+
+def write(project: Path, mode: str, target: str) -> None:
+    """Set `prune:` of a target in the copy of the project, and render it."""
+    from builder import render
+
+    file = project / "images" / target / "image.yaml"
+    kept = [
+        line for line in file.read_text().splitlines() if not re.match("prune|size_budget", line)
+    ]
+    file.write_text("\n".join([*kept, "size_budget: 9 GB", f"prune: {mode}"]) + "\n")
+    render.write(project, [target])
+
+
+# --- one base -------------------------------------------------------------------------------------
+
+
+def measure(
+    setting: Setting, docker: private.Endpoint, group: Group, done: dict[str, Measured]
+) -> None:
+    """Build, push, pull and start the images of one base; all of it is removed again."""
+    names = [f"{target} {mode}" for mode, target in group.variants] or [POST]
+    if all(name in done for name in names):
+        return
+    if (free := shutil.disk_usage(setting.scratch).free) < RESERVE:
+        note(f"{names}: only {free / 1e9:.0f} GB free, left out")
+        return
+    before = cache(docker)
+    made: list[Measured] = []
+    with registry(setting.scratch / "registry") as server:
+        setting = replace(setting, host=server.host)
+        for mode, target in group.variants or ((POST, ""),):
+            one = Measured(mode, target, base=group.base, load=load())
+            done[one.name] = one
+            try:
+                image = build(setting, docker, one)
+                one.values["pull_bytes"] = pull_bytes(server.host, POST if not target else "ours",
+                                                      image.rpartition(":")[2])  # fmt: skip
+                if made:
+                    one.pulled_as = made[0].name
+                    for name in ("pull", "first_step", "disk_bytes", "apparent_bytes"):
+                        if name in made[0].values:
+                            one.values[name] = made[0].values[name]
+                    one.opened, one.failed = made[0].opened, made[0].failed
+                else:
+                    start(setting, one, image)
+                    made.append(one)
+            except (RuntimeError, OSError, ValueError, FactoryError) as error:
+                one.stopped = str(error)
+            note(f"{one.name}: {one.values} {one.stopped}")
+            found = list(done.values())
+            bench.keep("prune", rows(found), facts(found), measured=[asdict(o) for o in found])
+    shutil.rmtree(setting.scratch / "registry", ignore_errors=True)
+    off = any(mode == "off" for mode, _ in group.variants)  # `tensorflow` builds on its layers
+    remove(docker, () if off else cache(docker) - before)
+
+
+def build(setting: Setting, docker: private.Endpoint, one: Measured) -> str:
+    """Build and push one image; its reference. Ours is proven before it is pushed."""
+    if one.mode == POST:
+        image = f"{setting.host}/{POST}:latest"
+        made = one_layer(setting, image)
+        one.values["build"] = seconds(lambda: made(docker))
+        one.values["push"] = seconds(
+            lambda: command(docker.docker, "push", image, env=client(docker))
+        )
+        return image
+    write(setting.project, one.mode, one.target)
+    environment = bytecode(setting.scratch / "bytecode") | {
+        "PYTHONPATH": str(Path(bench.__file__).parents[1]),
+        "BUILDER_ENGINE": "private",
+        "BUILDER_REGISTRY": f"{setting.host}/ours",
+        private.ENVIRONMENT: str(setting.scratch / "engine"),
+    }
+    words = ("-m", "builder", "image", one.target, "--push", "--json")
+    (record,) = json.loads(command(sys.executable, *words, cwd=setting.project, env=environment))
+    checks = record["receipt"]["checks"]
+    one.smoke = ", ".join(f"{c['name']} {'passed' if c['passed'] else 'FAILED'}" for c in checks)
+    one.values |= {f"build: {name}": spent for name, spent in record["phases"].items()}
+    one.values["smoke"] = sum(check["seconds"] for check in checks)
+    return f"{setting.host}/ours:{one.target}"
+
+
+def start(setting: Setting, one: Measured, image: str) -> None:
+    """On an engine that has nothing: pull, first step; then open every library, and look at it."""
+    there = replace(setting, scratch=setting.scratch / "pulls")
+    there.scratch.mkdir(exist_ok=True)
+    there.scratch.chmod(0o755)
+    records = there.scratch / "records"
+    shutil.copytree(SMOKE_RECORDS, records, dirs_exist_ok=True)
+    with engine(there, with_root=False) as docker:
+        environment = client(docker)
+        one.values["pull"] = seconds(lambda: command(docker.docker, "pull", image, env=environment))
+        one.values["first_step"] = first_step(docker, image, records)
+        run = [str(docker.docker), "run", "--rm", "--network=none", "--user=0:0"]
+        for name, option in (("disk_bytes", ()), ("apparent_bytes", ("--apparent-size",))):
+            words = ("--entrypoint=du", image, "-sx", "--block-size=1", *option, "/")
+            one.values[name] = int(command(*run, *words, env=environment).split()[0])
+        words = ("--entrypoint=python3", image, "-c", LOADS)
+        answer = json.loads(command(*run, *words, env=environment).splitlines()[-1])
+        one.opened, one.failed = answer["opened"], answer["failed"]
+
+
+def cache(docker: private.Endpoint) -> set[str]:
+    """The engine's build cache, without the mounts that hold downloads: their ids."""
+    listed = command(docker.docker, "buildx", "du", "--format=json", env=client(docker))
+    records = (json.loads(line) for line in listed.splitlines() if line.startswith("{"))
+    return {record["ID"] for record in records if record["Type"] == "regular"}
+
+
+def remove(docker: private.Endpoint, made: Iterable[str]) -> None:
+    """Every image of the engine but the OS root, and the layers of this base in its cache."""
+    environment = client(docker)
+    listed = command(docker.docker, "images", "--format={{.Repository}}:{{.Tag}}", env=environment)
+    images = [name for name in listed.split() if "os-root" not in name and "<none>" not in name]
+    if images:
+        command(docker.docker, "image", "rm", "--force", *images, env=environment)
+    left = set(made)
+    for _ in range(8):  # a layer can go only after those that lie on it
+        for name in left:
+            words = ("buildx", "prune", "--force", "--all", f"--filter=id={name}")
+            command(docker.docker, *words, env=environment)
+        left &= cache(docker)
+        if not left:
+            return
+    note(f"{len(left)} layers stay in the build cache")
+
+
+def note(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+
+def rows(found: Sequence[Measured]) -> list[Row]:
+    """Bytes to pull, bytes unpacked and time to the first step of each, beside the post's."""
+    post = next((one for one in found if one.mode == POST), Measured(POST, ""))
+    made: list[Row] = []
+    for one in found:
+        if one.mode == POST:
+            continue
+        bar = BAR if one.mode == "all" else None
+        same = f"; measured with {one.pulled_as}, the same base" if one.pulled_as else ""
+        for what, value, how in (
+            ("to pull", "pull_bytes", "manifest in the registry"),
+            ("unpacked", "apparent_bytes", f"du --apparent-size / in a container{same}"),
+            ("pull and first step", "", f"docker pull from loopback, docker run{same}"),
+        ):
+            made.append(Row(f"{one.name}: {what}", amount(one, value), amount(post, value),
+                            "one pip layer", how, unit="MB" if value else "s",
+                            bar=bar if value == "pull_bytes" else None))  # fmt: skip
+    return made
+
+
+def amount(one: Measured, name: str) -> float | None:
+    """MB of a value, or with no name the seconds from an empty engine to the first step."""
+    if name:
+        value = one.values.get(name)
+        return None if value is None else value / 1e6
+    pull, step = one.values.get("pull"), one.values.get("first_step")
+    return None if pull is None or step is None else pull + step
+
+
+def facts(found: Sequence[Measured]) -> dict[str, Any]:
+    """What was seen of each, and the machine's load: a time from a busy machine is worth less."""
+    told: dict[str, Any] = {"load": load()}
+    for one in found:
+        failed = f", NOT OPENED: {one.failed}" if one.failed else ""
+        smoke = one.smoke or "no smoke run"
+        told[one.name] = (
+            f"stopped: {one.stopped.splitlines()[-1]}"
+            if one.stopped
+            else f"imports TensorFlow, {one.opened} libraries opened{failed}; {smoke}; {one.load}"
+        )
+    return told
+
+
+def matrix(found: Sequence[Measured]) -> str:
+    """Targets down, variants across, each with its part of the post's way: goes into the docs."""
+    by_name = {one.name: one for one in found}
+    post = by_name.get(POST, Measured(POST, ""))
+    lines = ["| to pull; first step | off | tensorflow | all | the post's way |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for target in dict.fromkeys(one.target for one in found if one.target):
+        cells = [
+            cell(by_name.get(f"{target} {mode}"), post) for mode in ("off", "tensorflow", "all")
+        ]
+        lines.append(f"| {target} | {' | '.join(cells)} | {cell(post, post)} |")
+    return "\n".join(lines)
+
+
+def cell(one: Measured | None, post: Measured) -> str:
+    if one is None or (size := amount(one, "pull_bytes")) is None:
+        return "not measured"
+    whole = amount(post, "pull_bytes")
+    part = f" ({size / whole:.2f})" if whole and one is not post else ""
+    spent = amount(one, "")
+    return f"{size:,.0f} MB{part}; " + (f"{spent:.0f} s" if spent else "not started")
