@@ -1,0 +1,178 @@
+"""What a `$` in a cloudbuild.yaml becomes."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from builder.cloudbuild import substitutions
+from builder.cloudbuild.substitutions import Unexpandable, assignments, expand, references, resolve
+from builder.errors import InputError
+
+VALUES = {"_NAME": "Hello-World", "_EMPTY": "", "BRANCH_NAME": "feature/Some-Thing", "_N": "3"}
+
+
+def plain(text: str) -> str:
+    return expand(text, VALUES.get, dynamic=False)
+
+
+def dynamic(text: str) -> str:
+    return expand(text, VALUES.get, dynamic=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("$_NAME", "Hello-World"),
+        ("${_NAME}s", "Hello-Worlds"),
+        ("$$_NAME", "$_NAME"),
+        ("$$$_NAME", "$Hello-World"),
+        ("$$$$", "$$"),
+        ("$(date) $1 $? $lower ${lower} $", "$(date) $1 $? $lower ${lower} $"),
+        ("$TAG_NAME", ""),  # built in, without a value
+        ("${_NAME:0:4}", "${_NAME:0:4}"),  # bash's expansions are off
+    ],
+)
+def test_without_expansions(text: str, becomes: str) -> None:
+    assert plain(text) == becomes
+
+
+def test_a_missing_name_is_an_error_unless_loose() -> None:
+    with pytest.raises(Unexpandable, match="no value for the substitution \\$_GONE"):
+        plain("x $_GONE")
+    assert expand("x $_GONE", VALUES.get, dynamic=False, strict=False) == "x "
+
+
+def test_a_name_that_is_not_built_in_is_an_error_even_when_loose() -> None:
+    with pytest.raises(Unexpandable, match="\\$HOME is not a built-in") as error:
+        expand("$HOME", VALUES.get, dynamic=False, strict=False)
+    assert "$$HOME" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("${BRANCH_NAME//\\//-}", "feature-Some-Thing"),
+        ("${BRANCH_NAME/#feature/f}", "f/Some-Thing"),
+        ("${_NAME/%World/Moon}", "Hello-Moon"),
+        ("${_NAME,,}", "hello-world"),
+        ("${_NAME^^}", "HELLO-WORLD"),
+        ("${_NAME:0:3}", "Hel"),
+        ("${_NAME: -5}", "World"),
+        ("${_NAME:0:-6}", "Hello"),
+        ("${BRANCH_NAME##*/}", "Some-Thing"),
+        ("${BRANCH_NAME%%/*}", "feature"),
+        ("${BRANCH_NAME#*-}", "Thing"),
+        ("${_NAME%-*}", "Hello"),
+        ("${#_NAME}", "11"),
+        ("${_GONE:-none}", "none"),
+        ("${_EMPTY:-none}", "none"),
+        ("${_EMPTY-none}", ""),
+        ("${_NAME:+set}", "set"),
+        ("${_GONE:-${_NAME,,}}", "hello-world"),
+        ("${_NAME:0:$_N}", "Hel"),
+        ("${_NAME//[lo]/_}", "He___-W_r_d"),
+    ],
+)
+def test_expansions(text: str, becomes: str) -> None:
+    assert dynamic(text) == becomes
+
+
+@pytest.mark.parametrize("text", ["${_NAME@Q}", "${_NAME:a}", "${_NAME!}", "${_GONE:?say it}"])
+def test_what_is_no_expansion_says_so(text: str) -> None:
+    with pytest.raises(Unexpandable):
+        dynamic(text)
+
+
+_VALUE = st.text("abAB/-.", max_size=8)
+_PIECES = st.sampled_from(["a", "b", "A", "-", ".", "?", "*", "[ab]", "[!a]", "\\/", "\\*"])
+_PATTERN = st.lists(_PIECES, max_size=4).map("".join)
+_SOMETHING = st.lists(_PIECES, min_size=1, max_size=4).map("".join)
+_OPERATION = st.one_of(
+    st.tuples(st.sampled_from(["#", "##", "%", "%%", "^", "^^", ",", ",,"]), _PATTERN).map("".join),
+    st.tuples(st.sampled_from(["/", "//", "/#", "/%"]), _SOMETHING, st.text("xy-", max_size=2)).map(
+        lambda parts: f"{parts[0]}{parts[1]}/{parts[2]}"
+    ),
+    st.tuples(st.integers(-9, 9), st.integers(-3, 9)).map(lambda two: f": {two[0]}:{two[1]}"),
+    st.text("xy-", max_size=3).map(lambda word: f":-{word}"),
+)
+
+
+def bash(value: str, operation: str) -> str | None:
+    done = subprocess.run(
+        ["bash", "-c", f'shopt -u patsub_replacement 2>/dev/null; printf %s "${{_V{operation}}}"'],
+        env={"_V": value, "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
+@settings(max_examples=150, deadline=None)
+@given(_VALUE, _OPERATION)
+@example("a/b/c", "//\\//-")
+@example("", "/#/x")
+@example("ab", "/%/x")
+def test_expansions_are_those_of_bash(value: str, operation: str) -> None:
+    said = bash(value, operation)
+    try:
+        ours: str | None = expand(f"${{_V{operation}}}", {"_V": value}.get, dynamic=True)
+    except Unexpandable:
+        ours = None
+    assume(said is not None or ours is not None)
+    assert ours == said
+
+
+def test_values_name_each_other() -> None:
+    given = {"_A": "${_B}-${BRANCH_NAME//\\//-}", "_B": "b", "BRANCH_NAME": "x/y"}
+    assert resolve(given, dynamic=True, strict=True).known["_A"] == "b-x-y"
+    assert resolve(given, dynamic=False, strict=True).known["_A"] == given["_A"]
+
+
+def test_values_in_a_circle() -> None:
+    with pytest.raises(Unexpandable, match="_A -> _B -> _A"):
+        resolve({"_A": "$_B", "_B": "$_A"}, dynamic=True, strict=True)
+
+
+def test_names_that_a_text_uses() -> None:
+    assert references("${_A:-$_B} $_C $$_D ${PROJECT_ID}", dynamic=True) == (
+        "_A",
+        "_B",
+        "_C",
+        "PROJECT_ID",
+    )
+    assert references("${_A:-x}", dynamic=False) == ()
+
+
+def test_assignments_as_gcloud_reads_them() -> None:
+    assert assignments(("_A=1,_B=x=y", "_C=")) == {"_A": "1", "_B": "x=y", "_C": ""}
+    assert assignments(("^;^_A=1,2;_B=3",)) == {"_A": "1,2", "_B": "3"}
+
+
+@pytest.mark.parametrize("text", ["_a=1", "HOME=1", "PROJECT_ID=x", "_A"])
+def test_bad_assignments(text: str) -> None:
+    with pytest.raises(InputError, match="--substitutions"):
+        assignments((text,))
+
+
+def test_values_of_a_repository(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", tmp_path, *words],
+            check=True,
+            capture_output=True,
+        )
+
+    assert substitutions.from_git(tmp_path) == {}
+    git("init", "--initial-branch=feature/x")
+    git("commit", "--allow-empty", "-m", "one")
+    git("tag", "v1")
+    git("remote", "add", "origin", "git@example.com:team/project.git")
+    values = substitutions.from_git(tmp_path)
+    assert values["SHORT_SHA"] == values["COMMIT_SHA"][:7]
+    assert values["BRANCH_NAME"] == "feature/x"
+    assert values["TAG_NAME"] == "v1"
+    assert values["REPO_NAME"] == "project"
+    assert values["REPO_FULL_NAME"] == "team/project"
