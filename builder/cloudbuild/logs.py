@@ -1,0 +1,300 @@
+"""The log of a build, followed while it grows: every line once, whatever the connection does.
+
+The log lies in Cloud Storage and is read in ranges from where the last answer ended; else Cloud
+Logging is asked for it; else the status alone is told. What may be read is one thing and how the
+build went is another: a log that can't be read changes nothing about a build.
+
+The follower is a pure state machine. `Follower.ask` says what to read next, `told` takes the answer
+and gives the lines that are complete; the loop that sleeps and talks to the network is elsewhere
+(submission.py). What the answers of Cloud Storage mean (google-cloud-sdk, api_lib/cloudbuild/
+logs.py): 404 not yet written, 416 nothing new, 200 and 206 data, 429 and 5xx try again. A log is
+complete before its build is marked as done.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from builder.cloudbuild.clients import Clients, passing
+
+Source = Literal["storage", "logging", "status"]
+
+ATTEMPTS = 8
+"""How often in a row a finished build's log is asked for before the next source is taken."""
+
+QUIET = 3
+"""Cloud Logging shows entries late: so many answers with nothing new, and the log is over."""
+
+OVERLAP = timedelta(seconds=60)
+"""Entries can show up behind later ones; the last minute is asked for again, and told once."""
+
+
+@dataclass(frozen=True)
+class ReadStorage:
+    """Read the object from this byte on."""
+
+    offset: int
+
+
+@dataclass(frozen=True)
+class ReadLogging:
+    """Read the entries from this time on; None from the first."""
+
+    since: datetime | None
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What Cloud Storage answered. status: HTTP's, 0 for a connection that broke before one.
+
+    start: the offset of the first byte of `body`, which may be cut off anywhere.
+    """
+
+    status: int
+    body: bytes = b""
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of Cloud Logging: an id that is unique within a log, and one line."""
+
+    id: str
+    time: datetime
+    text: str
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What Cloud Logging answered. status: HTTP's, 0 for none."""
+
+    status: int
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Follower:
+    """How far a log was read, and from where.
+
+    lines: given out so far. failures: in a row. ended: the build is done, so what is written now is
+    all there will be. note: why a source was given up.
+    """
+
+    source: Source
+    offset: int = 0
+    rest: bytes = b""
+    lines: int = 0
+    failures: int = 0
+    ended: bool = False
+    done: bool = False
+    idle: bool = False
+    note: str = ""
+    seen: frozenset[str] = frozenset()
+    newest: datetime | None = None
+    skip: int = 0
+    quiet: int = 0
+
+    @property
+    def ask(self) -> ReadStorage | ReadLogging | None:
+        """What to read next; None where nothing is left to read."""
+        if self.done or self.source == "status":
+            return None
+        if self.source == "storage":
+            return ReadStorage(self.offset)
+        if self.ended or self.newest is None:  # at the end, what came later than OVERLAP, too
+            return ReadLogging(None)
+        return ReadLogging(self.newest - OVERLAP)
+
+    def end(self) -> Follower:
+        """The build is done: called before the read that may be the last."""
+        return replace(self, ended=True, done=self.done or self.source == "status")
+
+    def told(self, answer: Bytes | Entries) -> tuple[Follower, tuple[str, ...]]:
+        """The state after an answer, and the lines that it completed.
+
+        `idle` in the state: nothing new lies there now, so wait before the next question.
+        """
+        if isinstance(answer, Bytes):
+            return self._bytes(answer)
+        return self._entries(answer)
+
+    # Cloud Storage --------------------------------------------------------------------------------
+
+    def _bytes(self, answer: Bytes) -> tuple[Follower, tuple[str, ...]]:
+        if answer.status in (200, 206):
+            return self._data(answer)
+        if answer.status == 416:
+            return self._nothing()
+        if answer.status == 404:
+            if self.ended:  # it never will be
+                return self._give_up("the build wrote no log to its bucket")
+            return replace(self, idle=True, failures=0), ()
+        if answer.status in (400, 401, 403):
+            return self._give_up(f"the log's bucket may not be read (HTTP {answer.status})")
+        return self._stumbled(f"HTTP {answer.status}" if answer.status else "no connection")
+
+    def _data(self, answer: Bytes) -> tuple[Follower, tuple[str, ...]]:
+        known = self.offset - answer.start
+        fresh = answer.body[known:] if known >= 0 else b""  # a gap: as if it had not come
+        if not fresh:
+            return self._stumbled("an answer with nothing in it")
+        *whole, rest = (self.rest + fresh).split(b"\n")
+        lines = tuple(line.decode(errors="replace").rstrip("\r") for line in whole)
+        return replace(
+            self,
+            offset=self.offset + len(fresh),
+            rest=rest,
+            lines=self.lines + len(lines),
+            failures=0,
+            idle=False,
+        ), lines
+
+    def _nothing(self) -> tuple[Follower, tuple[str, ...]]:
+        if not self.ended:
+            return replace(self, idle=True, failures=0), ()
+        last = (self.rest.decode(errors="replace"),) if self.rest else ()
+        new = replace(self, done=True, rest=b"", lines=self.lines + len(last), idle=False)
+        return new, last
+
+    # Cloud Logging --------------------------------------------------------------------------------
+
+    def _entries(self, answer: Entries) -> tuple[Follower, tuple[str, ...]]:
+        if answer.status in (400, 401, 403, 404):
+            return self._give_up(f"Cloud Logging may not be read (HTTP {answer.status})")
+        if answer.status != 200:
+            return self._stumbled(f"HTTP {answer.status}" if answer.status else "no connection")
+        new: dict[str, Entry] = {}
+        for entry in answer.entries:
+            if entry.id not in self.seen:
+                new.setdefault(entry.id, entry)
+        if not new:
+            quiet = self.quiet + self.ended
+            over = self.ended and quiet >= QUIET
+            return replace(self, idle=not over, done=over, quiet=quiet, failures=0), ()
+        entries = sorted(new.values(), key=lambda one: one.time)
+        skipped = min(self.skip, len(entries))
+        lines = tuple(entry.text for entry in entries[skipped:])
+        return replace(
+            self,
+            seen=self.seen | new.keys(),
+            newest=max([entries[-1].time, *([self.newest] if self.newest else [])]),
+            skip=self.skip - skipped,
+            lines=self.lines + len(lines),
+            failures=0,
+            quiet=0,
+            idle=True,
+        ), lines
+
+    # Both -----------------------------------------------------------------------------------------
+
+    def _stumbled(self, why: str) -> tuple[Follower, tuple[str, ...]]:
+        failures = self.failures + 1
+        if self.ended and failures >= ATTEMPTS:
+            return self._give_up(f"the log could not be read {failures} times in a row ({why})")
+        return replace(self, failures=failures, idle=True), ()
+
+    def _give_up(self, why: str) -> tuple[Follower, tuple[str, ...]]:
+        """Take the next source; lines that the last one gave are not told again."""
+        if self.source == "storage":
+            new = Follower("logging", lines=self.lines, ended=self.ended, note=why, skip=self.lines)
+            return new, ()
+        note = f"{self.note}; {why}" if self.note else why
+        return Follower(
+            "status", lines=self.lines, ended=self.ended, done=self.ended, note=note
+        ), ()
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before the next question: one, and longer while it stumbles."""
+        return min(30.0, 2.0 ** min(self.failures, 5)) if self.failures else 1.0
+
+
+# --- where a build's log lies ---------------------------------------------------------------------
+
+
+def begin(build: Any) -> Follower:
+    """A follower for a build (the product's message), at the source that its options name."""
+    from google.cloud.devtools.cloudbuild_v1.types import BuildOptions
+
+    mode = BuildOptions.LoggingMode
+    logging = build.options.logging
+    if logging == mode.NONE:
+        return Follower("status", note="the build keeps no log (logging: NONE)")
+    if logging in (mode.CLOUD_LOGGING_ONLY, mode.STACKDRIVER_ONLY) or not build.logs_bucket:
+        return Follower("logging")
+    return Follower("storage")
+
+
+def address(build: Any) -> tuple[str, str]:
+    """Bucket and object of a build's log."""
+    bucket, _, folder = build.logs_bucket.removeprefix("gs://").partition("/")
+    name = f"log-{build.id}.txt"
+    return bucket, f"{folder.rstrip('/')}/{name}" if folder else name
+
+
+def read(clients: Clients, build: Any, ask: ReadStorage | ReadLogging) -> Bytes | Entries:
+    """Ask once; what goes wrong is part of the answer, never raised."""
+    if isinstance(ask, ReadStorage):
+        return _read_storage(clients, build, ask.offset)
+    return _read_logging(clients, build, ask.since)
+
+
+def _read_storage(clients: Clients, build: Any, offset: int) -> Bytes:
+    from urllib.parse import quote
+
+    bucket, name = address(build)
+    url = f"{clients.storage_endpoint}/{bucket}/{quote(name)}"
+    headers = {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"}
+    body = bytearray()
+    status = start = 0
+    try:
+        with clients.session.get(url, headers=headers, stream=True, timeout=60) as response:
+            status = response.status_code
+            found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+            start = int(found[1]) if found else (offset if status == 206 else 0)
+            # as it comes, so that what came before a cut is not lost
+            while status in (200, 206) and (chunk := response.raw.read1(1 << 16)):
+                body += chunk
+    except Exception as error:
+        if not _transient(error):
+            return Bytes(403)
+    return Bytes(status, bytes(body), start) if body or status not in (200, 206) else Bytes(0)
+
+
+def _read_logging(clients: Clients, build: Any, since: datetime | None) -> Entries:
+    from google.api_core.exceptions import GoogleAPICallError
+
+    wanted = [
+        f'logName="projects/{clients.project}/logs/cloudbuild"',
+        'resource.type="build"',
+        f'resource.labels.build_id="{build.id}"',
+    ]
+    if since:
+        wanted.append(f'timestamp>="{since.isoformat()}"')
+    try:
+        listed = clients.logging.list_entries(
+            resource_names=[f"projects/{clients.project}"],
+            filter_=" AND ".join(wanted),
+            order_by="timestamp asc",
+            page_size=1000,
+        )
+        return Entries(200, tuple(_entry(one) for one in listed))
+    except GoogleAPICallError as error:
+        return Entries(int(error.code or 0))
+    except Exception as error:
+        return Entries(0 if _transient(error) else 403)
+
+
+def _entry(one: Any) -> Entry:
+    payload = one.payload
+    text = payload if isinstance(payload, str) else str((payload or {}).get("message", payload))
+    return Entry(str(one.insert_id), one.timestamp or datetime.now(UTC), text.rstrip("\n"))
+
+
+def _transient(error: Exception) -> bool:
+    import urllib3
+
+    return isinstance(error, (*passing(), OSError, urllib3.exceptions.HTTPError))

@@ -1,0 +1,253 @@
+"""A build's source, staged as gcloud stages it: what belongs to it, one archive, one new object.
+
+.gcloudignore is gitignore's syntax with one rule more, `#!include:FILE` (same folder, one level).
+Without it, a folder that has .git or .gitignore leaves out both and what .gitignore names; any
+other is taken whole. A folder that is left out stays out, whatever is said of its contents; links
+are followed (google-cloud-sdk, command_lib/util/gcloudignore.py).
+
+Where gcloud writes the rules that it made up into the project, nothing is written here; and the
+archive is a function of its contents only: the same tree is the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import tarfile
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from builder.cloudbuild.clients import explained
+from builder.errors import InputError, OutsideError
+
+if TYPE_CHECKING:
+    import pathspec
+
+IGNORE_FILE = ".gcloudignore"
+INCLUDE = "!include:"
+GIT_FILES = (".git", ".gitignore")
+DEFAULT_LINES = (IGNORE_FILE, *GIT_FILES)
+"""What gcloud leaves out where there is git and no .gcloudignore."""
+
+LARGEST = 5 * 1024**4
+"""Bytes: no object of Cloud Storage is larger."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An archive in a bucket. generation: of the object, so that nobody's later one is taken."""
+
+    bucket: str
+    name: str
+    generation: int
+    size: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"gs://{self.bucket}/{self.name}#{self.generation}"
+
+
+# --- what belongs to it ---------------------------------------------------------------------------
+
+
+def rules(folder: Path) -> tuple[str, ...]:
+    """The lines that say what is left out of `folder`, includes resolved.
+
+    Raises InputError for an include that is not a readable file of the same folder.
+    """
+    file = folder / IGNORE_FILE
+    if file.is_file():
+        return tuple(_lines(file, includes=True))
+    if not any((folder / name).exists() for name in GIT_FILES):
+        return ()
+    git = folder / ".gitignore"
+    return (*DEFAULT_LINES, *(_lines(git, includes=False) if git.is_file() else ()))
+
+
+def _lines(file: Path, includes: bool) -> Iterator[str]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise InputError(f"{file.name}: cannot be read: {reason}", f"mend {file.name}") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("#"):
+            yield line
+        elif includes and line[1:].lstrip().startswith(INCLUDE):
+            name = line[1:].lstrip().removeprefix(INCLUDE).strip()
+            where = f"{file.name}:{number}: #{INCLUDE}{name}"
+            if "/" in name or not name:
+                raise InputError(
+                    f"{where}: only a file of the same folder can be included",
+                    "name a file beside it, for example #!include:.gitignore",
+                )
+            if not (file.parent / name).is_file():
+                raise InputError(f"{where}: there is no such file", "correct it, or drop the line")
+            yield from _lines(file.parent / name, includes=False)
+
+
+def files(folder: Path) -> tuple[str, ...]:
+    """The paths of the source, relative to `folder`, sorted.
+
+    Raises InputError for rules that are none, and for a link that leads to its own folder.
+    """
+    import pathspec
+
+    try:
+        spec = pathspec.GitIgnoreSpec.from_lines(rules(folder))
+    except ValueError as error:
+        raise InputError(f"{IGNORE_FILE}: {error}", "correct the pattern") from None
+    return tuple(sorted(_walk(folder, "", spec, (os.path.realpath(folder),))))
+
+
+def _walk(
+    folder: Path, inside: str, spec: pathspec.GitIgnoreSpec, above: tuple[str, ...]
+) -> Iterator[str]:
+    with os.scandir(folder / inside) as entries:
+        for entry in entries:
+            path = f"{inside}{entry.name}"
+            if not entry.is_dir():
+                if not spec.match_file(path):
+                    yield path
+            elif not spec.match_file(f"{path}/"):
+                real = os.path.realpath(folder / path)
+                if real in above:
+                    raise InputError(
+                        f"{path}: this link leads back to a folder that it lies in",
+                        f"remove the link, or add {path} to {IGNORE_FILE}",
+                    )
+                yield from _walk(folder, f"{path}/", spec, (*above, real))
+
+
+# --- one archive ----------------------------------------------------------------------------------
+
+
+def archive(folder: Path, to: BinaryIO) -> int:
+    """Write the source as tar.gz; the number of its files. Same contents, same bytes.
+
+    Raises InputError for a file that cannot be read, and where there is none.
+    """
+    names = files(folder)
+    if not names:
+        raise InputError(
+            f"{folder}: nothing is left of the source", f"look at {IGNORE_FILE} and .gitignore"
+        )
+    with (
+        gzip.GzipFile(fileobj=to, mode="wb", filename="", mtime=0, compresslevel=6) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in names:
+            path = folder / name
+            try:
+                with path.open("rb") as file:
+                    member = tarfile.TarInfo(name)  # root, no date: nothing of this machine
+                    member.size = os.fstat(file.fileno()).st_size
+                    member.mode = 0o755 if os.fstat(file.fileno()).st_mode & 0o100 else 0o644
+                    tar.addfile(member, file)
+            except OSError as error:
+                raise InputError(
+                    f"{name}: cannot be read: {error.strerror or error}",
+                    f"mend it, or add {name} to {IGNORE_FILE}",
+                ) from None
+    return len(names)
+
+
+# --- one new object -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def staged(
+    storage: Any, bucket: str, folder: Path, keep: bool = False, location: str = ""
+) -> Iterator[Staging]:
+    """The source in a bucket for as long as this lasts; deleted after it unless kept.
+
+    storage: a google.cloud.storage.Client. Raises InputError, OutsideError.
+    """
+    with tempfile.TemporaryFile() as file:
+        archive(folder, file)
+        staging = Staging(storage, upload(storage, bucket, file, location), keep)
+    try:
+        yield staging
+    finally:
+        if not staging.keep:
+            delete(storage, staging.object)
+
+
+@dataclass
+class Staging:
+    """A staged source; `keep` may be decided while the build runs."""
+
+    storage: Any
+    object: Staged
+    keep: bool = False
+
+
+def upload(storage: Any, bucket: str, file: BinaryIO, location: str = "") -> Staged:
+    """Put an archive under a name of its own, never over another object.
+
+    The bucket is made where it is missing, as gcloud does; one of another project is refused, for
+    the name of a default bucket can be taken by anybody. Raises OutsideError.
+    """
+    from google.api_core.exceptions import GoogleAPIError, PreconditionFailed
+    from google.auth.exceptions import GoogleAuthError
+
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    name = f"source/{time.time():.6f}-{uuid.uuid4().hex}.tgz"
+    try:
+        blob = _bucket(storage, bucket, location).blob(name)
+        blob.metadata = {"sha256": sha256}
+        # An upload that was cut off and sent again meets its own first attempt: 412 means done.
+        try:
+            blob.upload_from_file(
+                file, rewind=True, size=size, content_type="application/x-tar",
+                if_generation_match=0,
+            )  # fmt: skip
+        except PreconditionFailed:
+            blob.reload()
+            if (blob.metadata or {}).get("sha256") != sha256:
+                raise
+    except (GoogleAPIError, GoogleAuthError, OSError) as error:
+        raise explained(error, f"gs://{bucket}") from error
+    return Staged(bucket, name, int(blob.generation), size, sha256)
+
+
+def _bucket(storage: Any, name: str, location: str) -> Any:
+    from google.api_core.exceptions import Conflict, Forbidden, NotFound
+
+    try:
+        bucket = storage.get_bucket(name)
+    except Forbidden:
+        return storage.bucket(name)  # may write, may not look: enough
+    except NotFound:
+        region = None if location in ("", "global") else location
+        try:
+            return storage.create_bucket(name, location=region)
+        except Conflict:
+            return storage.bucket(name)
+    number = bucket.project_number
+    if name == f"{storage.project.replace(':', '_')}_cloudbuild" and number:
+        mine = {one.name for one in storage.list_buckets(prefix=name)}
+        if name not in mine:
+            raise OutsideError(
+                f"gs://{name} belongs to another project (number {number})",
+                "name a bucket of your own: cloud.staging_bucket in builder.toml",
+            )
+    return bucket
+
+
+def delete(storage: Any, staged: Staged) -> None:
+    """Remove a staged source; it counts as removed where it is gone already."""
+    from google.api_core.exceptions import GoogleAPIError
+
+    with contextlib.suppress(GoogleAPIError, OSError):
+        blob = storage.bucket(staged.bucket).blob(staged.name, generation=staged.generation)
+        blob.delete(if_generation_match=staged.generation)
