@@ -12,8 +12,14 @@ from typing import NoReturn
 PRECISIONS = ("auto", "float32", "mixed_float16", "mixed_bfloat16")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "lamb", "lion")
 SCHEDULES = ("constant", "cosine", "step")
+STRATEGIES = ("auto", "one", "mirrored", "multiworker", "tpu", "ps")
+EXPORTS = ("final", "best", "latest")
 METRICS = ("accuracy", "loss")
 """What an evaluation measures."""
+
+
+UNKNOWN = 2**62
+"""Steps of a run of so many epochs, until its records are counted."""
 
 
 class UsageError(Exception):
@@ -47,6 +53,40 @@ class Config:
     seed: int
     precision: str
     deterministic: bool
+
+    # Distribution (trainer/distribution.py)
+    strategy: str
+    """auto: by TF_CONFIG, CLUSTER_SPEC and the devices."""
+    replica_batch_size: int
+    """Examples a step on each replica, in place of batch_size; 0: batch_size counts."""
+    peer_timeout: float
+    """Seconds that a rank waits for another, when it starts and in a step."""
+    grace: float
+    """Seconds after SIGTERM at which the process leaves, saved or not."""
+    # Train and evaluate (trainer/loop.py, trainer/evaluator.py, trainer/judge.py)
+    epochs: float
+    """In place of steps; 0: steps count."""
+    checkpoint_seconds: float
+    """Seconds between two checkpoints, besides checkpoint_every; 0: steps alone."""
+    keep_best: bool
+    evaluation: str
+    """inline, dedicated (a task of type evaluator), or auto: by the cluster."""
+    evaluate_batches: int
+    """Batches of an evaluation; 0: all records."""
+    evaluate_delay: float
+    """Seconds before the dedicated evaluator's first evaluation."""
+    evaluate_interval: float
+    """Least seconds between the beginnings of two evaluations."""
+    early_stopping: int
+    """Evaluations without a better --metric after which the run ends; 0: never."""
+    early_stopping_delta: float
+    """By how much better is better."""
+    nan_retries: int
+    """Times that a run goes back to its last checkpoint after a loss that is not finite."""
+    nan_factor: float
+    """Of the learning rate, at each of them."""
+    export: tuple[str, ...]
+    """SavedModels: final in model_dir; best and latest in JOB_DIR/export, after evaluations."""
 
     # Model (trainer/model.py)
     model: str
@@ -124,7 +164,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     add("--model-dir", help="SavedModel (default: AIP_MODEL_DIR or JOB_DIR/model)")
     add("--checkpoint-dir", help="default: AIP_CHECKPOINT_DIR or JOB_DIR/checkpoints")
     add("--log-dir", help="TensorBoard (default: AIP_TENSORBOARD_LOG_DIR or JOB_DIR/logs)")
-    add("--steps", type=int, default=1000, help="optimizer steps of the whole run")
+    add("--steps", type=int, help="optimizer steps of the whole run (default: 1000)")
+    add("--epochs", type=float, default=0.0, help="in place of --steps")
     add("--batch-size", "--batch", type=int, default=32, help="examples a step, all replicas")
     add("--learning-rate", type=float, default=0.002)
     add("--image-size", type=int, default=32, help="pixels a side")
@@ -135,6 +176,23 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     add("--seed", type=int, default=0)
     add("--precision", choices=PRECISIONS, default="auto", help="auto: by the device")
     add("--deterministic", action="store_true", help="same bits each time, for some speed")
+    # Distribution
+    add("--strategy", choices=STRATEGIES, default="auto", help="auto: by environment and devices")
+    add("--replica-batch-size", type=_whole, default=0, help="in place of --batch-size")
+    add("--peer-timeout", type=float, default=600.0, help="seconds to wait for another rank")
+    add("--grace", type=float, default=25.0, help="seconds from SIGTERM to leaving, at the latest")
+    # Train and evaluate
+    add("--checkpoint-seconds", type=float, default=0.0, help="besides --checkpoint-every")
+    add("--keep-best", type=_switch, nargs="?", const=True, default=True, help="by --metric")
+    add("--evaluation", choices=("auto", "inline", "dedicated"), default="auto")
+    add("--evaluate-batches", type=_whole, default=0, help="0: all validation records")
+    add("--evaluate-delay", type=float, default=0.0, help="seconds; dedicated evaluator")
+    add("--evaluate-interval", type=float, default=0.0, help="least seconds between evaluations")
+    add("--early-stopping", type=_whole, default=0, help="evaluations without a better --metric")
+    add("--early-stopping-delta", type=float, default=0.0, help="by how much better is better")
+    add("--nan-retries", type=_whole, default=2, help="back to the last checkpoint, smaller rate")
+    add("--nan-factor", type=float, default=0.5, help="of the learning rate, at each of them")
+    add("--export", type=_exports, default="final", help="some of final,best,latest; or none")
     # Model
     add("--model", default="small_cnn", help="small_cnn, or a name of keras.applications")
     add(
@@ -212,6 +270,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         folder = given[key] or environment.get(variable) or f"{job_dir}/{name}"
         given[key] = folder.rstrip("/")
 
+    if given["epochs"] and given["steps"] is not None:
+        raise UsageError("--steps and --epochs: give one of them")
+    if given["steps"] is None:
+        given["steps"] = UNKNOWN if given["epochs"] else 1000
     for key, least in (
         ("steps", 1),
         ("batch_size", 1),
@@ -226,6 +288,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
             option = key.replace("_", "-")
             raise UsageError(f"--{option} {given[key]}: must be {least} or more")
     for key, low, high in (
+        ("epochs", 0.0, math.inf),
+        ("peer_timeout", 1.0, math.inf),
+        ("grace", 0.5, math.inf),
+        ("checkpoint_seconds", 0.0, math.inf),
+        ("evaluate_delay", 0.0, math.inf),
+        ("evaluate_interval", 0.0, math.inf),
+        ("early_stopping_delta", 0.0, math.inf),
+        ("nan_factor", 0.001, 1.0),
         ("dropout", 0.0, 0.99),
         ("label_smoothing", 0.0, 0.99),
         ("l2", 0.0, 1.0),
@@ -278,6 +348,13 @@ def _switch(text: str) -> bool:
         return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except KeyError:
         raise argparse.ArgumentTypeError(f"{text!r} is not one of true, false") from None
+
+
+def _exports(text: str) -> tuple[str, ...]:
+    names = () if text == "none" else tuple(text.split(","))
+    if unknown := [name for name in names if name not in EXPORTS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(EXPORTS)}, none")
+    return names
 
 
 def _layers(text: str) -> int:
