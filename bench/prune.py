@@ -20,7 +20,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,25 +43,33 @@ POST = "post"
 NEEDED = 25e9
 """Free disk to start with; RESERVE: what has to be free before each further image. Bytes."""
 RESERVE = 18e9
+SHARED = ("pull", "first_step", "import", "apparent_bytes")
+"""What one image of a base stands for all of them in."""
 BAR = 0.30
 """Bytes to pull of `all`, at most this part of the post's way."""
 
 LOADS = """
-import ctypes, json, pathlib, re
-import tensorflow
-site = pathlib.Path(tensorflow.__file__).parents[1]
+import ctypes, importlib.util, json, os, pathlib, re
+site = pathlib.Path(importlib.util.find_spec("tensorflow").origin).parents[1]
 opened, failed = 0, []
 for top in ("nvidia", "tensorflow"):
     for path in sorted(site.joinpath(top).rglob("*.so*")):
         if re.search(r"[.]so([.][0-9]+)*$", path.name) and not path.is_symlink():
-            try:
-                ctypes.CDLL(str(path))
-                opened += 1
-            except OSError as error:
-                failed.append(f"{path.name}: {error}")
-print(json.dumps({"tensorflow": tensorflow.__version__, "opened": opened, "failed": failed}))
+            child = os.fork()
+            if not child:
+                try:
+                    ctypes.CDLL(str(path))
+                    os._exit(0)
+                except OSError as error:
+                    print(error, flush=True)
+                    os._exit(1)
+            if os.waitpid(child, 0)[1]:
+                failed.append(path.name)
+            opened += 1
+print(json.dumps({"opened": opened - len(failed), "failed": failed}))
 """
-"""Run inside an image: imports TensorFlow, then opens every library of it and of NVIDIA's."""
+"""Run inside an image: opens each library of NVIDIA's and TensorFlow's in a process of its own (two
+that register the same operations end a process)."""
 
 
 @dataclass
@@ -85,8 +94,8 @@ class Measured:
 
     @property
     def whole(self) -> bool:
-        """Everything was measured, and it works."""
-        return not self.stopped and not self.failed and "first_step" in self.values
+        """Everything was measured."""
+        return not self.stopped and "first_step" in self.values
 
 
 def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
@@ -102,20 +111,29 @@ def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
         return 1
     done = {one.name: one for one in held() if one.whole} if resume else {}
     with tempfile.TemporaryDirectory(prefix="bench-prune-", dir=folder) as scratch:
-        place = Path(scratch)
-        place.chmod(0o755)  # the images' own users read the records in it
+        here = Path(scratch)
+        here.chmod(0o755)  # the images' own users read the records in it
         spec = catalogue.load(root, targets[0])
         root_of = lock.read(root, targets[0]).root
         assert root_of, "GPU targets have a base of their own"
         setting = Setting(targets[0], spec, compatibility.resolve(spec).tensorflow_requirement,
-                          root_of, copy(root, place / "project"), place, "")  # fmt: skip
+                          root_of, copy(root, here / "project"), here, "")  # fmt: skip
         with engine(setting) as docker:
             for group in groups(setting.project, targets):
                 measure(setting, docker, group, done)
     found = list(done.values())
     bench.report("prune", rows(found), facts(found), measured=[asdict(one) for one in found])
     print(f"\n{matrix(found)}")
-    return int(not all(one.whole for one in found))
+    for name, libraries in lost(found).items():
+        print(f"{name}: cannot be opened, while `off` can: {', '.join(libraries)}")
+    return int(not all(one.whole for one in found) or bool(lost(found)))
+
+
+def lost(found: Sequence[Measured]) -> dict[str, list[str]]:
+    """Libraries that dlopen refuses in a pruned image and opens in the same one with `off`."""
+    off = {one.target: set(one.failed) for one in found if one.mode == "off"}
+    worse = {one.name: sorted(set(one.failed) - off.get(one.target, set())) for one in found}
+    return {name: libraries for name, libraries in worse.items() if libraries and name != POST}
 
 
 def held() -> list[Measured]:
@@ -135,7 +153,8 @@ class Group:
 
 
 def groups(project: Path, targets: Sequence[str]) -> list[Group]:
-    """What to build: `off` first, whose layer of NVIDIA's libraries `tensorflow` has, too."""
+    """What to build: `off` first, whose layer of NVIDIA's libraries `tensorflow` has, too; the
+    post's way last, when nothing else takes disk."""
     bases: dict[str, list[tuple[str, str]]] = {}
     for mode in MODES:
         for target in targets:
@@ -144,7 +163,7 @@ def groups(project: Path, targets: Sequence[str]) -> list[Group]:
             assert base
             bases.setdefault(base.hash, []).append((mode, target))
     made = [Group(base, tuple(variants)) for base, variants in bases.items()]
-    return [made[0], Group(""), *made[1:]]
+    return [*made, Group("")]
 
 
 def write(project: Path, mode: str, target: str) -> None:
@@ -165,47 +184,58 @@ def write(project: Path, mode: str, target: str) -> None:
 def measure(
     setting: Setting, docker: private.Endpoint, group: Group, done: dict[str, Measured]
 ) -> None:
-    """Build, push, pull and start the images of one base; all of it is removed again."""
-    names = [f"{target} {mode}" for mode, target in group.variants] or [POST]
-    if all(name in done for name in names):
+    """Build and push the images of one base, remove them here, pull and start them elsewhere."""
+    variants = group.variants or ((POST, ""),)
+    made = [Measured(mode, target, base=group.base) for mode, target in variants]
+    if all(one.name in done for one in made):
         return
-    if (free := shutil.disk_usage(setting.scratch).free) < RESERVE:
-        note(f"{names}: only {free / 1e9:.0f} GB free, left out")
+    free = shutil.disk_usage(setting.scratch).free
+    if free < RESERVE:
+        note(f"{made[0].name} and its like: only {free / 1e9:.0f} GB free, left out")
         return
-    before = cache(docker)
-    made: list[Measured] = []
+    done |= {one.name: one for one in made}
+    before = set() if made[0].mode == POST else cache(docker)
     with registry(setting.scratch / "registry") as server:
         setting = replace(setting, host=server.host)
-        for mode, target in group.variants or ((POST, ""),):
-            one = Measured(mode, target, base=group.base, load=load())
-            done[one.name] = one
-            try:
+        for one in made:
+            with kept(one, done):
                 image = build(setting, docker, one)
-                one.values["pull_bytes"] = pull_bytes(server.host, POST if not target else "ours",
-                                                      image.rpartition(":")[2])  # fmt: skip
-                if made:
-                    one.pulled_as = made[0].name
-                    for name in ("pull", "first_step", "disk_bytes", "apparent_bytes"):
-                        if name in made[0].values:
-                            one.values[name] = made[0].values[name]
-                    one.opened, one.failed = made[0].opened, made[0].failed
-                else:
-                    start(setting, one, image)
-                    made.append(one)
-            except (RuntimeError, OSError, ValueError, FactoryError) as error:
-                one.stopped = str(error)
-            note(f"{one.name}: {one.values} {one.stopped}")
-            found = list(done.values())
-            bench.keep("prune", rows(found), facts(found), measured=[asdict(o) for o in found])
+                repository, _, tag = image.removeprefix(f"{server.host}/").partition(":")
+                one.values["pull_bytes"] = pull_bytes(server.host, repository, tag)
+        # Only what `tensorflow` builds on stays: the layers of `off`
+        remove(docker, () if made[0].mode == "off" else cache(docker) - before)
+        whole = [one for one in made if not one.stopped]
+        for one in whole[:1]:
+            with kept(one, done):
+                start(setting, one, f"{server.host}/{place(one)}")
+        for one in whole[1:]:
+            with kept(one, done):
+                first = whole[0]
+                one.pulled_as, one.stopped = first.name, first.stopped
+                one.opened, one.failed = first.opened, first.failed
+                one.values |= {n: first.values[n] for n in SHARED if n in first.values}
     shutil.rmtree(setting.scratch / "registry", ignore_errors=True)
-    off = any(mode == "off" for mode, _ in group.variants)  # `tensorflow` builds on its layers
-    remove(docker, () if off else cache(docker) - before)
+
+
+@contextmanager
+def kept(one: Measured, done: dict[str, Measured]) -> Iterator[None]:
+    """One step of an image; what came of it is said, and written to results/prune.json."""
+    one.load = load()
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError, FactoryError) as error:
+        one.stopped = str(error)
+    seen = ", ".join(f"{name} {value:,.1f}" for name, value in one.values.items())
+    note(f"{one.name}: {seen} {one.opened} opened {one.failed or ''} {one.stopped}")
+    found = list(done.values())
+    bench.keep("prune", rows(found), facts(found), measured=[asdict(each) for each in found])
 
 
 def build(setting: Setting, docker: private.Endpoint, one: Measured) -> str:
     """Build and push one image; its reference. Ours is proven before it is pushed."""
     if one.mode == POST:
-        image = f"{setting.host}/{POST}:latest"
+        remove(docker, cache(docker))
+        image = f"{setting.host}/{place(one)}"
         made = one_layer(setting, image)
         one.values["build"] = seconds(lambda: made(docker))
         one.values["push"] = seconds(
@@ -225,7 +255,12 @@ def build(setting: Setting, docker: private.Endpoint, one: Measured) -> str:
     one.smoke = ", ".join(f"{c['name']} {'passed' if c['passed'] else 'FAILED'}" for c in checks)
     one.values |= {f"build: {name}": spent for name, spent in record["phases"].items()}
     one.values["smoke"] = sum(check["seconds"] for check in checks)
-    return f"{setting.host}/ours:{one.target}"
+    return f"{setting.host}/{place(one)}"
+
+
+def place(one: Measured) -> str:
+    """Repository and tag of an image in its registry."""
+    return f"ours:{one.target}" if one.target else f"{POST}:latest"
 
 
 def start(setting: Setting, one: Measured, image: str) -> None:
@@ -240,11 +275,13 @@ def start(setting: Setting, one: Measured, image: str) -> None:
         one.values["pull"] = seconds(lambda: command(docker.docker, "pull", image, env=environment))
         one.values["first_step"] = first_step(docker, image, records)
         run = [str(docker.docker), "run", "--rm", "--network=none", "--user=0:0"]
-        for name, option in (("disk_bytes", ()), ("apparent_bytes", ("--apparent-size",))):
-            words = ("--entrypoint=du", image, "-sx", "--block-size=1", *option, "/")
-            one.values[name] = int(command(*run, *words, env=environment).split()[0])
-        words = ("--entrypoint=python3", image, "-c", LOADS)
-        answer = json.loads(command(*run, *words, env=environment).splitlines()[-1])
+        words = ("--entrypoint=du", image, "-sx", "--block-size=1", "--apparent-size", "/")
+        one.values["apparent_bytes"] = int(command(*run, *words, env=environment).split()[0])
+        python = ("--entrypoint=python3", image, "-c")
+        one.values["import"] = seconds(
+            lambda: command(*run, *python, "import tensorflow", env=environment)
+        )
+        answer = json.loads(command(*run, *python, LOADS, env=environment).splitlines()[-1])
         one.opened, one.failed = answer["opened"], answer["failed"]
 
 
