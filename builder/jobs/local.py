@@ -586,7 +586,7 @@ def described(code: int, out_of_memory: bool = False) -> str:
         return "ran out of memory"
     if code > 128:
         with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(code - 128).name} (exit code {code})"
+            return f"ended with exit code {code} ({signal.Signals(code - 128).name})"
     return f"failed with exit code {code}"
 
 

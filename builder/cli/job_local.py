@@ -1,0 +1,130 @@
+"""`builder job local` and `watch`: parse, call one function, print. No logic."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from builder.cli.common import OPTIONS, EngineChoice, Json, out, reporter, root, say, settings
+
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, a file, or a target of images/.")
+]
+Package = Annotated[
+    Path | None,
+    typer.Option("--package", help="A folder with a Python program: no Dockerfile is needed."),
+]
+Module = Annotated[
+    str | None, typer.Option("--module", help="What is started of it, as after python -m.")
+]
+
+
+def local(
+    job: JobName,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="For the trainer, after --.")
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="A folder of data: /records in the containers, passed as --records."),
+    ] = None,
+    job_dir: Annotated[
+        Path | None, typer.Option(help="Where the job writes (default: build/jobs/JOB).")
+    ] = None,
+    buckets: Annotated[
+        Path | None,
+        typer.Option(help="A folder whose folders stand for buckets (default: build/buckets)."),
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Another image than the job's.")] = None,
+    package: Package = None,
+    module: Module = None,
+    kill: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE:INDEX@STEP", help="Kill a replica at a step (or @20s)."),
+    ] = None,
+    preempt: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE:INDEX@STEP", help="The same with SIGTERM and its grace first."),
+    ] = None,
+    grace: Annotated[float, typer.Option(help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
+    shm_size: Annotated[
+        str | None, typer.Option(help="Of /dev/shm, such as 64m (default: half of the memory).")
+    ] = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Run a job as containers on this machine, as Vertex AI would.
+
+    \b
+    builder job local cats --records data/records
+    builder job local cats --records data/records --kill worker:0@50
+    builder job local cpu --package my-script --module train -- --epochs 3
+
+    One container a replica with TF_CONFIG, CLUSTER_SPEC and AIP_*, restarts as the service does
+    them, an end when the chief ends. The exit code is the job's.
+    """
+    from dataclasses import asdict
+
+    from builder.engine import connect
+    from builder.jobs import here
+    from builder.jobs import local as runner
+
+    where = settings(engine=engine)
+    strikes = here.kills(kill or (), preempt or ())
+    shm = here.parse_size(shm_size) if shm_size else None
+    described = here.load(root(), job)
+    with reporter() as shown:
+        docker = connect(where, on_event=shown.on_event)
+        options = here.Options(
+            image=image,
+            records=records,
+            job_dir=job_dir,
+            buckets=buckets,
+            arguments=tuple(arguments or ()),
+            grace=grace,
+            shm=shm,
+        )
+        prepared = here.prepare(root(), docker, described, options)
+    tell = teller([f"{pool.role}-{n}" for pool in prepared.pools for n in range(pool.count)])
+    outcome = runner.run(docker, prepared, kills=strikes, on_event=tell)
+    told(outcome)
+    if as_json:
+        out(asdict(outcome))
+    raise typer.Exit(outcome.exit_code)
+
+
+def teller(names: list[str]) -> Any:
+    """A callback that writes each line with its replica's name and colour to stderr."""
+    from rich.console import Console
+
+    from builder.jobs import show
+
+    console = Console(stderr=True, highlight=False)
+    colours = show.colours(names)
+    width = max(len(name) for name in (*names, "job"))
+
+    def tell(event: Any) -> None:
+        if not OPTIONS.quiet:
+            console.print(show.event_text(event, colours, width), soft_wrap=True)
+
+    return tell
+
+
+def told(outcome: Any) -> None:
+    """The summary of a run, for a person."""
+    if OPTIONS.quiet:
+        return
+    from rich.console import Console
+
+    from builder.console import duration
+    from builder.jobs import show
+
+    say()
+    Console(stderr=True, highlight=False).print(show.summary(outcome))
+    say(f"{outcome.job}: {outcome.state} in {duration(outcome.seconds)}: {outcome.message}")
+    say(f"  {outcome.folder}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `builder job`."""
+    app.command()(local)

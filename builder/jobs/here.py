@@ -1,0 +1,126 @@
+"""A described job (jobs/*.yaml) as it is run on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder import catalogue, image
+from builder.engine import Engine
+from builder.errors import InputError, OutsideError
+from builder.jobs import description, local
+from builder.jobs.description import Job
+from builder.jobs.replicas import LocalJob, Pool
+
+FOLDER = Path("build") / "jobs"
+"""Where the folders of local jobs lie, relative to the project."""
+
+BUCKETS = Path("build") / "buckets"
+"""Its folders stand for buckets, where --buckets names no other."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says beside the job's name. None or empty: as the job says."""
+
+    image: str | None = None
+    records: Path | None = None
+    job_dir: Path | None = None
+    buckets: Path | None = None
+    arguments: tuple[str, ...] = ()
+    grace: float = 30.0
+    shm: int | None = None
+    pass_job_dir: bool = False
+
+
+def load(root: Path, name: str) -> Job:
+    """A job by its name or file; a target of images/ is a job of one machine, too.
+
+    Raises InputError.
+    """
+    known = description.names(root)
+    if name not in known and name in catalogue.targets(root):
+        text = f"image: {name}\nmachine: n1-standard-8\n"
+        return description.parse(text, root / description.JOBS / f"{name}{description.SUFFIX}")
+    return description.load(root, name)
+
+
+def folder_of(root: Path, name: str) -> Path:
+    """The folder of a local job, by its name, its file, or the folder itself."""
+    if Path(name).is_dir() and (Path(name) / local.LOCAL).is_dir():
+        return Path(name)
+    stem = Path(name).stem if name.endswith((".yaml", ".yml")) else name
+    return root / FOLDER / stem
+
+
+def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
+    """The local form of a job. Raises InputError, and OutsideError for an image that is not here."""
+    folder = options.job_dir or root / FOLDER / job.id
+    if options.records is not None and not options.records.is_dir():
+        raise InputError(
+            f"--records {options.records}: there is no such folder", "name a folder with data"
+        )
+    buckets = options.buckets
+    if buckets is not None and not buckets.is_dir():
+        raise InputError(f"--buckets {buckets}: there is no such folder", f"mkdir -p {buckets}")
+    if buckets is None and (root / BUCKETS).is_dir():
+        buckets = root / BUCKETS
+    base = (job.job_dir or "").replace("{job}", job.id)
+    return LocalJob(
+        name=job.id,
+        image=options.image or image_of(root, engine, job.image),
+        folder=folder.absolute(),
+        pools=tuple(
+            Pool(pool.role, pool.count, pool.accelerators.count if pool.accelerators else 0)
+            for pool in job.pools
+        ),
+        command=job.command,
+        arguments=(*job.arguments, *options.arguments),
+        environment=job.environment,
+        base=base if base.startswith("gs://") else "",
+        pass_job_dir=job.pass_job_dir or options.pass_job_dir,
+        records=options.records,
+        buckets=buckets,
+        restarts=job.scheduling.restarts,
+        timeout=job.scheduling.timeout,
+        grace=options.grace,
+        shm=options.shm or local.default_shm(),
+    )
+
+
+def image_of(root: Path, engine: Engine, name: str) -> str:
+    """The image on the engine: the last build of a target, or any reference.
+
+    Raises OutsideError where the engine does not hold it.
+    """
+    if name in catalogue.targets(root):
+        record = image.record_of(root, name)
+        if record is not None and engine.image(record.image_id) is not None:
+            return record.image_id
+        raise OutsideError(
+            f"{name}: no image of this target is built here", f"builder image {name}"
+        )
+    if engine.image(name) is None:
+        raise OutsideError(
+            f"the engine holds no image {name}", f"docker pull {name}, or name a target"
+        )
+    return name
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `64m`, `1g`, `512MB`. Raises InputError."""
+    import re
+
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
+    if match is None:
+        raise InputError(f"--shm-size {text}: is not a size", "write 64m or 2g")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
+
+
+def kills(killed: Sequence[str], preempted: Sequence[str]) -> tuple[local.Kill, ...]:
+    """The replicas to strike. Raises InputError."""
+    return (
+        *(local.parse_kill(text) for text in killed),
+        *(local.parse_kill(text, soft=True) for text in preempted),
+    )

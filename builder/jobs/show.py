@@ -1,0 +1,70 @@
+"""Jobs for a person's eyes: lines with their replica's name and colour, and the summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from builder.jobs.local import JobEvent, Line, Note, Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
+_SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
+
+
+def message(line: str) -> tuple[str, str]:
+    """Severity and text of a line, as Cloud Logging reads it: one JSON object, or plain text."""
+    if line.startswith("{"):
+        try:
+            value: Any = json.loads(line)
+        except ValueError:
+            value = None
+        if isinstance(value, Mapping) and "message" in value:
+            return str(value.get("severity", "INFO")), str(value["message"])
+    return "", line
+
+
+def event_text(event: JobEvent, colours: Mapping[str, str], width: int) -> Text:
+    """`worker-0 | step 10 of 200: loss 0.1`, in the replica's colour."""
+    from rich.text import Text
+
+    colour = colours.get(event.replica, "bold")
+    text = Text(f"{event.replica or 'job':<{width}} ", style=colour)
+    match event:
+        case Note(_, words):
+            text.append(f"* {words}", style="bold")
+        case Line(_, words):
+            severity, words = message(words)
+            text.append("| ", style=colour)
+            text.append(words, style=_SEVERITIES.get(severity, "" if severity else "dim"))
+    return text
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each replica."""
+    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+
+
+def summary(outcome: Outcome) -> Table:
+    """Replica, state, exit code, restarts, seconds, memory."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("replica", "state", "exit code", "restarts", "seconds", "peak memory"):
+        table.add_column(name, justify="left" if name in ("replica", "state") else "right")
+    for one in outcome.replicas:
+        code = "" if one.exit_code is None else str(one.exit_code)
+        style = {"succeeded": "green", "failed": "red"}.get(one.state, "")
+        table.add_row(
+            one.name,
+            f"[{style}]{one.state}[/]" if style else one.state,
+            code,
+            str(one.restarts),
+            f"{one.seconds:.1f}",
+            f"{one.memory / 1e6:,.0f} MB" if one.memory else "",
+        )
+    return table
