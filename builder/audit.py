@@ -12,15 +12,12 @@ What is read and how it is judged is builder/devicecode; here is where the files
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import io
 import json
 import re
-import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,8 +26,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from builder import accelerators, catalogue, debian, registry, resolver
-from builder.accelerators import Tables
+from builder import accelerators, catalogue, registry
 from builder.devicecode import (
     Audit,
     ComputeCapability,
@@ -39,12 +35,11 @@ from builder.devicecode import (
     Status,
     Verdict,
     as_dict,
-    carries,
     compute_capability,
     from_files,
 )
 from builder.devicecode import audit as read_paths
-from builder.devicecode.fatbin import COMPILED, Target
+from builder.devicecode.fatbin import Target
 from builder.errors import CheckFailed, InputError, OutsideError
 from builder.events import OnEvent, StepDone, StepStarted, ignore
 from builder.receipts import Check, Problem
@@ -56,8 +51,6 @@ if TYPE_CHECKING:
 
     from builder.compatibility import Stack
     from builder.engine import Engine
-    from builder.lock import Lock
-    from builder.network import BuildNetwork
 
 CHECK = "device-code"
 CHECK_VERSION = 1
@@ -644,135 +637,6 @@ def require(found: Sequence[Audited]) -> None:
         raise CheckFailed(f"{one.name}: {device.name} {verdict}{more}", _instead(verdict, one.name))
 
 
-# --- a lock ---------------------------------------------------------------------------------------
-
-
-def of_lock(lock: Lock, host: BuildNetwork, glibc: int, on_event: OnEvent = ignore) -> Audit:
-    """Every library in the wheels of a lock, installed beside each other into a passing folder.
-
-    Gigabytes, where uv's cache does not hold them yet. Raises OutsideError.
-    """
-    pins = resolver.dump(lock.packages.values(), lock.target)
-    home = debian.cache_home()
-    home.mkdir(parents=True, exist_ok=True)
-    with (
-        _step(f"{lock.target}: install {len(lock.packages)} wheels", on_event),
-        tempfile.TemporaryDirectory(prefix="wheels-", dir=home) as scratch,
-    ):
-        requirements, site = Path(scratch, "requirements.txt"), Path(scratch, "site-packages")
-        requirements.write_text(pins)
-        command = [resolver.uv_program(), "pip", "install", "--quiet", "--no-deps"]
-        command += ["--require-hashes", "--requirement", str(requirements), "--target", str(site)]
-        command += ["--python", sys.executable, "--python-version", lock.python]
-        command += ["--python-platform", f"x86_64-manylinux_2_{glibc}", "--only-binary", ":all:"]
-        done = subprocess.run(
-            command, env=host.host_environment(), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise OutsideError(
-                f"{lock.target}: the wheels of its lock cannot be had: {said.strip()}",
-                "see that the package index can be reached and the disk has 8 GB free",
-            )
-        found = read_paths([site])
-    below = str(site) + "/"
-    return Audit(
-        tuple(
-            dataclasses.replace(library, path=library.path.removeprefix(below))
-            for library in found.libraries
-        )
-    )
-
-
-def verify_locks(
-    root: Path, targets: Sequence[str], on_event: OnEvent = ignore
-) -> dict[str, tuple[str, ...]]:
-    """Target -> where the tables and the very wheels of its lock disagree; GPU targets with our own
-    base only. Targets that lock the same wheels are read once. Raises InputError, OutsideError."""
-    from builder import compatibility, network
-    from builder import lock as locking
-
-    host, tables = network.discover(), accelerators.tables()
-    read: dict[frozenset[str], Audit] = {}
-    holes = {}
-    for target in targets:
-        spec = catalogue.load(root, target)
-        stack = compatibility.resolve(spec)
-        if stack.accelerator.kind != "gpu" or spec.base != catalogue.OWN:
-            continue
-        held = locking.read(root, target)
-        wheels = frozenset(pin.sha256 for pin in held.packages.values())
-        if wheels not in read:
-            glibc = locking.GLIBC[compatibility.OWN_PYTHON[spec.python]]
-            read[wheels] = of_lock(held, host, glibc, on_event)
-        holes[target] = contradictions(read[wheels], stack, tables)
-    return holes
-
-
-def contradictions(found: Audit, stack: Stack, tables: Tables) -> tuple[str, ...]:
-    """What the wheels carry and the compatibility tables do not say, or the other way round."""
-    problems = []
-    name = stack.accelerator.name
-    verdict = found.verdict(stack.compute_capability or "")
-    if not passes(verdict, stack.spec.allow_ptx):
-        problems.append(f"builder/data takes these versions for {name}, the wheels say: {verdict}")
-    release = next(r for r in tables.releases if stack.tensorflow in r.versions)
-    said = set()
-    for one in release.capabilities:
-        kind, _, number = one.partition("_")
-        said |= {f"sm_{number}", one} if kind == "compute" else {one}
-    own = [library for library in _with_code(found) if library.package == "tensorflow"]
-    problems += _differences(
-        f"tensorflow.yaml: TensorFlow {stack.tensorflow}", said, own, union=True
-    )
-    cudnn = [library for library in _with_code(found) if "cudnn" in library.package]
-    row = None
-    for candidate in tables.cudnn:
-        if cudnn and _version(candidate.since) <= _version(cudnn[0].version):
-            row = candidate
-    if cudnn and row is None:
-        problems.append(f"cuda.yaml: no row knows cuDNN {cudnn[0].version}")
-    elif row is not None:
-        said = {f"sm_{one.replace('.', '')}" for one in row.capabilities}
-        problems += _differences(f"cuda.yaml: cuDNN {cudnn[0].version}", said, cudnn, union=False)
-    return tuple(problems)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))
-
-
-def _with_code(found: Audit) -> list[Library]:
-    """Libraries with kernels that the driver picks from."""
-    return [
-        library
-        for library in found.libraries
-        if COMPILED in {group.section for group in library.groups} - library.stub_sections
-    ]
-
-
-def _differences(where: str, said: set[str], libraries: list[Library], union: bool) -> list[str]:
-    """Targets that a table names and libraries lack, and those that it leaves out.
-
-    union: the table speaks of what any of the libraries has, PTX included; else of the machine code
-    that each of them has.
-    """
-    if not libraries:
-        return [f"{where}: the wheels hold no library of it with device code"]
-    sets = [set(carries(library, COMPILED)) for library in libraries]
-    if union:
-        has = set().union(*sets)
-    else:
-        has = {one for one in set.intersection(*sets) if one.startswith("sm_")}
-    problems = []
-    if lacking := sorted(said - has):
-        which = [library.name for library, held in zip(libraries, sets, strict=True) if said - held]
-        problems.append(f"{where} is said to carry {', '.join(lacking)}: not in {which[0]}")
-    if untold := sorted(has - said):
-        problems.append(f"{where} carries {', '.join(untold)}, of which the table says nothing")
-    return problems
-
-
 __all__ = [
     "CHECK",
     "CHECK_VERSION",
@@ -780,15 +644,12 @@ __all__ = [
     "Device",
     "audit",
     "check",
-    "contradictions",
     "device_code",
     "left",
     "merged",
     "of_image",
-    "of_lock",
     "of_registry",
     "passes",
     "require",
     "table",
-    "verify_locks",
 ]

@@ -355,8 +355,11 @@ def lock(
     stack: Stack,
     upgrade: bool = False,
     on_event: OnEvent = ignore,
+    require: Callable[[Lock], None] = lambda _: None,
 ) -> Lock:
     """Lock a target and write its files; what is there and still fits is kept unless `upgrade`.
+
+    require: called with new versions before anything is written; may raise InputError.
 
     Where nothing is stale, nothing is resolved or fetched. A new target starts from what its
     neighbours have, so that they share a base. The old files stay until every new one is known.
@@ -376,6 +379,7 @@ def lock(
                 made = read(root, spec.name)
             else:
                 made = _make(root, spec, stack, upgrade, lambda line: on_event(StepLog(step, line)))
+                require(made)
             made = replace(made, templates=templates.checksum(root))
             _write(root, made)
     except BaseException as error:

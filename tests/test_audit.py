@@ -18,7 +18,7 @@ import pytest
 import zstandard
 from devicecode.writer import container, install, library, ptx, sass
 
-from builder import accelerators, audit, catalogue, compatibility, image
+from builder import accelerators, audit, catalogue, compatibility, image, wheels
 from builder.devicecode import Audit, Status, from_files, from_folder
 from builder.engine import Engine
 from builder.errors import CheckFailed, InputError, OutsideError
@@ -223,12 +223,12 @@ def test_device_code_is_required_of_gpu_images_only(accelerator: str, wanted: bo
 
 
 def test_wheels_that_carry_what_the_tables_say(root: Path, tmp_path: Path) -> None:
-    assert audit.contradictions(site(tmp_path), stack(root), accelerators.tables()) == ()
+    assert wheels.contradictions(site(tmp_path), stack(root), accelerators.tables()) == ()
 
 
 def test_wheels_that_lack_what_the_tables_say(root: Path, tmp_path: Path) -> None:
     cudnn = library(container(*map(sass, (75, 80, 86, 90, 100))))
-    problems = audit.contradictions(site(tmp_path, cudnn=cudnn), stack(root), accelerators.tables())
+    problems = wheels.contradictions(site(tmp_path, cudnn=cudnn), stack(root), accelerators.tables())
     assert len(problems) == 3
     assert "takes these versions for V100, the wheels say: 7.0: missing" in problems[0]
     assert problems[1] == (
@@ -240,7 +240,7 @@ def test_wheels_that_lack_what_the_tables_say(root: Path, tmp_path: Path) -> Non
 
 def test_a_tensorflow_that_lost_an_architecture(root: Path, tmp_path: Path) -> None:
     tensorflow = library(container(*map(sass, (60, 70, 80, 90)), ptx(90)))
-    (problem,) = audit.contradictions(
+    (problem,) = wheels.contradictions(
         site(tmp_path, tensorflow), stack(root), accelerators.tables()
     )
     assert "TensorFlow 2.21.0 is said to carry sm_89: not in libtensorflow_cc.so.2" in problem
@@ -308,11 +308,11 @@ def test_the_wheels_of_a_lock_are_read(root: Path, tmp_path: Path) -> None:
     held = lock.read(root, "v100")
     small = {"nvidia-curand-cu12", "typing-extensions"}
     pins = tuple(pin for pin in held.packages.values() if pin.name in small)
-    found = audit.of_lock(replace(held, wheels={lock.CUDA: pins}), network.discover(), 36)
+    found = wheels.of_lock(replace(held, wheels={lock.CUDA: pins}), network.discover(), 36)
     (curand,) = (one for one in found.libraries if one.groups)
     assert (curand.path, curand.package) == (
         "nvidia/curand/lib/libcurand.so.10",
         "nvidia-curand-cu12",
     )
-    problems = audit.contradictions(found, stack(root), accelerators.tables())
+    problems = wheels.contradictions(found, stack(root), accelerators.tables())
     assert any("hold no library of it with device code" in problem for problem in problems)

@@ -316,10 +316,10 @@ def lock(
 
     names = chosen(targets, not targets)
     if verify_device_code:
-        from builder import audit as auditing
+        from builder import wheels
 
         with reporter() as shown:
-            holes = auditing.verify_locks(root(), names, shown.on_event)
+            holes = wheels.verify(root(), names, shown.on_event)
         if as_json:
             out(holes)
         for name, found in holes.items():
@@ -331,6 +331,10 @@ def lock(
                 "the tables and the wheels disagree", "mend builder/data, or the versions"
             )
         return
+    from functools import partial
+
+    from builder import wheels
+
     stale: list[locking.Staleness] = []
     with reporter() as shown:
         for name in names:
@@ -339,7 +343,8 @@ def lock(
             if check:
                 stale += locking.check(root(), spec, stack)
             else:
-                made = locking.lock(root(), spec, stack, upgrade, shown.on_event)
+                require = partial(wheels.require, root(), stack)
+                made = locking.lock(root(), spec, stack, upgrade, shown.on_event, require)
                 for moved in made.moved:
                     say(f"  {name}: {moved.name} {moved.before} -> {moved.after}")
     if as_json:
@@ -532,14 +537,16 @@ def explain(
 
 @app.command()
 def check() -> None:
-    """Join all tables, targets and the schema; fail on any hole."""
-    from builder import catalogue, compatibility
+    """Join all tables, targets, the wheels of their locks and the schema; fail on any hole."""
+    from builder import catalogue, compatibility, wheels
     from builder.errors import CheckFailed
 
     specs = catalogue.load_all(root())
     problems = [f"{one.where}: {one.what}" for one in compatibility.check_tables(specs)]
     for spec in specs:
         compatibility.resolve(spec)
+    for name, holes in wheels.check(root(), [spec.name for spec in specs]).items():
+        problems += [f"{name}: {hole}" for hole in holes]
     schema_file = root() / "images" / "schema.json"
     if not schema_file.is_file() or schema_file.read_text() != catalogue.schema_text():
         problems.append("images/schema.json: not today's schema; write it with builder schema")
@@ -547,7 +554,7 @@ def check() -> None:
         say(problem)
     if problems:
         raise CheckFailed(f"{len(problems)} holes in the tables", "see the lines above")
-    say(f"{len(specs)} targets, every table joins")
+    say(f"{len(specs)} targets, every table joins, and the wheels carry what the tables say")
 
 
 @app.command()
