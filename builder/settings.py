@@ -65,10 +65,11 @@ class CloudSettings:
     """The table [cloud]: where and how Google Cloud Build builds.
 
     project: None takes the one of the credentials. service_account: an e-mail address; a build that
-    names one must say where its log goes, and CLOUD_LOGGING_ONLY needs no bucket. worker_pool: a
-    full name, or the name of a pool of this project and region. staging_bucket: None is gcloud's
-    own, `<project>_cloudbuild`. logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY. endpoint:
-    of the API, for emulators and private access; transport: "rest" goes through HTTP proxies.
+    names one must say where its log goes. logging: None is as the file says, else
+    CLOUD_LOGGING_ONLY, which needs no bucket. worker_pool: a full name, or the name of a pool of
+    this project and region. staging_bucket: None is gcloud's own, `<project>_cloudbuild`.
+    logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY. endpoint: of the API, for emulators and
+    private access; transport: "rest" goes through HTTP proxies.
     triggers: the tables [[cloud.trigger]] as they stand, each with its line.
     """
 
@@ -77,7 +78,7 @@ class CloudSettings:
     service_account: str | None = None
     worker_pool: str | None = None
     staging_bucket: str | None = None
-    logging: Logging = "CLOUD_LOGGING_ONLY"
+    logging: Logging | None = None
     logs_bucket: str | None = None
     machine_type: str | None = None
     endpoint: str | None = None
