@@ -1,0 +1,133 @@
+"""What is minimised, and how: loss, optimizer, schedule."""
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.config import Config
+
+_KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel")
+
+
+@keras.saving.register_keras_serializable("trainer")
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up to `peak`, then constant, a cosine, or steps down.
+
+    Warm-up counts from 1, so that its first step already learns; the cosine begins where warm-up
+    ends and reaches `final` x peak with the last step of the run.
+    """
+
+    def __init__(
+        self,
+        peak: float,
+        steps: int,
+        kind: str = "constant",
+        warmup: int = 0,
+        final: float = 0.0,
+        decay_at: tuple[float, ...] = (),
+        decay_factor: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.peak, self.steps, self.kind, self.warmup = peak, steps, kind, warmup
+        self.final, self.decay_at, self.decay_factor = final, tuple(decay_at), decay_factor
+
+    def __call__(self, step: Any) -> Any:
+        """The rate of the step after `step` made ones, as a float32 tensor."""
+        done = tf.cast(step, tf.float32)
+        rate = tf.constant(self.peak, tf.float32)
+        if self.kind == "cosine":
+            span = max(self.steps - 1 - self.warmup, 1)
+            share = tf.clip_by_value((done - self.warmup) / span, 0.0, 1.0)
+            rate *= self.final + (1 - self.final) * (1 + tf.cos(math.pi * share)) / 2
+        if self.kind == "step":
+            passed = [tf.cast(done >= round(at * self.steps), tf.float32) for at in self.decay_at]
+            rate *= tf.pow(self.decay_factor, tf.add_n(passed))
+        if self.warmup:
+            rate *= tf.minimum(1.0, (done + 1) / self.warmup)
+        return rate
+
+    def get_config(self) -> dict[str, Any]:
+        keys = ("peak", "steps", "kind", "warmup", "final", "decay_at", "decay_factor")
+        return {key: getattr(self, key) for key in keys}
+
+
+def learning_rate(config: Config, replicas: int) -> float:
+    """The rate after warm-up, scaled by the replicas as --learning-rate-scaling says.
+
+    Linear is for a batch that grows with the replicas (Goyal et al. 2017, with warm-up); a batch
+    that stays the same needs none.
+    """
+    factor = {"none": 1.0, "linear": float(replicas), "sqrt": math.sqrt(replicas)}
+    return config.learning_rate * factor[config.learning_rate_scaling]
+
+
+def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
+    """The optimizer of a run of `steps` steps on `replicas` replicas, not yet built.
+
+    The learning rate is a function of the step and the options alone, no variable: a run that is
+    taken up with another --learning-rate uses the new one. Under mixed_float16 it scales the loss.
+    Clipping is the loop's: it has to see the gradient of all replicas together.
+    """
+    rate = Schedule(
+        learning_rate(config, replicas),
+        steps,
+        config.schedule,
+        config.warmup_steps,
+        config.final_learning_rate,
+        config.decay_at,
+        config.decay_factor,
+    )
+    # Named, or a second one in a process has other names for the same variables.
+    common = {"learning_rate": rate, "name": config.optimizer}
+    if config.weight_decay or config.optimizer == "adamw":
+        common["weight_decay"] = config.weight_decay
+    makers = keras.optimizers
+    chosen: Any = {
+        "adam": lambda: makers.Adam(**common),
+        "adamw": lambda: makers.AdamW(**common),
+        "sgd": lambda: makers.SGD(momentum=config.momentum, nesterov=True, **common),
+        "rmsprop": lambda: makers.RMSprop(momentum=config.momentum, **common),
+        "lamb": lambda: makers.Lamb(**common),
+        "lion": lambda: makers.Lion(**common),
+    }[config.optimizer]()
+    chosen.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    if policy == "mixed_float16":
+        chosen = makers.LossScaleOptimizer(chosen, name="loss_scale")
+    return chosen
+
+
+def losses(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Cross entropy of each example, float32 [batch]; with --label-smoothing, for training."""
+    if not config.label_smoothing:
+        return plain_losses(labels, logits)
+    classes = logits.shape[-1]
+    targets = tf.one_hot(labels, classes) * (1 - config.label_smoothing)
+    return tf.nn.softmax_cross_entropy_with_logits(
+        targets + config.label_smoothing / classes, logits
+    )
+
+
+def plain_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Cross entropy of each example, float32 [batch]; what an evaluation measures."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def penalty(config: Config, variables: list[Any]) -> tf.Tensor:
+    """--l2 times the sum of squares of the trained kernels: a scalar to add to the mean loss."""
+    kernels = [v for v in variables if v.path.rpartition("/")[2] in _KERNELS]
+    if not (config.l2 and kernels):
+        return tf.constant(0.0)
+    squares = [tf.reduce_sum(tf.square(tf.cast(v.value, tf.float32))) for v in kernels]
+    return config.l2 * tf.add_n(squares)
+
+
+def use_xla(choice: str, replicas: int, tpu: bool) -> bool:
+    """Shall the step be compiled by XLA (tf.function's jit_compile)?
+
+    auto: not asked for; a TPU always compiles, by itself. On one replica it works on CPU and GPU;
+    on several, variables lie on devices that the compiled function does not run on, so "on" is
+    honoured only with one.
+    """
+    return choice == "on" and replicas == 1 and not tpu
