@@ -4,6 +4,10 @@ The tiers ended with AI Platform on 2025-01-31. What each was: AI Platform Train
 machine types or scale tiers". Two of its machines have no successor of the same size: n1-highcpu-8
 (the smallest n1-highcpu of Vertex AI has 16 vCPUs, so n1-standard-8 stands for it) and the K80
 (no longer offered, so a T4 stands for it).
+
+The sizes of the tiers and machines are confirmed by AI Platform's own price list: five
+complex_model_s and three standard are the 4.0571 units of STANDARD_1, twenty complex_model_m and
+eleven large_model the 33.7829 of PREMIUM_1 (data/prices.yaml; a test adds them up).
 """
 
 from __future__ import annotations
@@ -63,3 +67,22 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }
 """By the tier's name. CUSTOM is no preset: it is what the file itself says."""
+
+LEGACY_MACHINES: Mapping[str, tuple[str, str | None, int]] = {
+    "standard": ("n1-standard-4", None, 0),
+    "large_model": ("n1-highmem-8", None, 0),
+    "complex_model_s": ("n1-standard-8", None, 0),
+    "complex_model_m": ("n1-highcpu-16", None, 0),
+    "complex_model_l": ("n1-highcpu-32", None, 0),
+    "standard_gpu": ("n1-standard-8", "K80", 1),
+    "complex_model_m_gpu": ("n1-standard-16", "K80", 4),
+    "complex_model_l_gpu": ("n1-standard-32", "K80", 8),
+    "standard_p100": ("n1-standard-8", "P100", 1),
+    "complex_model_m_p100": ("n1-standard-16", "P100", 4),
+    "standard_v100": ("n1-standard-8", "V100", 1),
+    "large_model_v100": ("n1-highmem-8", "V100", 1),
+    "complex_model_m_v100": ("n1-standard-16", "V100", 4),
+    "complex_model_l_v100": ("n1-standard-32", "V100", 8),
+    "cloud_tpu": ("cloud-tpu", "TPU-v2", 8),
+}
+"""AI Platform's own machine names -> today's machine, and the accelerator that was part of it."""

@@ -1,0 +1,297 @@
+"""What is checked before a job is sent, or shown as it would be sent.
+
+Each check is a function of values; `ready` runs all of them and reports every problem at once, at
+the line of the job's file that causes it, each with the nearest thing that works.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from builder import accelerators, registry
+from builder.errors import InputError
+from builder.jobs import description, machines
+from builder.jobs.description import Job, Pool
+from builder.jobs.machines import Placement
+
+DISPLAY_NAME_LENGTH = 128
+"""Source: aiplatform v1, CustomJob.display_name."""
+LEGACY_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+"""Source: AI Platform Training, Job.jobId: unique in the project, never used twice."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """The image of a job, as far as it is known.
+
+    reference: what is sent; by digest once `digest` is known. target: of images/, None for any
+    other image. accelerator: what it is proven for (None: not known); proven: a receipt says so.
+    pruned: the device code of other GPUs was taken out.
+    """
+
+    reference: str
+    digest: str | None = None
+    target: str | None = None
+    accelerator: str | None = None
+    proven: bool = False
+    pruned: bool = False
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A job with everything that it takes to send it.
+
+    placements: what each pool of `job.pools` runs on; notes: what a person should know.
+    """
+
+    job: Job
+    image: Image
+    region: str
+    placements: tuple[Placement, ...]
+    project: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def pools(self) -> tuple[tuple[Pool, Placement], ...]:
+        """Each pool with what it runs on."""
+        return tuple(zip(self.job.pools, self.placements, strict=True))
+
+
+def ready(
+    job: Job,
+    image: Image,
+    region: str | None,
+    *,
+    project: str | None = None,
+    targets: Mapping[str, str] | None = None,
+    cloud: bool = True,
+) -> Ready:
+    """The job, checked. `targets`: target -> accelerator of the project, to suggest one.
+
+    `cloud`: it goes to Google's own service, which pulls from Artifact Registry and Docker Hub.
+    Raises InputError with every problem, each at its line.
+    """
+    problems: list[tuple[str, InputError]] = []
+    notes: list[str] = []
+
+    def attempt(fields: tuple[str, ...], check: Callable[[], None]) -> None:
+        try:
+            check()
+        except InputError as error:
+            problems.append((description.where(job, *fields), error))
+
+    placements: list[Placement] = []
+    for pool in job.pools:
+        attempt(_fields(job, pool), lambda pool=pool: placements.append(_place(pool)))  # type: ignore[misc]
+    if region is None:
+        problems.append(
+            (
+                description.where(job, "region"),
+                InputError(
+                    "no region is known",
+                    "add region: us-central1 to the job, or give --region, or set it in [job]",
+                ),
+            )
+        )
+    else:
+        for one in dict.fromkeys(placements):
+            attempt(("region",), lambda one=one: machines.check_region(one, region))  # type: ignore[misc]
+        if region not in machines.offer().regions:
+            notes.append(f"{region} is not in the table of {machines.offer().as_of}; not checked")
+        if job.job_dir:
+            attempt(("job_dir",), lambda: _check_job_dir(job))
+        attempt(("tensorboard",), lambda: _check_tensorboard(job, region))
+    attempt(("replicas",), lambda: _check_tpu(job, placements))
+    attempt(("network",), lambda: _check_network(job))
+    attempt(("disk", "type"), lambda: _check_disk(job, placements))
+    if placements:
+        attempt(("image",), lambda: notes.extend(_check_image(image, placements, targets or {})))
+    if cloud and image.reference:
+        attempt(("image",), lambda: _check_registry(image))
+    if problems:
+        raise _error(problems)
+    notes += [
+        one.device.warning
+        for one in dict.fromkeys(placements)
+        if one.device is not None and one.device.warning
+    ]
+    notes += _advice(job)
+    return Ready(job, image, region or "", tuple(placements), project, tuple(notes))
+
+
+def _error(problems: list[tuple[str, InputError]]) -> InputError:
+    if len(problems) == 1:
+        where, error = problems[0]
+        return InputError(f"{where}: {error.message}", error.fix)
+    lines = [f"{where}: {error.message} -> {error.fix}" for where, error in problems]
+    return InputError("\n".join(lines), f"mend these {len(lines)} lines, then try again")
+
+
+_ROLE_FIELDS = {"worker": "workers", "ps": "parameter_servers", "evaluator": "evaluator"}
+
+
+def _fields(job: Job, pool: Pool) -> tuple[str, ...]:
+    if job.preset != "CUSTOM":
+        return ("preset",)
+    if pool.role == "chief":
+        return ("accelerators",) if pool.accelerators else ("machine",)
+    return ("replicas", _ROLE_FIELDS[pool.role])
+
+
+def _place(pool: Pool) -> Placement:
+    wanted = pool.accelerators
+    return machines.place(
+        pool.machine,
+        wanted.type if wanted else None,
+        wanted.count if wanted else 0,
+        pool.topology,
+    )
+
+
+def _check_job_dir(job: Job) -> None:
+    if job.job_dir and not job.job_dir.startswith("gs://"):
+        raise InputError(
+            f"{job.job_dir!r} is on this machine, and the job is not",
+            "write gs://BUCKET/FOLDER; `builder job local` takes a folder",
+        )
+
+
+def _check_tpu(job: Job, placements: list[Placement]) -> None:
+    tpu = next((one for one in placements if one.device and one.device.kind == "tpu"), None)
+    if tpu is not None and job.distributed:
+        raise InputError(
+            f"{tpu.machine} is one replica in one pool, whatever its size",
+            "remove replicas; a larger topology or number of cores is a pod",
+        )
+
+
+def _check_network(job: Job) -> None:
+    if job.network and not re.fullmatch(
+        r"projects/[0-9]+/global/networks/[a-z]([a-z0-9-]{0,61}[a-z0-9])?", job.network
+    ):
+        named = re.fullmatch(r"projects/([^/]+)/global/networks/([^/]+)", job.network)
+        raise InputError(
+            f"{job.network!r} does not name the project by its number"
+            if named
+            else f"{job.network!r} is not the name of a network",
+            f"write projects/NUMBER/global/networks/{named[2] if named else 'NAME'}; `gcloud "
+            f"projects describe {named[1] if named else 'PROJECT'}` says the number",
+        )
+
+
+def _check_tensorboard(job: Job, region: str) -> None:
+    if not job.tensorboard:
+        return
+    match = re.fullmatch(r"projects/[^/]+/locations/([^/]+)/tensorboards/[0-9]+", job.tensorboard)
+    if match is None:
+        raise InputError(
+            f"{job.tensorboard!r} is not the name of a TensorBoard",
+            "write projects/PROJECT/locations/REGION/tensorboards/NUMBER",
+        )
+    if match[1] != region:
+        raise InputError(
+            f"the TensorBoard is in {match[1]}, the job in {region}",
+            f"write region: {match[1]}, or a TensorBoard of {region}",
+        )
+
+
+def _check_disk(job: Job, placements: list[Placement]) -> None:
+    only = machines.offer().hyperdisk_only
+    for one in placements:
+        if one.machine in only and job.disk.type not in (None, "hyperdisk-balanced"):
+            raise InputError(
+                f"{one.machine} takes hyperdisk-balanced only", "write type: hyperdisk-balanced"
+            )
+
+
+def _check_image(
+    image: Image, placements: list[Placement], targets: Mapping[str, str]
+) -> list[str]:
+    """That the image is made for what the replicas carry."""
+    wanted = {_base_name(one): one for one in placements if one.device is not None}
+    if image.accelerator is None:
+        return [f"what {image.reference} is made for is not known: it is not an image of ours"]
+    made_for = accelerators.find(image.accelerator).name
+    for name, placement in wanted.items():
+        known = accelerators.find(name)
+        if known.name == made_for:
+            continue
+        if known.refused and image.target:
+            raise InputError(
+                f"{known.name} {known.refused}", f"write accelerators: 1 x {known.instead}"
+            )
+        fitting = [one for one, accelerator in targets.items() if accelerator == known.name]
+        pruned = ", and its device code for other GPUs is taken out" if image.pruned else ""
+        called = image.target or image.reference
+        raise InputError(
+            f"{called} is an image for {made_for}{pruned}; the job runs on {placement}",
+            f"write image: {fitting[0]}"
+            if fitting
+            else f"make an image for it: images/{known.name.lower()}/image.yaml with accelerator: "
+            f"{known.name}",
+        )
+    if not wanted and made_for != "CPU":
+        kind = accelerators.find(made_for).kind
+        if kind == "tpu":
+            raise InputError(
+                f"{image.target or image.reference} is an image for {made_for}, and the job has "
+                "no accelerator",
+                "write image: cpu" if "cpu" in targets else "add accelerators",
+            )
+        return [f"an image for {made_for} on machines without one: it computes on the CPU"]
+    return []
+
+
+def _base_name(placement: Placement) -> str:
+    assert placement.device is not None
+    return placement.device.name
+
+
+def _check_registry(image: Image) -> None:
+    where = registry.parse(image.reference)
+    host = where.host
+    if not (host == registry.DOCKER_HUB or host.endswith((".pkg.dev", "gcr.io"))):
+        path = where.repository.rsplit("/", 1)[-1]
+        raise InputError(
+            f"Vertex AI cannot pull from {host}: it takes images from Artifact Registry and "
+            "Docker Hub",
+            f"push it to REGION-docker.pkg.dev/PROJECT/REPOSITORY/{path} and name that",
+        )
+
+
+def _advice(job: Job) -> list[str]:
+    notes = []
+    if job.job_dir is None:
+        notes.append(
+            "no job_dir: AIP_MODEL_DIR and its like are not set, and what is written is lost"
+        )
+    if job.scheduling.strategy == "spot" and job.scheduling.restarts == "never":
+        notes.append("spot without restarts: the job ends when a machine is taken away")
+    synchronous = sum(pool.count for pool in job.pools if pool.role in ("chief", "worker")) > 1
+    if synchronous and job.scheduling.restarts == "worker":
+        notes.append(
+            "several workers: if they train in step, a single one cannot come back alone; then "
+            "write scheduling: {restarts: job}"
+        )
+    return notes
+
+
+def legacy_id(job: Job) -> str:
+    """The job's name as AI Platform took it: letters, digits and underscores.
+
+    Raises InputError where nothing is left of it.
+    """
+    found = re.sub(r"[^A-Za-z0-9_]", "_", job.id)
+    if not LEGACY_ID.fullmatch(found):
+        raise InputError(
+            f"{description.where(job, 'name')}: {found!r} was no job id of AI Platform",
+            "a letter first, then letters, digits and _, at most 128",
+        )
+    return found
+
+
+def display_name(job: Job, suffix: str) -> str:
+    """`<name>-<suffix>`, the name cut where it would be longer than the service takes."""
+    return f"{job.id[: DISPLAY_NAME_LENGTH - len(suffix) - 1]}-{suffix}"

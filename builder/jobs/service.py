@@ -1,0 +1,309 @@
+"""Where jobs go (project, region, endpoint), which image they take, and the clients that speak.
+
+A flag wins over the job's file, the file over the environment (BUILDER_JOB_PROJECT ...), and all
+of them over the table [job] of builder.toml. `endpoint` is Google's own unless it is set, which is
+how an emulator or private access is spoken to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder import accelerators, catalogue, project, receipts, registry
+from builder.errors import FactoryError, InputError, OutsideError
+from builder.events import OnEvent, ignore
+from builder.jobs.checks import Image
+from builder.jobs.description import Job
+from builder.settings import Settings
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform_v1 import JobServiceClient
+
+TABLE = "job"
+NAMES = ("project", "region", "endpoint", "logging_endpoint", "transport")
+_SHAPES: Mapping[str, tuple[str, str]] = {
+    "project": (r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]|[0-9]{6,}", "a project's id"),
+    "region": (r"[a-z]+(-[a-z]+)+[0-9]+", "a region such as us-central1"),
+    "endpoint": (r"https?://[^\s/]+", "https://HOST"),
+    "logging_endpoint": (r"https?://[^\s/]+", "https://HOST"),
+    "transport": (r"rest|grpc", "rest or grpc"),
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """Which service, for whom and where. `endpoint` None: Google's own of the region."""
+
+    project: str | None = None
+    region: str | None = None
+    endpoint: str | None = None
+    logging_endpoint: str | None = None
+    transport: str = "grpc"
+
+    @property
+    def parent(self) -> str:
+        """The resource that jobs are made in. Raises InputError where it is not known."""
+        if not self.project:
+            raise InputError(
+                "no project is known",
+                "give --project, add project: to the job, or set it in the table [job] of "
+                "builder.toml",
+            )
+        if not self.region:
+            raise InputError(
+                "no region is known",
+                "give --region, add region: to the job, or set it in the table [job] of "
+                "builder.toml",
+            )
+        return f"projects/{self.project}/locations/{self.region}"
+
+
+def load(
+    root: Path | None,
+    job: Job | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    **flags: str | None,
+) -> Service:
+    """Where a job goes. Raises InputError that names where a bad value came from."""
+    environ = os.environ if environ is None else environ
+    table = _table(root) if root is not None else {}
+    chosen: dict[str, str] = {}
+    for name in NAMES:
+        variable = f"BUILDER_JOB_{name.upper()}"
+        written = getattr(job, name, None) if job is not None else None
+        candidates = [
+            (flags.get(name), f"--{name.replace('_', '-')}"),
+            (written, ""),
+            (environ.get(variable), variable),
+            (table.get(name), f"builder.toml: {TABLE}.{name}"),
+        ]
+        if name == "project":
+            candidates.append((environ.get("GOOGLE_CLOUD_PROJECT"), "GOOGLE_CLOUD_PROJECT"))
+        value, where = next(((value, where) for value, where in candidates if value), (None, ""))
+        if value is None:
+            continue
+        shape, example = _SHAPES[name]
+        if where and not re.fullmatch(shape, value):
+            raise InputError(f"{where}: {value!r} is not what is expected", f"write {example}")
+        chosen[name] = value
+    return Service(**chosen)
+
+
+def _table(root: Path) -> dict[str, str]:
+    path = root / project.MARKER
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{project.MARKER}: not TOML: {error}", "mend the file") from None
+    table = content.get(TABLE, {})
+    if not isinstance(table, dict):
+        raise InputError(f"{project.MARKER}: {TABLE}: expected a table", f"write [{TABLE}]")
+    for name, value in table.items():
+        if name not in NAMES:
+            raise InputError(
+                f"{project.MARKER}: {TABLE}.{name}: unknown setting", f"known: {', '.join(NAMES)}"
+            )
+        if not isinstance(value, str):
+            raise InputError(
+                f"{project.MARKER}: {TABLE}.{name}: expected text, found {value!r}",
+                f'write {name} = "..." in quotes',
+            )
+    cloud = content.get("cloud", {})
+    shared = {"project": cloud["project"]} if isinstance(cloud.get("project"), str) else {}
+    return shared | table
+
+
+# --- the image ------------------------------------------------------------------------------------
+
+
+def targets(root: Path) -> dict[str, str]:
+    """Target -> accelerator of a project; targets that cannot be read are left out."""
+    found = {}
+    for name in catalogue.targets(root):
+        try:
+            found[name] = accelerators.find(catalogue.load(root, name).accelerator).name
+        except InputError:
+            continue
+    return found
+
+
+def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, tuple[str, ...]]:
+    """The job's image as this machine knows it, and what is still open about it.
+
+    Raises InputError: neither a target nor a reference.
+    """
+    name = job.image
+    if name not in catalogue.targets(root):
+        return _foreign(root, name), () if "@" in name else (_by_tag(name),)
+    spec = catalogue.load(root, name)
+    receipt = receipts.read(root / "build" / name / "receipt.json")
+    pruned = spec.prune != "off"
+    if receipt is None or receipt.digest is None or not receipt.passed:
+        tag = f"{settings.repository}:{name}"
+        return Image(tag, None, name, spec.accelerator, False, pruned), (
+            f"{name} has no valid receipt here: builder image {name} --push; `builder job submit` "
+            "sends what the registry holds, by digest",
+        )
+    reference = f"{settings.repository}@{receipt.digest}"
+    notes = () if settings.registry else (_NO_REGISTRY,)
+    return Image(reference, receipt.digest, name, receipt.accelerator, True, pruned), notes
+
+
+def pushed_image(
+    root: Path, job: Job, settings: Settings, on_event: OnEvent = ignore
+) -> tuple[Image, tuple[str, ...]]:
+    """The job's image as its registry holds it, by digest; one of ours with its receipt.
+
+    Raises InputError, OutsideError (not there) or CheckFailed (not proven).
+    """
+    from builder import image as pipeline
+    from builder import push
+
+    name = job.image
+    if name in catalogue.targets(root):
+        if not settings.registry:
+            raise InputError(
+                f"{name} is on this machine only: no registry is named",
+                'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml, '
+                f"then builder image {name} --push",
+            )
+        found = push.verify(name, settings, required=pipeline.required, on_event=on_event)
+        spec = catalogue.load(root, name)
+        return Image(
+            found.reference,
+            found.digest,
+            name,
+            found.receipt.accelerator,
+            True,
+            spec.prune != "off",
+        ), ()
+    image = _foreign(root, name)
+    where = registry.parse(name)
+    try:  # an image of ours under another name: its receipt lies beside it
+        held = push.verify(name, settings, required=pipeline.required, on_event=on_event)
+        return Image(held.reference, held.digest, None, held.receipt.accelerator, True), ()
+    except OutsideError:
+        if where.digest:  # this machine cannot ask; the service will
+            return image, (f"{where.host} was not asked about {name}",)
+        raise
+    except FactoryError:
+        pass
+    if where.digest:
+        return image, ()
+    with registry.Registry(where.host) as there:
+        digest = there.head(where.repository, where.target)
+    if digest is None:
+        raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
+    return Image(str(where.at(digest)), digest), (f"{name} is {digest} now",)
+
+
+_NO_REGISTRY = (
+    "no registry is named in builder.toml: the image has a name on this machine only, and cannot "
+    "be sent so"
+)
+
+
+def _by_tag(name: str) -> str:
+    return f"{name} is a tag: `builder job submit` sends the digest that it leads to"
+
+
+def _foreign(root: Path, name: str) -> Image:
+    if not re.search(r"[/:@.]", name):
+        known = ", ".join(catalogue.targets(root))
+        raise InputError(
+            f"image: {name!r} is neither a target nor the reference of an image",
+            f"write one of {known}, or HOST/PATH@sha256:<digest>" if known else "write HOST/PATH",
+        )
+    where = registry.parse(name)
+    return Image(str(where), where.digest)
+
+
+# --- clients --------------------------------------------------------------------------------------
+
+
+def jobs_client(service: Service) -> JobServiceClient:
+    """A client of the job service. An http:// endpoint needs no credentials: it is an emulator."""
+    from google.api_core.client_options import ClientOptions
+    from google.cloud import aiplatform_v1
+
+    if service.endpoint is None:
+        host = f"{service.region}-aiplatform.googleapis.com"
+        return aiplatform_v1.JobServiceClient(
+            credentials=_credentials(),
+            transport=service.transport,
+            client_options=ClientOptions(api_endpoint=host),
+        )
+    if service.endpoint.startswith("https://") or service.transport == "rest":
+        anonymous = service.endpoint.startswith("http://")
+        address = service.endpoint if anonymous else service.endpoint.removeprefix("https://")
+        return aiplatform_v1.JobServiceClient(
+            credentials=_anonymous() if anonymous else _credentials(),
+            transport=service.transport,
+            client_options=ClientOptions(api_endpoint=address),
+        )
+    import grpc  # type: ignore[import-untyped]
+    from google.cloud.aiplatform_v1.services.job_service.transports.grpc import (
+        JobServiceGrpcTransport,
+    )
+
+    channel = grpc.insecure_channel(service.endpoint.removeprefix("http://"))
+    return aiplatform_v1.JobServiceClient(transport=JobServiceGrpcTransport(channel=channel))
+
+
+def logging_client(service: Service) -> Any:
+    """A client of Cloud Logging, over HTTP."""
+    from google.cloud import logging
+
+    if service.logging_endpoint and service.logging_endpoint.startswith("http://"):
+        return logging.Client(  # type: ignore[no-untyped-call]
+            project=service.project,
+            credentials=_anonymous(),
+            _use_grpc=False,
+            client_options={"api_endpoint": service.logging_endpoint},
+        )
+    options = {"api_endpoint": service.logging_endpoint} if service.logging_endpoint else None
+    return logging.Client(  # type: ignore[no-untyped-call]
+        project=service.project,
+        credentials=_credentials(),
+        _use_grpc=False,
+        client_options=options,
+    )
+
+
+def storage_client(service: Service) -> Any:
+    """A client of Cloud Storage; STORAGE_EMULATOR_HOST is honoured by the library itself."""
+    from google.cloud import storage  # type: ignore[attr-defined]
+
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        return storage.Client(project=service.project, credentials=_anonymous())
+    return storage.Client(project=service.project, credentials=_credentials())
+
+
+def _anonymous() -> Any:
+    from google.auth.credentials import AnonymousCredentials
+
+    return AnonymousCredentials()  # type: ignore[no-untyped-call]
+
+
+def _credentials() -> Any:
+    """This machine's credentials. Raises OutsideError where there are none."""
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        found, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+    except DefaultCredentialsError:
+        raise OutsideError(
+            "no credentials for Google Cloud on this machine",
+            "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
+        ) from None
+    return found

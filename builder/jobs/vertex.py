@@ -1,0 +1,244 @@
+"""A checked job -> what Vertex AI takes: its own protos, and gcloud's YAML of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from builder.jobs import checks, machines
+from builder.jobs.checks import Ready
+from builder.jobs.description import ROLES, Job, Parameter, Pool, Study
+from builder.jobs.machines import Placement
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform_v1 import (
+        CustomJob,
+        CustomJobSpec,
+        HyperparameterTuningJob,
+        StudySpec,
+        WorkerPoolSpec,
+    )
+
+KEY_LABEL = "builder-key"
+"""What the job asks for, as a hash: the same command finds the job that it made."""
+NAME_LABEL = "builder-job"
+RUN_LABEL = "builder-run"
+KEY_LENGTH = 12
+
+_ALGORITHMS = {"bayesian": 0, "grid": 2, "random": 3}
+_SCALES = {"linear": 1, "log": 2, "reverse-log": 3}
+_STRATEGIES = {"standard": 3, "spot": 4, "flex-start": 6}
+_INT64 = frozenset({"replicaCount", "maxTrialCount", "parallelTrialCount", "minValue", "maxValue"})
+
+
+def key(ready: Ready) -> str:
+    """A hash of all that the job asks for: image, machines, arguments, region, project.
+
+    Where the job runs a second time on purpose, the run's number is told apart by a label.
+    """
+    told = [ready.project, ready.region, to_dict(_message(ready, None, 1))]
+    text = json.dumps(told, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def job_id(ready: Ready, run: int = 1) -> str:
+    """What the job is called on the service, and what {job} stands for in job_dir."""
+    return checks.display_name(ready.job, key(ready) + (f"-{run}" if run > 1 else ""))
+
+
+def message(ready: Ready, run: int = 1) -> CustomJob | HyperparameterTuningJob:
+    """The CustomJob, or the HyperparameterTuningJob where there is a study."""
+    return _message(ready, key(ready), run)
+
+
+def _message(ready: Ready, found: str | None, run: int) -> CustomJob | HyperparameterTuningJob:
+    from google.cloud import aiplatform_v1
+
+    job = ready.job
+    name = job.id if found is None else job_id(ready, run)
+    labels = dict(job.labels)
+    if found is not None:
+        labels |= {KEY_LABEL: found, NAME_LABEL: job.id, RUN_LABEL: str(run)}
+    spec = _spec(ready, None if found is None else name)
+    if job.study is None:
+        return aiplatform_v1.CustomJob(display_name=name, job_spec=spec, labels=labels)
+    return aiplatform_v1.HyperparameterTuningJob(
+        display_name=name,
+        study_spec=_study(job.study),
+        max_trial_count=job.study.trials,
+        parallel_trial_count=job.study.parallel,
+        max_failed_trial_count=job.study.max_failed,
+        trial_job_spec=spec,
+        labels=labels,
+    )
+
+
+def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
+    """What a replica's container is told, `--job-dir` last where it is asked for."""
+    passed = (f"--job-dir={job_dir}",) if job.pass_job_dir and job_dir else ()
+    return (*job.arguments, *passed)
+
+
+def _spec(ready: Ready, name: str | None) -> CustomJobSpec:
+    from google.cloud import aiplatform_v1
+
+    job, plan = ready.job, ready.job.scheduling
+    job_dir = job.job_dir.replace("{job}", name) if job.job_dir and name else job.job_dir
+    scheduling = aiplatform_v1.Scheduling(
+        timeout=timedelta(seconds=plan.timeout),
+        strategy=_STRATEGIES[plan.strategy],
+        restart_job_on_worker_restart=plan.restarts == "job",
+        disable_retries=plan.restarts == "never",
+    )
+    if plan.max_wait is not None:
+        scheduling.max_wait_duration = timedelta(seconds=plan.max_wait)
+    pools: list[Any] = []  # a pool that is skipped stands as {}: positions are roles
+    for pool, placement in ready.pools:
+        pools += [aiplatform_v1.WorkerPoolSpec()] * (pool.position - len(pools))
+        pools.append(_pool(ready, pool, placement, job_dir))
+    spec = aiplatform_v1.CustomJobSpec(worker_pool_specs=pools, scheduling=scheduling)
+    if job_dir:
+        spec.base_output_directory = aiplatform_v1.GcsDestination(output_uri_prefix=job_dir)
+    spec.service_account = job.service_account or ""
+    spec.network = job.network or ""
+    spec.tensorboard = job.tensorboard or ""
+    return spec
+
+
+def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -> WorkerPoolSpec:
+    from google.cloud import aiplatform_v1
+
+    job, device = ready.job, placement.device
+    machine = aiplatform_v1.MachineSpec(machine_type=placement.machine)
+    if placement.topology:
+        machine.tpu_topology = placement.topology
+    elif device is not None:
+        machine.accelerator_type = getattr(aiplatform_v1.AcceleratorType, str(device.type))
+        machine.accelerator_count = placement.count
+    hyperdisk = placement.machine in machines.offer().hyperdisk_only
+    return aiplatform_v1.WorkerPoolSpec(
+        machine_spec=machine,
+        replica_count=pool.count,
+        disk_spec=aiplatform_v1.DiskSpec(
+            boot_disk_type=job.disk.type or ("hyperdisk-balanced" if hyperdisk else "pd-ssd"),
+            boot_disk_size_gb=job.disk.size_gb,
+        ),
+        container_spec=aiplatform_v1.ContainerSpec(
+            image_uri=ready.image.reference,
+            command=list(job.command or ()),
+            args=list(arguments(job, job_dir)),
+            env=[{"name": name, "value": value} for name, value in job.environment.items()],
+        ),
+    )
+
+
+def _study(study: Study) -> StudySpec:
+    from google.cloud import aiplatform_v1
+
+    metric = aiplatform_v1.StudySpec.MetricSpec(
+        metric_id=study.metric,
+        goal=getattr(aiplatform_v1.StudySpec.MetricSpec.GoalType, study.goal.upper()),
+    )
+    spec = aiplatform_v1.StudySpec(
+        metrics=[metric],
+        parameters=[_parameter(name, one) for name, one in study.parameters.items()],
+        algorithm=_ALGORITHMS[study.algorithm],
+    )
+    if study.early_stopping == "median":
+        spec.median_automated_stopping_spec = aiplatform_v1.StudySpec.MedianAutomatedStoppingSpec()
+    elif study.early_stopping == "curve":
+        spec.decay_curve_stopping_spec = aiplatform_v1.StudySpec.DecayCurveAutomatedStoppingSpec()
+    return spec
+
+
+def _parameter(name: str, one: Parameter) -> StudySpec.ParameterSpec:
+    from google.cloud import aiplatform_v1
+
+    kinds = aiplatform_v1.StudySpec.ParameterSpec
+    spec = kinds(parameter_id=name)
+    if one.kind != "categorical":
+        spec.scale_type = kinds.ScaleType(_SCALES[one.scale])
+    values = one.values or ()
+    low, high = str(one.min), str(one.max)
+    match one.kind:
+        case "double":
+            spec.double_value_spec = kinds.DoubleValueSpec(
+                min_value=float(low), max_value=float(high)
+            )
+        case "integer":
+            spec.integer_value_spec = kinds.IntegerValueSpec(
+                min_value=int(float(low)), max_value=int(float(high))
+            )
+        case "discrete":
+            spec.discrete_value_spec = kinds.DiscreteValueSpec(
+                values=sorted(float(value) for value in values)
+            )
+        case "categorical":
+            spec.categorical_value_spec = kinds.CategoricalValueSpec(values=list(values))
+    return spec
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def to_dict(job: CustomJob | HyperparameterTuningJob) -> dict[str, Any]:
+    """The REST body: proto3 JSON, names of enums."""
+    text = type(job).to_json(
+        job, always_print_fields_with_no_presence=False, use_integers_for_enums=False
+    )
+    return dict(json.loads(text))
+
+
+def gcloud(ready: Ready, run: int = 1) -> tuple[str, dict[str, Any]]:
+    """The gcloud command, and the config file that it is given.
+
+    gcloud takes the display name, labels and the study's numbers as flags, the rest as YAML.
+    """
+    told = to_dict(message(ready, run))
+    flags = [f"--region={ready.region}"]
+    flags += [f"--project={ready.project}"] if ready.project else []
+    flags.append(f"--display-name={told['displayName']}")
+    flags.append("--labels=" + ",".join(f"{k}={v}" for k, v in sorted(told["labels"].items())))
+    if ready.job.study is None:
+        command, config = "custom-jobs", told["jobSpec"]
+    else:
+        command = "hp-tuning-jobs"
+        config = {key: told[key] for key in ("studySpec", "trialJobSpec")}
+        if ready.job.study.max_failed:
+            config["maxFailedTrialCount"] = told["maxFailedTrialCount"]
+        flags.append(f"--max-trial-count={ready.job.study.trials}")
+        flags.append(f"--parallel-trial-count={ready.job.study.parallel}")
+    words = " \\\n    ".join([f"gcloud ai {command} create", *flags, "--config=job.yaml"])
+    return words, _numbers(config)
+
+
+def _numbers(value: Any, name: str = "") -> Any:
+    """int64 is text in proto3 JSON; in YAML a person expects a number."""
+    if isinstance(value, Mapping):
+        return {key: _numbers(one, key) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_numbers(one, name) for one in value]
+    return int(value) if name in _INT64 and isinstance(value, str) else value
+
+
+def yaml(value: Any, comment: str = "") -> str:
+    """YAML of plain values, with a comment before it."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    writer = YAML()
+    writer.indent(mapping=2, sequence=4, offset=2)
+    writer.width = 100_000
+    stream = io.StringIO()
+    writer.dump(value, stream)
+    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+    return head + stream.getvalue()
+
+
+def role_of(position: int) -> str:
+    """What a worker pool of this position is, in TF_CONFIG's words."""
+    return ROLES[position] if position < len(ROLES) else f"workerpool{position}"
