@@ -1,4 +1,4 @@
-"""Where libraries come from, and what is said of them: folders, layers, a receipt, the tables."""
+"""Where libraries come from, and what is said of them: folders, layers, a receipt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 import zstandard
 from devicecode.writer import container, install, library, ptx, sass
 
-from builder import accelerators, audit, catalogue, compatibility, image, wheels
+from builder import audit, catalogue, compatibility, image
 from builder.devicecode import Audit, Status, from_files, from_folder
 from builder.engine import Engine
 from builder.errors import CheckFailed, InputError, OutsideError
@@ -219,33 +219,6 @@ def test_device_code_is_required_of_gpu_images_only(accelerator: str, wanted: bo
     assert ("device-code" in image.required(receipt)) == wanted
 
 
-# --- the tables -----------------------------------------------------------------------------------
-
-
-def test_wheels_that_carry_what_the_tables_say(root: Path, tmp_path: Path) -> None:
-    assert wheels.contradictions(site(tmp_path), stack(root), accelerators.tables()) == ()
-
-
-def test_wheels_that_lack_what_the_tables_say(root: Path, tmp_path: Path) -> None:
-    cudnn = library(container(*map(sass, (75, 80, 86, 90, 100))))
-    problems = wheels.contradictions(site(tmp_path, cudnn=cudnn), stack(root), accelerators.tables())
-    assert len(problems) == 3
-    assert "takes these versions for V100, the wheels say: 7.0: missing" in problems[0]
-    assert problems[1] == (
-        "cuda.yaml: cuDNN 9.3.0.75 is said to carry sm_50, sm_60, sm_61, sm_70: "
-        "not in libcudnn_ops.so.9"
-    )
-    assert "carries sm_100, of which the table says nothing" in problems[2]
-
-
-def test_a_tensorflow_that_lost_an_architecture(root: Path, tmp_path: Path) -> None:
-    tensorflow = library(container(*map(sass, (60, 70, 80, 90)), ptx(90)))
-    (problem,) = wheels.contradictions(
-        site(tmp_path, tensorflow), stack(root), accelerators.tables()
-    )
-    assert "TensorFlow 2.21.0 is said to carry sm_89: not in libtensorflow_cc.so.2" in problem
-
-
 # --- images ---------------------------------------------------------------------------------------
 
 
@@ -296,23 +269,3 @@ def test_an_image_in_a_registry_is_read_without_pulling_it(tmp_path: Path) -> No
             audit.of_registry(parse(name))
         with pytest.raises(InputError, match="there is no such image"):
             audit.of_registry(parse(f"{server.host}/team/image:v2"))
-
-
-@pytest.mark.network
-@pytest.mark.slow
-def test_the_wheels_of_a_lock_are_read(root: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from builder import lock, network
-
-    held = lock.read(root, "v100")
-    small = {"nvidia-curand-cu12", "typing-extensions"}
-    pins = tuple(pin for pin in held.packages.values() if pin.name in small)
-    found = wheels.of_lock(replace(held, wheels={lock.CUDA: pins}), network.discover(), 36)
-    (curand,) = (one for one in found.libraries if one.groups)
-    assert (curand.path, curand.package) == (
-        "nvidia/curand/lib/libcurand.so.10",
-        "nvidia-curand-cu12",
-    )
-    problems = wheels.contradictions(found, stack(root), accelerators.tables())
-    assert any("hold no library of it with device code" in problem for problem in problems)
