@@ -11,6 +11,7 @@ import difflib
 import json
 import re
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +36,8 @@ from builder.yamlfile import Document, Problem
 
 IMAGES = "images"
 FILE = "image.yaml"
+REQUIREMENTS = "requirements.txt"
+"""In the trainer's folder: what the trainer needs beside TensorFlow."""
 OWN = "own"
 
 # What a value must not hold to stay one word of one instruction, and what it would do there.
@@ -243,6 +246,18 @@ class Trainer(_Model):
     """The module that is started, as after `python -m`."""
 
 
+@dataclass(frozen=True)
+class Program:
+    """What the trainer's folder says by itself.
+
+    flat: the module lies in the folder (its content becomes /app), not in a package of the
+    folder's name. requirements: those of its requirements.txt, each with its file and line.
+    """
+
+    flat: bool = False
+    requirements: tuple[tuple[str, str], ...] = ()
+
+
 class ImageSpec(_Model):
     """One training image, for one kind of accelerator. This is where every default stands."""
 
@@ -312,6 +327,7 @@ class ImageSpec(_Model):
 
     _name: str = PrivateAttr("")
     _source: Path = PrivateAttr(Path(FILE))
+    _program: Program = PrivateAttr(default_factory=lambda: Program())
 
     @property
     def name(self) -> str:
@@ -322,6 +338,11 @@ class ImageSpec(_Model):
     def source(self) -> Path:
         """The image.yaml that this was read from."""
         return self._source
+
+    @property
+    def program(self) -> Program:
+        """What the trainer's folder says by itself."""
+        return self._program
 
 
 def targets(root: Path) -> tuple[str, ...]:
@@ -390,6 +411,7 @@ def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
         problems.append(Problem(1, "", "is not a list of `key: value` lines", "accelerator: V100"))
     if spec is not None and root is not None:
         problems += _module_problems(document, spec.trainer, root)
+        spec._program = _program(spec.trainer, root)
     if problems or spec is None:
         raise _error(where, problems)
     spec._name, spec._source = name, source
@@ -461,10 +483,12 @@ def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[P
     package = root / trainer.package
     steps = trainer.module.split(".")
     path = package.parent.joinpath(*steps)
+    if _is_module(package.joinpath(*steps)):
+        return []
     if steps[0] != package.name:
         what = f"{trainer.module} is not in the folder {trainer.package}"
         fix = f"write {package.name}.<module>, such as {package.name}.task"
-    elif not path.with_suffix(".py").is_file() and not (path / "__main__.py").is_file():
+    elif not _is_module(path):
         found = (path.with_suffix(".py")).relative_to(root)
         what = f"there is no module {trainer.module}: no file {found}"
         names = [".".join([package.name, file.stem]) for file in package.glob("*.py")]
@@ -473,6 +497,45 @@ def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[P
     else:
         return []
     return [Problem(document.line("trainer", "module"), "trainer.module", what, fix)]
+
+
+def _is_module(path: Path) -> bool:
+    """Whether `python -m` can start what lies there."""
+    return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()
+
+
+def _program(trainer: Trainer, root: Path) -> Program:
+    """Raises InputError with every line of requirements.txt that cannot be."""
+    package = root / trainer.package
+    steps = trainer.module.split(".")
+    inside = steps[0] == package.name and _is_module(package.parent.joinpath(*steps))
+    path = package / REQUIREMENTS
+    if not path.is_file():
+        return Program(flat=not inside)
+    name = f"{trainer.package}/{REQUIREMENTS}"
+    found, problems = [], []
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8", errors="replace").split("\n"), 1
+    ):
+        text = re.sub(r"(^|\s)#.*", "", line).strip()
+        if not text:
+            continue
+        try:
+            found.append((f"{name}:{number}", _requirement(_safe_requirement(text))))
+        except PydanticCustomError as error:
+            context = error.context or {}
+            problems.append(Problem(number, "", str(context["what"]), str(context["fix"])))
+    if problems:
+        raise _error(name, problems)
+    return Program(not inside, tuple(found))
+
+
+def _safe_requirement(text: str) -> str:
+    if text.endswith("\\") or "--hash" in text:
+        raise _refuse(
+            "a line with hashes", "write name==version alone: `builder lock` adds the hashes"
+        )
+    return text
 
 
 def _problems(document: Document, details: list[ErrorDetails]) -> list[Problem]:

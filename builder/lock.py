@@ -58,6 +58,9 @@ PYTHON_PACKAGES = ("python3", "ca-certificates")
 CONFIGURATION = ("accelerator", "tensorflow", "python", "base", "apt", "requirements", "cuda")
 """The fields of image.yaml that decide what is locked. The others change no version."""
 
+OF_TRAINER = "trainer_requirements"
+"""The further key of a trainer that has a requirements.txt."""
+
 GLIBC = {"bookworm": 36, "trixie": 40}
 """glibc 2.x of each suite; trixie has 2.41, uv knows 2.40."""
 
@@ -72,7 +75,7 @@ _DISTRIBUTIONS = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-tpu", "t
 _HEADERS = {
     CUDA: "NVIDIA's libraries.",
     TENSORFLOW: "TensorFlow and all it needs.",
-    EXTRA: "What image.yaml's `requirements` add.",
+    EXTRA: "What the requirements of image.yaml and of the trainer add.",
     APT: "Debian packages that Python needs on top of the OS root.",
     APT_EXTRA: "Debian packages that image.yaml's `apt` adds.",
 }
@@ -209,7 +212,16 @@ class Staleness:
 def configuration(spec: ImageSpec) -> dict[str, Any]:
     """What image.yaml means for a lock, without comments, order of keys and spelt-out defaults."""
     values = spec.model_dump(mode="json", include=set(CONFIGURATION))
-    return {name: values[name] for name in CONFIGURATION}
+    found = {name: values[name] for name in CONFIGURATION}
+    if spec.program.requirements:
+        found[OF_TRAINER] = [text for _, text in spec.program.requirements]
+    return found
+
+
+def _requirements(spec: ImageSpec) -> tuple[str, ...]:
+    """What image.yaml and the trainer's own folder ask for."""
+    own = (text for _, text in spec.program.requirements)
+    return tuple(dict.fromkeys((*spec.requirements, *own)))
 
 
 def read(root: Path, target: str) -> Lock:
@@ -283,14 +295,15 @@ def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
     except (ValueError, KeyError, TypeError, InputError) as error:
         why = getattr(error, "message", None) or f"is not what `builder lock` writes ({error})"
         return (Staleness(catalogue.shown(path), str(why), fix),)
+    now = configuration(spec)
     stale = [
         Staleness(
             catalogue.shown(path),
-            f"image.yaml's {name} is {_text(value)}, locked is {_text(held.get(name))}",
+            f"{_key(spec, name)} is {_text(now.get(name))}, locked is {_text(held.get(name))}",
             fix,
         )
-        for name, value in configuration(spec).items()
-        if held.get(name) != value
+        for name in (*CONFIGURATION, OF_TRAINER)
+        if held.get(name) != now.get(name)
     ]
     stale += [Staleness(catalogue.shown(folder / name), why, fix) for name, why in changed]
     if lock is None:
@@ -315,6 +328,12 @@ def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
             )
         )
     return tuple(stale)
+
+
+def _key(spec: ImageSpec, name: str) -> str:
+    if name == OF_TRAINER:
+        return f"{spec.trainer.package}/{catalogue.REQUIREMENTS}"
+    return f"image.yaml's {name}"
 
 
 def _changed_files(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -454,7 +473,7 @@ def _wheels(
             f"see builder explain {spec.name}",
         ) from None
     every = base
-    if spec.requirements:
+    if _requirements(spec):
         every = _with_requirements(spec, stack, environment, base, versions)
     moved = tuple(
         Moved(name, pin.version, every[name].version)
@@ -501,9 +520,9 @@ def _with_requirements(
         return resolver.resolve(wanted, _platform(spec), environment, _fixed(stack, base), versions)
 
     try:
-        every = resolve(*spec.requirements)
+        every = resolve(*_requirements(spec))
     except NoSolution as together:
-        for requirement in spec.requirements:
+        for requirement in _requirements(spec):
             try:
                 resolve(requirement)
             except NoSolution as alone:
@@ -514,7 +533,7 @@ def _with_requirements(
         ) from None
     if second := _second(every, base, stack):
         requirement = next(
-            (one for one in spec.requirements if second in resolve(one)), spec.requirements[0]
+            (one for one in _requirements(spec) if second in resolve(one)), _requirements(spec)[0]
         )
         raise InputError(
             f'{_where(spec, requirement)}: "{requirement}" brings {second}, whose files would '
@@ -575,6 +594,9 @@ def _refused(
 def _where(spec: ImageSpec, requirement: str) -> str:
     """File, line and field of one requirement."""
     place = catalogue.where(spec, "requirements")
+    for where, text in spec.program.requirements:
+        if text == requirement:
+            return where
     with contextlib.suppress(OSError):
         for number, line in enumerate(spec.source.read_text(encoding="utf-8").splitlines(), 1):
             if requirement in line:

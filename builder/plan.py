@@ -130,7 +130,8 @@ def _hash(dockerfile: str, files: Mapping[str, File]) -> str:
 def _trainer(root: Path, spec: ImageSpec) -> dict[str, File]:
     """The trainer's files by their name in the context, sorted. The catalogue has seen it there."""
     source = root / spec.trainer.package
-    to = PurePosixPath(APP, source.name)  # `python -m` starts in /app
+    # `python -m` starts in /app
+    to = PurePosixPath(APP) if spec.program.flat else PurePosixPath(APP, source.name)
     return {
         str(to / path.relative_to(source).as_posix()): _file(root, path) for path in _walk(source)
     }
