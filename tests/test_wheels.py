@@ -134,7 +134,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
             require=lambda made: wheels.require(copy, chosen, made),
         )  # fmt: skip
     assert error.value.message.startswith("images/v100/image.yaml")
-    assert "9.10.2.21 or older" in e.value.fix
+    assert "9.10.2.21 or older" in error.value.fix
     (copy / "build" / ".lock").unlink()
     assert before == {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     wheels.require(copy, stack(copy, "h100"), replace(held, target="h100"))
