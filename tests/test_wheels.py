@@ -128,7 +128,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
     chosen = stack(copy)
     with pytest.raises(
         InputError, match=r"nvidia-cudnn-cu12 9\.3\.0\.75 does not run on V100"
-    ) as e:
+    ) as error:
         lock.lock(
             copy, chosen.spec, chosen, upgrade=True,
             require=lambda made: wheels.require(copy, chosen, made),
