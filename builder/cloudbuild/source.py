@@ -15,20 +15,18 @@ import contextlib
 import gzip
 import hashlib
 import os
+import re
 import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from builder.cloudbuild.clients import explained
 from builder.errors import InputError, OutsideError
-
-if TYPE_CHECKING:
-    import pathspec
 
 IGNORE_FILE = ".gcloudignore"
 INCLUDE = "!include:"
@@ -93,37 +91,98 @@ def _lines(file: Path, includes: bool) -> Iterator[str]:
             yield from _lines(file.parent / name, includes=False)
 
 
+@dataclass(frozen=True)
+class Rule:
+    """One pattern. `shape` matches a whole path, without the slash that ends a folder's."""
+
+    shape: re.Pattern[str]
+    folders_only: bool
+    takes_back: bool
+
+
+def rule(line: str) -> Rule | None:
+    """A line of gitignore's syntax (git's documentation, gitignore(5)); None for one that says
+    nothing. A pattern that is broken (an open bracket, a lone backslash at the end) says nothing,
+    either."""
+    line = re.sub(r"(?<!\\)((?:\\\\)*)[ \t]+$", r"\1", line)
+    takes_back = line.startswith("!")
+    line = line[1:] if takes_back else line
+    folders_only = line.endswith("/")
+    line = line.rstrip("/") if folders_only else line
+    if not line or line.startswith("#"):
+        return None
+    anchored = "/" in line
+    shape = "" if anchored else "(?:.*/)?"
+    rest = line.removeprefix("/")
+    at = 0
+    while at < len(rest):
+        here = rest[at]
+        if at == 0 and rest.startswith("**/"):
+            shape, at = shape + "(?:.*/)?", 3
+        elif rest.startswith("/**/", at):
+            shape, at = shape + "/(?:.*/)?", at + 4
+        elif rest[at:] == "/**":
+            shape, at = shape + "/.+", at + 3
+        elif here == "*":
+            shape += "[^/]*"
+            at += len(rest[at:]) - len(rest[at:].lstrip("*"))
+        elif here == "?":
+            shape, at = shape + "[^/]", at + 1
+        elif here == "\\":
+            if at + 1 == len(rest):
+                return None
+            shape, at = shape + re.escape(rest[at + 1]), at + 2
+        elif here == "[":
+            found = re.match(r"\[([!^]?)(\]?(?:\\.|[^\]\\])*)\]", rest[at:])
+            if not found:
+                return None
+            held = re.sub(r"(?<!\\)\[", r"\\[", found[2])
+            held = f"\\]{held[1:]}" if held.startswith("]") else held
+            shape += f"(?!/)[{'^' if found[1] else ''}{held}]"
+            at += found.end()
+        else:
+            shape, at = shape + re.escape(here), at + 1
+    try:
+        return Rule(re.compile(shape, re.DOTALL), folders_only, takes_back)
+    except re.error:
+        return None
+
+
+def ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
+    """Whether this very path is left out; whether a folder above it is, is not asked."""
+    for one in reversed(rules):  # what stands later wins
+        if (is_folder or not one.folders_only) and one.shape.fullmatch(path):
+            return not one.takes_back
+    return False
+
+
 def files(folder: Path) -> tuple[str, ...]:
     """The paths of the source, relative to `folder`, sorted.
 
-    Raises InputError for rules that are none, and for a link that leads to its own folder.
+    Raises InputError for rules that cannot be read, and for a link that leads to its own folder.
     """
-    import pathspec
-
-    try:
-        spec = pathspec.GitIgnoreSpec.from_lines(rules(folder))
-    except ValueError as error:
-        raise InputError(f"{IGNORE_FILE}: {error}", "correct the pattern") from None
-    return tuple(sorted(_walk(folder, "", spec, (os.path.realpath(folder),))))
+    found = [one for line in rules(folder) if (one := rule(line))]
+    return tuple(sorted(_walk(folder, "", found, (os.path.realpath(folder),))))
 
 
 def _walk(
-    folder: Path, inside: str, spec: pathspec.GitIgnoreSpec, above: tuple[str, ...]
+    folder: Path, inside: str, rules: Sequence[Rule], above: tuple[str, ...]
 ) -> Iterator[str]:
     with os.scandir(folder / inside) as entries:
         for entry in entries:
-            path = f"{inside}{entry.name}"
-            if not entry.is_dir():
-                if not spec.match_file(path):
-                    yield path
-            elif not spec.match_file(f"{path}/"):
-                real = os.path.realpath(folder / path)
-                if real in above:
-                    raise InputError(
-                        f"{path}: this link leads back to a folder that it lies in",
-                        f"remove the link, or add {path} to {IGNORE_FILE}",
-                    )
-                yield from _walk(folder, f"{path}/", spec, (*above, real))
+            path, is_folder = f"{inside}{entry.name}", entry.is_dir()
+            if ignored(path, is_folder, rules):
+                continue
+            if not is_folder:
+                yield path
+                continue
+            real = os.path.realpath(folder / path)
+            if real in above:
+                raise InputError(
+                    f"{path}: this link leads back to a folder that it lies in",
+                    f"remove the link, or add {path} to {IGNORE_FILE}",
+                )
+            yield from _walk(folder, f"{path}/", rules, (*above, real))
 
 
 # --- one archive ----------------------------------------------------------------------------------

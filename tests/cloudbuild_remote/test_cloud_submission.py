@@ -199,7 +199,7 @@ def test_a_build_over_a_limit_and_an_unused_substitution(
     many = api.Build(steps=[api.BuildStep(name="busybox")] * 301)
     with pytest.raises(OutsideError, match="too many steps"):
         submission.create(clients, many)
-    with pytest.raises(OutsideError, match="_NO_ONE.*not matched"):
+    with pytest.raises(OutsideError, match=r"_NO_ONE.*not matched"):
         submission.create(clients, build(substitutions={"_NO_ONE": "reads this"}))
 
 

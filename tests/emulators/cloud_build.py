@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import google_crc32c
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
@@ -702,6 +703,7 @@ class _Handler(BaseHTTPRequestHandler):
             "generation": str(found.generation),
             "metageneration": "1",
             "size": str(len(found.data)),
+            "crc32c": base64.b64encode(google_crc32c.Checksum(found.data).digest()).decode(),
             "metadata": found.metadata,
             "contentType": found.content_type,
         }
