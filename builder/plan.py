@@ -133,17 +133,17 @@ def _trainer(root: Path, spec: ImageSpec) -> dict[str, File]:
     # `python -m` starts in /app
     to = PurePosixPath(APP) if spec.program.flat else PurePosixPath(APP, source.name)
     return {
-        str(to / path.relative_to(source).as_posix()): _file(root, path) for path in _walk(source)
+        str(to / path.relative_to(source).as_posix()): _file(root, path) for path in walk(source)
     }
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def walk(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name.endswith(_LEFT_OUT_ENDINGS):
             continue
         if path.is_dir():
             if path.name not in LEFT_OUT:
-                yield from _walk(path)
+                yield from walk(path)
         elif path.is_file():
             yield path
 
@@ -163,14 +163,17 @@ def _file(root: Path, path: Path) -> File:
 def stage(plan: Plan, folder: Path) -> Staged:
     """Write the build contexts to `folder`, whole or not at all, in place of what was there.
 
-    The same plan is the same contexts: contents, names, modes and dates.
+    The same plan is the same contexts: contents, names, modes and dates. Each is named by its hash:
+    BuildKit brings a context of the same name as an earlier one up to date file by file, and a
+    folder in which a file changed then has today's date.
     """
+    base, image = f"base-{plan.base.hash}" if plan.base else "", f"image-{plan.image.hash}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         if plan.base:
-            _write(new / "base", plan.base.files, BASE_DOCKERFILE, plan.base.dockerfile)
-        _write(new / "image", plan.image.files, DOCKERFILE, plan.image.dockerfile)
+            _write(new / base, plan.base.files, BASE_DOCKERFILE, plan.base.dockerfile)
+        _write(new / image, plan.image.files, DOCKERFILE, plan.image.dockerfile)
         if folder.exists():
             old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
             folder.replace(old)
@@ -179,7 +182,7 @@ def stage(plan: Plan, folder: Path) -> Staged:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return Staged(folder / "base" if plan.base else None, folder / "image")
+    return Staged(folder / base if plan.base else None, folder / image)
 
 
 def _write(context: Path, files: Mapping[str, File], dockerfile: str, text: str) -> None:

@@ -143,16 +143,18 @@ def build(
     with reporter() as shown:
         where = settings(registry=registry, engine=engine)
         prepared = [pipeline.prepare(root(), target) for target in chosen(targets, everything)]
-        docker = connect(where, on_event=shown.on_event)
         if to_registry:
             sent = [
-                pipeline.build_in_registry(where, docker, item, shown.on_event) for item in prepared
+                pipeline.build_in_registry(
+                    where, lambda: connect(where, on_event=shown.on_event), item, shown.on_event
+                )
+                for item in prepared
             ]
         else:
             records = pipeline.build(
                 root(),
                 where,
-                docker,
+                connect(where, on_event=shown.on_event),
                 prepared,
                 no_cache=no_cache,
                 locked=locked,

@@ -424,7 +424,7 @@ _CLIENTS = {"BUILDX_METADATA_PROVENANCE": "disabled", "DOCKER_CLI_HINTS": "false
 
 
 def _engine(host: str, buildx: tuple[str, ...], environment: Mapping[str, str]) -> Engine:
-    """Asks the machine's engine and its buildx who they are. Raises OutsideError for what is too old."""
+    """Asks the machine's engine and its buildx who they are. Raises OutsideError for old ones."""
     socket = host.removeprefix("unix://")
     if host.startswith("unix://") and not Path(socket).exists():
         raise OutsideError(f"no Docker engine at {socket}", "start it, or install Docker")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import docker
 import pytest
+import zstandard
 
 from builder import image as pipeline
 from builder.engine import Engine, private
-from builder.registry import Registry
+from builder.registry import Descriptor, Registry
 from builder.settings import Settings
 from tests import registry_server
 from tests.registry_server import RegistryServer
@@ -180,12 +183,14 @@ def test_a_trainer_that_fails_is_caught_before_the_push(
     assert registry.tags("team/broken") == {}
 
 
-def test_the_base_is_not_pulled_to_put_new_code_onto_it(
-    project: Path, registry: RegistryServer
+def test_code_is_put_onto_a_base_in_the_registry_without_an_engine(
+    project: Path, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = f"{registry.host}/team/training"
-    image(project, "--push", "--registry", where)
     (project / "trainer" / "direct.py").write_text("# straight to the registry\n")
+    built = image(project, "--push", "--registry", where)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    monkeypatch.setenv("BUILDER_ENGINE", "machine")
     done = builder(
         project, "build", TARGET, "--to-registry", "--registry", where, "--json", check=True
     )
@@ -193,6 +198,29 @@ def test_the_base_is_not_pulled_to_put_new_code_onto_it(
     assert ":unproven-" in sent["reference"]
     seen = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{sent['reference']}")
     assert json.loads(seen)["Digest"] == sent["digest"]
+    with Registry(registry.host) as there:
+        one, other = (_content(there, str(name)) for name in (built["digest"], sent["digest"]))
+    assert one == other, "an engine makes the same image"
+
+
+def _content(there: Registry, digest: str) -> dict[str, object]:
+    """What a container sees of an image: settings, layers of the base, files of the top one."""
+    manifest = there.manifest("team/training", digest)
+    assert manifest
+    described = [Descriptor.read(one) for one in manifest.content["layers"]]
+    config = json.loads(there.blob("team/training", Descriptor.read(manifest.content["config"])))
+    packed = there.blob("team/training", described[-1])
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+        files = {
+            entry.name.rstrip("/"): (
+                (entry.mode, entry.uid, entry.gid, int(entry.mtime)),
+                content.read() if (content := archive.extractfile(entry)) else None,
+            )
+            for entry in archive
+        }
+    known = {name: config[name] for name in ("architecture", "os", "config", "created")}
+    return {**known, "base": [one.digest for one in described[:-1]], "files": files}
 
 
 def test_a_base_that_only_the_registry_has_is_enough_for_a_push(
