@@ -1,8 +1,407 @@
 """`builder cloud`: parse, call one function, print. No logic."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
+from builder.cli.common import (
+    All,
+    Json,
+    Registry,
+    chosen,
+    out,
+    reporter,
+    root,
+    say,
+    settings,
+)
+from builder.console import duration
+
+if TYPE_CHECKING:
+    from builder.cloudbuild.clients import Clients
+    from builder.cloudbuild.submission import Finished
 
 cloud_app = typer.Typer(
     help="Google Cloud Build: in the cloud, on every push to git, and on this machine.",
     no_args_is_help=True,
 )
+triggers_app = typer.Typer(
+    help="Triggers: what a push to git builds, as builder.toml says it.", no_args_is_help=True
+)
+cloud_app.add_typer(triggers_app, name="triggers")
+
+# --- in the cloud ---------------------------------------------------------------------------------
+
+Project = Annotated[str | None, typer.Option(help="The project's id; wins over builder.toml.")]
+Region = Annotated[str | None, typer.Option(help="global, or a region.")]
+BuildId = Annotated[str, typer.Argument(metavar="BUILD", help="A build's id.")]
+
+
+def _connect(**flags: str | None) -> "Clients":
+    from builder.cloudbuild.clients import connect
+    from builder.settings import load_cloud
+
+    return connect(load_cloud(root(), **flags))
+
+
+@cloud_app.command("build")
+def cloud_build(
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="Folders of images/.", metavar="TARGET")
+    ] = None,
+    everything: All = False,
+    file: Annotated[Path | None, typer.Option(help="Another file than cloudbuild.yaml.")] = None,
+    substitutions: Annotated[
+        list[str] | None, typer.Option("--substitutions", help="_NAME=VALUE,...")
+    ] = None,
+    run_async: Annotated[bool, typer.Option("--async", help="Submit it, and return.")] = False,
+    keep_source: Annotated[
+        bool,
+        typer.Option("--keep-source", help="Leave the staged source, for builder cloud retry."),
+    ] = False,
+    registry: Registry = None,
+    project: Project = None,
+    region: Region = None,
+    service_account: Annotated[str | None, typer.Option(help="Who the build runs as.")] = None,
+    worker_pool: Annotated[str | None, typer.Option(help="A private pool.")] = None,
+    staging_bucket: Annotated[str | None, typer.Option(help="Where the source is put.")] = None,
+    machine_type: Annotated[str | None, typer.Option(help="For example E2_HIGHCPU_8.")] = None,
+    logging: Annotated[
+        str | None, typer.Option(help="CLOUD_LOGGING_ONLY, GCS_ONLY, LEGACY or NONE.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Build, prove and push targets in Cloud Build, and follow the log.
+
+    Ctrl-C asks whether the build shall be cancelled.
+    """
+    from builder.cloudbuild import submission
+    from builder.cloudbuild.document import load
+    from builder.cloudbuild.source import staged
+    from builder.cloudbuild.substitutions import assignments, from_git
+    from builder.errors import InputError
+
+    names = chosen(targets, everything) if file is None or targets or everything else ()
+    submission.known_targets(root(), names)
+    where = settings(registry=registry)
+    document = load(file or root() / "cloudbuild.yaml")
+    clients = _connect(
+        project=project,
+        region=region,
+        service_account=service_account,
+        worker_pool=worker_pool,
+        staging_bucket=staging_bucket,
+        machine_type=machine_type,
+        logging=logging,
+    )
+    cloud = clients.settings
+    given = submission.values(
+        document,
+        names,
+        where.registry,
+        cloud.region,
+        from_git(root()) if submission.clean(root()) else {},
+        assignments(tuple(substitutions or ())),
+    )
+    submission.checked(document, given)
+    plain = document.to_proto()
+    submission.prepared(plain, cloud, given)  # what cannot be is said before anything is staged
+    if document.newer:
+        raise InputError(
+            f"{document.path}: {document.newer[0]} is newer than the installed client",
+            "take it out, or start the build with a trigger",
+        )
+    keep = keep_source or run_async
+    with staged(clients.storage, cloud.bucket, root(), keep, cloud.region) as staging:
+        say(f"source: {staging.object} ({staging.object.size:,} bytes)")
+        build = submission.create(
+            clients, submission.prepared(plain, cloud, given, names, staging.object)
+        )
+        say(f"build {build.id}\n  {build.log_url}")
+        if run_async:
+            if as_json:
+                out(submission.row(build))
+            return
+        with _cancelling(clients, build, staging):
+            done = _follow(clients, build)
+        done = submission.compared(done)
+    _told(done, as_json)
+
+
+def _follow(clients: "Clients", build: Any) -> "Finished":
+    """Follow a build's log to its end, on stderr; raises where it did not succeed."""
+    from builder.cloudbuild import submission
+
+    with reporter() as shown:
+        done = submission.watch(clients, build, shown.line, shown.on_event)
+    if done.note:
+        say(f"note: {done.note}")
+    return submission.judged(done)
+
+
+@contextmanager
+def _cancelling(clients: "Clients", build: Any, staging: Any = None) -> Iterator[None]:
+    """Ctrl-C asks; without a terminal to ask on, the build goes on."""
+    from builder.cloudbuild import submission
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        say()
+        asked = f"cancel build {build.id}, too?"
+        if sys.stdin.isatty() and typer.confirm(asked, default=False, err=True):
+            submission.cancel(clients, build.id)
+            say(f"build {build.id} is cancelled")
+        else:
+            if staging:
+                staging.keep = True  # it is still being read
+            say(f"build {build.id} goes on: builder cloud logs {build.id}")
+        raise
+
+
+def _told(done: "Finished", as_json: bool) -> None:
+    from dataclasses import asdict
+
+    took = f" in {duration(done.seconds)}" if done.seconds else ""
+    say(f"build {done.id}: {done.status}{took}")
+    for image in done.images:
+        same = "as in the registry" if image.registry else "not compared with the registry"
+        say(f"  {image.name}  {image.digest}  ({same})")
+    if done.note:
+        say(f"note: {done.note}")
+    if as_json:
+        out(asdict(done))
+
+
+@cloud_app.command("status")
+def cloud_status(
+    build: BuildId, project: Project = None, region: Region = None, as_json: Json = False
+) -> None:
+    """Say how a build is doing."""
+    from builder.cloudbuild import submission
+
+    found = submission.row(submission.get(_connect(project=project, region=region), build))
+    if as_json:
+        out(found)
+        return
+    sys.stdout.write(f"{found['id']} {found['status']} {duration(found['seconds'])}\n")
+    for step in found["steps"]:
+        sys.stdout.write(f"  {step['status']:<20} {step['id']}\n")
+    for image in found["images"]:
+        sys.stdout.write(f"  {image['name']}  {image['digest']}\n")
+    sys.stdout.write(f"  {found['detail'] or found['log_url']}\n")
+
+
+@cloud_app.command("logs")
+def cloud_logs(
+    build: BuildId, project: Project = None, region: Region = None, as_json: Json = False
+) -> None:
+    """Show a build's log, and follow it while it runs."""
+    from builder.cloudbuild import submission
+
+    clients = _connect(project=project, region=region)
+    found = submission.get(clients, build)
+    with _cancelling(clients, found), reporter() as shown:
+        line = shown.line if as_json else _print
+        done = submission.watch(clients, found, line)
+    if done.note:
+        say(f"note: {done.note}")
+    if as_json:
+        out(submission.row(submission.get(clients, build)))
+    submission.judged(done)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+@cloud_app.command("cancel")
+def cloud_cancel(build: BuildId, project: Project = None, region: Region = None) -> None:
+    """Stop a build."""
+    from builder.cloudbuild import submission
+
+    found = submission.cancel(_connect(project=project, region=region), build)
+    say(f"build {found.id}: {submission.status(found)}")
+
+
+@cloud_app.command("retry")
+def cloud_retry(
+    build: BuildId,
+    run_async: Annotated[bool, typer.Option("--async", help="Start it, and return.")] = False,
+    project: Project = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """Run a build again, from the same source."""
+    from builder.cloudbuild import submission
+
+    clients = _connect(project=project, region=region)
+    again = submission.retry(clients, build)
+    say(f"build {again.id}\n  {again.log_url}")
+    if run_async:
+        if as_json:
+            out(submission.row(again))
+        return
+    with _cancelling(clients, again):
+        done = _follow(clients, again)
+    _told(submission.compared(done), as_json)
+
+
+@cloud_app.command("list")
+def cloud_list(
+    tag: Annotated[str, typer.Option(help="Only builds with this tag.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    project: Project = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """The latest builds."""
+    from builder.cloudbuild import submission
+
+    clients = _connect(project=project, region=region)
+    rows = [submission.row(one) for one in submission.listed(clients, tag, limit)]
+    if as_json:
+        out(rows)
+        return
+    for row in rows:
+        what = row["substitutions"].get("_GPU") or " ".join(row["tags"])
+        sys.stdout.write(
+            f"{row['id']}  {(row['created'] or '')[:19]}  {row['status']:<10} "
+            f"{duration(row['seconds']):>12}  {what}\n"
+        )
+
+
+@cloud_app.command("changed")
+def cloud_changed(
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="Only of these (default: all).", metavar="TARGET")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Compare with this commit instead of with the registry.")
+    ] = None,
+    registry: Registry = None,
+    as_json: Json = False,
+) -> None:
+    """Print the targets that are not in the registry as they are here, one a line.
+
+    What cannot be told counts as changed.
+    """
+    from dataclasses import asdict
+
+    from builder.cloudbuild.changes import changed
+
+    found = changed(root(), settings(registry=registry), targets or ["all"], since)
+    if as_json:
+        out([asdict(one) for one in found])
+        return
+    for one in found:
+        say(f"{one.target}: {one.why}")
+        if one.changed:
+            sys.stdout.write(f"{one.target}\n")
+
+
+@cloud_app.command("builder-image")
+def cloud_builder_image(
+    registry: Registry = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="auto, machine or private.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Build the image that cloudbuild.yaml's steps run in, on this machine's engine.
+
+    For `run-local` where Docker Hub or gcr.io cannot be reached: it stands in for their images.
+    """
+    from builder.cloudbuild.builderimage import build
+    from builder.engine import connect
+
+    with reporter() as shown:
+        where = settings(registry=registry, engine=engine)
+        made = build(root(), where, connect(where, on_event=shown.on_event), shown.on_event)
+    say(f"{made.reference}")
+    say(f"builder cloud run-local --map gcr.io/cloud-builders/docker={made.reference}")
+    if as_json:
+        out({"reference": made.reference, "digest": made.digest})
+
+
+# --- triggers -------------------------------------------------------------------------------------
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+
+
+@triggers_app.command("list")
+def triggers_list(project: Project = None, region: Region = None, as_json: Json = False) -> None:
+    """The project's triggers, and whether they are as builder.toml says."""
+    from builder.cloudbuild import triggers
+
+    clients = _connect(project=project, region=region)
+    rows = triggers.overview(root(), clients)
+    if as_json:
+        out(rows)
+        return
+    for row in rows:
+        sys.stdout.write(f"{row['name']:<32} {row['state']:<12} {row['event']}\n")
+
+
+@triggers_app.command("apply")
+def triggers_apply(
+    dry_run: DryRun = False,
+    project: Project = None,
+    region: Region = None,
+    files: Annotated[
+        Path | None,
+        typer.Option("--files", help="Write files for `gcloud builds triggers import` instead."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the project's triggers as builder.toml says; shows the difference first.
+
+    A trigger that builder.toml does not name is left alone; `delete` removes one.
+    """
+    from builder.cloudbuild import triggers
+
+    if files is not None:
+        written = triggers.write(root(), files, project=project, region=region)
+        for path in written:
+            say(f"gcloud builds triggers import --source={path}")
+        if as_json:
+            out([str(path) for path in written])
+        return
+    clients = _connect(project=project, region=region)
+    plan = triggers.plan(root(), clients)
+    _shown(plan)
+    if not dry_run:
+        triggers.carry_out(clients, plan, on_done=say)
+    if as_json:
+        out([one.summary for one in plan])
+
+
+@triggers_app.command("delete")
+def triggers_delete(
+    names: Annotated[list[str], typer.Argument(help="Names of triggers.", metavar="NAME")],
+    dry_run: DryRun = False,
+    project: Project = None,
+    region: Region = None,
+) -> None:
+    """Delete triggers by name."""
+    from builder.cloudbuild import triggers
+
+    clients = _connect(project=project, region=region)
+    plan = triggers.deletion(clients, names)
+    _shown(plan)
+    if not dry_run:
+        triggers.carry_out(clients, plan, on_done=say)
+
+
+def _shown(plan: Any) -> None:
+    for one in plan:
+        say(f"{one.name}: {one.action}")
+        for line in one.diff:
+            say(f"  {line}")
+    if not any(one.action != "unchanged" for one in plan):
+        say("nothing to change")

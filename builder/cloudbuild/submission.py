@@ -7,16 +7,19 @@ on without us where we give up.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import registry
-from builder.cloudbuild import logs
+from builder import catalogue, registry
+from builder.cloudbuild import logs, validation
 from builder.cloudbuild.clients import Clients, explained, explaining, passing
 from builder.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.events import OnEvent, StepDone, StepStarted, ignore
@@ -24,6 +27,7 @@ from builder.events import OnEvent, StepDone, StepStarted, ignore
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
 
+    from builder.cloudbuild.document import Document
     from builder.cloudbuild.source import Staged
     from builder.settings import CloudSettings
 
@@ -426,3 +430,57 @@ def row(build: Build) -> dict[str, Any]:
         "detail": done.detail,
         "log_url": build.log_url,
     }
+
+
+# --- from a file to a build -----------------------------------------------------------------------
+
+GPU, REGISTRY, REGION = "_GPU", "_REGISTRY", "_REGION"
+FROM_GIT = ("COMMIT_SHA", "SHORT_SHA", "BRANCH_NAME", "TAG_NAME", "REPO_NAME")
+"""Names of the service's own that a call may set (its documentation, "default substitutions")."""
+
+
+def values(
+    document: Document,
+    targets: Sequence[str],
+    repository: str | None,
+    region: str,
+    commit: Mapping[str, str],
+    given: Mapping[str, str],
+) -> dict[str, str]:
+    """The substitutions of a submission: what the call says, over what the project knows.
+
+    Only names that the file declares are set by us, so any project's file can be submitted. commit:
+    COMMIT_SHA and its kin, which a trigger would set; empty for a tree that differs from it.
+    """
+    declared = document.build.substitutions
+    known = {GPU: ",".join(targets), REGISTRY: repository or "", REGION: region}
+    if region == "global":  # builds have a region by that name, registries have not
+        known.pop(REGION)
+    ours = {name: value for name, value in known.items() if value and name in declared}
+    git = {name: commit[name] for name in FROM_GIT if commit.get(name)}
+    return {**git, **ours, **given}
+
+
+def checked(document: Document, given: Mapping[str, str]) -> None:
+    """Raises InputError for what the service would refuse: before anything is staged."""
+    validation.refuse(document, validation.check(document, given))
+
+
+def known_targets(root: Path, names: Sequence[str]) -> None:
+    """Raises InputError for a target that the project does not have."""
+    known = catalogue.targets(root)
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            fix = f"write {near[0]}" if near else f"targets: {', '.join(known)}"
+            raise InputError(f"there is no target {name!r}", fix)
+
+
+def clean(root: Path) -> bool:
+    """Whether the tree is what its commit says: only then a build may carry the commit's name."""
+    command = ["git", "status", "--porcelain", "--", "."]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and not done.stdout
