@@ -8,6 +8,10 @@ machine is mounted, so that it works on a remote engine as well. Four checks, in
 * training: a run is killed after a checkpoint, the next one resumes there, the loss falls;
 * outputs: SavedModel, TensorBoard events and checkpoint can be used (probes/outputs.py).
 
+Of a program that is not ours (`Program`) nobody knows how to train with it. There, two others stand
+in the place of the last two: imports (each module that it imports loads; probes/imports.py), and
+starts (its entry point answers to --help, or does at least not fall over its imports).
+
 The trainer is started with the image's own entry point and `--records DIR --job-dir DIR --steps N
 --batch N --checkpoint-every N`, and has to say what it does in lines of JSON on stdout:
 {"event": "step" | "checkpoint" | "resumed", "step": N, "loss": X}.
@@ -30,7 +34,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -51,6 +55,17 @@ if TYPE_CHECKING:
 
 CHECKS: Mapping[str, int] = {"loader": 1, "contents": 1, "training": 1, "outputs": 1}
 """The checks of a smoke run and their versions: raise one when it starts to ask for more."""
+
+PROGRAM_CHECKS: Mapping[str, int] = {
+    "loader": CHECKS["loader"],
+    "contents": CHECKS["contents"],
+    "imports": 1,
+    "starts": 1,
+}
+"""The checks of an image whose program is not ours."""
+
+HELP_SECONDS = 60.0
+"""How long a program may take to answer to --help; one that trains instead is stopped."""
 
 RECEIPT = "receipt.json"
 LOG = "smoke.log"
@@ -153,6 +168,7 @@ def smoke(
     inputs: str = "",
     digest: str | None = None,
     others: Sequence[Check] = (),
+    foreign: bool = False,
     on_event: OnEvent = ignore,
     limits: Limits | None = None,
     size: Size | None = None,
@@ -162,8 +178,9 @@ def smoke(
     packages: name -> version of every locked Python package; records: folder of TFRecords;
     folder: build/<target>, where receipt.json and smoke.log go; inputs: hash of what the image was
     made from; digest: of its manifest, where it is known; others: checks made elsewhere (device
-    code), to stand in the same receipt. The receipt is written in any case; CheckFailed is raised
-    where a check did not pass, OutsideError where the engine refused.
+    code), to stand in the same receipt; foreign: the program is not ours, PROGRAM_CHECKS hold. The
+    receipt is written in any case; CheckFailed is raised where a check did not pass, OutsideError
+    where the engine refused.
     """
     target = spec.name
     with _engine_errors(image), _interruptible():
@@ -174,7 +191,7 @@ def smoke(
         with _Bench(client, found, limits or Limits(), target, log, on_event) as bench:
             bench.fill(records)
             try:
-                checks, device = _checks(bench, spec, stack, packages, size or Size())
+                checks, device = _checks(bench, spec, stack, packages, size or Size(), foreign)
             finally:
                 project.write(folder / LOG, "\n".join(log) + "\n")
     receipt = Receipt(
@@ -196,7 +213,12 @@ def smoke(
 
 
 def _checks(
-    bench: _Bench, spec: ImageSpec, stack: Stack, packages: Mapping[str, str], size: Size
+    bench: _Bench,
+    spec: ImageSpec,
+    stack: Stack,
+    packages: Mapping[str, str],
+    size: Size,
+    foreign: bool,
 ) -> tuple[list[Check], str]:
     """Every check that can run, and the device that training ran on."""
     own = spec.base == "own"
@@ -218,6 +240,9 @@ def _checks(
         bench.check("loader", lambda: _probed(bench.probe("loader", loader))),
         bench.check("contents", lambda: _contents(bench, contents)),
     ]
+    if foreign:
+        checks.append(bench.check("imports", lambda: _probed(bench.probe("imports", _APP))))
+        return [*checks, bench.check("starts", lambda: _starts(bench))], "CPU"
     gpu, note = _gpu(bench, stack)
     bench.gpu = gpu
     training = bench.check("training", lambda: _training(bench, spec, size, note))
@@ -264,6 +289,26 @@ def _contents(bench: _Bench, request: Mapping[str, Any]) -> Verdict:
                 )
             )
     return problems, seen
+
+
+_APP = {"folder": "/app"}
+_FALLS = re.compile(r"(ModuleNotFoundError|ImportError|SyntaxError|No module named)\b.*")
+
+
+def _starts(bench: _Bench) -> Verdict:
+    """Whether the entry point comes as far as its own code. A program may take no --help, and may
+    need data to do anything: only what says that the image is wrong is a problem."""
+    bench.limits = replace(bench.limits, training_seconds=HELP_SECONDS)
+    run = bench.train(["--help"], steps=1)
+    seen: dict[str, Any] = {"exit_code": run.exit_code, "seconds": round(run.seconds, 1)}
+    last = next((line for line in reversed(run.tail) if _FALLS.search(line)), "")
+    if run.exit_code not in (0, 2) and last and not run.timed_out:
+        message = f"the program does not start: {last.strip()[:200]}"
+        return [
+            Problem(message=message, fix="mend the import, or add it to requirements.txt")
+        ], seen
+    seen["answered"] = "--help" if run.exit_code == 0 and not run.timed_out else "started"
+    return [], seen
 
 
 def _training(bench: _Bench, spec: ImageSpec, size: Size, note: str) -> Verdict:
@@ -532,7 +577,7 @@ class _Bench:
         self.on_event(StepDone(self.step, seconds, error=error))
         return Check(
             name=name,
-            version=CHECKS[name],
+            version={**CHECKS, **PROGRAM_CHECKS}[name],
             passed=not problems,
             seconds=round(seconds, 2),
             problems=tuple(problems),
@@ -548,7 +593,7 @@ class _Bench:
                 entry = tarfile.TarInfo(Path(path).name)
                 entry.type, entry.mode = tarfile.DIRTYPE, mode
                 archive.addfile(entry)
-            for probe in ("loader", "contents", "outputs", "devices"):
+            for probe in ("loader", "contents", "outputs", "devices", "imports"):
                 content = resources.files("builder.probes").joinpath(f"{probe}.py").read_bytes()
                 _add(archive, f"probes/{probe}.py", content)
             for file in sorted(records.iterdir()):

@@ -68,13 +68,19 @@ def local(
     from builder.engine import connect
     from builder.jobs import here
     from builder.jobs import local as runner
+    from builder.jobs import package as packages
 
     where = settings(engine=engine)
     strikes = here.kills(kill or (), preempt or ())
     shm = here.parse_size(shm_size) if shm_size else None
     described = here.load(root(), job)
+    program = packages.program(package, module) if package else None
     with reporter() as shown:
         docker = connect(where, on_event=shown.on_event)
+        if program is not None:
+            target = here.target_of(root(), described.image)
+            made = packages.build(root(), where, docker, target, program, shown.on_event)
+            image = made.record.image_id
         options = here.Options(
             image=image,
             records=records,
@@ -83,6 +89,7 @@ def local(
             arguments=tuple(arguments or ()),
             grace=grace,
             shm=shm,
+            pass_job_dir=program is not None,
         )
         prepared = here.prepare(root(), docker, described, options)
     tell = teller([f"{pool.role}-{n}" for pool in prepared.pools for n in range(pool.count)])

@@ -12,6 +12,7 @@ from builder.errors import InputError, OutsideError
 from builder.jobs import description, local
 from builder.jobs.description import Job
 from builder.jobs.replicas import LocalJob, Pool
+from builder.settings import LOCAL_REPOSITORY
 
 FOLDER = Path("build") / "jobs"
 """Where the folders of local jobs lie, relative to the project."""
@@ -55,7 +56,7 @@ def folder_of(root: Path, name: str) -> Path:
 
 
 def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
-    """The local form of a job. Raises InputError, and OutsideError for an image that is not here."""
+    """The local form of a job. Raises InputError, OutsideError for an image that is not here."""
     folder = options.job_dir or root / FOLDER / job.id
     if options.records is not None and not options.records.is_dir():
         raise InputError(
@@ -98,12 +99,25 @@ def image_of(root: Path, engine: Engine, name: str) -> str:
         record = image.record_of(root, name)
         if record is not None and engine.image(record.image_id) is not None:
             return record.image_id
+        tag = f"{LOCAL_REPOSITORY}:{name}"  # built, and its record removed
+        if engine.image(tag) is not None:
+            return tag
         raise OutsideError(
             f"{name}: no image of this target is built here", f"builder image {name}"
         )
     if engine.image(name) is None:
         raise OutsideError(
             f"the engine holds no image {name}", f"docker pull {name}, or name a target"
+        )
+    return name
+
+
+def target_of(root: Path, name: str) -> str:
+    """The target whose base a package is put onto. Raises InputError for an image that is none."""
+    if name not in catalogue.targets(root):
+        raise InputError(
+            f"--package: {name} is no target of images/",
+            f"name a job whose image is one of {', '.join(catalogue.targets(root))}",
         )
     return name
 

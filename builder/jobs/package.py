@@ -1,0 +1,266 @@
+"""Any Python program as a training image, without a Dockerfile.
+
+A folder and a module become a small project of its own below build/packages/: the target's
+image.yaml with this program in the trainer's place, its locks (so that everything that does not
+change keeps its version and its layers), and a copy of the folder. From there on it is an image
+like any other: locked with hashes, rendered, built, proven as far as a program can be whose
+arguments nobody knows, and pushed. Requirements that would move TensorFlow are refused by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from builder import accelerators, catalogue, image, lock, plan, project, push, receipts, render
+from builder import compatibility as stacks
+from builder import smoke as smoking
+from builder.engine import Engine
+from builder.errors import InputError, OutsideError
+from builder.events import OnEvent, ignore, prefixed
+from builder.receipts import Receipt
+from builder.settings import Settings
+
+PACKAGES = Path("build") / "packages"
+ROOM = 4_000_000_000
+"""Bytes that a program's requirements may add to the target's size budget."""
+
+_HELD = "target.lock"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A folder with a Python program, and the module that is started.
+
+    flat: the module lies in the folder itself, not in a package of the folder's name.
+    """
+
+    folder: Path
+    module: str
+    flat: bool
+
+    @property
+    def slug(self) -> str:
+        """A part of an image's tag."""
+        name = re.sub(r"[^a-z0-9]+", "-", self.folder.name.lower()).strip("-")
+        return name[:30].strip("-") or "program"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program's image, proven. `root` is its own little project, `target` its name there."""
+
+    root: Path
+    target: str
+    record: image.ImageRecord
+    receipt: Receipt
+    unchanged: bool
+
+
+def program(folder: Path, module: str | None) -> Program:
+    """Checks that the module is there. Raises InputError with the modules that are."""
+    folder = folder.absolute()
+    if not folder.is_dir():
+        raise InputError(f"--package {folder}: there is no such folder", "name a folder")
+    if module and module.endswith(".py"):
+        module = module.removesuffix(".py").replace("/", ".")
+    steps = (module or "").split(".")
+    if module and _is_module(folder.joinpath(*steps)):
+        return Program(folder, module, flat=True)
+    if module and steps[0] == folder.name and _is_module(folder.parent.joinpath(*steps)):
+        return Program(folder, module, flat=False)
+    names = [path.stem for path in sorted(folder.glob("*.py")) if not path.stem.startswith("__")]
+    names = [f"{folder.name}.{one}" for one in names] if _is_package(folder) else names
+    near = difflib.get_close_matches(module or "", names, n=1)
+    what = f"--module {module}: there is no such module in {folder}" if module else "no --module"
+    fix = f"write --module {near[0]}" if near else f"it holds {', '.join(names) or 'no .py file'}"
+    raise InputError(what, fix)
+
+
+def _is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").is_file()
+
+
+def _is_module(path: Path) -> bool:
+    return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()
+
+
+def requirements(one: Program) -> tuple[str, str]:
+    """The text of the program's requirements.txt, and the file that it comes from; both may be "".
+
+    requirements.txt in the folder, else pyproject.toml's dependencies, else (for a package) the
+    same of the folder above, where such files usually lie. Raises InputError.
+    """
+    for place in (one.folder,) if one.flat else (one.folder, one.folder.parent):
+        path = place / catalogue.REQUIREMENTS
+        if path.is_file():
+            return path.read_text(encoding="utf-8", errors="replace"), str(path)
+        path = place / "pyproject.toml"
+        if path.is_file():
+            try:
+                content = tomllib.loads(path.read_text(encoding="utf-8"))
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise InputError(f"{path}: not TOML: {error}", "mend the file") from None
+            found = content.get("project", {}).get("dependencies", [])
+            return "".join(f"{line}\n" for line in found), f"{path}: project.dependencies"
+    return "", ""
+
+
+def derive(root: Path, target: str, one: Program) -> tuple[Path, str]:
+    """Write the program's own project; its root, and its target's name there. Raises InputError."""
+    spec = catalogue.load(root, target)
+    name = f"{target}-{one.slug}"
+    home = root / PACKAGES / name
+    with project.locked(home.parent / f".{name}.lock"):
+        _copy_program(one, home)
+        _copy_locks(root, target, home, name)
+        values = spec.model_dump(mode="json", exclude_unset=True)
+        values["trainer"] = {"package": _place(one), "module": one.module}
+        values["size_budget"] = f"{(spec.size_budget + ROOM) / 1e9:.2f} GB"
+        text = json.dumps(values, indent=1) + "\n"  # JSON is YAML
+        project.write(home / catalogue.IMAGES / name / catalogue.FILE, text)
+        project.write(home / project.MARKER, (root / project.MARKER).read_bytes())
+        templates = home / "templates"
+        if (root / "templates").is_dir() and not templates.exists():
+            templates.symlink_to((root / "templates").absolute())
+    return home, name
+
+
+def _place(one: Program) -> str:
+    """The folder's name in the project of its own."""
+    return "program" if one.flat else one.folder.name
+
+
+def _copy_program(one: Program, home: Path) -> None:
+    """The folder's files, as an image gets them, in place of what was there."""
+    text, source = requirements(one)
+    home.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(dir=home, prefix=".program."))
+    for path in plan.walk(one.folder):
+        if not path.resolve().is_relative_to(one.folder.resolve()):
+            shutil.rmtree(new)
+            raise InputError(
+                f"{path}: is a link to a file outside of the package", "copy the file into it"
+            )
+        to = new / path.relative_to(one.folder)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, to)
+    if source:
+        (new / catalogue.REQUIREMENTS).write_text(text, encoding="utf-8")
+    old = home / _place(one)
+    if old.is_dir():
+        shutil.rmtree(old)
+    new.chmod(0o755)
+    new.replace(old)
+
+
+def _copy_locks(root: Path, target: str, home: Path, name: str) -> None:
+    """The target's locks to start from; again where the target was locked anew since."""
+    source, to = root / catalogue.IMAGES / target, home / catalogue.IMAGES / name
+    held = lock.read(root, target).document
+    marker = to / _HELD
+    if marker.is_file() and marker.read_text(encoding="utf-8") == held:
+        return
+    for path in to.glob("*.lock"):
+        path.unlink()
+    for path in (*source.glob("*.lock"), *(root / catalogue.IMAGES).glob("os-*.lock")):
+        place = to if path.parent == source else to.parent
+        project.write(place / path.name, path.read_bytes())
+    project.write(marker, held)
+
+
+def build(
+    root: Path,
+    settings: Settings,
+    engine: Engine,
+    target: str,
+    one: Program,
+    on_event: OnEvent = ignore,
+) -> Built:
+    """Lock, render, build and prove a program's image; does nothing where nothing changed.
+
+    Raises InputError for requirements that cannot be, CheckFailed, OutsideError.
+    """
+    home, name = derive(root, target, one)
+    with project.locked(home.parent / f".{name}.lock"):
+        try:
+            spec = catalogue.load(home, name)
+            lock.lock(home, spec, stacks.resolve(spec), on_event=on_event)
+        except InputError as error:
+            raise _in_users_words(error, one, target) from None
+        render.write(home, [name])
+        item = image.prepare(home, name)
+        record = image.up_to_date(home, engine, item)
+        unchanged = record is not None
+        if record is None:
+            (record,) = image.build(home, settings, engine, [item], on_event=on_event)
+        folder = home / image.BUILD / name
+        receipt = receipts.read(folder / smoking.RECEIPT)
+        wanted = (record.digest or record.image_id, record.image_id)
+        if receipt is None or not receipts.valid_for(receipt, wanted, required(receipt)):
+            unchanged = False
+            receipt = smoking.smoke(
+                engine,
+                record.image_id,
+                item.spec,
+                item.stack,
+                {pin.name: pin.version for pin in item.lock.packages.values()},
+                image.SMOKE_RECORDS,
+                folder,
+                inputs=record.inputs,
+                digest=record.digest,
+                foreign=True,
+                on_event=on_event,
+            )
+    return Built(home, name, record, receipt, unchanged)
+
+
+def required(receipt: Receipt) -> Mapping[str, int]:
+    """The checks that the receipt of a program's image must hold."""
+    del receipt
+    return smoking.PROGRAM_CHECKS
+
+
+def push_built(
+    settings: Settings, engine: Engine, built: Built, on_event: OnEvent = ignore
+) -> push.PushedImage:
+    """Push a program's image with its base and its receipt. Raises OutsideError, CheckFailed."""
+    record = built.record
+    found = engine.image(record.image_id)
+    base = engine.image(record.base) if record.base and record.base_digest else None
+    if found is None or (record.base_digest and base is None):
+        raise OutsideError(f"{built.target}: the engine no longer has it", "run the command again")
+    capability = accelerators.find(
+        catalogue.load(built.root, built.target).accelerator
+    ).compute_capability
+    stacks.check_runs_on(found.labels, capability, built.target)
+    return push.push(
+        engine,
+        replace(found, reference=record.reference),
+        built.receipt,
+        settings,
+        push.tags_for(built.target, record.tensorflow, built.root, ()),
+        required=required,
+        base=base,
+        on_event=prefixed(built.target, on_event),
+    )
+
+
+def _in_users_words(error: InputError, one: Program, target: str) -> InputError:
+    """The place in the user's file, not in the copy."""
+    _, source = requirements(one)
+    copy = f"{_place(one)}/{catalogue.REQUIREMENTS}"
+    message = error.message
+    if source.endswith(catalogue.REQUIREMENTS):
+        message = message.replace(copy, source)
+    else:
+        message = re.sub(rf"{re.escape(copy)}(:\d+)?", source or copy, message)
+    fix = error.fix.replace(f"{target}-{one.slug}", target)
+    return InputError(message.replace(f"{target}-{one.slug}", target), fix)
