@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from builder.devicecode import Status, audit, compute_capability, pruning
+from builder.devicecode.errors import Malformed
 from builder.devicecode.fatbin import COMPILED, ELF, PTX, Container, containers
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -127,3 +128,13 @@ def test_pruning_shrinks_what_is_stored(site: Path, tmp_path: Path) -> None:
     assert on_disk < done.size - 40_000_000, "what is zeroed takes no space: it is a hole"
     sections = {c.section for c in containers(done.path.read_bytes())}
     assert sections == {COMPILED}
+
+
+@pytest.mark.parametrize("kept", [0.02, 0.5, 0.999])
+def test_a_broken_download_of_curand_is_never_fine(site: Path, tmp_path: Path, kept: float) -> None:
+    data = (site / "nvidia/curand/lib/libcurand.so.10").read_bytes()
+    (tmp_path / "libcurand.so.10").write_bytes(data[: int(len(data) * kept)])
+    found = audit([tmp_path])
+    assert {found.verdict(device).status for device in ("7.0", "9.0")} == {Status.BROKEN}
+    with pytest.raises(Malformed):
+        pruning.prune_file(tmp_path / "libcurand.so.10", compute_capability("7.0"))
