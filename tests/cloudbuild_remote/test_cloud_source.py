@@ -79,11 +79,9 @@ def test_links_are_followed_and_a_loop_is_an_error(tmp_path: Path) -> None:
         source.files(tmp_path)
 
 
-PATTERNS = (
-    """a /a *.log build/ a/** **/b !a/b [ab] b/* !b/ [!a] a/**/c [a-b] x*y */c \\a [ c\\
-/build/* a/b #a \\#a ? **/build/** !*.log""".split()
-    + ["x\\ y", "c "]
-)
+WORDS = """a /a *.log build/ a/** **/b !a/b [ab] b/* !b/ [!a] a/**/c [a-b] x*y */c \\a [ c\\
+/build/* a/b #a \\#a ? **/build/** !*.log"""
+PATTERNS = [*WORDS.split(), "x\\ y", "c "]
 
 
 def test_patterns_mean_what_they_mean_to_git(tmp_path: Path) -> None:
