@@ -1,0 +1,401 @@
+"""What one build has on the engine: a network, volumes, containers. All under names of its own.
+
+Nothing is privileged. Everything carries a label with the build's id and its owner (host, process
+and when that started), so that what a killed run left behind is found and removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import socket
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from builder import registry
+from builder.errors import InputError, OutsideError
+
+if TYPE_CHECKING:
+    from builder.engine import Engine
+
+WORKSPACE, HOME, OUTPUTS = "/workspace", "/builder/home", "/builder/outputs"
+SCRIPTS = "/builder/scripts"
+SOCKET = "/var/run/docker.sock"
+OUTPUT_LIMIT = 50 * 1024
+"""Bytes of a step's `$BUILDER_OUTPUT/output` that are kept (API, Results.buildStepOutputs)."""
+
+LABEL = "training-image-factory.cloudbuild"
+OWNER = f"{LABEL}.owner"
+
+OnLine = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One container to run. entrypoint and command: None leaves the image's own."""
+
+    name: str
+    image: str
+    command: tuple[str, ...] | None = None
+    entrypoint: tuple[str, ...] | None = None
+    environment: tuple[str, ...] = ()
+    workdir: str = WORKSPACE
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    """Volume of the build -> path."""
+    index: int = 0
+    """Whose `$BUILDER_OUTPUT` it gets."""
+
+
+class Sandbox:
+    """A context manager: makes the build's network and volumes, and removes all that is its own."""
+
+    def __init__(self, engine: Engine, build_id: str, with_socket: bool = True) -> None:
+        self.engine = engine
+        self.build_id = build_id
+        self.network = f"cloudbuild-{build_id[:8]}"
+        self.labels = {LABEL: build_id, OWNER: _owner()}
+        self.with_socket = with_socket
+        self.api: Any = engine.client.api
+        self.left: list[str] = []
+        self.holder = ""
+        self._volumes: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Sandbox:
+        with self._explained("network"):
+            self.sweep()
+            self.api.create_network(self.network, driver="bridge", labels=self.labels)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left = remove(self.api, f"{LABEL}={self.build_id}")
+
+    def sweep(self) -> None:
+        """Remove what runs of this host left behind that did not end by themselves."""
+        found = self.api.containers(all=True, filters={"label": LABEL})
+        found += self.api.networks(filters={"label": LABEL})
+        found += self.api.volumes(filters={"label": LABEL}).get("Volumes") or []
+        owners = {(one["Labels"].get(OWNER, ""), one["Labels"][LABEL]) for one in found}
+        for owner, build in owners:
+            if _dead(owner):
+                remove(self.api, f"{LABEL}={build}")
+
+    # --- volumes ----------------------------------------------------------------------------------
+
+    def volume(self, name: str) -> str:
+        """The engine's name of a volume of this build; made where it is new."""
+        with self._lock:
+            if name not in self._volumes:
+                own = f"cloudbuild-{self.build_id[:8]}-{name}"
+                with self._explained(f"volume {name}"):
+                    self.api.create_volume(own, labels=self.labels)
+                self._volumes[name] = own
+            return self._volumes[name]
+
+    def hold(self, image: str, scripts: Mapping[int, bytes], steps: tuple[int, ...]) -> None:
+        """Make the container that holds every volume and is never started: through it files come
+        in and out. A step's own container is no way for that: engines refuse archives of one that
+        has a mount behind a symbolic link, and /var/run is one in most images."""
+        from docker.types import Mount
+
+        places = [("workspace", WORKSPACE), ("home", HOME), ("scripts", SCRIPTS)]
+        places += [(f"outputs-{n}", f"{OUTPUTS}/{n}") for n in steps]
+        mounts = [
+            Mount(path, self.volume(name), type="volume", no_copy=True) for name, path in places
+        ]
+        with self._explained("workspace"):
+            made = self.api.create_container(
+                image,
+                entrypoint=["/never-started"],
+                name=f"cloudbuild-{self.build_id[:8]}-holder",
+                labels=self.labels,
+                host_config=self.api.create_host_config(mounts=mounts),
+            )
+            self.holder = made["Id"]
+            self.api.put_archive(self.holder, "/builder", _builder_folder(scripts, steps))
+
+    def fill(self, path: str, archive: IO[bytes]) -> None:
+        """Put a tar (or tar.gz) into a folder of the holder."""
+        with self._explained(path):
+            self.api.put_archive(self.holder, path, archive)
+
+    def read(self, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+        """The files under a path of the holder, each with its content. Nothing where none is."""
+        from docker.errors import NotFound
+
+        with self._explained(path):
+            try:
+                chunks, _ = self.api.get_archive(self.holder, path)
+            except NotFound:
+                return
+        with tempfile.TemporaryFile() as spool:
+            for chunk in chunks:
+                spool.write(chunk)
+            spool.seek(0)
+            with tarfile.open(fileobj=spool) as tar:
+                for member in tar:
+                    yield member, tar.extractfile(member) if member.isfile() else None
+
+    # --- images -----------------------------------------------------------------------------------
+
+    def find(self, image: str) -> str | None:
+        """The id of an image on the engine; its digest where it has one."""
+        found = self.engine.image(image)
+        return None if found is None else found.digest or found.image_id
+
+    def pull(self, image: str, on_line: OnLine) -> None:
+        """Raises OutsideError where the image cannot be had."""
+        from docker.errors import APIError, DockerException
+
+        name, tag = image, None
+        if "@" not in image:
+            head, colon, last = image.rpartition(":")
+            name, tag = (head, last) if colon and "/" not in last else (image, "latest")
+        try:
+            for event in self.api.pull(
+                name, tag=tag, stream=True, decode=True, auth_config=self._login(image)
+            ):
+                if error := event.get("error"):
+                    raise OutsideError(
+                        f"{image}: cannot be pulled: {_line(error)}", _pull_fix(image)
+                    )
+                if "id" not in event and event.get("status"):
+                    on_line(event["status"])
+        except (APIError, DockerException) as error:
+            raise OutsideError(
+                f"{image}: cannot be pulled: {_line(error)}", _pull_fix(image)
+            ) from None
+
+    def push(self, image: str, on_line: OnLine) -> str:
+        """Push an image; its digest, read back from the registry. Raises OutsideError."""
+        from docker.errors import APIError, DockerException
+
+        where = registry.parse(image)
+        tag = where.tag or "latest"
+        name = image if where.tag is None else image.rpartition(":")[0]
+        digest = ""
+        try:
+            for event in self.api.push(
+                name, tag=tag, stream=True, decode=True, auth_config=self._login(image)
+            ):
+                if error := event.get("error"):
+                    raise OutsideError(
+                        f"{image}: not pushed: {_line(error)}", _push_fix(where.host)
+                    )
+                digest = (event.get("aux") or {}).get("Digest", digest)
+                if "id" not in event and event.get("status"):
+                    on_line(event["status"])
+        except (APIError, DockerException) as error:
+            raise OutsideError(
+                f"{image}: not pushed: {_line(error)}", _push_fix(where.host)
+            ) from None
+        with registry.Registry(where.host) as there:
+            known = there.head(where.repository, tag)
+        if known is None or (digest and known != digest):
+            raise OutsideError(
+                f"{image}: the registry has {known or 'nothing'} where {digest} was pushed",
+                "another push took the tag meanwhile; push again",
+            )
+        return known
+
+    def _login(self, image: str) -> dict[str, str] | None:
+        try:
+            known = registry.credentials(registry.parse(image).host)
+        except InputError:
+            return None
+        return known.for_engine() if known else {}
+
+    # --- containers -------------------------------------------------------------------------------
+
+    def create(self, spec: Spec) -> str:
+        """A container, ready to start; its id. Raises OutsideError."""
+        from docker.types import Mount
+
+        own = (
+            (WORKSPACE, "workspace", False),
+            (HOME, "home", False),
+            (OUTPUTS, f"outputs-{spec.index}", False),
+            (SCRIPTS, "scripts", True),
+        )
+        mounts = [
+            Mount(path, self.volume(name), type="volume", no_copy=True, read_only=fixed)
+            for path, name, fixed in own
+        ]
+        mounts += [
+            Mount(path, self.volume(f"volume-{name}"), type="volume")
+            for name, path in spec.volumes.items()
+        ]
+        if self.with_socket:
+            mounts.append(Mount(SOCKET, self._engine_socket(), type="bind"))
+        with self._explained(spec.image):
+            made = self.api.create_container(
+                spec.image,
+                command=None if spec.command is None else list(spec.command),
+                entrypoint=None if spec.entrypoint is None else list(spec.entrypoint),
+                environment=list(spec.environment),
+                working_dir=spec.workdir,
+                name=spec.name,
+                labels=self.labels,
+                host_config=self.api.create_host_config(mounts=mounts, network_mode=self.network),
+            )
+        return str(made["Id"])
+
+    def _engine_socket(self) -> str:
+        """Where the engine's socket lies on the engine's machine."""
+        host = self.engine.host
+        return host.removeprefix("unix://") if host.startswith("unix://") else SOCKET
+
+    def start(self, container: str, on_line: OnLine) -> Callable[[], None]:
+        """Start it; what comes back waits until all that it prints was handed to `on_line`."""
+        with self._explained("start"):
+            stream = self.api.attach(container, stream=True, demux=True)
+            self.api.start(container)
+
+        def follow() -> None:
+            lines = (_Lines(on_line), _Lines(on_line))
+            for parts in stream:
+                for line, part in zip(lines, parts, strict=True):
+                    if part:
+                        line.feed(part)
+            for line in lines:
+                line.end()
+
+        return follow
+
+    def kill(self, container: str) -> None:
+        """End it at once; nothing where it has ended."""
+        with contextlib.suppress(Exception):
+            self.api.kill(container)
+
+    def exit_code(self, container: str) -> int:
+        """Its exit code, when it has ended."""
+        with self._explained("exit code"):
+            return int(self.api.wait(container)["StatusCode"])
+
+    def output(self, index: int) -> bytes:
+        """What a step wrote to `$BUILDER_OUTPUT/output`, the first 50 KB."""
+        for _, content in self.read(f"{OUTPUTS}/{index}/output"):
+            if content:
+                return content.read(OUTPUT_LIMIT)
+        return b""
+
+    def discard(self, container: str) -> None:
+        """Remove a container; its volumes stay."""
+        with contextlib.suppress(Exception):
+            self.api.remove_container(container, force=True, v=False)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        from docker.errors import APIError, DockerException
+        from requests.exceptions import RequestException
+
+        try:
+            yield
+        except (APIError, DockerException, RequestException) as error:
+            said = getattr(error, "explanation", None) or error
+            raise OutsideError(
+                f"{what}: the engine refused: {_line(said)}",
+                "builder doctor shows the engine's state",
+            ) from None
+
+
+def remove(api: Any, label: str) -> list[str]:
+    """Remove everything with a label. Returns what stays: others' containers on the network are
+    taken off it and go on."""
+    filters = {"label": label}
+    for one in api.containers(all=True, filters=filters):
+        with contextlib.suppress(Exception):
+            api.remove_container(one["Id"], force=True, v=True)
+    left = []
+    for network in api.networks(filters=filters):
+        with contextlib.suppress(Exception):
+            for other, details in (api.inspect_network(network["Id"])["Containers"] or {}).items():
+                left.append(f"container {details['Name']} (started by a step) still runs")
+                with contextlib.suppress(Exception):
+                    api.disconnect_container_from_network(other, network["Id"], force=True)
+            api.remove_network(network["Id"])
+    for volume in api.volumes(filters=filters).get("Volumes") or []:
+        try:
+            api.remove_volume(volume["Name"], force=True)
+        except Exception as error:
+            left.append(f"volume {volume['Name']}: {_line(error)}")
+    return left
+
+
+class _Lines:
+    """Bytes become lines; of one that a progress bar wrote over, the last state."""
+
+    def __init__(self, on_line: OnLine) -> None:
+        self.on_line = on_line
+        self.rest = b""
+
+    def feed(self, data: bytes) -> None:
+        *whole, self.rest = (self.rest + data).split(b"\n")
+        for line in whole:
+            self._tell(line)
+
+    def end(self) -> None:
+        if self.rest:
+            self._tell(self.rest)
+            self.rest = b""
+
+    def _tell(self, line: bytes) -> None:
+        states = [state for state in line.rstrip(b"\r").split(b"\r") if state]
+        self.on_line((states[-1] if states else b"").decode("utf-8", "replace"))
+
+
+def _builder_folder(scripts: Mapping[int, bytes], steps: tuple[int, ...]) -> bytes:
+    """/builder as a tar: a folder for the results of each step, and scripts that anyone may run."""
+    result = io.BytesIO()
+    with tarfile.open(fileobj=result, mode="w") as tar:
+        for n in steps:
+            info = tarfile.TarInfo(f"outputs/{n}")
+            info.type, info.mode = tarfile.DIRTYPE, 0o777  # whoever the image's user is
+            tar.addfile(info)
+        for n, script in scripts.items():
+            info = tarfile.TarInfo(f"scripts/step-{n}")
+            info.size, info.mode = len(script), 0o755
+            tar.addfile(info, io.BytesIO(script))
+    return result.getvalue()
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def _started(pid: int) -> str:
+    """When a process started, in the kernel's ticks; "" where there is none (or no /proc)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _dead(owner: str) -> bool:
+    """Whether the process of this host that owned something is gone."""
+    host, _, rest = owner.rpartition(":")[0].rpartition(":")
+    started = owner.rpartition(":")[2]
+    if host != socket.gethostname() or not rest.isdigit() or not Path("/proc/self").exists():
+        return False
+    return _started(int(rest)) != started
+
+
+def _line(said: object) -> str:
+    lines = (line.strip() for line in str(said).splitlines())
+    return next((line for line in lines if line), "no reason given")[:300]
+
+
+def _pull_fix(image: str) -> str:
+    short = re.sub(r"[@:][^/]*$", "", image)
+    return f"log in to its registry, or name an image of this engine: --map {short}=LOCAL"
+
+
+def _push_fix(host: str) -> str:
+    return f"{registry.login_command(host)}, or call with --no-push"
