@@ -6,6 +6,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from builder.cli import job_local
 from builder.cli.cloud import cloud_app
 from builder.cli.common import (
     OPTIONS,
@@ -22,6 +23,7 @@ from builder.cli.common import (
     settings,
 )
 from builder.cli.job import job_app
+from builder.cli.job_local import Module, Package
 from builder.console import duration, size
 from builder.errors import FactoryError
 
@@ -79,13 +81,20 @@ def image(
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse Debian packages whose locked version is gone.")
     ] = False,
+    package: Package = None,
+    module: Module = None,
     as_json: Json = False,
 ) -> None:
     """Build and prove images: the whole way.
 
     Base and training image, then the smoke run whose receipt allows the push. Does nothing where
-    nothing changed.
+    nothing changed. With --package and --module, any Python program in the trainer's place.
     """
+    if package is not None:
+        job_local.image_of_package(
+            chosen(targets, everything), package, module, push, settings(registry, engine), as_json
+        )
+        return
     from builder import image as pipeline
     from builder.engine import connect
 

@@ -90,6 +90,7 @@ def local(
             grace=grace,
             shm=shm,
             pass_job_dir=program is not None,
+            name=program.slug if program and job not in here.names(root()) else None,
         )
         prepared = here.prepare(root(), docker, described, options)
     tell = teller([f"{pool.role}-{n}" for pool in prepared.pools for n in range(pool.count)])
@@ -135,3 +136,31 @@ def told(outcome: Any) -> None:
 def register(app: typer.Typer) -> None:
     """Add the commands to `builder job`."""
     app.command()(local)
+
+
+def image_of_package(
+    targets: tuple[str, ...], package: Path, module: str | None, push: bool, where: Any, json: bool
+) -> None:
+    """`builder image TARGET --package DIR --module NAME`."""
+    from dataclasses import asdict
+
+    from builder.engine import connect
+    from builder.jobs import package as packages
+
+    program = packages.program(package, module)
+    with reporter() as shown:
+        docker = connect(where, on_event=shown.on_event)
+        made = [
+            packages.build(root(), where, docker, target, program, shown.on_event)
+            for target in targets
+        ]
+        pushed = [packages.push_built(where, docker, one, shown.on_event) for one in made if push]
+    for one in made:
+        state = "up to date" if one.unchanged else "built and proven"
+        checks = ", ".join(check.name for check in one.receipt.checks)
+        say(f"{one.target}: {one.record.reference}, {state} ({checks})")
+        say(f"  {one.record.image_id}")
+    for two in pushed:
+        say(f"{two.reference}: {'already there' if two.unchanged else 'pushed'}")
+    if json:
+        out([asdict(one.record) for one in made])

@@ -33,6 +33,7 @@ class Options:
     grace: float = 30.0
     shm: int | None = None
     pass_job_dir: bool = False
+    name: str | None = None
 
 
 def load(root: Path, name: str) -> Job:
@@ -47,6 +48,11 @@ def load(root: Path, name: str) -> Job:
     return description.load(root, name)
 
 
+def names(root: Path) -> tuple[str, ...]:
+    """The jobs of the project."""
+    return description.names(root)
+
+
 def folder_of(root: Path, name: str) -> Path:
     """The folder of a local job, by its name, its file, or the folder itself."""
     if Path(name).is_dir() and (Path(name) / local.LOCAL).is_dir():
@@ -57,7 +63,8 @@ def folder_of(root: Path, name: str) -> Path:
 
 def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
     """The local form of a job. Raises InputError, OutsideError for an image that is not here."""
-    folder = options.job_dir or root / FOLDER / job.id
+    name = options.name or job.id
+    folder = options.job_dir or root / FOLDER / name
     if options.records is not None and not options.records.is_dir():
         raise InputError(
             f"--records {options.records}: there is no such folder", "name a folder with data"
@@ -69,7 +76,7 @@ def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
         buckets = root / BUCKETS
     base = (job.job_dir or "").replace("{job}", job.id)
     return LocalJob(
-        name=job.id,
+        name=name,
         image=options.image or image_of(root, engine, job.image),
         folder=folder.absolute(),
         pools=tuple(

@@ -224,6 +224,7 @@ class _Running:
     began: float = 0.0
     seconds: float = 0.0
     memory: int = 0
+    last: str = ""
 
     def result(self) -> ReplicaResult:
         seconds = self.seconds
@@ -319,6 +320,7 @@ class _Cluster:
                 stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
                 file.write(f"{stamp} {event.text}\n")
             self.on_event(Line(event.name, event.text))
+            one.last = said(event.text) or one.last
             step = step_of(event.text)
             if step is not None:
                 self.step = max(self.step or 0, step)
@@ -342,7 +344,7 @@ class _Cluster:
         one.state = "failed"
         if code < 128 or out_of_memory or self.job.restarts == "never":
             self.failed = name
-            self._end("failed", f"{name} {how}")
+            self._end("failed", f"{name} {how}" + (f": {one.last[:200]}" if one.last else ""))
         elif one.restarts < RESTARTS_OF_A_REPLICA:
             one.restarts += 1
             counted = f"restart {one.restarts} of {RESTARTS_OF_A_REPLICA}"
@@ -580,6 +582,16 @@ def step_of(text: str) -> int | None:
     return step if isinstance(step, int) and value.get("event", "step") == "step" else None
 
 
+def said(text: str) -> str:
+    """What a line says, in words: a JSON object's message, or the line."""
+    if text.startswith("{"):
+        with contextlib.suppress(ValueError):
+            value = json.loads(text)
+            if isinstance(value, dict) and "message" in value:
+                return str(value["message"])
+    return text.strip()
+
+
 def described(code: int, out_of_memory: bool = False) -> str:
     """An exit code in words."""
     if out_of_memory:
@@ -643,13 +655,18 @@ def _follow(
                 for side, chunk in enumerate(pair):
                     *whole, rest[side] = (rest[side] + (chunk or b"")).split(b"\n")
                     for line in whole:
-                        lines.put(_Said(name, attempt, line.decode(errors="replace").rstrip("\r")))
+                        lines.put(_Said(name, attempt, _text(line)))
         for line in rest:
             if line:
-                lines.put(_Said(name, attempt, line.decode(errors="replace")))
+                lines.put(_Said(name, attempt, _text(line)))
         lines.put(_Ended(name, attempt))
 
     threading.Thread(target=read, daemon=True).start()
+
+
+def _text(line: bytes) -> str:
+    """As a terminal would show it: of a progress bar, what it came to."""
+    return line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
 
 
 @contextlib.contextmanager
