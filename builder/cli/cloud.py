@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from builder.cli import cloud_local
 from builder.cli.common import (
     All,
     Json,
@@ -33,6 +34,11 @@ triggers_app = typer.Typer(
     help="Triggers: what a push to git builds, as builder.toml says it.", no_args_is_help=True
 )
 cloud_app.add_typer(triggers_app, name="triggers")
+
+# --- on this machine (builder/cli/cloud_local.py) -------------------------------------------------
+
+cloud_app.command("validate")(cloud_local.validate)
+cloud_app.command("run-local")(cloud_local.run_local)
 
 # --- in the cloud ---------------------------------------------------------------------------------
 

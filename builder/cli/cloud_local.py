@@ -1,0 +1,287 @@
+"""`builder cloud validate` and `run-local`: a cloudbuild.yaml without the cloud.
+
+They work on any project's file: no builder.toml is needed.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.cli.common import OPTIONS, EngineChoice, Json, out, say
+from builder.console import duration
+
+if TYPE_CHECKING:
+    from builder.cloudbuild.runner import Plan, Result
+    from builder.cloudbuild.validation import Finding
+    from builder.engine import Engine
+
+FILE = Path("cloudbuild.yaml")
+
+File = Annotated[Path, typer.Argument(help="A cloudbuild.yaml or .json.", metavar="FILE")]
+Substitutions = Annotated[
+    list[str] | None,
+    typer.Option("--substitutions", metavar="_NAME=VALUE,...", help="As gcloud takes them."),
+]
+AsTrigger = Annotated[
+    bool,
+    typer.Option("--as-trigger", help="Substitutions as for a trigger: loose, with expansions."),
+]
+
+
+def validate(
+    file: File = FILE,
+    substitutions: Substitutions = None,
+    as_trigger: AsTrigger = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What Cloud Build would refuse in a file, each finding with its line.
+
+    Fields and types, limits, substitutions, order of the steps, volumes, secrets, names. Nothing
+    is sent anywhere. Exit code 2 where there is an error.
+    """
+    from builder.cloudbuild import document, validation
+    from builder.cloudbuild.substitutions import assignments
+
+    read = document.read(file)
+    findings = validation.check(read, assignments(tuple(substitutions or ())), as_trigger)
+    bad = [one for one in findings if one.level == "error" or strict]
+    if as_json:
+        out({"file": str(file), "valid": not bad, "findings": [vars(one) for one in findings]})
+    else:
+        for one in findings:
+            sys.stdout.write(_shown(file, one) + "\n")
+        steps = len(read.build.steps)
+        warnings = len(findings) - len([one for one in findings if one.level == "error"])
+        say(f"{file}: {steps} steps, {len(findings) - warnings} errors, {warnings} warnings")
+    if bad:
+        raise typer.Exit(2)
+
+
+def _shown(file: Path, one: "Finding") -> str:
+    field = f"{one.field}: " if one.field else ""
+    return f"{file}:{one.line}: {one.level}: {field}{one.what}; {one.fix} [{one.source}]"
+
+
+def run_local(
+    file: File = FILE,
+    substitutions: Substitutions = None,
+    steps: Annotated[
+        list[str] | None,
+        typer.Option("--step", metavar="ID", help="Only this step (its id or number); again."),
+    ] = None,
+    with_needed: Annotated[
+        bool, typer.Option("--with-needed", help="With --step: also what it waits for.")
+    ] = False,
+    source: Annotated[
+        Path | None, typer.Option(help="What becomes /workspace; else the working directory.")
+    ] = None,
+    no_source: Annotated[bool, typer.Option("--no-source", help="An empty /workspace.")] = False,
+    images: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="IMAGE=LOCAL",
+            help="An image of the engine for a builder that cannot be pulled; * is a pattern.",
+        ),
+    ] = None,
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret",
+            metavar="NAME[=FILE]",
+            help="A secret variable's value: from a file, or this shell's variable of that name.",
+        ),
+    ] = None,
+    no_push: Annotated[bool, typer.Option("--no-push", help="Leave images on the engine.")] = False,
+    no_docker: Annotated[
+        bool, typer.Option("--no-docker", help="Steps get no access to the engine.")
+    ] = False,
+    artifacts: Annotated[
+        Path, typer.Option(help="Where objects for Cloud Storage are copied to.")
+    ] = Path("build/cloudbuild/artifacts"),
+    write_workspace: Annotated[
+        Path | None, typer.Option(help="Leave a copy of /workspace in this folder.")
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="$PROJECT_ID.")] = None,
+    region: Annotated[str, typer.Option(help="$LOCATION.")] = "global",
+    as_trigger: AsTrigger = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run.")] = False,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Carry out a cloudbuild.yaml on this machine's engine, as Cloud Build would.
+
+    The log goes to stdout (with --json to stderr), the summary to stderr. Exit code 2 for a file
+    that Cloud Build would refuse, 3 where an image cannot be had or pushed, 4 for a failed build.
+    """
+    from builder.cloudbuild import document, runner
+    from builder.cloudbuild.substitutions import assignments, from_git
+
+    read = document.load(file)
+    folder = None if no_source else _folder(source)
+    given = assignments(tuple(substitutions or ()))
+    plan = runner.prepare(
+        read,
+        source=folder,
+        given=given,
+        builds_in={**from_git(folder or Path.cwd()), **_project(project), "LOCATION": region},
+        secrets=_secrets(tuple(secrets or ())),
+        images=_pairs("--map", tuple(images or ())),
+        only=tuple(steps or ()),
+        with_needed=with_needed,
+        trigger=as_trigger,
+    )
+    if dry_run:
+        _show_plan(plan, as_json)
+        return
+    _ask_for_end()
+    result = runner.run(
+        plan,
+        _engine(engine),
+        _log(sys.stderr if as_json else sys.stdout),
+        push=not no_push,
+        with_socket=not no_docker,
+        artifacts=artifacts,
+        workspace=write_workspace,
+    )
+    _summary(result)
+    if as_json:
+        out(result.json())
+    _judge(result)
+
+
+def _folder(source: Path | None) -> Path:
+    from builder.errors import InputError
+
+    folder = source or Path.cwd()
+    if not folder.is_dir():
+        raise InputError(f"--source: {folder} is no folder", "name a folder, or --no-source")
+    return folder
+
+
+def _project(flag: str | None) -> dict[str, str]:
+    variables = ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT")
+    known = next((os.environ[name] for name in variables if os.environ.get(name)), None)
+    return {"PROJECT_ID": flag or known or "local-project", "PROJECT_NUMBER": "0"}
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    from builder.errors import InputError
+
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise InputError(f"{option}: {text!r} is not IMAGE=LOCAL", "for example ubuntu=debian")
+        pairs[key] = value
+    return pairs
+
+
+def _secrets(texts: tuple[str, ...]) -> dict[str, str]:
+    from builder.errors import InputError
+
+    values = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if equals:
+            try:
+                values[name] = Path(file).read_text(encoding="utf-8").removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or "not text"
+                raise InputError(
+                    f"--secret {name}: {file} cannot be read: {reason}", "name a text file"
+                ) from None
+        elif name in os.environ:
+            values[name] = os.environ[name]
+        else:
+            raise InputError(
+                f"--secret {name}: this shell has no variable {name}", f"--secret {name}=FILE"
+            )
+    return values
+
+
+def _engine(choice: str | None) -> "Engine":
+    from builder.engine import connect
+    from builder.errors import InputError
+    from builder.project import find_root
+    from builder.settings import Settings, load
+
+    try:
+        where = load(find_root(), engine=choice)
+    except InputError:
+        if choice not in (None, "auto", "machine", "private"):
+            raise
+        where = Settings(engine=choice or "auto")  # type: ignore[arg-type]  # checked above
+    return connect(where)
+
+
+def _ask_for_end() -> None:
+    """SIGTERM and SIGHUP end a build as Ctrl-C does: what it has on the engine is removed."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
+def _log(stream: Any) -> Any:
+    def write(line: str) -> None:
+        if not OPTIONS.quiet:
+            stream.write(line + "\n")
+            stream.flush()
+
+    return write
+
+
+def _show_plan(plan: "Plan", as_json: bool) -> None:
+    from builder.cloudbuild.runner import described
+
+    steps = described(plan)
+    if as_json:
+        out({"steps": steps, "images": list(plan.build.images), "timeout": plan.build.timeout})
+        return
+    for step in steps:
+        name = f"Step #{step['step']}" + (f' - "{step["id"]}"' if step["id"] else "")
+        after = ", ".join(f"#{n}" for n in step["waitsFor"]) or "nothing"
+        sys.stdout.write(f"{name}: {step['image']}, after {after}\n")
+        for key in ("standsInFor", "dir", "entrypoint", "args", "env", "secretEnv", "timeout"):
+            if value := step.get(key):
+                shown = value if isinstance(value, str) else json.dumps(value)
+                sys.stdout.write(f"  {key}: {shown}\n")
+        if step.get("script"):
+            sys.stdout.write("  script:\n")
+            sys.stdout.writelines(f"    {line}\n" for line in step["script"].splitlines())
+    for image in plan.build.images:
+        sys.stdout.write(f"push: {image}\n")
+
+
+def _summary(result: "Result") -> None:
+    from builder.cloudbuild.runner import timeline
+
+    say(f"{result.status} in {duration(result.ended - result.started)}")
+    for line in timeline(result):
+        say(line)
+    for image in result.images:
+        say(f"  {image.name}@{image.digest}")
+    for line in result.not_done:
+        say(f"  {line}")
+
+
+def _judge(result: "Result") -> None:
+    from builder.errors import CheckFailed
+
+    if result.status == "SUCCESS":
+        return
+    if result.status == "CANCELLED":
+        raise typer.Exit(130)
+    if result.error:
+        raise result.error
+    raise CheckFailed(result.detail, "the log above shows why; --step ID runs one step alone")
