@@ -1,17 +1,20 @@
-"""Which devices a run uses: chosen from the environment, never from an option."""
+"""Which process does what on which devices: read from the environment, overridable."""
 
 import importlib.util
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer.config import UsageError
 
-COLLECTIVE_TIMEOUT = 600.0
-"""Seconds a worker waits for the others; TensorFlow's own default is for ever."""
+HEARTBEAT = 10.0
+"""Seconds without a sign of life after which a worker counts as dead. One whose connection breaks
+is noticed at once."""
+_POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
+_POOLS["workerpool3"] = "evaluator"
 
 
 @dataclass(frozen=True)
@@ -19,35 +22,74 @@ class Cluster:
     """This process's place among the run's processes."""
 
     workers: int = 1
+    """Processes that take part in the training loop, the chief among them. With parameter servers
+    that is the chief alone: it hands out the steps, and `tasks` says who makes them."""
     index: int = 0
-    """0 is the chief, which alone writes."""
+    """Of this process among them; 0 is the chief, which alone writes."""
+    role: str = "chief"
+    """chief, worker, ps or evaluator."""
+    task: int = 0
+    """Index among the tasks of this role."""
+    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Addresses by type of task; empty where there is one process."""
 
     @property
     def chief(self) -> bool:
-        return self.index == 0
+        return self.role in ("chief", "worker") and self.index == 0
+
+    @property
+    def parameter_servers(self) -> bool:
+        return bool(self.tasks.get("ps"))
+
+    @property
+    def evaluator(self) -> bool:
+        """Is there a process that does nothing but evaluate?"""
+        return self.role == "evaluator" or bool(self.tasks.get("evaluator"))
 
 
 def cluster(environment: Mapping[str, str]) -> Cluster:
-    """Read TF_CONFIG, as Vertex AI and Kubeflow set it. Raises UsageError. No TensorFlow."""
-    text = environment.get("TF_CONFIG", "").strip() or "{}"
+    """Read TF_CONFIG or else CLUSTER_SPEC. Raises UsageError. Needs no TensorFlow.
+
+    TF_CONFIG is what Vertex AI, Kubeflow and TensorFlow itself use; CLUSTER_SPEC is Vertex AI's
+    own, of worker pools: 0 the chief, 1 workers, 2 parameter servers, 3 evaluators (Vertex AI,
+    distributed training).
+    """
+    source = "TF_CONFIG" if environment.get("TF_CONFIG", "").strip() else "CLUSTER_SPEC"
+    text = environment.get(source, "").strip() or "{}"
     try:
         config = json.loads(text)
-        tasks = {kind: list(hosts) for kind, hosts in config.get("cluster", {}).items()}
+        tasks = {kind: tuple(hosts) for kind, hosts in config.get("cluster", {}).items()}
         kind = config.get("task", {}).get("type", "worker")
-        index = int(config.get("task", {}).get("index", 0))
+        task = int(config.get("task", {}).get("index", 0))
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"TF_CONFIG cannot be read: {error}") from None
-    if "ps" in tasks:
-        raise UsageError("TF_CONFIG names parameter servers: use workers, all of them train")
-    if kind not in ("chief", "worker"):
-        raise UsageError(f"TF_CONFIG: a task of type {kind!r} is not one of chief, worker")
-    chiefs, workers = tasks.get("chief", []), tasks.get("worker", [])
+        raise UsageError(f"{source} cannot be read: {error}") from None
+    if source == "CLUSTER_SPEC":
+        tasks = {_POOLS.get(pool, pool): hosts for pool, hosts in tasks.items()}
+        kind = _POOLS.get(kind, kind)
+    tasks = {"chief" if name == "master" else name: hosts for name, hosts in tasks.items() if hosts}
+    kind = "chief" if kind == "master" else kind
+    if kind not in _POOLS.values():
+        known = ", ".join(_POOLS.values())
+        raise UsageError(f"{source}: a task of type {kind!r} is not one of {known}")
+    if kind == "evaluator":  # which some leave out of the cluster that they name
+        return Cluster(index=task, role="evaluator", task=task, tasks=tasks)
+    if tasks.get("ps"):
+        if not (tasks.get("chief") and tasks.get("worker")):
+            raise UsageError(f"{source}: parameter servers need a chief and at least one worker")
+        _exists(source, kind, task, tasks)
+        return Cluster(index=task, role=kind, task=task, tasks=tasks)
+    chiefs, workers = tasks.get("chief", ()), tasks.get("worker", ())
     total = len(chiefs) + len(workers)
     if total <= 1:
-        return Cluster()
-    if not 0 <= index < len(tasks.get(kind, [])):
-        raise UsageError(f"TF_CONFIG: there is no task {kind}/{index} in its cluster")
-    return Cluster(total, index if kind == "chief" else len(chiefs) + index)
+        return Cluster(tasks=tasks if tasks.get("evaluator") else {})
+    _exists(source, kind, task, tasks)
+    index = task if kind == "chief" else len(chiefs) + task
+    return Cluster(total, index, kind, task, tasks)
+
+
+def _exists(source: str, kind: str, task: int, tasks: Mapping[str, tuple[str, ...]]) -> None:
+    if not 0 <= task < len(tasks.get(kind, ())):
+        raise UsageError(f"{source}: there is no task {kind}/{task} in its cluster")
 
 
 def has_tpu(environment: Mapping[str, str]) -> bool:
@@ -60,26 +102,108 @@ def has_tpu(environment: Mapping[str, str]) -> bool:
     )
 
 
-def create(place: Cluster, environment: Mapping[str, str]) -> Any:
-    """The tf.distribute.Strategy of this machine."""
+def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -> Any:
+    """The tf.distribute.Strategy of this process; `config` is a trainer.config.Config or None.
+
+    Raises UsageError where --strategy asks for what this machine or cluster is not.
+    """
     import tensorflow as tf
 
-    if has_tpu(environment):
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+    choice = getattr(config, "strategy", "auto")
+    timeout = getattr(config, "peer_timeout", 600.0)
+    if choice == "auto":
+        choice = _automatic(place, environment, len(tf.config.list_physical_devices("GPU")))
+    _possible(choice, place, environment)
+    if choice == "tpu":
+        # Not tried on hardware.
+        tpu = tf.distribute.cluster_resolver.TPUClusterResolver(
             tpu=environment.get("TPU_NAME", "local")
         )
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
-    if place.workers > 1:
-        return tf.distribute.MultiWorkerMirroredStrategy(
-            communication_options=tf.distribute.experimental.CommunicationOptions(
-                timeout_seconds=COLLECTIVE_TIMEOUT
-            )
+        tf.config.experimental_connect_to_cluster(tpu)
+        tf.tpu.experimental.initialize_tpu_system(tpu)
+        return tf.distribute.TPUStrategy(tpu)
+    if choice == "ps":
+        return tf.distribute.ParameterServerStrategy(
+            resolver(place),
+            variable_partitioner=None,  # a variable lies whole on one server: Keras wants it so
         )
-    if len(tf.config.list_physical_devices("GPU")) > 1:
+    if choice == "multiworker":
+        _watch_peers(place, timeout)
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            resolver(place),
+            communication_options=tf.distribute.experimental.CommunicationOptions(
+                timeout_seconds=timeout
+            ),
+        )
+    if choice == "mirrored":
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
+
+
+def _automatic(place: Cluster, environment: Mapping[str, str], gpus: int) -> str:
+    if place.role == "evaluator":
+        return "mirrored" if gpus > 1 else "one"
+    if place.parameter_servers:
+        return "ps"
+    if place.workers > 1:
+        return "multiworker"
+    if has_tpu(environment):
+        return "tpu"
+    return "mirrored" if gpus > 1 else "one"
+
+
+def _possible(choice: str, place: Cluster, environment: Mapping[str, str]) -> None:
+    together = "multiworker" if place.workers > 1 else ""
+    together = "ps" if place.parameter_servers else together
+    if place.role != "evaluator" and together and choice != together:
+        raise UsageError(
+            f"--strategy {choice}: the cluster has several processes, which need {together}"
+        )
+    if choice in ("multiworker", "ps") and choice != together:
+        raise UsageError(
+            f"--strategy {choice}: neither TF_CONFIG nor CLUSTER_SPEC names such a cluster"
+        )
+    if choice == "tpu" and not has_tpu(environment):
+        raise UsageError("--strategy tpu: there is no TPU here, or no libtpu")
+
+
+def resolver(place: Cluster) -> Any:
+    """The cluster without evaluators, as TensorFlow takes it."""
+    import tensorflow as tf
+
+    hosts = {kind: list(hosts) for kind, hosts in place.tasks.items() if kind != "evaluator"}
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(hosts),
+        task_type=place.role,
+        task_id=place.task,
+        rpc_layer="grpc",
+    )
+
+
+def _watch_peers(place: Cluster, timeout: float) -> None:
+    """Bound the wait for ranks that never come (TensorFlow's own bound is an hour).
+
+    There is no public way: where the private one has moved, TensorFlow's defaults hold.
+    """
+    try:
+        from tensorflow.core.protobuf.coordination_config_pb2 import CoordinatedJob
+        from tensorflow.python.eager import context
+
+        jobs = [
+            CoordinatedJob(name=kind, num_tasks=len(hosts))
+            for kind, hosts in place.tasks.items()
+            if kind in ("chief", "worker")
+        ]
+        leader = "chief" if "chief" in place.tasks else "worker"
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=f"/job:{leader}/replica:0/task:0",
+            cluster_register_timeout_in_ms=int(timeout * 1000),
+            heartbeat_timeout_in_ms=int(HEARTBEAT * 1000),
+            coordinated_jobs=jobs,
+        )
+    except (ImportError, AttributeError, TypeError):
+        return
 
 
 def compute_capabilities() -> list[tuple[int, int]]:

@@ -8,10 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import data, model, storage
+from trainer.config import Config
+from trainer.report import say
 
 
 def export(
-    weights: Mapping[str, np.ndarray], names: tuple[str, ...], image_size: int, path: str
+    weights: Mapping[str, np.ndarray], names: tuple[str, ...], config: Config, path: str
 ) -> None:
     """Write a SavedModel with two signatures, which give `probabilities` and `label`.
 
@@ -20,9 +22,11 @@ def export(
     is built anew in float32, whatever it was trained in, so that it runs on any machine.
     `weights` maps each of the model's variables' paths to its value.
     """
-    network = model.small_cnn(len(names), image_size, "float32")
+    size = config.image_size
+    network = model.build(config, len(names), "float32", pretrain=False)
     for variable in network.variables:
-        variable.assign(weights[variable.path])
+        if variable.path in weights:  # others are states of random numbers, for training only
+            variable.assign(weights[variable.path])
 
     def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
         probabilities = tf.nn.softmax(network(images, training=False))
@@ -30,9 +34,9 @@ def export(
         return {"probabilities": probabilities, "label": label}
 
     def image_bytes(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        one = tf.TensorSpec((image_size, image_size, 3), tf.uint8)
+        one = tf.TensorSpec((size, size, 3), tf.uint8)
         images = tf.map_fn(
-            lambda encoded: data.decode(encoded, image_size), image_bytes, fn_output_signature=one
+            lambda encoded: data.decode(encoded, size), image_bytes, fn_output_signature=one
         )
         return tensors(images)
 
@@ -41,8 +45,22 @@ def export(
     archive.add_endpoint(
         "serving_default", image_bytes, [tf.TensorSpec([None], tf.string, name="image_bytes")]
     )
-    images = tf.TensorSpec([None, image_size, image_size, 3], tf.uint8, name="images")
+    images = tf.TensorSpec([None, size, size, 3], tf.uint8, name="images")
     archive.add_endpoint("tensors", tensors, [images])
     temporary = f"{path}.tmp-{os.getpid()}"
     archive.write_out(temporary, verbose=False)
     storage.replace_folder(temporary, path)
+
+
+def save(
+    network: keras.Model,
+    names: tuple[str, ...],
+    config: Config,
+    folder: str,
+    name: str,
+    step: int,
+) -> None:
+    """Export the weights of `network` as they are, and say so."""
+    weights = {variable.path: variable.numpy() for variable in network.variables}
+    export(weights, names, config, folder)
+    say("exported", f"SavedModel ({name}) in {folder}", step=step, name=name)

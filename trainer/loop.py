@@ -1,25 +1,31 @@
-"""The training loop: an inner one on the device, an outer one on the host.
+"""The outer loop: everything that happens between two calls of the inner one.
 
-`Trainer` makes N steps in one call, without the host in between; `Controller` owns everything that
-happens between two calls: checkpoints, summaries, evaluation, signals. It works for one device
-and for tf.distribute's synchronous strategies alike; model.fit does not (Keras 3's fails under
-MultiWorkerMirroredStrategy, and it cannot take up its input in the middle of an epoch).
+Checkpoints, evaluation, signals, recovery. All ranks run the same loop and decide the same at the
+same step: what only one of them knows (a signal, a clock, a full disk) goes through a vote after
+each inner call.
 """
 
+import dataclasses
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from trainer import data, model
-from trainer.checkpoints import Checkpoints, Position, Torn
+from trainer import storage
+from trainer.checkpoints import Background, Checkpoints, Position, Spoiled, Torn
 from trainer.config import Config, UsageError
-from trainer.distribution import Cluster
+from trainer.inner import Evaluation, Trainer
+from trainer.judge import Judge
+from trainer.observer import Observer, Run
 from trainer.preemption import Preempted, Preemption
 from trainer.report import say
+
+CALL = 0.25
+"""Seconds that an inner call should not exceed: the look at signals comes after it."""
+EVALUATIONS = "evaluations.json"
+"""Below the job folder: what a dedicated evaluator has found."""
 
 
 class NotFinite(Exception):  # noqa: N818 - named for what the loss is
@@ -30,180 +36,143 @@ class NotFinite(Exception):  # noqa: N818 - named for what the loss is
         self.step = step
 
 
-class Trainer:
-    """Model, optimizer and the functions that run on the devices."""
-
-    def __init__(self, strategy: tf.distribute.Strategy, config: Config, classes: int, policy: str):
-        if config.batch_size % strategy.num_replicas_in_sync:
-            raise UsageError(
-                f"--batch-size {config.batch_size} does not divide by the "
-                f"{strategy.num_replicas_in_sync} replicas of this machine"
-            )
-        self.strategy = strategy
-        self.config = config
-        self.classes = classes
-        with strategy.scope():
-            self.model = model.small_cnn(classes, config.image_size, policy)
-            # Named, or a second one in a process has other names for the same variables.
-            self.optimizer: Any = keras.optimizers.Adam(config.learning_rate, name="adam")
-            if policy == "mixed_float16":
-                self.optimizer = keras.optimizers.LossScaleOptimizer(
-                    self.optimizer, name="loss_scale"
-                )
-            self.optimizer.build(self.model.trainable_variables)
-
-    @property
-    def replica_batch_size(self) -> int:
-        return self.config.batch_size // self.strategy.num_replicas_in_sync
-
-    @tf.function
-    def train(self, iterator: Any, steps: tf.Tensor) -> tf.Tensor:
-        """Make `steps` steps; the mean loss of each."""
-        losses = tf.TensorArray(tf.float32, size=steps)
-        for step in tf.range(steps):
-            loss = self.strategy.run(self._train_step, args=(next(iterator),))
-            losses = losses.write(step, self._sum(loss))
-        return losses.stack()
-
-    @tf.function
-    def evaluate(self, iterator: Any, batches: tf.Tensor) -> tf.Tensor:
-        """Sums over `batches` batches a replica: loss, correct answers, examples."""
-        totals = tf.zeros([3])
-        for _ in tf.range(batches):
-            totals += self._sum(self.strategy.run(self._evaluate_step, args=(next(iterator),)))
-        return totals
-
-    @tf.function
-    def total(self, value: tf.Tensor) -> tf.Tensor:
-        """The sum of a number over all replicas; every worker has to ask."""
-        return self._sum(self.strategy.run(tf.identity, args=(value,)))
-
-    def wait(self) -> None:
-        """Return when every worker is here."""
-        self.total(tf.constant(0.0))
-
-    def variables(self) -> dict[str, Any]:
-        """Everything that training changes, by a name that a second process gives it too."""
-        everything = (*self.model.variables, *self.optimizer.variables)
-        return {f"{number:04d} {v.path}": v for number, v in enumerate(everything)}
-
-    def snapshot(self) -> dict[str, np.ndarray]:
-        return {name: variable.numpy() for name, variable in self.variables().items()}
-
-    def restore(self, values: Any) -> None:
-        """Raises UsageError where `values` belong to another model."""
-        variables = self.variables()
-        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-        if shapes != {name: value.shape for name, value in values.items()}:
-            raise UsageError(
-                f"the checkpoints in {self.config.checkpoint_dir} are of another model, image "
-                "size, precision or number of classes: use another --job-dir"
-            )
-        with self.strategy.scope():
-            for name, variable in variables.items():
-                variable.assign(values[name])
-
-    def _sum(self, per_replica: Any) -> tf.Tensor:
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
-
-    def _train_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        images, labels = batch
-        with tf.GradientTape() as tape:
-            logits = self.model(images, training=True)
-            # Divided by the batch of all replicas: the optimizer sums their gradients.
-            loss = tf.reduce_sum(_losses(labels, logits)) / self.config.batch_size
-            scaled = self.optimizer.scale_loss(loss)
-        variables = self.model.trainable_variables
-        self.optimizer.apply(tape.gradient(scaled, variables), variables)
-        return loss
-
-    def _evaluate_step(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        images, labels, weights = batch
-        logits = self.model(images, training=False)
-        correct = tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float32)
-        sums = (weights * _losses(labels, logits), weights * correct, weights)
-        return tf.stack([tf.reduce_sum(values) for values in sums])
+class Stopped(Exception):  # noqa: N818 - another rank's trouble
+    """The chief met with something that ends the run; it says what."""
 
 
-class Summaries:
-    """TensorBoard's event files, written without TensorBoard: the image need not have it.
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
 
-    Training and evaluation are two runs below one folder, so that a chart shows both.
-    """
+    step: int
+    result: dict[str, float]
+    """The last evaluation."""
+    early: bool = False
+    """Stopped because nothing got better."""
 
-    def __init__(self, folder: str, write: bool) -> None:
-        self._folder = folder
-        self._write = write
-        self._writers: dict[str, tf.summary.SummaryWriter] = {}
-        proto = tf.compat.v1.SummaryMetadata
-        self._metadata = proto(plugin_data=proto.PluginData(plugin_name="scalars"))
 
-    def scalars(self, run: str, step: int, **values: float) -> None:
-        if not self._write:
-            return
-        if run not in self._writers:
-            self._writers[run] = tf.summary.create_file_writer(f"{self._folder}/{run}")
-        with self._writers[run].as_default():
-            for tag, value in values.items():
-                tf.summary.write(tag, np.float32(value), step=step, metadata=self._metadata)
+@dataclasses.dataclass(frozen=True)
+class Votes:
+    """What the ranks know that the others do not, added up: true where any says so."""
 
-    def flush(self) -> None:
-        for writer in self._writers.values():
-            writer.flush()
+    preempted: bool
+    """A rank was told to stop."""
+    stop: bool
+    """The evaluator says that nothing gets better."""
+    save: bool
+    """It is time for a checkpoint by the clock."""
+    wait: bool
+    """It is too early for an evaluation by the clock."""
+    spoiled: bool
+    """A snapshot holds values that are not finite."""
+    failed: bool
+    """The chief cannot go on."""
+    pace: float
+    """Seconds a step, by the chief's clock."""
 
 
 class Controller:
-    """The outer loop of one worker."""
+    """The outer loop of one rank."""
 
     def __init__(
         self,
         trainer: Trainer,
-        place: Cluster,
-        train: tuple[data.Shard, ...],
-        validation: tuple[data.Shard, ...],
+        evaluation: Evaluation,
+        run: Run,
         preemption: Preemption,
+        observers: Sequence[Observer] = (),
+        allowed: Callable[[], None] = lambda: None,
+        export: Callable[[str, Position], None] = lambda *_: None,
     ) -> None:
-        config = trainer.config
+        """`allowed` raises where this run lost its folder (lease.py); `export` writes the
+        SavedModel of that name from the present weights, on the chief."""
         self.trainer = trainer
-        self.config = config
-        self.place = place
-        self.train = train
-        self.validation = validation
+        self.evaluation = evaluation
+        self.run_ = run
+        self.config: Config = run.config
+        self.place = run.place
         self.preemption = preemption
-        self.checkpoints = Checkpoints(config.checkpoint_dir, config.keep_checkpoints)
-        self.summaries = Summaries(config.log_dir, write=place.chief)
-        self.position = Position()
+        self.observers = observers
+        self.export = export
+        self.steps = run.steps
+        self.records = sum(shard.records for shard in run.train)
+        self.judge = Judge(
+            self.config.metric, self.config.early_stopping, self.config.early_stopping_delta
+        )
+        self.checkpoints = Checkpoints(self.config.checkpoint_dir, self.config.keep_checkpoints)
+        self.background = Background(self.checkpoints, allowed) if self.place.chief else None
+        self.inline = self.config.evaluation == "inline" or (
+            self.config.evaluation == "auto" and not self.place.evaluator
+        )
+        self.tries = 0
+        self.factor = 1.0
+        self._initial: dict[str, np.ndarray] | None = None
+        self._saves: list[int] = []
+        self._evaluated = -1
+        self._pace = 0.0
+        self._calls = 0
+        self._trouble: Exception | None = None
+        now = time.monotonic()
+        self._saved_at, self._evaluated_at, self._looked_at = now, float("-inf"), now
 
-    def run(self) -> dict[str, float]:
-        """Train to the last step. Returns the last evaluation. Raises NotFinite, Preempted."""
+    @property
+    def position(self) -> Position:
+        return self.run_.position
+
+    def run(self) -> Outcome:
+        """Train to the last step. Raises NotFinite, Preempted, UsageError, and what goes wrong."""
+        early = False
         self._restore()
-        batches = self._training_batches()
-        evaluate = self._evaluation()
-        every = (self.config.checkpoint_every, self.config.evaluate_every, self.config.steps)
-        while self.position.step < self.config.steps:
-            self.preemption.saved(False)
-            step = self.position.step
-            until_stop = (period - step % period for period in every if period)
-            self._train(batches, min(self.config.steps_per_loop, *until_stop))
-            step = self.position.step
-            stop = self._stop_requested()
-            due = [bool(period) and step % period == 0 for period in every]
-            if stop or any(due):
+        for observer in self.observers:
+            observer.begin(self.run_)
+        batches = self._batches()
+        if self._due(self.config.evaluate_every) and self._evaluated != self.position.step:
+            early = self._inline(too_soon=False)  # it was stopped between saving and evaluating
+        while self.position.step < self.steps and not early:
+            try:
+                self._train(batches, self._count())
+                votes = self._vote()
+                if votes.spoiled:
+                    raise NotFinite(self.position.step, float("nan"))
+            except NotFinite as error:
+                self._recover(error)
+                batches = self._batches()
+                continue
+            if votes.failed:
+                raise self._trouble or Stopped("the chief cannot go on; it says why")
+            last = self.position.step == self.steps
+            evaluating = self._due(self.config.evaluate_every)
+            saving = self._due(self.config.checkpoint_every) or votes.save or last or evaluating
+            if saving or votes.preempted or votes.stop:
                 self._save()
-            if stop:
-                self.summaries.flush()
-                self.trainer.wait()  # None may leave while the chief still writes.
-                raise Preempted(step)
-            if due[1] and step < self.config.steps:
-                self.preemption.saved(True)
-                evaluate()
-        self.preemption.saved(True)
-        return evaluate()
+            if votes.preempted:
+                self._leave()
+            early = votes.stop
+            if evaluating and not last and self.inline:
+                early = self._inline(too_soon=votes.wait)
+        return self._finish(early)
+
+    # What a run does
 
     def _restore(self) -> None:
         """Take up the newest whole checkpoint, passing and removing torn ones."""
         if self.place.chief:
             self.checkpoints.sweep()
+        restored = self._load_newest()
+        if not restored and self.config.nan_retries:
+            self._initial = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
+        if restored:
+            where = self.position
+            text = f"resumed after step {where.step}, epoch {where.epoch:.2f}"
+            say("resumed", text, step=where.step, epoch=where.epoch)
+        total = self.trainer.vote([float(self.position.step)])[0]
+        if total != self.position.step * self.place.workers:
+            raise UsageError(
+                f"this worker resumes after step {self.position.step}, others do not: "
+                f"{self.config.checkpoint_dir} has to be the same folder for all"
+            )
+
+    def _load_newest(self) -> bool:
         for step in reversed(self.checkpoints.steps()):
             try:
                 checkpoint = self.checkpoints.load(step)
@@ -212,98 +181,288 @@ class Controller:
                 if self.place.chief:  # It would count among the ones to keep.
                     self.checkpoints.remove(step)
                 continue
+            state = checkpoint.state
+            if state.get("factor", 1.0) != self.factor and not self.tries:
+                self.factor, self.tries = state["factor"], state.get("tries", 0)
+                self.trainer.use_learning_rate(self.factor)
             self.trainer.restore(checkpoint.variables)
-            self.position = checkpoint.position
-            text = f"resumed after step {step}, epoch {self.position.epoch:.2f}"
-            say("resumed", text, step=step, epoch=self.position.epoch)
-            break
-        if self.place.workers > 1:
-            step = self.position.step
-            total = float(self.trainer.total(tf.constant(float(step))))
-            if total != step * self.trainer.strategy.num_replicas_in_sync:
-                raise UsageError(
-                    f"this worker resumes after step {step}, others do not: "
-                    f"{self.config.checkpoint_dir} has to be the same folder for all"
-                )
+            self.run_.position = checkpoint.position
+            self.judge.restore(state.get("judge", {}))
+            self._evaluated = state.get("evaluated", -1)
+            if not self._calls:  # a recovery keeps what this attempt has spent and seen
+                if "ledger" in state:
+                    self.run_.ledger.restore(state["ledger"])
+                for observer in self.observers:
+                    if observer.name in state.get("observers", {}):
+                        observer.restore(state["observers"][observer.name])
+            return True
+        return False
 
-    def _training_batches(self) -> Any:
-        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return data.training(
-                self.train,
-                context,
-                batch_size=self.trainer.replica_batch_size,
-                image_size=self.config.image_size,
-                classes=self.trainer.classes,
-                seed=self.config.seed,
-                consumed=self.position.examples,
-            )
+    def _batches(self) -> Any:
+        return self.trainer.batches(self.run_.train, self.position.examples)
 
-        return iter(self.trainer.strategy.distribute_datasets_from_function(make))
-
-    def _evaluation(self) -> Callable[[], dict[str, float]]:
-        """A function that evaluates at the present position and reports."""
-        contexts = []
-
-        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            contexts.append(context)
-            return data.evaluation(
-                self.validation,
-                context,
-                batch_size=self.trainer.replica_batch_size,
-                image_size=self.config.image_size,
-                classes=self.trainer.classes,
-            )
-
-        dataset = self.trainer.strategy.distribute_datasets_from_function(make)
-        batches = data.evaluation_batches(
-            self.validation, contexts[0], self.trainer.replica_batch_size
-        )
-
-        def evaluate() -> dict[str, float]:
-            sums = self.trainer.evaluate(iter(dataset), tf.constant(batches)).numpy()
-            loss, correct, examples = map(float, sums)
-            result = {"loss": loss / examples, "accuracy": correct / examples}
-            step = self.position.step
-            self.summaries.scalars("validation", step, **result)
-            text = f"step {step}: validation loss {result['loss']:.4f}, "
-            text += f"accuracy {result['accuracy']:.4f} on {examples:.0f} examples"
-            say("evaluated", text, step=step, examples=int(examples), **result)
-            return result
-
-        return evaluate
+    def _count(self) -> int:
+        """Steps of the next inner call: to the next occasion, and no longer than CALL."""
+        step = self.position.step
+        cadences = (self.config.checkpoint_every, self.config.evaluate_every)
+        most = [self.config.steps_per_loop, self.steps - step]
+        most += [period - step % period for period in cadences if period]
+        for observer in self.observers:
+            wanted = observer.until(step)
+            if wanted is not None and wanted > step:
+                most.append(wanted - step)
+        if self._pace:
+            most.append(max(1, int(CALL / self._pace)))
+        return min(most)
 
     def _train(self, batches: Any, count: int) -> None:
-        """Make `count` steps and report them."""
-        started = time.perf_counter()
-        losses = self.trainer.train(batches, tf.constant(count)).numpy()
-        seconds = time.perf_counter() - started
-        for step, loss in enumerate(losses, start=self.position.step + 1):
-            if not np.isfinite(loss):
-                raise NotFinite(step, float(loss))
-            self.summaries.scalars("train", step, loss=loss)
-        examples = self.position.examples + count * self.config.batch_size
-        epoch = examples / sum(shard.records for shard in self.train)
-        step = self.position.step + count
-        self.position = Position(step, examples, epoch)
-        loss, speed = float(np.mean(losses)), count * self.config.batch_size / seconds
-        self.summaries.scalars("train", step, epoch=epoch, examples_per_second=speed)
+        """Make `count` steps and tell the observers."""
+        with self.run_.ledger.spend("compute"):
+            began = time.perf_counter()
+            metrics = self.trainer.train(batches, count)
+            seconds = time.perf_counter() - began
+        waited = float(np.sum(metrics["input_wait"]))
+        if self._calls:
+            self.run_.ledger.move(waited, "compute", "input")
+            self._pace = seconds / count
+        self._calls += 1
+        # From here on there is work that leaving at once would lose.
+        self.preemption.saved(False)
+        first = self.position.step + 1
+        finite = np.isfinite(metrics["loss"])
+        made = count if finite.all() else int(np.argmin(finite))
+        if made:
+            metrics["seconds"] = np.full(count, seconds / count, np.float32)
+            self._move(made)
+            with self.run_.ledger.spend("summaries"):
+                seen = {name: values[:made] for name, values in metrics.items()}
+                for observer in self.observers:
+                    observer.steps(self.run_, first, seen)
+        if made < count:
+            raise NotFinite(first + made, float(metrics["loss"][made]))
+
+    def _move(self, steps: int) -> None:
+        examples = self.position.examples + steps * self.config.batch_size
+        step = self.position.step + steps
+        self.run_.position = Position(step, examples, examples / self.records)
+
+    def _vote(self) -> Votes:
+        """Agree on what to do after this step."""
+        now = time.monotonic()
+        chief = self.place.chief
+        self._collect()
+        mine = [
+            self.preemption.requested,
+            chief and not self.inline and self._evaluator_stops(),
+            chief and 0 < self.config.checkpoint_seconds <= now - self._saved_at,
+            chief and now - self._evaluated_at < self.config.evaluate_interval,
+            isinstance(self._trouble, Spoiled),
+            self._trouble is not None and not isinstance(self._trouble, Spoiled),
+        ]
+        values = self.trainer.vote([*map(float, mine), self._pace if chief else 0.0])
+        self._pace = values[-1]
+        return Votes(*(value > 0.5 for value in values[:-1]), pace=values[-1])
+
+    def _collect(self, wait: bool = False) -> None:
+        """Tell of the checkpoints that are safely written by now."""
+        if self.background is None:
+            return
+        try:
+            for saved in self.background.done(wait):
+                say("checkpoint", f"saved {saved.path}", step=saved.position.step)
+        except Exception as error:  # each rank has to hear of it at the same step: see _vote
+            self._trouble = error
+
+    def _save(self) -> None:
+        """Take a snapshot; it is written in the background."""
+        step = self.position.step
+        if self._saves[-1:] == [step]:
+            return
+        with self.run_.ledger.spend("checkpoint"):
+            began = time.perf_counter()
+            self.trainer.synchronise()
+            if self.background is not None:
+                try:
+                    self.background.save(self.position, self.trainer.snapshot(), self._state())
+                except Exception as error:
+                    self._trouble = error
+            seconds = time.perf_counter() - began
+        self._saved_at = time.monotonic()
+        self._saves.append(step)
+        if len(self._saves) > 1:
+            self._initial = None  # the one before is safely written
+        for observer in self.observers:
+            observer.saved(self.run_, step, seconds)
+
+    def _state(self) -> dict[str, Any]:
+        observers = {one.name: one.state() for one in self.observers if one.name}
+        return {
+            "ledger": self.run_.ledger.state(),
+            "judge": self.judge.state(),
+            "evaluated": self._evaluated,
+            "factor": self.factor,
+            "tries": self.tries,
+            "observers": observers,
+        }
+
+    def _leave(self) -> None:
+        """All ranks are at the same step: write, and go."""
+        self._collect(wait=True)
+        trouble = self._trouble
+        for observer in self.observers:
+            observer.end(self.run_, "preempted")
+        self.run_.writer.flush()
+        self.trainer.wait()  # None may leave while the chief still writes.
+        if trouble is not None:
+            raise trouble
+        raise Preempted(self.position.step)
+
+    def _inline(self, too_soon: bool) -> bool:
+        """Evaluate between two steps, unless it is too soon; whether to stop for good."""
+        if not self.inline or too_soon:
+            return False
+        result = self._evaluate()
+        step = self.position.step
+        better = self.judge.better(step, result)
+        self._evaluated = step
         if self.place.chief:
-            text = f"step {step} of {self.config.steps}: loss {loss:.4f}"
+            self._keep(better)
+        if self.judge.stop:
+            text = f"{self.judge.metric} has not got better since step {self.judge.best_step}"
+            say("early", f"{text}: stopping", step=step)
+        return self.judge.stop
+
+    def _evaluate(self) -> dict[str, float]:
+        """Evaluate the model as it is, on all ranks together."""
+        self._evaluated_at = time.monotonic()
+        with self.run_.ledger.spend("evaluation"):
+            self.trainer.synchronise()
+            result = self.evaluation.run(between=self._between)
+        step = self.position.step
+        tell(step, result)
+        with self.run_.ledger.spend("summaries"):
+            for observer in self.observers:
+                observer.evaluated(self.run_, step, result)
+        return result
+
+    def _between(self) -> None:
+        """Evaluation loses nothing, as a checkpoint was taken before it: all leave together."""
+        if self.trainer.vote([float(self.preemption.requested)])[0] > 0:
+            self._leave()
+
+    def _keep(self, better: bool) -> None:
+        """The best checkpoint, and the SavedModels that go with an evaluation."""
+        with self.run_.ledger.spend("checkpoint"):
+            if better and self.config.keep_best and self.config.evaluate_every:
+                self._collect(wait=True)
+                if self._trouble is None:
+                    self.checkpoints.copy(self.position.step, f"{self.checkpoints.folder}/best")
+        with self.run_.ledger.spend("evaluation"):
+            if better and "best" in self.config.export:
+                self.export("best", self.position)
+            if "latest" in self.config.export:
+                self.export("latest", self.position)
+
+    def _evaluator_stops(self) -> bool:
+        """Has the dedicated evaluator seen enough? It is asked every other second at most."""
+        now = time.monotonic()
+        if now - self._looked_at < 2 or not self.config.early_stopping:
+            return False
+        self._looked_at = now
+        try:
+            found = json.loads(storage.read(f"{self.config.job_dir}/{EVALUATIONS}"))
+        except (*storage.NOT_FOUND, ValueError):
+            return False
+        return bool(found.get("stop"))
+
+    def _recover(self, error: NotFinite) -> None:
+        """Back to the last good checkpoint with a smaller learning rate; all ranks alike.
+
+        Raises `error` where that was tried often enough.
+        """
+        self._collect(wait=True)
+        if isinstance(self._trouble, Spoiled):
+            self._trouble = None
+        if self.tries >= self.config.nan_retries:
+            raise error
+        self.tries += 1
+        self.factor *= self.config.nan_factor
+        self.trainer.wait()  # until the chief's last checkpoint is written
+        self.trainer.use_learning_rate(self.factor)
+        if not self._load_newest():
+            before = self._initial
+            if before is None:
+                raise error
+            # Nothing is safely written yet: from the beginning.
+            fresh = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
+            shared = len(self.trainer.model.variables)
+            optimizer = {key: fresh[key] for key in list(fresh)[shared:]}
+            self.trainer.restore({**before, **optimizer})
+            self.run_.position = Position()
+        self._saves.clear()
+        self._calls, self._pace = max(self._calls, 1), 0.0
+        say(
+            "diverged",
+            f"{str(error).partition(':')[0]}: back to step {self.position.step} with "
+            f"{self.factor:g} times the learning rate, try {self.tries} of "
+            f"{self.config.nan_retries}",
+            "WARNING",
+            step=self.position.step,
+        )
+
+    def _finish(self, early: bool) -> Outcome:
+        """The last evaluation, with everything safely written."""
+        self._collect(wait=True)
+        failed = self.trainer.vote([float(self._trouble is not None)])[0]
+        if failed:
+            raise self._trouble or Stopped("the chief cannot go on; it says why")
+        if self.place.workers == 1:
+            self.preemption.saved(True)
+        result = self._evaluate()
+        self.preemption.saved(True)
+        better = self.judge.better(self.position.step, result)
+        if self.place.chief and self.inline:
+            self._keep(better)
+        for observer in self.observers:
+            observer.end(self.run_, "stopped" if early else "done")
+        self.run_.writer.flush()
+        return Outcome(self.position.step, result, early)
+
+    def _due(self, period: int) -> bool:
+        return bool(period) and self.position.step % period == 0 and self.position.step > 0
+
+
+class Plain(Observer):
+    """Loss and speed on stdout and in TensorBoard; what there is without trainer.insight."""
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        speed = run.config.batch_size / float(metrics["seconds"][0])
+        for step, loss in enumerate(metrics["loss"], start=first_step):
+            run.writer.scalars("train", step, {"loss": loss})
+        step, epoch = run.position.step, run.position.epoch
+        run.writer.scalars("train", step, {"epoch": epoch, "examples_per_second": speed})
+        if run.place.chief:
+            loss = float(np.mean(metrics["loss"]))
+            text = f"step {step} of {run.steps}: loss {loss:.4f}"
             speed = round(speed, 1)
             say("step", text, step=step, loss=loss, epoch=epoch, examples_per_second=speed)
 
-    def _stop_requested(self) -> bool:
-        """All workers stop after the same step, whichever was told to."""
-        requested = self.preemption.requested
-        if self.place.workers > 1:
-            requested = float(self.trainer.total(tf.constant(float(requested)))) > 0
-        return requested
-
-    def _save(self) -> None:
-        if self.place.chief:
-            path = self.checkpoints.save(self.position, self.trainer.snapshot())
-            say("checkpoint", f"saved {path}", step=self.position.step)
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        scalars = {name: result[name] for name in ("loss", "accuracy")}
+        run.writer.scalars("validation", step, scalars)
 
 
-def _losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+def observers(config: Config, place: Any) -> list[Observer]:
+    """Who looks on; trainer.insight knows them where it is there."""
+    try:
+        from trainer import insight
+    except ImportError:
+        return [Plain()]
+    return list(insight.observers(config, place))
+
+
+def tell(step: int, result: dict[str, float]) -> None:
+    """The line about an evaluation."""
+    text = f"step {step}: validation loss {result['loss']:.4f}, "
+    text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
+    say("evaluated", text, step=step, **{**result, "seconds": round(result["seconds"], 2)})

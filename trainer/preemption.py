@@ -1,16 +1,29 @@
-"""SIGTERM: what Spot machines, Vertex AI and `docker stop` send before they kill.
+"""Being told to stop: SIGTERM, and what Compute Engine announces of maintenance and preemption.
 
+SIGTERM is what Spot machines, Vertex AI, Kubernetes and `docker stop` send before they kill.
 Needs no TensorFlow, so that a signal during its long import is answered too.
 """
 
+import contextlib
 import os
 import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from trainer.report import line
 
 RESTART = 143
 """Exit code: 128 + SIGTERM, saved, start me again."""
+METADATA = {
+    "instance/preempted": ("TRUE",),
+    "instance/maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE",),
+}
+"""Keys of Compute Engine's metadata server and the values that announce the end (Compute Engine,
+documentation of Spot VMs and of host maintenance events)."""
 
 
 class Preempted(Exception):  # noqa: N818 - nothing went wrong
@@ -22,28 +35,108 @@ class Preempted(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Preemption:
-    """SIGTERM: leave at once while everything is saved, else ask the loop to save first."""
+    """SIGTERM: leave at once while everything is saved, else ask the loop to save first.
 
-    def __init__(self) -> None:
+    A thread hears of the signal too: Python's handlers have to wait while TensorFlow traces or
+    waits for a peer, and a process that cannot get to a step leaves at the end of `grace`.
+    """
+
+    def __init__(self, grace: float = 25.0) -> None:
         self.requested = False
+        self.grace = grace
         self._saved = True
+        self._installed = False
+        self._deadline = threading.Lock()
+        self._leaving = threading.Lock()
 
     def install(self) -> None:
         """To be called again after a strategy was made: TensorFlow installs its own handler."""
         signal.signal(signal.SIGTERM, self._handle)
+        if not self._installed:
+            self._installed = True
+            read, write = os.pipe()
+            os.set_blocking(write, False)
+            signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            threading.Thread(target=self._listen, args=(read,), daemon=True).start()
+
+    def uninstall(self) -> None:
+        if self._installed:
+            self._installed = False
+            os.close(signal.set_wakeup_fd(-1))  # which ends the thread
 
     def saved(self, saved: bool) -> None:
         """Tell whether leaving now would lose work."""
         self._saved = saved
         if saved and self.requested:
-            self._leave()
+            self._leave("all work is saved")
 
-    def _handle(self, *_: Any) -> None:
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """Within, nothing is done that a restart would not do as well: leave at any time."""
+        before = self._saved
+        self.saved(True)
+        yield
+        self._saved = before
+
+    def request(self) -> None:
+        """Stop as soon as everything is saved, and after `grace` in any case."""
         self.requested = True
         if self._saved:
-            self._leave()
+            self._leave("all work is saved")
+        if self._deadline.acquire(blocking=False):
+            threading.Thread(target=self._give_up, daemon=True).start()
 
-    def _leave(self) -> None:
-        message = line("preempted", "stopped by SIGTERM; all work is saved", "WARNING")
+    def _handle(self, *_: Any) -> None:
+        self.request()
+
+    def _listen(self, pipe: int) -> None:
+        while numbers := os.read(pipe, 64):
+            if signal.SIGTERM in numbers:
+                self.request()
+        os.close(pipe)
+
+    def _give_up(self) -> None:
+        time.sleep(self.grace)
+        self._leave(f"no step ended within {self.grace:g} s; the last checkpoint counts")
+
+    def _leave(self, why: str) -> None:
+        if not self._leaving.acquire(blocking=False):
+            return  # another thread is about to
+        message = line("preempted", f"stopped by SIGTERM; {why}", "WARNING")
         os.write(1, f"{message}\n".encode())
         os._exit(RESTART)
+
+
+def watch_metadata(request: Callable[[], None], environment: Mapping[str, str]) -> bool:
+    """Call `request` when Compute Engine announces this machine's end; False where there is none.
+
+    GCE_METADATA_HOST, as Google's clients read it, names another server.
+    """
+    host = environment.get("GCE_METADATA_HOST", "")
+    if not host:
+        try:
+            product = Path("/sys/class/dmi/id/product_name").read_text()
+        except OSError:
+            product = ""
+        if "Google Compute Engine" not in product:
+            return False
+        host = "metadata.google.internal"
+    for key, fatal in METADATA.items():
+        threading.Thread(target=_watch, args=(host, key, fatal, request), daemon=True).start()
+    return True
+
+
+def _watch(host: str, key: str, fatal: tuple[str, ...], request: Callable[[], None]) -> None:
+    url = f"http://{host}/computeMetadata/v1/{key}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is link-local
+    suffix = ""
+    while True:
+        question = urllib.request.Request(url + suffix, headers={"Metadata-Flavor": "Google"})
+        try:
+            with opener.open(question, timeout=90) as answer:
+                if answer.read().decode().strip().upper() in fatal:
+                    request()
+                    return
+            suffix = "?wait_for_change=true&timeout_sec=60"
+        except OSError:
+            time.sleep(5.0)

@@ -1,10 +1,21 @@
 """Files on a disk or in a bucket, whole or not at all."""
 
 import os
+import shutil
+import uuid
+from pathlib import Path
 
 import tensorflow as tf
 
+from trainer.config import UsageError
+
 gfile = tf.io.gfile
+NOT_FOUND = (tf.errors.NotFoundError, FileNotFoundError)
+
+
+def remote(path: str) -> bool:
+    """Not a disk of this machine: a URL, or a bucket mounted by Vertex AI below /gcs."""
+    return "://" in path or path.startswith("/gcs/")
 
 
 def write(path: str, content: bytes) -> None:
@@ -13,10 +24,19 @@ def write(path: str, content: bytes) -> None:
     A bucket has no rename, but there an object appears only when it is complete.
     """
     gfile.makedirs(path.rpartition("/")[0])
-    temporary = f"{path}.tmp-{os.getpid()}"
-    with gfile.GFile(temporary, "wb") as file:
-        file.write(content)
-    gfile.rename(temporary, path, overwrite=True)
+    if path.startswith("gs://"):
+        with gfile.GFile(path, "wb") as file:
+            file.write(content)
+        return
+    temporary = f"{path}.tmp-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    try:
+        with gfile.GFile(temporary, "wb") as file:
+            file.write(content)
+        gfile.rename(temporary, path, overwrite=True)
+    except BaseException:
+        if gfile.exists(temporary):
+            gfile.remove(temporary)
+        raise
 
 
 def read(path: str) -> bytes:
@@ -29,4 +49,31 @@ def replace_folder(temporary: str, path: str) -> None:
     """Make the finished folder `temporary` the folder `path`."""
     if gfile.exists(path):
         gfile.rmtree(path)
+    gfile.makedirs(path.rpartition("/")[0])
     gfile.rename(temporary, path)
+
+
+def check_writable(folder: str) -> None:
+    """Write a file to `folder`, read it back, remove it. Raises UsageError."""
+    probe = f"{folder}/.writable-{uuid.uuid4().hex[:8]}"
+    try:
+        write(probe, b"written")
+        whole = read(probe) == b"written"
+        gfile.remove(probe)
+    except (tf.errors.OpError, OSError) as error:
+        reason = str(getattr(error, "message", None) or error).split("\n")[0][:200]
+        raise UsageError(f"cannot write to {folder}: {reason}") from error
+    if not whole:
+        raise UsageError(f"cannot write to {folder}: what was written there does not read back")
+
+
+def check_space(folder: str, needed: int, what: str) -> None:
+    """Raises UsageError where a disk has less than `needed` bytes free. A bucket has them."""
+    if remote(folder):
+        return
+    free = shutil.disk_usage(next(p for p in (Path(folder), *Path(folder).parents) if p.is_dir()))
+    if free.free < needed:
+        raise UsageError(
+            f"{folder} has {free.free / 1e6:,.0f} MB free, {what} need {needed / 1e6:,.0f} MB: "
+            "free some, keep fewer (--keep-checkpoints) or give another --job-dir"
+        )

@@ -16,13 +16,16 @@ def tf_config(kind: str, index: int, **cluster: int) -> dict[str, str]:
 
 def test_without_tf_config_there_is_one_worker() -> None:
     assert distribution.cluster({}) == Cluster(workers=1, index=0)
+    assert distribution.cluster({}).chief
     assert distribution.cluster({"TF_CONFIG": ""}).chief
     assert distribution.cluster(tf_config("chief", 0, chief=1)) == Cluster()
 
 
 def test_the_chief_comes_first_and_workers_after_it() -> None:
-    assert distribution.cluster(tf_config("chief", 0, chief=1, worker=2)) == Cluster(3, 0)
-    assert distribution.cluster(tf_config("worker", 0, chief=1, worker=2)) == Cluster(3, 1)
+    chief = distribution.cluster(tf_config("chief", 0, chief=1, worker=2))
+    assert (chief.workers, chief.index, chief.role, chief.task) == (3, 0, "chief", 0)
+    worker = distribution.cluster(tf_config("worker", 0, chief=1, worker=2))
+    assert (worker.workers, worker.index, worker.role, worker.task) == (3, 1, "worker", 0)
     assert not distribution.cluster(tf_config("worker", 0, chief=1, worker=2)).chief
 
 
@@ -31,14 +34,63 @@ def test_without_a_chief_worker_0_is_it() -> None:
     assert not distribution.cluster(tf_config("worker", 1, worker=2)).chief
 
 
+def test_an_evaluator_is_beside_the_ranks_that_train() -> None:
+    for hosts in ({"chief": 1, "worker": 1}, {"chief": 1, "worker": 1, "evaluator": 1}):
+        place = distribution.cluster(tf_config("evaluator", 0, **hosts))
+        assert (place.role, place.workers, place.chief) == ("evaluator", 1, False)
+    place = distribution.cluster(tf_config("worker", 0, chief=1, worker=1, evaluator=1))
+    assert (place.workers, place.index, place.evaluator) == (2, 1, True)
+    assert distribution.cluster(tf_config("chief", 0, chief=1, evaluator=1)).evaluator
+
+
+def test_with_parameter_servers_the_chief_alone_runs_the_loop() -> None:
+    cluster = {"chief": 1, "worker": 2, "ps": 2}
+    chief, worker, ps = (
+        distribution.cluster(tf_config(kind, index, **cluster))
+        for kind, index in (("chief", 0), ("worker", 1), ("ps", 1))
+    )
+    assert (chief.chief, chief.workers, chief.parameter_servers) == (True, 1, True)
+    assert (worker.role, worker.task, worker.chief) == ("worker", 1, False)
+    assert (ps.role, ps.task, ps.chief) == ("ps", 1, False)
+
+
+def test_vertex_s_worker_pools_are_roles_and_tf_config_wins() -> None:
+    pools = {"workerpool0": ["a:1"], "workerpool1": ["b:1", "c:1"], "workerpool3": ["d:1"]}
+    task = {"type": "workerpool1", "index": 1}
+    spec = {"CLUSTER_SPEC": json.dumps({"cluster": pools, "task": task, "environment": "cloud"})}
+    place = distribution.cluster(spec)
+    assert (place.workers, place.index, place.role, place.evaluator) == (3, 2, "worker", True)
+    assert distribution.cluster({**spec, **tf_config("chief", 0, chief=1, worker=1)}).chief
+
+
+@pytest.mark.parametrize(
+    ("choice", "cluster", "message"),
+    [
+        ("one", {"worker": 2}, "the cluster has several processes, which need multiworker"),
+        ("mirrored", {"chief": 1, "worker": 1, "ps": 1}, "need ps"),
+        ("multiworker", {}, "neither TF_CONFIG nor CLUSTER_SPEC"),
+        ("ps", {"worker": 2}, "need multiworker"),
+        ("tpu", {}, "no TPU here"),
+    ],
+)
+def test_a_strategy_that_the_cluster_is_not_made_for_is_refused(
+    choice: str, cluster: dict[str, int], message: str
+) -> None:
+    kind = "chief" if "chief" in cluster else "worker"
+    place = distribution.cluster(tf_config(kind, 0, **cluster))
+    with pytest.raises(UsageError, match=message):
+        distribution._possible(choice, place, {})
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
         ({"TF_CONFIG": "{"}, "TF_CONFIG cannot be read"),
         ({"TF_CONFIG": "[]"}, "TF_CONFIG cannot be read"),
         (tf_config("worker", 5, worker=2), "no task worker/5"),
-        (tf_config("evaluator", 0, worker=2), "'evaluator' is not one of chief, worker"),
-        (tf_config("worker", 0, worker=2, ps=1), "parameter servers"),
+        (tf_config("sidecar", 0, worker=2), "'sidecar' is not one of chief, worker, ps, evaluator"),
+        (tf_config("worker", 0, worker=2, ps=1), "parameter servers need a chief"),
+        (tf_config("ps", 3, chief=1, worker=2, ps=1), "no task ps/3"),
     ],
 )
 def test_a_tf_config_that_cannot_work_is_refused(environment: dict[str, str], message: str) -> None:

@@ -10,8 +10,10 @@ pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
 from trainer import data, export, model  # noqa: E402
+from trainer.config import parse  # noqa: E402
 
 NAMES = tuple("abcdefghij")
+CONFIG = parse(["--records", "-", "--job-dir", "-", "--image-size", "16"], {})
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def saved(trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("job") / "model"
     weights = {variable.path: variable.numpy() for variable in trained.variables}
     for _ in range(2):  # The second replaces the first, as after a restart.
-        export.export(weights, NAMES, 16, str(path))
+        export.export(weights, NAMES, CONFIG, str(path))
     assert [child.name for child in path.parent.iterdir()] == ["model"]
     return path
 
@@ -69,7 +71,7 @@ def test_jpeg_files_of_other_sizes_are_served(saved: Path) -> None:
 def test_a_model_trained_in_mixed_precision_is_served_in_float32(tmp_path: Path) -> None:
     network = model.small_cnn(10, 16, "mixed_bfloat16")
     weights = {variable.path: variable.numpy() for variable in network.variables}
-    export.export(weights, NAMES, 16, str(tmp_path / "model"))
+    export.export(weights, NAMES, CONFIG, str(tmp_path / "model"))
     images = tf.zeros((1, 16, 16, 3), tf.uint8)
     served = tf.saved_model.load(str(tmp_path / "model")).signatures["tensors"](images=images)
     assert served["probabilities"].dtype == tf.float32

@@ -217,7 +217,7 @@ def test_a_fault_of_the_program_is_a_traceback_and_1(
 ) -> None:
     from trainer import export
 
-    monkeypatch.delattr(export, "export")
+    monkeypatch.delattr(export, "save")
     code, lines = task("--records", SMOKE, "--job-dir", tmp_path, "--steps", 2)
     assert code == 1
     assert lines[-1]["message"].startswith("AttributeError: ")

@@ -1,0 +1,45 @@
+"""Which evaluation was the best one, and whether there is a point in going on."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+RISING = {"accuracy": True, "loss": False}
+"""Metrics of an evaluation: does more mean better?"""
+
+
+@dataclass
+class Judge:
+    """Follows one metric over the evaluations of a run."""
+
+    metric: str
+    patience: int = 0
+    """Evaluations without a better one after which to stop; 0: never."""
+    delta: float = 0.0
+    """By how much better is better."""
+    best: float | None = None
+    best_step: int = 0
+    waited: int = 0
+    """Evaluations since the best one."""
+
+    def better(self, step: int, result: dict[str, float]) -> bool:
+        """Take an evaluation into account; is it the best so far? One of NaN never is."""
+        value = result[self.metric]
+        sign = 1 if RISING[self.metric] else -1
+        gain = math.inf if self.best is None else sign * (value - self.best)
+        if not math.isfinite(value) or gain <= self.delta:
+            self.waited += 1
+            return False
+        self.best, self.best_step, self.waited = value, step, 0
+        return True
+
+    @property
+    def stop(self) -> bool:
+        return 0 < self.patience <= self.waited
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.best, self.best_step = state.get("best"), state.get("best_step", 0)
+        self.waited = state.get("waited", 0)
