@@ -4,9 +4,10 @@ What is read and how it is judged is builder/devicecode; here is where the files
 
 * an image on the engine: its own Python reads them in a container without network, in a second.
   One that has no Python (3.9 or newer) is streamed out of the engine, which takes half a minute;
-* an image in a registry: its layers are streamed, unpacked and forgotten, topmost first, so that
-  what an upper layer replaced or removed is not read. Nothing is pulled, nothing of it runs;
-* the wheels of a lock: installed by uv, from its cache where they lie there.
+* an image in a registry: its layers are streamed, and what each one holds is kept by its digest, so
+  that a layer is read once. Nothing is pulled, nothing of it runs.
+
+The wheels of a lock are wheels.py's.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from builder import accelerators, catalogue, registry
+from builder import accelerators, catalogue, debian, project, registry
 from builder.devicecode import (
     Audit,
     ComputeCapability,
@@ -41,7 +42,7 @@ from builder.devicecode import (
 from builder.devicecode import audit as read_paths
 from builder.devicecode.fatbin import Target
 from builder.errors import CheckFailed, InputError, OutsideError
-from builder.events import OnEvent, StepDone, StepStarted, ignore
+from builder.events import OnEvent, StepDone, StepLog, StepStarted, ignore
 from builder.receipts import Check, Problem
 from builder.settings import LOCAL_REPOSITORY, Settings
 
@@ -71,9 +72,6 @@ for top in sorted(Path(root).iterdir()):
             print(json.dumps(dataclasses.asdict(library), default=sorted))
 """
 """Run inside an image: a Library a line, as JSON."""
-
-Opened = Callable[[], AbstractContextManager[IO[bytes]]]
-"""Opens one layer of an image, as it is stored."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +220,7 @@ def _of_image(
         elif "/" in name or settings.registry:
             short = "/" not in name and settings.registry
             place = f"{settings.registry}:{name}" if short else name
-            every = of_registry(registry.parse(place))
+            every = of_registry(registry.parse(place), on_layer=_told(f"audit {name}", on_event))
         else:
             raise InputError(
                 f"{name}: no target, no file or folder, and no image on the engine",
@@ -230,6 +228,14 @@ def _of_image(
                 "image in a registry",
             )
     return Audited(name, every, asked or _known(), bool(asked))
+
+
+def _told(step: str, on_event: OnEvent) -> Callable[[registry.Descriptor, bool], None]:
+    def tell(layer: registry.Descriptor, known: bool) -> None:
+        what = "read before" if known else f"{layer.size / 1e6:,.1f} MB"
+        on_event(StepLog(step, f"layer {layer.digest[7:19]}: {what}"))
+
+    return tell
 
 
 def _accelerator(root: Path | None, target: str) -> accelerators.Accelerator:
@@ -373,34 +379,83 @@ def _files(container: Container) -> Iterator[tuple[str, IO[bytes]]]:
 # --- an image in a registry -----------------------------------------------------------------------
 
 
-def of_registry(reference: registry.Reference) -> Audit:
-    """Every library of an image (of its linux/amd64 part) in a registry; nothing is kept.
+@dataclass(frozen=True)
+class Layer:
+    """What one layer of an image brings, and what it hides of the layers below. Absolute paths.
 
-    A layer does not say what it holds, so all are read: those without libraries are the small ones.
-    Raises InputError where there is no such image, OutsideError, CheckFailed.
+    removed: by whiteouts, with all below them; emptied: folders of which the layers below show
+    nothing; files: all that is no folder, which hides what had its name.
     """
+
+    removed: frozenset[str]
+    emptied: frozenset[str]
+    files: frozenset[str]
+    libraries: tuple[Library, ...]
+
+
+def of_registry(
+    reference: registry.Reference,
+    kept_in: Path | None = None,
+    on_layer: Callable[[registry.Descriptor, bool], None] = lambda *_: None,
+) -> Audit:
+    """Every library of an image (of its linux/amd64 part) in a registry, layer by layer.
+
+    A layer does not say what it holds, so each one that this machine has not seen yet is streamed;
+    what was found in it is kept by its digest in `kept_in` (by default the user's cache), and a
+    layer that several images share is read once. on_layer: called with each layer, and whether it
+    was known. Raises InputError where there is no such image, OutsideError, CheckFailed.
+    """
+    folder = kept_in or debian.cache_home() / "layers"
     with registry.Registry(reference.host) as client:
         found = client.manifest(reference.repository, reference.target)
         if found and found.is_index:
             found = client.manifest(reference.repository, _amd64(reference, found.content))
         if found is None or "layers" not in found.content:
             raise InputError(f"{reference}: there is no such image", "correct its name")
-        layers = [registry.Descriptor.read(one) for one in found.content["layers"]]
+        read = []
+        for layer in map(registry.Descriptor.read, found.content["layers"]):
+            known = _remembered(folder, layer.digest)
+            on_layer(layer, known is not None)
+            if known is None:
+                try:
+                    with client.stream(reference.repository, layer) as chunks:
+                        known = read_layer(cast(IO[bytes], _Stream(chunks)))
+                except (tarfile.TarError, EOFError, gzip.BadGzipFile, ValueError) as error:
+                    raise CheckFailed(
+                        f"{reference}: a layer cannot be unpacked: {error}", "push the image again"
+                    ) from error
+                _remember(folder, layer.digest, known)
+            read.append(known)
+    return Audit(merge(reversed(read)))
 
-        def opened(layer: registry.Descriptor) -> Opened:
-            @contextlib.contextmanager
-            def open_it() -> Iterator[IO[bytes]]:
-                with client.stream(reference.repository, layer) as chunks:
-                    yield cast(IO[bytes], _Stream(chunks))
 
-            return open_it
+def _kept(folder: Path, digest: str) -> Path:
+    """Where a layer's content is kept: by its digest, and by the program that read it."""
+    return folder / f"{digest.removeprefix('sha256:')}-{_reader_version()}.json.gz"
 
-        try:
-            return Audit(tuple(from_files(merged([opened(layer) for layer in reversed(layers)]))))
-        except (tarfile.TarError, EOFError, gzip.BadGzipFile, ValueError) as error:
-            raise CheckFailed(
-                f"{reference}: a layer cannot be unpacked: {error}", "push the image again"
-            ) from error
+
+@cache
+def _reader_version() -> str:
+    program = sorted(resources.files("builder.devicecode").iterdir(), key=lambda file: file.name)
+    return project.hash_of(*(f.read_text("utf-8") for f in program if f.name.endswith(".py")))[:16]
+
+
+def _remembered(folder: Path, digest: str) -> Layer | None:
+    try:
+        content = json.loads(gzip.decompress(_kept(folder, digest).read_bytes()))
+        return Layer(
+            frozenset(content["removed"]),
+            frozenset(content["emptied"]),
+            frozenset(content["files"]),
+            tuple(map(_library, content["libraries"])),
+        )
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return None  # never read, or torn: read it (again)
+
+
+def _remember(folder: Path, digest: str, layer: Layer) -> None:
+    text = json.dumps(asdict(layer), default=sorted)
+    project.write(_kept(folder, digest), gzip.compress(text.encode(), mtime=0))
 
 
 def _amd64(reference: registry.Reference, index: Mapping[str, Any]) -> str:
@@ -411,33 +466,50 @@ def _amd64(reference: registry.Reference, index: Mapping[str, Any]) -> str:
     raise InputError(f"{reference}: has no image for linux/amd64", "audit another one")
 
 
-def merged(layers: Iterable[Opened]) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files that a container would see, from layers in tar form, topmost first.
+def read_layer(packed: IO[bytes]) -> Layer:
+    """The content of a layer in tar form, read to its very end: a digest covers all of it.
 
     Whiteouts as in the OCI image specification 1.1, "Layer filesystem changeset": `.wh.NAME` hides
-    NAME in the layers below, `.wh..wh..opq` all that its folder holds there.
+    NAME in the layers below, `.wh..wh..opq` all that its folder holds there. Raises ValueError,
+    EOFError, tarfile.TarError for what cannot be unpacked.
     """
-    gone: set[PurePosixPath] = set()  # and all below them
-    emptied: set[PurePosixPath] = set()  # all below them
+    removed: set[str] = set()
+    emptied: set[str] = set()
+    files: set[str] = set()
+
+    def members(archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
+        for member in archive:
+            path = PurePosixPath("/", member.name.removeprefix("./"))
+            if path.name == ".wh..wh..opq":
+                emptied.add(str(path.parent))
+            elif path.name.startswith(".wh."):
+                removed.add(str(path.parent / path.name.removeprefix(".wh.")))
+            elif not member.isdir():
+                files.add(str(path))
+                file = archive.extractfile(member) if member.isfile() else None
+                if file:
+                    yield str(path), file
+
+    with _tar(packed) as archive:
+        libraries = tuple(from_files(members(archive)))
+    while packed.read(1 << 20):
+        pass
+    return Layer(frozenset(removed), frozenset(emptied), frozenset(files), libraries)
+
+
+def merge(layers: Iterable[Layer]) -> tuple[Library, ...]:
+    """The libraries that a container would see, of layers topmost first."""
+    hidden: set[str] = set()  # and all below them
+    emptied: set[str] = set()  # all below them
+    seen = []
     for layer in layers:
-        mine: set[PurePosixPath] = set()
-        mine_emptied: set[PurePosixPath] = set()
-        with layer() as packed, _tar(packed) as archive:
-            for member in archive:
-                path = PurePosixPath("/", member.name.removeprefix("./"))
-                if path.name == ".wh..wh..opq":
-                    mine_emptied.add(path.parent)
-                elif path.name.startswith(".wh."):
-                    mine.add(path.parent / path.name.removeprefix(".wh."))
-                elif not member.isdir():
-                    above = set(path.parents)
-                    if path not in gone and not above & gone and not above & emptied:
-                        mine.add(path)
-                        file = archive.extractfile(member) if member.isfile() else None
-                        if file:
-                            yield str(path), file
-        gone |= mine
-        emptied |= mine_emptied
+        for library in layer.libraries:
+            above = set(map(str, PurePosixPath(library.path).parents))
+            if library.path not in hidden and not above & hidden and not above & emptied:
+                seen.append(library)
+        hidden |= layer.removed | layer.files
+        emptied |= layer.emptied
+    return tuple(seen)
 
 
 @contextlib.contextmanager
@@ -642,14 +714,16 @@ __all__ = [
     "CHECK_VERSION",
     "Audited",
     "Device",
+    "Layer",
     "audit",
     "check",
     "device_code",
     "left",
-    "merged",
+    "merge",
     "of_image",
     "of_registry",
     "passes",
+    "read_layer",
     "require",
     "table",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
@@ -10,15 +9,14 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 import pytest
 import zstandard
 from devicecode.writer import container, install, library, ptx, sass
 
-from builder import audit, catalogue, compatibility, image
+from builder import audit, catalogue, compatibility, debian, image
 from builder.devicecode import Audit, Status, from_files, from_folder
 from builder.engine import Engine
 from builder.errors import CheckFailed, InputError, OutsideError
@@ -43,17 +41,10 @@ def layer(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def visible(*layers: bytes) -> dict[str, bytes]:
-    """What a container of these layers (topmost first) would see."""
-
-    def opened(data: bytes) -> audit.Opened:
-        @contextlib.contextmanager
-        def open_it() -> Iterator[IO[bytes]]:
-            yield io.BytesIO(data)
-
-        return open_it
-
-    return {path: file.read() for path, file in audit.merged([opened(data) for data in layers])}
+def visible(*layers: bytes) -> dict[str, int]:
+    """The libraries that a container of these layers (topmost first) would see, with their size."""
+    read = [audit.read_layer(io.BytesIO(data)) for data in layers]
+    return {library.path: library.size for library in audit.merge(read)}
 
 
 def no_engine() -> Engine:
@@ -76,30 +67,36 @@ def stack(root: Path, target: str = "v100") -> compatibility.Stack:
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
 def test_a_layer_is_read_however_it_is_compressed(pack: object) -> None:
-    assert visible(pack(layer({"usr/lib/a.so": b"a"}))) == {"/usr/lib/a.so": b"a"}  # type: ignore[operator]
+    assert visible(pack(layer({"usr/lib/a.so": b"a"}))) == {"/usr/lib/a.so": 1}  # type: ignore[operator]
 
 
 def test_an_upper_layer_replaces_a_file_and_hides_what_it_removed() -> None:
     lower = layer(
         {"l/a.so": b"old", "l/b.so": b"b", "d/x.so": b"x", "d/e/y.so": b"y", "k.so": b"k"}
     )
-    upper = layer({"l/a.so": b"new", "l/.wh.b.so": b"", ".wh.d": b""})
-    assert visible(upper, lower) == {"/l/a.so": b"new", "/k.so": b"k"}
+    upper = layer({"l/a.so": b"newer", "l/.wh.b.so": b"", ".wh.d": b""})
+    assert visible(upper, lower) == {"/l/a.so": 5, "/k.so": 1}
 
 
 def test_an_opaque_folder_hides_what_lies_below_it_only() -> None:
     lower = layer({"d/x.so": b"x", "d/e/y.so": b"y", "dd.so": b"dd"})
     upper = layer({"d/.wh..wh..opq": b"", "d/new.so": b"new"})
-    assert visible(upper, lower) == {"/d/new.so": b"new", "/dd.so": b"dd"}
+    assert visible(upper, lower) == {"/d/new.so": 3, "/dd.so": 2}
 
 
 def test_a_whiteout_does_not_hide_what_its_own_layer_brings() -> None:
     upper = layer({".wh.d": b"", "d/new.so": b"new"})
-    assert visible(upper, layer({"d/old.so": b"old"})) == {"/d/new.so": b"new"}
+    assert visible(upper, layer({"d/old.so": b"old"})) == {"/d/new.so": 3}
 
 
 def test_a_file_in_a_folders_place_hides_the_folder() -> None:
-    assert visible(layer({"d": b"file"}), layer({"d/x.so": b"x"})) == {"/d": b"file"}
+    assert visible(layer({"d": b"file"}), layer({"d/x.so": b"x"})) == {}
+
+
+def test_a_layer_is_read_to_its_end_because_its_digest_covers_that() -> None:
+    packed = io.BytesIO(gzip.compress(layer({"a.so": b"a"})) + bytes(1 << 21))
+    audit.read_layer(packed)
+    assert packed.read() == b""
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
@@ -243,7 +240,9 @@ def test_an_images_own_python_reads_what_we_would(tmp_path: Path) -> None:
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_an_image_in_a_registry_is_read_without_pulling_it(tmp_path: Path) -> None:
+def test_an_image_in_a_registry_is_read_without_pulling_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from registry_server import registry
 
     with registry(tmp_path / "registry") as server, Registry(server.host) as client:
@@ -261,11 +260,32 @@ def test_an_image_in_a_registry_is_read_without_pulling_it(tmp_path: Path) -> No
         )
         client.put_manifest("team/image", "v1", made)
         name = f"{server.host}/team/image:v1"
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         (found,) = audit.audit(None, Settings(), no_engine, [name], gpus=["V100"])
         assert [one.path for one in found.found.libraries] == ["/opt/a.so"]
         audit.require([found])
+
+        # What was read is known by its digest: a layer is downloaded once, and read again when torn
+        def downloaded(kept_in: Path) -> list[int]:
+            asked: list[int] = []
+            again = audit.of_registry(
+                parse(name),
+                kept_in,
+                lambda layer, known: None if known else asked.append(layer.size),
+            )
+            assert again == found.found
+            return asked
+
+        folder = debian.cache_home() / "layers"
+        assert downloaded(folder) == []
+        first = next(folder.glob(f"{blobs[0].digest[7:]}-*"))
+        first.write_bytes(first.read_bytes()[:-9])
+        assert downloaded(folder) == [len(lower)]
+        assert downloaded(tmp_path / "other") == [len(lower), len(upper)]
+
         server.blob_file(blobs[0].digest).write_bytes(lower[:-30])
         with pytest.raises((CheckFailed, OutsideError)):
-            audit.of_registry(parse(name))
+            audit.of_registry(parse(name), tmp_path / "third")
+        assert not list((tmp_path / "third").glob(f"{blobs[0].digest[7:]}-*"))
         with pytest.raises(InputError, match="there is no such image"):
             audit.of_registry(parse(f"{server.host}/team/image:v2"))
