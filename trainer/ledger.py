@@ -15,7 +15,7 @@ from typing import Any
 PARTS = ("startup", "input", "compute", "checkpoint", "evaluation", "summaries")
 """startup: from the start of the process to the first step, tracing and compiling included."""
 LOST = "lost"
-"""Seconds of earlier attempts after their last checkpoint: their steps were made again."""
+"""Seconds whose steps were made again: after the last checkpoint of an attempt that died."""
 
 
 def process_age() -> float:
@@ -42,7 +42,7 @@ class Ledger:
         self._began = clock() - age
         self._since = self._began
         self._running = ["startup"]
-        self._spent = dict.fromkeys((*PARTS, "other"), 0.0)
+        self._spent = dict.fromkeys((*PARTS, "other", LOST), 0.0)
         self._earlier: dict[str, float] = {}
         self._first_compute = True
         self.attempts = 1
@@ -90,13 +90,23 @@ class Ledger:
         """The account of all attempts so far, for a checkpoint."""
         return {"attempts": self.attempts, "seconds": _sum(self._earlier, self.seconds())}
 
-    def restore(self, state: Mapping[str, Any], lost: float = 0.0) -> None:
-        """Go on with the account of a checkpoint.
-
-        `lost` is how long the attempt before went on after it (see insight.Journal).
-        """
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on with the account of a checkpoint."""
         self.attempts = int(state["attempts"]) + 1
-        self._earlier = _sum(state["seconds"], {LOST: max(0.0, lost)})
+        self._earlier = dict(state["seconds"])
+
+    def reconcile(self, journal: Mapping[str, Any], clean: bool) -> None:
+        """After `restore`, or without a checkpoint: what the last attempt wrote down at its end.
+
+        `journal` is a later state than the checkpoint's. Where the attempt ended `clean`, with
+        its last step in the checkpoint, nothing of it is lost; otherwise the difference is.
+        """
+        self.attempts = max(self.attempts, int(journal["attempts"]) + 1)
+        if clean:
+            self._earlier = dict(journal["seconds"])
+        else:
+            more = sum(journal["seconds"].values()) - sum(self._earlier.values())
+            self._earlier = _sum(self._earlier, {LOST: max(0.0, more)})
 
     def report(self, price_per_hour: float = 0.0) -> dict[str, Any]:
         """All attempts: seconds and shares by part, useful and lost, and their price.
@@ -107,7 +117,7 @@ class Ledger:
         seconds = _sum(self._earlier, self.seconds())
         wall = sum(seconds.values())
         useful = seconds["input"] + seconds["compute"]
-        split = {"useful": useful, LOST: seconds.get(LOST, 0.0)}
+        split = {"useful": useful, LOST: seconds[LOST]}
         split["overhead"] = wall - sum(split.values())
         answer: dict[str, Any] = {
             "attempts": self.attempts,

@@ -84,7 +84,7 @@ class Observer:
     def begin(self, run: Run) -> None:
         """Once, after a checkpoint was taken up, before the first step."""
 
-    def until(self, step: int) -> int | None:  # noqa: ARG002
+    def until(self, step: int) -> int | None:
         """The next step (> `step`) after which it wants to be called; None: any. One inner call
         never goes past it, so that a profile or a histogram is of the very step asked for."""
         return None

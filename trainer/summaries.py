@@ -1,0 +1,489 @@
+"""What TensorBoard shows of a run. Observers: they read, at cadences in steps, on the chief.
+
+Everything is written under `train` and `validation` with the same tags, so that one chart shows
+both. What it costs is measured kind by kind; histograms and activations, the dear ones, are
+skipped where they would take more of the run than --summary-budget.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import data, drawing, events
+from trainer.config import Config
+from trainer.observer import Observer, Run
+from trainer.report import say
+
+POOL = 256
+"""Held-out examples that pictures, confusion matrix and activations are made from."""
+PROBE = 32
+"""Of these, the ones whose activations are looked at."""
+_BATCH = 32
+_BOUNDS = {
+    "sigmoid": (0.0, 1.0),
+    "hard_sigmoid": (0.0, 1.0),
+    "tanh": (-1.0, 1.0),
+    "relu6": (0.0, 6.0),
+}
+_NEAR = 0.01
+"""Closer to a bound than this share of the range is saturated."""
+
+
+class Board:
+    """The event files of a job, and what has been spent on them."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, events.Events] = {}
+        self._folder = ""
+        self._write = False
+        self._step = 0
+        self._latest: dict[str, float] = {}
+        self.costs: dict[str, dict[str, float]] = {}
+        """By kind: times, seconds, skipped."""
+
+    def begin(self, run: Run) -> None:
+        self._folder, self._write = run.config.log_dir, run.writer.write
+        self._step = run.position.step
+
+    @property
+    def writes(self) -> bool:
+        return self._write
+
+    @property
+    def folder(self) -> str:
+        return self._folder
+
+    def of(self, name: str) -> events.Events:
+        """The events of "train", "validation" or "" (the job itself)."""
+        if name not in self._runs:
+            opened = events.Events(f"{self._folder}/{name}".rstrip("/"))
+            if self._step:
+                opened.restart(self._step + 1)
+            self._runs[name] = opened
+        return self._runs[name]
+
+    @contextlib.contextmanager
+    def spend(self, kind: str) -> Iterator[None]:
+        """Measure what is done inside."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        cost = self._cost(kind)
+        cost["times"] += 1
+        cost["seconds"] += seconds
+        self._latest[kind] = seconds
+
+    def affordable(self, run: Run, kind: str) -> bool:
+        """Would one more of `kind` keep all summaries within the budget? The first always may."""
+        if kind not in self._latest:
+            return True
+        spent = run.ledger.seconds()["summaries"] + self._latest[kind]
+        if spent <= run.config.summary_budget * run.ledger.wall():
+            return True
+        cost = self._cost(kind)
+        cost["skipped"] += 1
+        if cost["skipped"] == 1:
+            text = (
+                f"{kind} take {self._latest[kind]:.2f} s each: skipped where they would cost more "
+                f"than {run.config.summary_budget:.0%} of the run (--summary-budget, or larger "
+                "steps between them)"
+            )
+            say("summaries", text, step=run.position.step)
+        return False
+
+    def flush(self) -> None:
+        for opened in self._runs.values():
+            opened.flush()
+
+    def close(self) -> None:
+        for opened in self._runs.values():
+            opened.close()
+        self._runs.clear()
+
+    def _cost(self, kind: str) -> dict[str, float]:
+        return self.costs.setdefault(kind, {"times": 0, "seconds": 0.0, "skipped": 0})
+
+
+class Scalars(Observer):
+    """Loss, accuracy, learning rate, gradient norm; speed; the split of a step."""
+
+    FLUSH = 10.0
+    """Seconds after which what is written becomes readable."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self._before: dict[str, float] = {}
+        self._flushed = 0.0
+
+    def begin(self, run: Run) -> None:
+        self.board.begin(run)
+        self._before = run.ledger.seconds()
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        every = run.config.scalars_every
+        if not (self.board.writes and every):
+            return
+        with self.board.spend("scalars"):
+            train = self.board.of("train")
+            shown = {k: v for k, v in metrics.items() if k not in ("seconds", "input_wait")}
+            count = len(metrics["loss"])
+            for index in range(count):
+                if (first_step + index) % every == 0:
+                    values = {name: float(value[index]) for name, value in shown.items()}
+                    train.scalars(first_step + index, values)
+            last = first_step + count - 1
+            if any(step % every == 0 for step in range(first_step, last + 1)):
+                train.scalars(last, self._speed(run, metrics, count))
+            if time.monotonic() - self._flushed > self.FLUSH:
+                self.board.flush()
+                self._flushed = time.monotonic()
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        if self.board.writes:
+            with self.board.spend("scalars"):
+                self.board.of("validation").scalars(
+                    step, {name: result[name] for name in ("loss", "accuracy")}
+                )
+                self.board.flush()
+
+    def end(self, run: Run, outcome: str) -> None:
+        self.board.flush()
+
+    def _speed(self, run: Run, metrics: Mapping[str, np.ndarray], count: int) -> dict[str, float]:
+        """Examples a second, and milliseconds a step by part since the last call."""
+        now = run.ledger.seconds()
+        split = {
+            f"step_ms/{part}": 1000 * (now[part] - self._before.get(part, 0.0)) / count
+            for part in ("input", "compute", "checkpoint", "evaluation", "summaries", "other")
+        }
+        self._before = now
+        seconds = float(metrics["seconds"][0])
+        return {
+            "examples_per_second": run.config.batch_size / seconds,
+            "epoch": run.position.epoch,
+            "step_ms/total": 1000 * seconds,
+            **split,
+        }
+
+
+class Hyperparameters(Observer):
+    """Every option of the run, for the HParams page; the same as text."""
+
+    ABSENT = ("records", "job_dir", "model_dir", "checkpoint_dir", "log_dir", "weights_sha256")
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def begin(self, run: Run) -> None:
+        if self.board.writes and run.place.role != "evaluator" and run.position.step == 0:
+            chosen = {
+                k: v for k, v in dataclasses.asdict(run.config).items() if k not in self.ABSENT
+            }
+            with self.board.spend("hyperparameters"):
+                job = self.board.of("")
+                job.hyperparameters(chosen, time.time())
+                table = "\n".join(f"| {key} | {value} |" for key, value in chosen.items())
+                job.text(0, "options", f"| option | value |\n|---|---|\n{table}")
+
+    def end(self, run: Run, outcome: str) -> None:
+        if self.board.writes and run.place.role != "evaluator" and outcome != "preempted":
+            self.board.of("").finished(outcome in ("done", "stopped"))
+
+
+class Graph(Observer):
+    """The model as the devices see it, once a job."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def begin(self, run: Run) -> None:
+        fresh = run.position.step == 0 and run.place.role != "evaluator"
+        if not (self.board.writes and run.config.graph and fresh):
+            return
+        with self.board.spend("graph"):
+            size = run.config.image_size
+            images = tf.TensorSpec((None, size, size, 3), tf.uint8, name="images")
+            # Not the model itself: Keras would keep the trace, and with it its function.
+            call = tf.function(lambda images: run.model(images, training=False))
+            graph = call.get_concrete_function(images).graph
+            self.board.of("train").graph(graph.as_graph_def())
+
+
+class Every(Observer):
+    """Something dear, every so many steps and at the end, as far as the budget goes."""
+
+    kind = ""
+
+    def __init__(self, board: Board, every: int) -> None:
+        self.board = board
+        self.every = every
+        self._done = -1
+
+    def until(self, step: int) -> int | None:
+        return (step // self.every + 1) * self.every if self.every else None
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        if self.every and run.position.step % self.every == 0:
+            self._look(run)
+
+    def end(self, run: Run, outcome: str) -> None:
+        if self.every and outcome in ("done", "stopped") and run.position.step != self._done:
+            self._look(run)
+
+    def look(self, run: Run, step: int) -> None:
+        raise NotImplementedError
+
+    def _look(self, run: Run) -> None:
+        evaluator = run.place.role == "evaluator"
+        if self.board.writes and not evaluator and self.board.affordable(run, self.kind):
+            with self.board.spend(self.kind):
+                self.look(run, run.position.step)
+            self._done = run.position.step
+
+
+class Weights(Every):
+    """Histograms of what is trained."""
+
+    kind = "histograms"
+
+    def __init__(self, board: Board, config: Config) -> None:
+        super().__init__(board, config.histograms_every)
+
+    def look(self, run: Run, step: int) -> None:
+        values = {
+            f"weights/{variable.path}": events.buckets(variable.numpy())
+            for variable in run.model.trainable_variables
+        }
+        self.board.of("train").histograms(step, values)
+
+
+class Activations(Every):
+    """Histograms of each layer's output; zeros, dead and saturated units of ReLUs and sigmoids.
+
+    Over PROBE held-out examples, always the same ones, as the model predicts (not as it trains:
+    no dropout, stored BatchNorm statistics). A unit is a channel of the layer's output.
+    zeros: share of outputs that are 0 (ReLU). dead: share of units that are 0 for every example
+    and place (ReLU), or at one bound for all (sigmoid, tanh): they learn nothing. saturated:
+    share of outputs within 1 % of a bound (sigmoid, tanh; the upper one of ReLU6).
+    """
+
+    kind = "activations"
+
+    def __init__(self, board: Board, config: Config, pool: "Pool") -> None:
+        super().__init__(board, config.activations_every)
+        self.pool = pool
+        self._probe: Any = None
+        self._layers: list[tuple[str, str]] = []
+        self.latest: dict[str, dict[str, float]] = {}
+        """By layer: the last zeros, dead, saturated."""
+
+    def look(self, run: Run, step: int) -> None:
+        images, _ = self.pool.examples(run)
+        if self._probe is None:
+            self._layers, self._probe = probe(run.model)
+        found = [[part.numpy() for part in one] for one in self._probe(images[:PROBE])]
+        histograms, scalars = {}, {}
+        for (name, kind), (counts, bounds, zeros, dead, saturated) in zip(
+            self._layers, found, strict=True
+        ):
+            histograms[f"activations/{name}"] = events.rows(counts, *map(float, bounds))
+            shares = {}
+            if kind in ("relu", "relu6"):
+                shares["zeros"] = float(zeros)
+            if kind == "relu" or kind in _BOUNDS:
+                shares["dead"] = float(dead)
+            if kind in _BOUNDS:
+                shares["saturated"] = float(saturated)
+            if shares:
+                self.latest[name] = shares
+                scalars.update({f"{what}/{name}": share for what, share in shares.items()})
+        self.board.of("train").histograms(step, histograms)
+        self.board.of("train").scalars(step, scalars)
+
+
+def probe(network: keras.Model) -> tuple[list[tuple[str, str]], Any]:
+    """Layers with an activation as (name, kind), and a function from images to their statistics.
+
+    Of each layer: counts of events.BUCKETS buckets, [low, high], share of zeros, share of dead
+    units, share of saturated outputs. Computed on the device; only this little leaves it.
+    """
+    chosen = [(layer, kind) for layer in network.layers if (kind := activation(layer))]
+    inner = keras.Model(network.inputs, [layer.output for layer, _ in chosen])
+
+    @tf.function
+    def statistics(images: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
+        outputs = inner(images, training=False)
+        outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
+        return [_statistics(o, kind) for o, (_, kind) in zip(outputs, chosen, strict=True)]
+
+    return [(layer.name, kind) for layer, kind in chosen], statistics
+
+
+def activation(layer: Any) -> str:
+    """relu, relu6, sigmoid, silu ...: what a layer ends with; "" for nothing, or a linear one."""
+    if isinstance(layer, keras.layers.ReLU):
+        if layer.negative_slope:
+            return "leaky_relu"
+        return "relu" if layer.max_value is None else f"relu{layer.max_value:g}"
+    function = getattr(layer, "activation", None)
+    name = getattr(function, "__name__", "")
+    return "" if name == "linear" or not function else name
+
+
+def _statistics(output: tf.Tensor, kind: str) -> tuple[tf.Tensor, ...]:
+    flat = tf.reshape(tf.cast(output, tf.float32), [-1, output.shape[-1]])
+    low, high = tf.reduce_min(flat), tf.reduce_max(flat)
+    wide = tf.maximum(high, low + 1e-12)
+    counts = tf.histogram_fixed_width(flat, [low, wide], events.BUCKETS)
+    zero = tf.equal(flat, 0.0)
+    if kind in _BOUNDS:
+        bottom, top = _BOUNDS[kind]
+        margin = _NEAR * (top - bottom)
+        at_top = flat >= top - margin
+        # 0 is where a ReLU6 is silent, not where it is saturated.
+        at_bottom = zero if kind == "relu6" else flat <= bottom + margin
+        stuck = tf.reduce_all(at_top, axis=0) | tf.reduce_all(at_bottom, axis=0)
+        saturated = at_top if kind == "relu6" else at_top | at_bottom
+    else:
+        stuck, saturated = tf.reduce_all(zero, axis=0), tf.zeros_like(zero)
+    shares = [tf.reduce_mean(tf.cast(one, tf.float32)) for one in (zero, stuck, saturated)]
+    return (counts, tf.stack([low, wide]), *shares)
+
+
+class Pictures(Observer):
+    """After an evaluation: the most confident mistakes, and who is taken for whom."""
+
+    def __init__(self, board: Board, pool: "Pool") -> None:
+        self.board = board
+        self.pool = pool
+        self._predict: Any = None
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        if not (self.board.writes and run.config.examples):
+            return
+        if step < run.steps and not self.board.affordable(run, "pictures"):
+            return
+        with self.board.spend("pictures"):
+            images, labels = self.pool.examples(run)
+            if self._predict is None:
+                network = run.model
+                self._predict = tf.function(lambda x: tf.nn.softmax(network(x, training=False)))
+            parts = [
+                self._predict(images[at : at + _BATCH]).numpy()
+                for at in range(0, len(images), _BATCH)
+            ]
+            probabilities = np.concatenate(parts)
+            answers = probabilities.argmax(axis=1)
+            classes = len(run.names)
+            matrix = np.bincount(labels * classes + answers, minlength=classes**2)
+            validation = self.board.of("validation")
+            picture = drawing.confusion(matrix.reshape(classes, classes), run.names)
+            validation.images(step, "confusion", [picture])
+            wrong = np.flatnonzero(answers != labels)
+            surest = wrong[np.argsort(-probabilities[wrong, answers[wrong]], kind="stable")]
+            validation.images(
+                step,
+                "misclassified",
+                [
+                    drawing.captioned(
+                        images[one],
+                        [
+                            f"is {run.names[labels[one]]}",
+                            f"{probabilities[one, answers[one]]:.0%} {run.names[answers[one]]}",
+                        ],
+                    )
+                    for one in surest[: run.config.examples]
+                ],
+            )
+
+
+class Pool:
+    """POOL held-out examples, the same ones each time: from the beginnings of up to 32 files."""
+
+    FILES = 32
+
+    def __init__(self) -> None:
+        self._examples: tuple[np.ndarray, np.ndarray] | None = None
+
+    def examples(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
+        """uint8 [n, size, size, 3] and int64 [n]."""
+        if self._examples is None:
+            self._examples = self._read(run)
+        return self._examples
+
+    def _read(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
+        shards = [shard for shard in run.validation if shard.records]
+        chosen = shards[:: -(-len(shards) // self.FILES)]
+        each = -(-POOL // len(chosen))
+        taken = tuple(dataclasses.replace(s, records=min(each, s.records)) for s in chosen)
+        dataset = data.evaluation(
+            taken,
+            tf.distribute.InputContext(),
+            batch_size=_BATCH,
+            image_size=run.config.image_size,
+            classes=len(run.names),
+        )
+        images, labels, weights = zip(*dataset.as_numpy_iterator(), strict=True)
+        real = np.concatenate(weights) > 0
+        return np.concatenate(images)[real][:POOL], np.concatenate(labels)[real][:POOL]
+
+
+class Profile(Observer):
+    """TensorFlow's profiler over the steps of --profile-steps, on the chief."""
+
+    def __init__(self, board: Board, config: Config) -> None:
+        self.board = board
+        self.first, self.last = config.profile_steps or (0, 0)
+        self._running = False
+
+    def begin(self, run: Run) -> None:
+        if run.place.role == "evaluator":
+            self.last = 0
+        self._turn(run.position.step)
+
+    def until(self, step: int) -> int | None:
+        if not self.last or step >= self.last:
+            return None
+        return self.first - 1 if step < self.first - 1 else self.last
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        self._turn(run.position.step)
+
+    def end(self, run: Run, outcome: str) -> None:
+        self._stop(run.position.step)
+
+    def _turn(self, step: int) -> None:
+        if self._running and step >= self.last:
+            self._stop(step)
+        elif self.board.writes and self.last and self.first - 1 <= step < self.last:
+            self._start(step)
+
+    def _start(self, step: int) -> None:
+        if self._running:
+            return
+        with self.board.spend("profile"):
+            try:
+                tf.profiler.experimental.start(f"{self.board.folder}/train")
+                self._running = True
+            except tf.errors.OpError as error:
+                self.last = 0
+                say("profile", f"cannot profile: {error.message}", "WARNING", step=step)
+
+    def _stop(self, step: int) -> None:
+        if not self._running:
+            return
+        self._running = False
+        with self.board.spend("profile"):
+            try:
+                tf.profiler.experimental.stop()
+            except tf.errors.OpError as error:
+                say("profile", f"the profile was lost: {error.message}", "WARNING", step=step)
+                return
+        folder = f"{self.board.folder}/train/plugins/profile"
+        say("profile", f"steps {self.first} to {step} are in {folder}", step=step, path=folder)
