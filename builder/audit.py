@@ -670,7 +670,9 @@ def table(found: Sequence[Audited]) -> tuple[str, ...]:
                 if finding.status == Status.PTX:
                     size, seconds = finding.ptx_bytes / 1e6, finding.ptx_seconds
                     text += f" ({size:.0f} MB, about {seconds:.0f} s)"
-                cells.setdefault(finding.library.path, {})[number] = text
+                # the same library of images with different Pythons is one row
+                below = re.sub(r"^.*/(site|dist)-packages/", "", finding.library.path)
+                cells.setdefault(below, {})[number] = text
     names = _short(cells)
     lines = [["", *(title for title, _ in columns)]] if cells else []
     lines += [

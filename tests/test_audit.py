@@ -17,7 +17,7 @@ import zstandard
 from devicecode.writer import container, install, library, ptx, sass
 
 from builder import audit, catalogue, compatibility, debian, image
-from builder.devicecode import Audit, Status, from_files, from_folder
+from builder.devicecode import Audit, ComputeCapability, Status, from_files, from_folder
 from builder.engine import Engine
 from builder.errors import CheckFailed, InputError, OutsideError
 from builder.receipts import Receipt
@@ -139,6 +139,26 @@ def test_the_table_names_libraries_and_closes_with_a_verdict(tmp_path: Path) -> 
     assert audit.table(found)[3].startswith("V100 7.0: missing, because of libcudnn_ops.so.9")
     assert audit.table(found)[4].startswith("    instead: nvidia-cudnn-cu12 9.10.2.21 or older")
     assert audit.table(found)[5] == "H100 9.0: native"
+
+
+def test_several_targets_are_one_table(tmp_path: Path) -> None:
+    """What --all prints: a column a target, each judged for its own GPU."""
+    fine = site(tmp_path / "lib/python3.11/site-packages")
+    lacks = site(tmp_path / "lib/python3.10/site-packages", cudnn=VOLTA)
+    both = [
+        audit.Audited("v100", fine, (audit.Device("V100", ComputeCapability(7, 0)),), wanted=True),
+        audit.Audited("h100", lacks, (audit.Device("H100", ComputeCapability(9, 0)),), wanted=True),
+        audit.Audited("t4", Audit(()), (), note="not read (run builder build t4)"),
+    ]
+    lines = audit.table(both)
+    assert lines[0].split() == ["v100", "h100"]
+    assert lines[1].split() == ["libcudnn_ops.so.9", "native", "missing"]
+    assert lines[2].split() == ["libtensorflow_cc.so.2", "native", "native"]
+    assert lines[3].startswith("v100: V100 7.0: native")
+    assert lines[4].startswith("h100: H100 9.0: missing, because of libcudnn_ops.so.9")
+    assert lines[-1] == "t4: not read (run builder build t4)"
+    with pytest.raises(CheckFailed, match=r"h100: H100 9\.0: missing"):
+        audit.require(both)
 
 
 def test_what_is_nothing_is_said_to_be_nothing(project: Path) -> None:
