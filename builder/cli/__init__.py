@@ -138,6 +138,9 @@ def build(
             help="Put the image onto its base in the registry, without pulling the base.",
         ),
     ] = False,
+    base_only: Annotated[
+        bool, typer.Option("--base-only", help="Only the base: from the registry, else built.")
+    ] = False,
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse Debian packages whose locked version is gone.")
     ] = False,
@@ -403,6 +406,7 @@ def render(
         return
     if check:
         drifted = rendering.check(root(), names)
+        drifted += rendering.check_cloud(root()) if not targets else ()
         if as_json:
             out([asdict(one) for one in drifted])
         if drifted:
@@ -413,6 +417,7 @@ def render(
             )
         return
     written = rendering.write(root(), names)
+    written += rendering.write_cloud(root()) if not targets else ()
     for path in written:
         say(f"wrote {path.relative_to(root())}")
     if not written:
@@ -597,6 +602,22 @@ def list_targets(as_json: Json = False) -> None:
             f"{row['target']:<8} {row['accelerator']:<10} TensorFlow {row['tensorflow']:<8} "
             f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}\n"
         )
+
+
+@app.command()
+def tensorboard(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="JOB", help="Jobs, folders, gs:// addresses (default: all here)."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="0: any that is free.")] = 6006,
+    host: Annotated[str, typer.Option(help="0.0.0.0 shows it to the network.")] = "localhost",
+) -> None:
+    """TensorBoard over jobs, several in one view."""
+    from builder.jobs import tensorboard as board
+
+    found = board.sources(root(), jobs or ())
+    raise typer.Exit(board.serve(found, host=host, port=port, on_line=say))
 
 
 # --- the machine ----------------------------------------------------------------------------------

@@ -1,0 +1,266 @@
+"""TensorBoard over job folders, here and in Cloud Storage, several jobs in one view.
+
+One folder of links is what TensorBoard looks at: a link a job, so that each run is called
+<job>/train, <job>/validation. What lies in gs:// is copied to a folder beside it, event files only,
+and again whenever an object has grown; TensorBoard's own reading of gs:// would want TensorFlow.
+TensorBoard is started without TensorFlow even where that is installed: it needs it for nothing
+here, and its import takes most of the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.errors import InputError, OutsideError
+from builder.jobs import description, here, local
+
+MIRROR_EVERY = 15.0
+"""Seconds between two looks at Cloud Storage."""
+
+_PROGRAM = (
+    "import sys, types; sys.modules['tensorboard.compat.notf'] = types.ModuleType('notf'); "
+    "from tensorboard import main; sys.exit(main.run_main())"
+)
+_WANTED = re.compile(r"events\.out\.tfevents\.|/plugins/|\.hparams")
+_ADDRESS = re.compile(r"TensorBoard \S+ at (\S+)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One job's place in the view: `name` there, and a folder or a gs:// address."""
+
+    name: str
+    place: str
+
+    @property
+    def remote(self) -> bool:
+        return self.place.startswith("gs://")
+
+
+def sources(root: Path, names: Sequence[str]) -> tuple[Source, ...]:
+    """The folders of these jobs: names of local jobs, folders, gs:// addresses; a job that did not
+    run here is looked for in its bucket. No name: every local job. Raises InputError."""
+    if not names:
+        folders = sorted((root / here.FOLDER).glob(f"*/{local.LOCAL}"))
+        if not folders:
+            raise InputError(
+                "no job has run on this machine yet",
+                "builder job local JOB, or name a folder or a gs:// address",
+            )
+        return tuple(Source(path.parent.name, str(path.parent)) for path in folders)
+    found: dict[str, Source] = {}
+    for name in names:
+        source = _source(root, name)
+        while source.name in found:
+            source = Source(f"{source.name}+", source.place)
+        found[source.name] = source
+    return tuple(found.values())
+
+
+def _source(root: Path, name: str) -> Source:
+    if name.startswith("gs://"):
+        return Source(name.rstrip("/").rpartition("/")[2], name.rstrip("/"))
+    if "/" in name and Path(name).is_dir():
+        return Source(Path(name).resolve().name, str(Path(name).resolve()))
+    folder = here.folder_of(root, name)
+    if folder.is_dir():
+        return Source(folder.name, str(folder))
+    known = sorted(path.parent.name for path in (root / here.FOLDER).glob(f"*/{local.LOCAL}"))
+    if name in description.names(root):
+        job = description.load(root, name)
+        if (job.job_dir or "").startswith("gs://") and "{job}" not in (job.job_dir or ""):
+            return Source(job.id, str(job.job_dir))
+    raise InputError(
+        f"{name}: this job has not run here, and its folder is not known",
+        f"known: {', '.join(known)}" if known else "name its folder or its gs:// address",
+    )
+
+
+@contextlib.contextmanager
+def view(found: Sequence[Source], on_line: Callable[[str], None]) -> Iterator[Path]:
+    """The folder that TensorBoard looks at; what is remote is kept up to date while it is open.
+
+    Raises OutsideError where Cloud Storage refuses.
+    """
+    with tempfile.TemporaryDirectory(prefix="tensorboard-") as scratch:
+        logs = Path(scratch) / "logs"
+        logs.mkdir()
+        mirrors = []
+        for source in found:
+            link = logs / source.name
+            if source.remote:
+                to = Path(scratch) / "remote" / source.name
+                to.mkdir(parents=True)
+                mirrors.append(Mirror(source.place, to))
+                link.symlink_to(to)
+            else:
+                link.symlink_to(_logs(Path(source.place)))
+        for mirror in mirrors:
+            count = mirror.update()
+            on_line(f"{mirror.address}: {count} event files")
+        done = threading.Event()
+        thread = threading.Thread(target=_keep, args=(mirrors, done, on_line), daemon=True)
+        thread.start()
+        try:
+            yield logs
+        finally:
+            done.set()
+            thread.join(timeout=5)
+
+
+def _logs(folder: Path) -> Path:
+    """A job's logs where they lie alone; a study's folder whole, and one of another layout."""
+    logs = folder / "logs"
+    others = (path for path in folder.rglob("*tfevents*") if not path.is_relative_to(logs))
+    return logs if logs.is_dir() and next(others, None) is None else folder
+
+
+def _keep(mirrors: Sequence[Mirror], done: threading.Event, on_line: Callable[[str], None]) -> None:
+    while mirrors and not done.wait(MIRROR_EVERY):
+        for mirror in mirrors:
+            try:
+                mirror.update()
+            except OutsideError as error:  # it may pass; what is there stays in view
+                on_line(f"{error.message}; tried again in {MIRROR_EVERY:.0f} s")
+
+
+@dataclass
+class Mirror:
+    """A copy of the event files below a gs:// address."""
+
+    address: str
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        self._client: Any = None
+
+    def update(self) -> int:
+        """Copy what is new or has grown. Returns how many files there are. Raises OutsideError."""
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+
+        bucket, _, prefix = self.address.removeprefix("gs://").partition("/")
+        prefix = f"{prefix}/" if prefix else ""
+        try:
+            if self._client is None:
+                self._client = _storage()
+            for blob in self._client.list_blobs(bucket, prefix=prefix):
+                name = blob.name[len(prefix) :]
+                parts = Path(name).parts
+                if not _WANTED.search(f"/{name}") or ".." in parts or name.startswith("/"):
+                    continue
+                if self._seen.get(name) == blob.generation:
+                    continue
+                path = self.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                content = blob.download_as_bytes()
+                self._write(path, content)
+                self._seen[name] = blob.generation
+        except (GoogleAPIError, GoogleAuthError, OSError, ValueError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise OutsideError(
+                f"{self.address}: Cloud Storage refused: {first[:200]}",
+                "gcloud auth application-default login, and check the address",
+            ) from error
+        return len(self._seen)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """In place where the file has only grown: TensorBoard reads on where it was."""
+        old = path.stat().st_size if path.exists() else 0
+        if old and len(content) >= old and path.read_bytes() == content[:old]:
+            with path.open("ab") as file:
+                file.write(content[old:])
+        else:
+            temporary = path.with_name(f".{path.name}.part")
+            temporary.write_bytes(content)
+            temporary.replace(path)
+
+
+def _storage() -> Any:
+    from google.cloud import storage  # type: ignore[attr-defined]
+
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        from google.auth.credentials import AnonymousCredentials
+
+        return storage.Client(project="emulated", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+    return storage.Client()
+
+
+def serve(
+    found: Sequence[Source],
+    *,
+    host: str = "localhost",
+    port: int = 6006,
+    on_line: Callable[[str], None],
+) -> int:
+    """Show the jobs until TensorBoard ends, or Ctrl-C. Returns its exit code.
+
+    on_line: is told the address, and what goes wrong. Raises OutsideError where TensorBoard is not
+    installed, or cannot start.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise OutsideError(
+            "TensorBoard is not installed beside builder",
+            f"{Path(sys.executable).parent}/uv pip install --python {sys.executable} tensorboard",
+        )
+    with view(found, on_line) as logs:
+        command = [sys.executable, "-c", _PROGRAM, f"--logdir={logs}", f"--port={port}"]
+        command += [f"--host={host}", "--reload_interval=5"]
+        # a group of its own: Ctrl-C reaches it through us only, in order
+        process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,
+            preexec_fn=_end_with_parent,
+        )
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        last = ""
+        address = ""
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if match := _ADDRESS.search(line):
+                    address = match[1]
+                    names = ", ".join(source.name for source in found)
+                    on_line(f"TensorBoard: {address} ({names}); Ctrl-C ends it")
+                elif line.strip():
+                    last = line.strip()
+            code = process.wait()
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            signal.signal(signal.SIGTERM, before)
+        if not address:
+            raise OutsideError(f"TensorBoard did not start: {last[:200]}", "choose another --port")
+        return code
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    """In the child: it does not outlive us, not even a SIGKILL (prctl PR_SET_PDEATHSIG)."""
+    _LIBC.prctl(1, signal.SIGTERM)
