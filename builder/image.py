@@ -165,6 +165,30 @@ def build(
     no_cache: build every layer anew. locked: refuse a Debian package whose locked version is gone,
     instead of taking its successor and saying so. Raises OutsideError, CheckFailed.
     """
+    made = bases(
+        root, settings, engine, prepared, no_cache=no_cache, locked=locked, on_event=on_event
+    )
+    return tuple(
+        _image(root, engine, item, made.get(item.plan.base.hash) if item.plan.base else None,
+               no_cache, prefixed(item.target, on_event))
+        for item in prepared
+    )  # fmt: skip
+
+
+def bases(
+    root: Path,
+    settings: Settings,
+    engine: Engine,
+    prepared: Sequence[Prepared],
+    *,
+    no_cache: bool = False,
+    locked: bool = False,
+    on_event: OnEvent = ignore,
+) -> dict[str, Base]:
+    """The bases of these targets by their hash: on the engine, else pulled, else built; each once.
+
+    Raises what `build` raises.
+    """
     by_hash = {p.plan.base.hash: p for p in prepared if p.plan.base}
 
     def one(item: Prepared) -> Base:
@@ -175,14 +199,8 @@ def build(
 
     if len(by_hash) > 1:
         with ThreadPoolExecutor(BASES_AT_ONCE) as pool:
-            bases = dict(zip(by_hash, pool.map(one, by_hash.values()), strict=True))
-    else:
-        bases = {hash_: one(item) for hash_, item in by_hash.items()}
-    return tuple(
-        _image(root, engine, item, bases.get(item.plan.base.hash) if item.plan.base else None,
-               no_cache, prefixed(item.target, on_event))
-        for item in prepared
-    )  # fmt: skip
+            return dict(zip(by_hash, pool.map(one, by_hash.values()), strict=True))
+    return {hash_: one(item) for hash_, item in by_hash.items()}
 
 
 def _base(

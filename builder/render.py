@@ -229,6 +229,106 @@ def _unified(old: str | None, new: str | None, name: str) -> str:
     return "".join(lines)
 
 
+# --- Google Cloud Build --------------------------------------------------------------------------
+
+CLOUDBUILD = "cloudbuild.yaml"
+BUILDER_DOCKERFILE = "builder.Dockerfile"
+BUILDER_SUITE = "trixie"
+"""The Debian that the builder image starts from: the first whose docker has a buildx to use."""
+BUILDER_REQUIREMENTS = "requirements/build.txt"
+ON_DISK = 4.5
+"""What an image takes while it is built, smoke-tested and pushed, in times of its budget: packed in
+the store (1), unpacked (about 2.5), BuildKit's cache of the wheels (1)."""
+
+
+def has_cloud(root: Path) -> bool:
+    """Whether a project brings the factory along, which the steps in the cloud run from."""
+    return (root / BUILDER_REQUIREMENTS).is_file() and (root / "builder").is_dir()
+
+
+def cloud_files(root: Path) -> dict[str, str]:
+    """File name -> text: cloudbuild.yaml, and the Dockerfile of the image that its steps run in.
+
+    Raises InputError for a target or a setting that cannot be.
+    """
+    from builder.settings import load, load_cloud
+
+    templates = folder_of(root)
+    dockerfile = _template(f"cloud/{BUILDER_DOCKERFILE}", templates, suite=BUILDER_SUITE)
+    specs = [catalogue.load(root, name) for name in catalogue.targets(root)]
+    bases: dict[str, list[str]] = {}
+    for spec in specs:
+        hash_ = render_target(root, spec.name).base_hash
+        bases.setdefault(hash_ or "", []).append(spec.name)
+    published = bases.pop("", [])
+    largest = {
+        h: max(s.size_budget for s in specs if s.name in names) for h, names in bases.items()
+    }
+    disk = (
+        30
+        + ON_DISK
+        * sum([*largest.values(), *(s.size_budget for s in specs if s.name in published)])
+        / 1e9
+    )
+    cloud, settings = load_cloud(root, environ={}), load(root, environ={})
+    account = cloud.service_account
+    text = _template(
+        f"cloud/{CLOUDBUILD}",
+        templates,
+        builder="${_REGISTRY}:" + builder_tag(root, dockerfile),
+        bases=[{"targets": names} for names in bases.values()],
+        targets=[
+            {
+                "name": spec.name,
+                "accelerator": spec.accelerator,
+                "audited": compatibility.resolve(spec).accelerator.kind == "gpu",
+                "waits_for": next(
+                    (f"base-{'-'.join(names)}" for names in bases.values() if spec.name in names),
+                    "changed",
+                ),
+            }
+            for spec in specs
+        ],
+        region=cloud.region if cloud.region != "global" else "us-central1",
+        registry=settings.registry or "${_REGION}-docker.pkg.dev/${PROJECT_ID}/training/images",
+        root_image=f"debian:{BUILDER_SUITE}-slim",
+        timeout=1800 + 900 * (len(bases) + len(published)),
+        machine_type=cloud.machine_type or "E2_HIGHCPU_8",
+        disk_gb=min(4000, max(100, int(-(-disk // 50) * 50))),
+        logging=cloud.logging or "CLOUD_LOGGING_ONLY",
+        logs_bucket=cloud.logs_bucket,
+        service_account=account
+        and f"projects/{account.split('@')[1].split('.')[0]}/serviceAccounts/{account}",
+    )
+    return {BUILDER_DOCKERFILE: dockerfile, CLOUDBUILD: text}
+
+
+def builder_tag(root: Path, dockerfile: str) -> str:
+    """The tag of the builder image: a hash of all that it is made from."""
+    requirements = (root / BUILDER_REQUIREMENTS).read_text(encoding="utf-8")
+    return f"builder-{hash_of(dockerfile, requirements)[:16]}"
+
+
+def check_cloud(root: Path) -> tuple[Drift, ...]:
+    """Each of Cloud Build's files that is not what would be rendered now."""
+    if not has_cloud(root):
+        return ()
+    return tuple(
+        Drift(name, _unified(_text(root / name), text, name))
+        for name, text in cloud_files(root).items()
+        if _text(root / name) != text
+    )
+
+
+def write_cloud(root: Path) -> tuple[Path, ...]:
+    """Render and write Cloud Build's files; the paths of those that changed."""
+    drifted = {drift.file for drift in check_cloud(root)}
+    for name, text in cloud_files(root).items() if drifted else ():
+        if name in drifted:
+            project.write(root / name, text)
+    return tuple(root / name for name in sorted(drifted))
+
+
 # --- a change, in instructions -------------------------------------------------------------------
 
 

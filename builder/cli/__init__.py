@@ -162,6 +162,16 @@ def build(
                 )
                 for item in prepared
             ]
+        elif base_only:
+            made = pipeline.bases(
+                root(),
+                where,
+                connect(where, on_event=shown.on_event),
+                prepared,
+                no_cache=no_cache,
+                locked=locked,
+                on_event=shown.on_event,
+            )
         else:
             records = pipeline.build(
                 root(),
@@ -177,6 +187,12 @@ def build(
             say(f"{one.reference}  {one.digest}")
         if as_json:
             out([{"reference": one.reference, "digest": one.digest} for one in sent])
+        return
+    if base_only:
+        for base in made.values():
+            say(f"{base.reference}  {base.digest or base.image_id}  ({base.origin})")
+        if as_json:
+            out([vars(base) for base in made.values()])
         return
     for record in records:
         summary(record)

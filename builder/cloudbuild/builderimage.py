@@ -1,0 +1,52 @@
+"""The image that the steps of cloudbuild.yaml run in, built on this machine's engine.
+
+In the cloud the first step builds it with docker's own client. Here that step's image may be out of
+reach, and so may Docker Hub: then the root is made from Debian's packages, and the host's
+certificates, proxies and indexes reach the build as secrets, as in every other build.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder import osroot, project, render
+from builder.engine import BuildRequest, BuiltImage, Engine
+from builder.errors import InputError
+from builder.events import OnEvent, ignore
+from builder.network import discover
+from builder.settings import Settings
+
+
+def reference(root: Path, settings: Settings) -> str:
+    """The name of the builder image of this project as it is now. Raises InputError."""
+    if not render.has_cloud(root):
+        raise InputError(
+            f"{root} has no {render.BUILDER_REQUIREMENTS}: its builds do not run from its source",
+            "run this in a checkout of the factory",
+        )
+    text = render.cloud_files(root)[render.BUILDER_DOCKERFILE]
+    return f"{settings.repository}:{render.builder_tag(root, text)}"
+
+
+def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ignore) -> BuiltImage:
+    """Build it, unless the engine has it. Raises OutsideError."""
+    name = reference(root, settings)
+    if found := engine.image(name):
+        return BuiltImage(
+            name, found.digest, found.image_id, found.compressed_bytes, found.unpacked_bytes
+        )
+    suite = render.BUILDER_SUITE
+    made = osroot.make(suite, osroot.resolve(suite, on_event), on_event)
+    loaded = osroot.load("docker", made, engine.environment)
+    dockerfile = root / "build" / "cloud" / render.BUILDER_DOCKERFILE
+    project.write(dockerfile, render.cloud_files(root)[render.BUILDER_DOCKERFILE])
+    return engine.build(
+        BuildRequest(
+            dockerfile=dockerfile,
+            context=root / Path(render.BUILDER_REQUIREMENTS).parent,
+            tags=(name,),
+            build_args={"ROOT": loaded},
+            secrets=discover().secrets(suite),
+        ),
+        on_event,
+    )

@@ -1,0 +1,141 @@
+"""Which targets a build has to make: those that the registry does not hold as they are here.
+
+The question is asked of content, not of history. A target's plan has a hash over everything that
+decides its image; the receipt beside the image in the registry says from which hash that one was
+made. So it works in a shallow clone and in a staged folder without git, a build that failed is made
+up for by the next one, and a commit that only touches documents builds nothing.
+
+`since` asks git instead, where there is no registry: a file may touch targets, and one that nobody
+knows touches all. What cannot be told (no receipt, no answer, no such commit) counts as changed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from builder import catalogue, image, push, registry
+from builder.errors import CheckFailed, FactoryError, InputError
+
+if TYPE_CHECKING:
+    from builder.settings import Settings
+
+NOT_IN_IMAGES = ("docs/", "tests/", "bench/", "scripts/", "requirements/test.txt", ".ci/")
+"""Folders and files that no image holds and no build reads."""
+
+_ENDINGS = (".md", ".txt", ".rst")
+
+
+@dataclass(frozen=True)
+class Change:
+    """Whether a target has to be made, and why."""
+
+    target: str
+    changed: bool
+    why: str
+
+
+def changed(
+    root: Path, settings: Settings, targets: Sequence[str], since: str | None = None
+) -> tuple[Change, ...]:
+    """A Change for each target (`all`: every one). Raises InputError for one that is not there."""
+    known = catalogue.targets(root)
+    names = known if "all" in targets else tuple(dict.fromkeys(targets))
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no target {name!r}", f"targets: {', '.join(known)}")
+    if since is not None:
+        return _since(root, names, since)
+    return tuple(_in_registry(root, settings, name) for name in names)
+
+
+# --- beside the registry --------------------------------------------------------------------------
+
+
+def _in_registry(root: Path, settings: Settings, target: str) -> Change:
+    if not settings.registry:
+        return Change(target, True, "no registry to compare with")
+    try:
+        wanted = image.prepare(root, target).plan.inputs_hash
+    except FactoryError as error:  # the build says what is wrong, and where
+        return Change(target, True, f"cannot be prepared: {error.message}")
+    where = registry.parse(settings.registry).tagged(target)
+    try:
+        with registry.Registry(where.host, registry.Retry(attempts=2)) as there:
+            if there.head(where.repository, target) is None:
+                return Change(target, True, "not in the registry yet")
+        receipt = push.verify(str(where), settings, required=image.required).receipt
+    except CheckFailed as error:
+        return Change(target, True, f"not proven in the registry: {error.message}")
+    except FactoryError as error:
+        return Change(target, True, f"the registry cannot say: {error.message}")
+    if receipt.inputs != wanted:
+        return Change(target, True, "made from other files than these")
+    return Change(target, False, f"the registry has it, proven {receipt.made_at}")
+
+
+# --- beside a commit ------------------------------------------------------------------------------
+
+
+def _since(root: Path, targets: Sequence[str], since: str) -> tuple[Change, ...]:
+    files = _changed_files(root, since)
+    if files is None:
+        why = f"{since} is not in this clone"
+        return tuple(Change(target, True, why) for target in targets)
+    packages = {target: _trainer(root, target) for target in targets}
+    found = []
+    for target in targets:
+        touching = [file for file in files if touches(file, target, packages[target])]
+        why = f"{touching[0]} changed since {since}" if touching else f"untouched since {since}"
+        found.append(Change(target, bool(touching), why))
+    return tuple(found)
+
+
+def touches(file: str, target: str, trainer: str | None) -> bool:
+    """Whether a change of this file can change this target's image. trainer: its package's folder,
+    None where that is not known."""
+    parts = PurePosixPath(file).parts
+    if parts[0] == catalogue.IMAGES and len(parts) > 2:
+        return parts[1] == target
+    if file.startswith(NOT_IN_IMAGES) or (len(parts) == 1 and file.endswith(_ENDINGS)):
+        return False
+    if trainer and parts[0] == "trainer" and trainer != "trainer":
+        return file.startswith(f"{trainer}/")
+    return True
+
+
+def _trainer(root: Path, target: str) -> str | None:
+    try:
+        return catalogue.load(root, target).trainer.package
+    except FactoryError:
+        return None
+
+
+def _changed_files(root: Path, since: str) -> tuple[str, ...] | None:
+    """Files that differ from a commit, those not committed among them; None where git cannot say.
+
+    In a shallow clone the commit itself is fetched; its ancestors are not needed.
+    """
+    if since.startswith("-"):
+        raise InputError(f"{since!r} is no commit", "name one: HEAD~1, a tag, a branch")
+    if _git(root, "rev-parse", "--verify", "--quiet", f"{since}^{{commit}}") is None:
+        _git(root, "fetch", "--quiet", "--depth=1", "origin", since)
+        if _git(root, "rev-parse", "--verify", "--quiet", f"{since}^{{commit}}") is None:
+            return None
+    listed = _git(root, "diff", "--name-only", "--no-renames", "-z", "--relative", since, "--", ".")
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
+    if listed is None or new is None:
+        return None
+    return tuple(sorted({name for name in (listed + new).split("\0") if name}))
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", *arguments]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout
