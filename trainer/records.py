@@ -1,141 +1,755 @@
-"""A folder of class folders into TFRecords: `python -m trainer.records FOLDER OUT`.
+"""Pictures into TFRecords: `python -m trainer.records SOURCE OUT`.
 
-    FOLDER/cat/1.jpg               OUT/labels.txt                          cat, dog
-    FOLDER/cat/2.png      --->     OUT/train-00000-of-00002.tfrecord
-    FOLDER/dog/1.jpg               OUT/validation-00000-of-00001.tfrecord
+    SOURCE                         OUT
+    cat/1.jpg                      labels.txt                          cat, dog
+    cat/2.png      --->            train-00000-of-00002.tfrecord
+    dog/1.jpg                      validation-00000-of-00001.tfrecord
+                                   dataset.json                        counts, statistics, options
 
-Files are stored as they are: encoded pictures are small, and decode faster than larger tensors
-read. The same folder gives the same bytes; adding a picture moves no other one between splits.
+SOURCE is a folder of class folders (also below train/ and validation/), a CSV file of paths and
+labels, or a zip or tar archive of such folders. Pictures are stored as a person sees them, in the
+form that decodes fastest. The same source gives the same bytes, with any number of processes.
+
+OUT appears in one move when it is complete. Until then the work lies in OUT.partial; a run that
+was killed goes on there when it is started again: files that are done are not made again.
+
+Exit codes: 0 done; 1 a fault of the program; 2 what was given cannot be right; 130 and 143 stopped,
+start it again to go on.
 """
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
+import json
+import math
+import multiprocessing
 import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+from trainer import sources, tfrecord
+from trainer.pictures import ENCODINGS, Form, Prepared, Unreadable, prepare
+from trainer.sources import Picture
+from trainer.sources import SourceError as RecordsError
+
+FORMAT = 1
+"""Of dataset.json, and of what is written: another number, and work of before is made again."""
+SHARD_SIZE = 1000
+"""Examples of a file, at most."""
+MANY_SHARDS, SMALL_SHARD = 16, 64
+"""So many files at least, where each then has so many examples: several workers read at once."""
+NAMED = 20
+"""Duplicates of a kind that are listed by name in dataset.json."""
 Example = tuple[bytes, int]
 """Encoded image, label."""
 
 
-class RecordsError(Exception):
-    """What cannot be turned into records, in one line."""
+@dataclass(frozen=True)
+class Options:
+    """What is made of the pictures."""
+
+    form: Form = field(default_factory=Form)
+    validation: float = 0.1
+    """Share of each class that is held out, where the source does not divide itself."""
+    split_by: str = "name"
+    """name, or content: then files with the same bytes are on the same side."""
+    shard_size: int | None = None
+    """Most examples of a file; None: SHARD_SIZE, or fewer so that there are MANY_SHARDS files."""
+    skip: bool = False
+    """Pictures that cannot be read are named and left out; else the first one ends the run."""
+    labels: tuple[str, ...] = ()
+    """Class names in the order of their numbers; (): those found, sorted."""
+    workers: int = 0
+    """Processes; 0: one for each core that this process may use."""
 
 
-def find(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
-    """Class names, and each picture with its label, shuffled by the hash of its relative path."""
-    names = tuple(sorted(path.name for path in folder.glob("*/")))
-    if len(names) < 2:
-        raise RecordsError(f"{folder}: needs two or more folders, one a class; has {len(names)}")
-    pictures = []
-    for label, name in enumerate(names):
-        files = [path for path in (folder / name).rglob("*") if path.suffix.lower() in SUFFIXES]
-        if not files:
-            raise RecordsError(f"{folder / name}: no pictures ({', '.join(SUFFIXES)})")
-        pictures += [(path, label) for path in files]
-    return names, sorted(pictures, key=lambda picture: _hash(picture[0], folder))
+@dataclass(frozen=True)
+class Shard:
+    """A file to be written."""
+
+    name: str
+    pictures: tuple[tuple[Picture, int], ...]
+    """Each with its label's number."""
+
+
+@dataclass
+class Progress:
+    """What there is to tell while it runs."""
+
+    total: int
+    done: int = 0
+    skipped: int = 0
+    read: int = 0
+    """Bytes of pictures."""
+    taken_over: int = 0
+    """Pictures of an earlier run, which was stopped."""
+    phase: str = "pictures"
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is in the folder now."""
+
+    out: Path
+    counts: Mapping[str, int]
+    """Examples of each split."""
+    skipped: tuple[str, ...]
+    """One line for each picture that was left out."""
+    warnings: tuple[str, ...] = ()
+    taken_over: int = 0
+    unchanged: bool = False
+    """It was there already, made from the same source with the same options."""
 
 
 def convert(
-    folder: Path,
+    source: Path,
     out: Path,
-    validation: float = 0.1,
-    shard_size: int = 1000,
-    skip_corrupt: bool = False,
-) -> tuple[dict[str, int], list[str]]:
-    """Write the records. Returns the number of examples of each split, and what was skipped.
+    options: Options | None = None,
+    tell: Tell = lambda _: None,
+) -> Result:
+    """Write the records. Raises RecordsError."""
+    options = options or Options()
+    partial = out.with_name(f"{out.name}.partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(partial), contextlib.ExitStack() as stack:
+        progress = Progress(0, phase="decompressing")
+        found = sources.find(source, partial, lambda: tell(progress))
+        names = _class_names(source, found.pictures, options.labels)
+        workers = options.workers or len(os.sched_getaffinity(0))
+        pool = stack.enter_context(_pool(workers)) if workers > 1 else None
+        keys = {picture.name: _digest(picture.name) for picture in found.pictures}
+        if options.split_by == "content":
+            progress = Progress(len(found.pictures), phase="reading")
+            keys |= _contents(found.pictures, pool, progress, tell)
+        shards = plan(found.pictures, names, keys, options)
+        whole = _hash([FORMAT, names, *(_key(shard, options) for shard in shards)])
+        if out.exists():
+            return _there_already(out, whole)
+        reports = _convert_all(shards, partial, options, pool, tell)
+        dataset = _dataset(names, shards, reports, options, found.ignored)
+        dataset["made_from"] = whole
+        empty = [name for name in ("train", "validation") if not dataset["splits"].get(name)]
+        if empty:
+            raise RecordsError(f"{source}: no picture fell to {empty[0]}: give more, or a share")
+        _finish(partial, out, shards, names, dataset)
+    return _result(out, dataset, sum(bool(r.get("taken_over")) and r["records"] for r in reports))
 
-    `validation` is the share held out, `shard_size` the most examples of a file. Raises
-    RecordsError.
+
+def plan(
+    pictures: Sequence[Picture],
+    names: Sequence[str],
+    keys: Mapping[str, str],
+    options: Options,
+) -> list[Shard]:
+    """Which picture goes where. A function of the pictures' names (and contents, if asked) alone.
+
+    Of each class the same share is held out: the pictures with the smallest keys. Each split is
+    shuffled by the hash of the names, and dealt out to its files in turn.
     """
-    import tensorflow as tf
+    splits: dict[str, list[Picture]] = {"train": [], "validation": []}
+    by_class: dict[str, list[Picture]] = {}
+    for picture in pictures:
+        if picture.split:
+            splits.setdefault(picture.split, []).append(picture)
+        else:
+            by_class.setdefault(picture.label, []).append(picture)
+    divided = bool(splits["validation"])  # By the source; what it left open is for training.
+    for group in by_class.values():
+        ranked = sorted(group, key=lambda picture: (keys[picture.name], picture.name))
+        count = 0 if divided else min(max(1, round(len(group) * options.validation)), len(group))
+        # All with the key of the last one, so that equal contents stay together.
+        last = keys[ranked[count - 1].name] if count else ""
+        held_out = [picture for picture in ranked if keys[picture.name] <= last]
+        splits["validation"] += held_out
+        splits["train"] += ranked[len(held_out) :]
+    labels = {name: number for number, name in enumerate(names)}
+    shards = []
+    for split, members in splits.items():
+        members.sort(key=lambda picture: (_digest(picture.name), picture.name))
+        size = options.shard_size or SHARD_SIZE
+        count = -(-len(members) // size)
+        if not options.shard_size:
+            count = max(count, min(MANY_SHARDS, -(-len(members) // SMALL_SHARD)))
+        for number in range(count):
+            chosen = tuple((picture, labels[picture.label]) for picture in members[number::count])
+            shards.append(Shard(file_name(split, number, count), chosen))
+    return shards
 
-    from trainer.data import decode, first_line
 
-    if out.exists():
-        raise RecordsError(f"{out}: exists; records are written to a new folder")
-    names, pictures = find(folder)
-    splits: dict[str, list[Example]] = {"train": [], "validation": []}
-    skipped = []
-    for path, label in pictures:
-        content = path.read_bytes()
-        try:
-            decode(tf.constant(content), 8)
-        except tf.errors.InvalidArgumentError as error:
-            problem = f"{path}: cannot be decoded: {first_line(error)}"
-            if not skip_corrupt:
-                raise RecordsError(problem) from error
-            skipped.append(problem)
-            continue
-        held_out = _hash(path, folder)[0] < validation * 256
-        splits["validation" if held_out else "train"].append((content, label))
-    empty = [split for split, examples in splits.items() if not examples]
-    if empty:
-        raise RecordsError(f"{folder}: no picture fell to {empty[0]}: give more, or another share")
-    write(out, names, splits, shard_size)
-    return {split: len(examples) for split, examples in splits.items()}, skipped
+def file_name(split: str, number: int, count: int) -> str:
+    return f"{split}-{number:05d}-of-{count:05d}.tfrecord"
 
 
 def write(
     out: Path, names: Sequence[str], splits: dict[str, list[Example]], shard_size: int
 ) -> None:
-    """Write a folder that trainer.task reads, in one move. The same input gives the same bytes."""
-    import tensorflow as tf
-
+    """Write encoded images that are there already, in one move. The same input, the same bytes."""
     temporary = out.with_name(f"{out.name}.tmp-{os.getpid()}")
     temporary.mkdir(parents=True)
     for split, examples in splits.items():
         count = -(-len(examples) // shard_size)
         for number in range(count):
-            path = temporary / f"{split}-{number:05d}-of-{count:05d}.tfrecord"
-            with tf.io.TFRecordWriter(str(path)) as writer:
-                for example in examples[number::count]:
-                    writer.write(serialise(*example))
+            content = (serialise(*example) for example in examples[number::count])
+            path = temporary / file_name(split, number, count)
+            path.write_bytes(b"".join(map(tfrecord.frame, content)))
     (temporary / "labels.txt").write_text("".join(f"{name}\n" for name in names))
     temporary.rename(out)
 
 
-def serialise(image: bytes, label: int) -> bytes:
-    """A tf.train.Example of the two features that the trainer reads."""
-    import tensorflow as tf
-
-    features = {
-        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=features))
-    return example.SerializeToString(deterministic=True)
+def serialise(image: bytes, label: int, **more: tfrecord.Value) -> bytes:
+    """A tf.train.Example of what the trainer reads; `more` by name below image/."""
+    features = {"image/encoded": image, "image/class/label": label}
+    return tfrecord.example(features | {f"image/{name}": value for name, value in more.items()})
 
 
-def main(arguments: Iterable[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.records", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--validation", type=float, default=0.1, help="share held out (0.1)")
-    parser.add_argument("--shard-size", type=int, default=1000, help="most examples a file (1000)")
-    parser.add_argument("--skip-corrupt", action="store_true", help="name them and go on")
-    given = parser.parse_args(None if arguments is None else list(arguments))
-    if not 0 < given.validation < 1 or given.shard_size < 1:
-        parser.error("--validation is between 0 and 1, --shard-size 1 or more")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+def make(shard: Shard, path: Path, options: Options) -> dict[str, Any]:
+    """Write one file and report on it. Raises RecordsError for an unreadable picture, if so asked.
+
+    Runs in a process of its own.
+    """
+    report = _Report()
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    digest = hashlib.sha256()
+    size = 0
+    with temporary.open("wb") as file:
+        for picture, label in shard.pictures:
+            try:
+                content = picture.read()
+                made = prepare(content, options.form)
+            except (Unreadable, OSError) as error:
+                problem = f"{picture.name}: {error}"
+                if not options.skip:
+                    temporary.unlink()
+                    raise RecordsError(f"cannot be read: {problem}") from None
+                report.skipped.append(problem)
+                continue
+            framed = tfrecord.frame(_example(made, label, picture.name, options.form))
+            file.write(framed)
+            digest.update(framed)
+            size += len(framed)
+            report.add(picture, content, made)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    return {**vars(report), "bytes": size, "sha256": digest.hexdigest()}
+
+
+def _example(made: Prepared, label: int, name: str, form: Form) -> bytes:
+    if form.encoding != "uint8":
+        return serialise(made.content, label, filename=name.encode())
+    return tfrecord.example(
+        {
+            "image/pixels": made.content,
+            "image/class/label": label,
+            "image/filename": name.encode(),
+        }
+    )
+
+
+@dataclass
+class _Report:
+    """Statistics of one file, in whole numbers, so that any order of adding gives the same sum."""
+
+    records: int = 0
+    skipped: list[str] = field(default_factory=list)
+    classes: Counter[str] = field(default_factory=Counter)
+    facts: Counter[str] = field(default_factory=Counter)
+    source_bytes: int = 0
+    widths: list[int] = field(default_factory=list)
+    heights: list[int] = field(default_factory=list)
+    pixels: list[int] = field(default_factory=lambda: [0] * 9)
+    """Of each channel: count, sum, sum of squares."""
+    digests: list[tuple[str, str, str]] = field(default_factory=list)
+    """SHA-256 of the file, its name, its label."""
+
+    def add(self, picture: Picture, content: bytes, made: Prepared) -> None:
+        self.records += 1
+        self.classes[picture.label] += 1
+        self.facts.update(made.facts)
+        self.source_bytes += len(content)
+        self.widths.append(made.width)
+        self.heights.append(made.height)
+        for channel in range(3):
+            counts = made.histogram[256 * channel : 256 * (channel + 1)]
+            self.pixels[3 * channel] += sum(counts)
+            self.pixels[3 * channel + 1] += sum(v * n for v, n in enumerate(counts))
+            self.pixels[3 * channel + 2] += sum(v * v * n for v, n in enumerate(counts))
+        self.digests.append((hashlib.sha256(content).hexdigest(), picture.name, picture.label))
+
+
+def _convert_all(
+    shards: Sequence[Shard],
+    partial: Path,
+    options: Options,
+    pool: ProcessPoolExecutor | None,
+    tell: Tell,
+) -> list[dict[str, Any]]:
+    """The report of each file, in order; files of an earlier run are taken over."""
+    progress = Progress(sum(len(shard.pictures) for shard in shards))
+    reports: dict[str, dict[str, Any]] = {}
+    todo = []
+    for shard in shards:
+        report = _earlier(shard, partial, options)
+        if report is None:
+            todo.append(shard)
+            continue
+        reports[shard.name] = {**report, "taken_over": True}
+        progress.done += len(shard.pictures)
+        progress.taken_over += len(shard.pictures)
+        progress.skipped += len(report["skipped"])
+    tell(progress)
+
+    def add(shard: Shard, report: dict[str, Any]) -> None:
+        content = json.dumps({"key": _key(shard, options), **report})
+        _write(partial / f"{shard.name}.json", content)
+        reports[shard.name] = report
+        progress.done += len(shard.pictures)
+        progress.read += report["source_bytes"]
+        progress.skipped += len(report["skipped"])
+        tell(progress)
+
+    if pool is None:
+        for shard in todo:
+            add(shard, make(shard, partial / shard.name, options))
+    else:
+        _in_pool(pool, todo, partial, options, add)
+    return [reports[shard.name] for shard in shards]
+
+
+def _in_pool(
+    pool: ProcessPoolExecutor,
+    todo: Sequence[Shard],
+    partial: Path,
+    options: Options,
+    add: Callable[[Shard, dict[str, Any]], None],
+) -> None:
+    running: dict[Future[dict[str, Any]], Shard] = {}
+    waiting = list(reversed(todo))
     try:
-        counts, skipped = convert(**vars(given))
+        while waiting or running:
+            # Not all at once: what is handed over is copied, and a failure ends the run soon.
+            while waiting and len(running) < 64:
+                shard = waiting.pop()
+                running[pool.submit(make, shard, partial / shard.name, options)] = shard
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                add(running.pop(future), future.result())
+    except BrokenProcessPool as error:
+        text = "a worker process was killed, perhaps for lack of memory: try fewer --workers"
+        raise RecordsError(text) from error
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _earlier(shard: Shard, partial: Path, options: Options) -> dict[str, Any] | None:
+    """The report of a file that is there and was made of the same pictures in the same way."""
+    path = partial / shard.name
+    try:
+        report: dict[str, Any] = json.loads((partial / f"{shard.name}.json").read_text())
+        if report.pop("key") != _key(shard, options) or path.stat().st_size != report["bytes"]:
+            return None
+        with path.open("rb") as file:
+            same = hashlib.file_digest(file, "sha256").hexdigest() == report["sha256"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return report if same else None
+
+
+def _key(shard: Shard, options: Options) -> str:
+    """Of everything that the bytes of a file depend on, and of what it tells."""
+    pictures = [(p.name, p.size, p.version, label) for p, label in shard.pictures]
+    return _hash([FORMAT, shard.name, pictures, asdict(options.form), options.skip])
+
+
+def _dataset(
+    names: Sequence[str],
+    shards: Sequence[Shard],
+    reports: Sequence[Mapping[str, Any]],
+    options: Options,
+    ignored: int,
+) -> dict[str, Any]:
+    """dataset.json: what is in the folder, for people and for `trainer.data`."""
+    splits: dict[str, Any] = {}
+    total = [0] * 9
+    facts: Counter[str] = Counter()
+    sides: dict[str, list[int]] = {"width": [], "height": []}
+    for shard, report in zip(shards, reports, strict=True):
+        facts.update(report["facts"])
+        sides["width"] += report["widths"]
+        sides["height"] += report["heights"]
+        total = [one + other for one, other in zip(total, report["pixels"], strict=True)]
+        split = splits.setdefault(
+            shard.name.split("-")[0], {"records": 0, "classes": Counter(), "files": {}}
+        )
+        split["records"] += report["records"]
+        split["classes"].update(report["classes"])
+        split["files"][shard.name] = {key: report[key] for key in ("records", "bytes", "sha256")}
+    for split in splits.values():
+        split["classes"] = {name: split["classes"].get(name, 0) for name in names}
+    splits = {name: split for name, split in splits.items() if split["records"]}
+    form = asdict(options.form)
+    if options.form.encoding not in ("jpeg", "keep"):
+        del form["quality"], form["subsampling"]
+    return {
+        "format": FORMAT,
+        "classes": list(names),
+        "splits": splits,
+        "form": form,
+        "statistics": {
+            **{side: _spread(values) for side, values in sides.items()},
+            "channels": _channels(total),
+            "source_bytes": sum(report["source_bytes"] for report in reports),
+            "bytes": sum(report["bytes"] for report in reports),
+            "pictures": dict(sorted(facts.items())),
+            "not_pictures": ignored,
+        },
+        "duplicates": _duplicates(shards, reports),
+        "skipped": sorted(problem for report in reports for problem in report["skipped"]),
+    }
+
+
+def _spread(values: Sequence[int]) -> dict[str, float]:
+    if not values:
+        return {}
+    ordered = sorted(values)
+    mean = round(sum(values) / len(values), 1)
+    return {
+        "least": ordered[0],
+        "median": ordered[len(values) // 2],
+        "mean": mean,
+        "most": ordered[-1],
+    }
+
+
+def _channels(total: Sequence[int]) -> dict[str, list[float]]:
+    """Mean and standard deviation of red, green and blue over all pixels, 0 to 255."""
+    means, deviations = [], []
+    for count, first, second in (total[0:3], total[3:6], total[6:9]):
+        mean = first / count if count else 0.0
+        means.append(round(mean, 3))
+        deviations.append(round(math.sqrt(max(0.0, second / count - mean**2)), 3) if count else 0.0)
+    return {"mean": means, "std": deviations}
+
+
+def _duplicates(
+    shards: Sequence[Shard], reports: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Files with the same bytes: how many too many, across splits, and with different labels."""
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for shard, report in zip(shards, reports, strict=True):
+        split = shard.name.split("-")[0]
+        for digest, name, label in report["digests"]:
+            groups.setdefault(digest, []).append((name, label, split))
+    several = [sorted(group) for group in groups.values() if len(group) > 1]
+    kinds = {
+        "all": several,
+        "in_several_splits": [g for g in several if len({split for *_, split in g}) > 1],
+        "with_several_labels": [g for g in several if len({label for _, label, _ in g}) > 1],
+    }
+    return {
+        kind: {
+            "pictures": sum(len(group) - 1 for group in found),
+            "named": sorted([name for name, *_ in group] for group in found)[:NAMED],
+        }
+        for kind, found in kinds.items()
+    }
+
+
+def _finish(
+    partial: Path, out: Path, shards: Sequence[Shard], names: Sequence[str], dataset: Any
+) -> None:
+    """Leave only what belongs there, and give the folder its name."""
+    _write(partial / "labels.txt", "".join(f"{name}\n" for name in names))
+    _write(partial / "dataset.json", json.dumps(dataset, indent=1) + "\n")
+    keep = {shard.name for shard in shards} | {"labels.txt", "dataset.json"}
+    for path in partial.iterdir():
+        if path.name not in keep:
+            path.unlink()
+    try:
+        partial.rename(out)
+    except OSError as error:
+        raise RecordsError(f"{out}: exists; records are written to a new folder") from error
+
+
+def _result(out: Path, dataset: Mapping[str, Any], taken_over: int, same: bool = False) -> Result:
+    warnings = []
+    for kind, text in (
+        ("in_several_splits", "{} are copies of one in another split: see --split-by content"),
+        ("with_several_labels", "{} are copies of one with another label"),
+    ):
+        if count := dataset["duplicates"][kind]["pictures"]:
+            one, other, *_ = dataset["duplicates"][kind]["named"][0]
+            warnings.append(f"{text.format(f'{count} pictures')} ({one} and {other}, for one)")
+    counts = {name: split["records"] for name, split in dataset["splits"].items()}
+    return Result(out, counts, tuple(dataset["skipped"]), tuple(warnings), taken_over, same)
+
+
+def _there_already(out: Path, whole: str) -> Result:
+    try:
+        dataset = json.loads((out / "dataset.json").read_text())
+        if dataset["made_from"] == whole:
+            return _result(out, dataset, 0, same=True)
+    except (OSError, ValueError, KeyError):
+        pass
+    raise RecordsError(f"{out}: exists; records are written to a new folder")
+
+
+def _class_names(
+    source: Path, pictures: Sequence[Picture], given: tuple[str, ...]
+) -> tuple[str, ...]:
+    found = {picture.label for picture in pictures}
+    if any("\n" in name for name in found):
+        raise RecordsError(f"{source}: a class name has a line break in it")
+    if given:
+        if unknown := sorted(found - set(given)):
+            raise RecordsError(f"{source}: class {unknown[0]!r} is not in --labels")
+        return given
+    if len(found) < 2:
+        raise RecordsError(
+            f"{source}: needs two or more classes, a folder each; has {len(found)} "
+            f"({', '.join(sorted(found))})"
+        )
+    numbers = all(name.isdecimal() for name in found)  # Then 2 comes before 10.
+    return tuple(sorted(found, key=lambda name: (int(name) if numbers else 0, name)))
+
+
+def _contents(
+    pictures: Sequence[Picture],
+    pool: ProcessPoolExecutor | None,
+    progress: Progress,
+    tell: Tell,
+) -> dict[str, str]:
+    """SHA-256 of each picture's bytes; of its name where it cannot be read."""
+    keys = {}
+    digests = (
+        pool.map(_content_digest, pictures, chunksize=16)
+        if pool
+        else map(_content_digest, pictures)
+    )
+    for picture, digest in zip(pictures, digests, strict=True):
+        keys[picture.name] = digest
+        progress.done += 1
+        if progress.done % 256 == 0:
+            tell(progress)
+    return keys
+
+
+def _content_digest(picture: Picture) -> str:
+    try:
+        return hashlib.sha256(picture.read()).hexdigest()
+    except OSError:
+        return _digest(picture.name)
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _write(path: Path, content: str) -> None:
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    temporary.write_text(content)
+    temporary.rename(path)
+
+
+@contextlib.contextmanager
+def _alone(partial: Path) -> Iterator[None]:
+    """The folder of work, for one run at a time. Raises RecordsError where there is another."""
+    lock = partial.with_name(f".{partial.name}.lock")
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RecordsError(f"{partial}: another run is writing there") from None
+        partial.mkdir(exist_ok=True)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                partial.rmdir()  # Only where nothing is in it.
+            lock.unlink(missing_ok=True)
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    # Spawned, not forked: whoever calls may have threads, TensorFlow's for one.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, initializer=_worker, initargs=(os.getpid(),))
+
+
+def _worker(parent: int) -> None:
+    """A worker process: the main one answers Ctrl-C, and none outlives it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class Line:
+    """Progress on stderr: one line that is written over on a terminal, else one every 10 s."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._last = -math.inf if sys.stderr.isatty() else self._began
+        self._width = 0
+
+    def __call__(self, progress: Progress) -> None:
+        now, terminal = time.monotonic(), sys.stderr.isatty()
+        finished = progress.total and progress.done == progress.total
+        if now - self._last < (0.1 if terminal else 10) and not (finished and terminal):
+            return
+        self._last = now
+        text = progress.phase
+        if progress.total:
+            made = progress.done - progress.taken_over
+            rate = made / max(now - self._began, 1e-9)
+            text += f" {progress.done:,} of {progress.total:,}, {rate:,.0f} a second"
+            if made and not finished:
+                text += f", {(progress.total - progress.done) / rate:,.0f} s left"
+            if progress.skipped:
+                text += f", {progress.skipped} skipped"
+        self._width = max(self._width, len(text))
+        sys.stderr.write(f"\r{text:<{self._width}}" if terminal else f"{text}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._width and sys.stderr.isatty():
+            sys.stderr.write("\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parse(arguments)
+    line = Line()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
+    try:
+        labels: tuple[str, ...] = ()
+        if given.labels:
+            labels = tuple(given.labels.read_text().splitlines())
+            if len(set(labels)) < 2 or not all(labels) or len(set(labels)) < len(labels):
+                raise RecordsError(
+                    f"{given.labels}: needs two or more names, a line each, no two equal"
+                )
+        options = Options(
+            form=Form(
+                given.encoding, given.quality, given.subsampling, given.resize, given.background
+            ),
+            validation=given.validation,
+            split_by=given.split_by,
+            shard_size=given.shard_size,
+            skip=given.on_error == "skip",
+            labels=labels,
+            workers=given.workers,
+        )
+        result = convert(given.source, given.out, options, line)
     except (RecordsError, OSError) as error:
+        line.end()
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for problem in skipped:
+    except KeyboardInterrupt:
+        print("\nstopped: the same command goes on where it was", file=sys.stderr)
+        return 130
+    line.end()
+    for problem in result.skipped:
         print(f"skipped: {problem}", file=sys.stderr)
-    print(
-        ", ".join(f"{count} {split}" for split, count in counts.items()), f"examples in {given.out}"
-    )
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    text = ", ".join(f"{count} {split}" for split, count in result.counts.items())
+    if result.skipped:
+        text += f" and {len(result.skipped)} skipped"
+    if result.taken_over:
+        text += f" ({result.taken_over} of them from the run before)"
+    already = ", there already" if result.unchanged else ""
+    print(f"{text} examples in {result.out}{already}")
     return 0
 
 
-def _hash(path: Path, folder: Path) -> bytes:
-    return hashlib.sha256(path.relative_to(folder).as_posix().encode()).digest()
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m trainer.records", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("source", type=Path, help="folder of class folders, CSV file, or archive")
+    add("out", type=Path, help="new folder")
+    add(
+        "--encoding",
+        choices=ENCODINGS,
+        default="jpeg",
+        help="jpeg (small, the default), png (no loss), keep (files as they are where they can "
+        "be), uint8 (pixels: 5 to 10 times larger, no decoding; needs --resize)",
+    )
+    add("--quality", type=int, default=90, help="of JPEGs, 1 to 100 (90)")
+    add("--subsampling", choices=("4:2:0", "4:2:2", "4:4:4"), default="4:2:0")
+    add(
+        "--resize",
+        type=int,
+        metavar="N",
+        help="pixels of the shorter side; never enlarges. For "
+        "uint8: of the square that the whole picture becomes",
+    )
+    add("--background", default="white", help="seen through transparency (white)")
+    add("--validation", type=float, default=0.1, help="share of each class held out (0.1)")
+    add(
+        "--split-by",
+        choices=("name", "content"),
+        default="name",
+        help="content: copies of a file are on the same side; reads everything twice",
+    )
+    add("--labels", type=Path, help="file of class names, label 0 first (default: sorted)")
+    add("--shard-size", type=int, help=f"most examples a file ({SHARD_SIZE}, fewer for few)")
+    add(
+        "--on-error",
+        choices=("fail", "skip"),
+        default="fail",
+        help="a picture that cannot be read: ends the run, or is named and left out",
+    )
+    add("--workers", type=int, default=0, help="processes (one a core)")
+    given = parser.parse_args(arguments)
+    if not 0 < given.validation < 1:
+        parser.error("--validation is between 0 and 1")
+    for name, least, most in (
+        ("shard_size", 1, 10**9),
+        ("quality", 1, 100),
+        ("resize", 1, 65535),
+        ("workers", 0, 1024),
+    ):
+        value = getattr(given, name)
+        if value is not None and not least <= value <= most:
+            parser.error(f"--{name.replace('_', '-')} is between {least} and {most}")
+    if given.encoding == "uint8" and not given.resize:
+        parser.error("--encoding uint8 needs --resize: all pictures then have one size")
+    try:
+        from PIL import ImageColor
+
+        ImageColor.getrgb(given.background)
+    except ImportError:
+        parser.error("needs Pillow: pip install pillow")
+    except ValueError:
+        parser.error(f"--background {given.background}: is no colour (white, #ff8800 ...)")
+    return given
 
 
 if __name__ == "__main__":

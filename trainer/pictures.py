@@ -1,0 +1,267 @@
+"""Picture files as a person sees them, in the form that decodes fastest. Needs Pillow.
+
+What a decoder for training ignores is put right once, here: the rotation that a camera notes in
+EXIF, transparency, CMYK, 16 bits a channel, colour profiles, the first frame of an animation.
+"""
+
+import io
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SUFFIXES = frozenset(
+    [
+        ".bmp",
+        ".gif",
+        ".jfif",
+        ".jpe",
+        ".jpeg",
+        ".jpg",
+        ".mpo",
+        ".png",
+        ".ppm",
+        ".tif",
+        ".tiff",
+        ".webp",
+    ]
+)
+ENCODINGS = ("jpeg", "png", "keep", "uint8")
+_AS_SEEN = frozenset(("JPEG", "PNG", "GIF", "BMP"))
+"""Formats that tf.io.decode_image knows in every version that the images have."""
+_ORIENTATION = 0x0112
+
+
+class Unreadable(Exception):  # noqa: N818 - named for what was found
+    """A picture that cannot be decoded; says why."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How pictures are stored."""
+
+    encoding: str = "jpeg"
+    """jpeg: JPEG, baseline; a JPEG file that is already what would be written is taken over as it
+    is. png: PNG, without loss. keep: as the file is, where TensorFlow reads it as a person sees
+    it, else as jpeg. uint8: the pixels themselves, in a square."""
+    quality: int = 90
+    """Of a JPEG, 1 to 100, on libjpeg's scale."""
+    subsampling: str = "4:2:0"
+    """Of a JPEG's colours. 4:2:0 has half the samples of 4:4:4."""
+    resize: int | None = None
+    """Pixels: of the shorter side, never enlarged; of the square's side for uint8."""
+    background: str = "white"
+    """What is seen through transparent pixels."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A picture as it is stored, and what was found out about it."""
+
+    content: bytes
+    width: int
+    height: int
+    facts: tuple[str, ...]
+    """What it was and what was done to it, as `dataset.json` counts them."""
+    histogram: tuple[int, ...]
+    """256 counts of each of red, green and blue."""
+
+
+def prepare(content: bytes, form: Form) -> Prepared:
+    """Decode, put right and encode a picture. Raises Unreadable."""
+    from PIL import Image
+
+    try:
+        return _prepare(content, form)
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        struct.error,
+        IndexError,
+        KeyError,
+    ) as error:
+        # Pillow's readers raise all of these for files that are not what they seem.
+        raise Unreadable(_reason(error)) from error
+    except (Image.DecompressionBombError, MemoryError, OverflowError) as error:
+        raise Unreadable(f"too large: {_reason(error)}") from error
+
+
+def _prepare(content: bytes, form: Form) -> Prepared:
+    from PIL import Image, ImageOps
+
+    with Image.open(io.BytesIO(content)) as image:
+        facts = [f"format {image.format}"]
+        original, size = image, image.size
+        jpeg = image.format == "JPEG" and image.mode in ("RGB", "L")
+        if form.resize and jpeg and form.encoding != "uint8":
+            # Decoded at a half, a quarter or an eighth where that is still twice what is needed.
+            scale = 2 * form.resize / min(size)
+            if scale < 1:
+                image.draft(image.mode, (round(size[0] * scale), round(size[1] * scale)))
+        rotated = image.getexif().get(_ORIENTATION, 1) not in (0, 1)
+        image.load()  # This turns a TIFF file's picture; a PNG file may note it at its end.
+        rotated |= image.getexif().get(_ORIENTATION, 1) not in (0, 1)
+        if rotated:
+            image = ImageOps.exif_transpose(image)
+            facts.append("EXIF rotation applied")
+        animated = getattr(original, "n_frames", 1) > 1 and original.format != "MPO"
+        if animated:
+            facts.append("first frame of an animation")
+        image, changed = _flat(image, form.background)
+        facts += changed
+        image = _resized(image, form)
+        untouched = not (changed or rotated or animated) and image.size == size
+
+        if form.encoding == "uint8":
+            encoded = image.convert("RGB").tobytes()
+        elif untouched and (kept := _as_it_is(content, original, form)):
+            encoded = kept
+            facts.append("taken over as it is")
+        elif form.encoding == "png":
+            encoded = _saved(image, "PNG")
+        else:
+            options: dict[str, Any] = {"quality": form.quality, "optimize": True}
+            if image.mode == "RGB":
+                options["subsampling"] = form.subsampling
+            encoded = _saved(image, "JPEG", **options)
+        histogram = image.histogram()
+        if image.mode == "L":
+            facts.append("grey")
+            histogram = histogram * 3
+        return Prepared(encoded, *image.size, tuple(facts), tuple(histogram))
+
+
+def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
+    """An opaque picture in RGB or L, and what was done for it."""
+    from PIL import Image
+
+    done = []
+    if image.mode in ("I;16", "I;16L", "I;16B", "I", "F"):
+        done.append(f"mode {image.mode} to 8 bits")
+        if image.mode == "F":
+            raise ValueError("floating-point pixels: what is white is not known")
+        # A 16-bit PNG: `convert` would clip it, and everything above 255 would be white.
+        image = image.convert("I").point(lambda value: value / 256).convert("L")
+    profile = image.info.get("icc_profile")
+    if profile and image.mode in ("RGB", "RGBA", "CMYK", "L") and (how := _to_srgb(image, profile)):
+        image = how
+        done.append("colour profile applied")
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        low, _ = image.getchannel("A").getextrema()
+        if low < 255:
+            done.append(f"transparency on {background}")
+            under = Image.new("RGBA", image.size, background)
+            image = Image.alpha_composite(under, image)
+        else:
+            done.append("alpha channel dropped")
+    if image.mode == "CMYK":
+        done.append("CMYK to RGB")
+    if image.mode in ("1", "LA", "La"):
+        image = image.convert("L")
+    if image.mode not in ("RGB", "L"):
+        image = image.convert("RGB")
+    return image, done
+
+
+def _to_srgb(image: Any, profile: bytes) -> Any:
+    """The picture in sRGB, None where it is already or its profile cannot be used."""
+    try:
+        from PIL import ImageCms
+    except ImportError:
+        return None
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if "sRGB" in ImageCms.getProfileDescription(source):
+            return None
+        mode = {"CMYK": "RGB"}.get(image.mode, image.mode)
+        if mode == "L":
+            return None
+        return ImageCms.profileToProfile(
+            image, source, ImageCms.createProfile("sRGB"), outputMode=mode
+        )
+    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
+        return None
+
+
+def _resized(image: Any, form: Form) -> Any:
+    from PIL import Image
+
+    if form.encoding == "uint8":
+        side = form.resize or 0
+        if image.size == (side, side):
+            return image
+        return image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3)
+    if not form.resize or min(image.size) <= form.resize:
+        return image
+    scale = form.resize / min(image.size)
+    size = tuple(max(1, round(side * scale)) for side in image.size)
+    return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3)
+
+
+def _as_it_is(content: bytes, image: Any, form: Form) -> bytes | None:
+    """The file's own bytes where they can be stored, without their metadata."""
+    if form.encoding == "keep":
+        if image.format == "JPEG":
+            return without_metadata(content) if image.mode in ("RGB", "L") else None
+        return content if image.format in _AS_SEEN else None
+    if form.encoding == "png":
+        return content if image.format == "PNG" else None
+    if form.encoding != "jpeg" or image.format != "JPEG" or image.info.get("progressive"):
+        return None
+    layers = getattr(image, "layer", ())  # (id, horizontal, vertical sampling, table) of each
+    sampling = [layer[1:3] for layer in layers]
+    wanted = {"4:2:0": (2, 2), "4:2:2": (2, 1), "4:4:4": (1, 1)}[form.subsampling]
+    if image.mode == "RGB" and sampling != [wanted, (1, 1), (1, 1)]:
+        return None
+    finer = sum(image.quantization[0]) < sum(_table(form.quality))
+    return None if finer else without_metadata(content)
+
+
+def without_metadata(jpeg: bytes) -> bytes:
+    """A JPEG file without comments, EXIF (thumbnails, positions) and profiles.
+
+    What is behind the start of scan is copied. APP0 (JFIF) and APP14 (Adobe) say how colours are
+    stored and stay.
+    """
+    out, position = [jpeg[:2]], 2
+    while position + 4 <= len(jpeg) and jpeg[position] == 0xFF:
+        marker = jpeg[position + 1]
+        if marker == 0xFF:  # Fill bytes may precede a marker.
+            position += 1
+            continue
+        if marker == 0xDA:
+            break
+        end = position + 2 + int.from_bytes(jpeg[position + 2 : position + 4], "big")
+        if marker not in (0xFE, *range(0xE1, 0xEE), 0xEF):
+            out.append(jpeg[position:end])
+        position = end
+    return b"".join(out) + jpeg[position:]
+
+
+_tables: dict[int, Mapping[int, list[int]]] = {}
+
+
+def _table(quality: int) -> list[int]:
+    """libjpeg's luminance quantisation of a quality."""
+    from PIL import Image
+
+    if quality not in _tables:
+        grey = _saved(Image.new("L", (8, 8)), "JPEG", quality=quality)
+        with Image.open(io.BytesIO(grey)) as image:
+            _tables[quality] = image.quantization  # type: ignore[attr-defined]
+    return _tables[quality][0]
+
+
+def _saved(image: Any, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.info = {}  # Or profiles and comments would be written again.
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return "not a picture that Pillow knows" if "cannot identify" in text else text[:200]
