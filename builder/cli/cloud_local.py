@@ -103,6 +103,17 @@ def run_local(
     no_docker: Annotated[
         bool, typer.Option("--no-docker", help="Steps get no access to the engine.")
     ] = False,
+    host_network: Annotated[
+        bool,
+        typer.Option("--host-network", help="Steps share this machine's network: its loopback."),
+    ] = False,
+    host_configuration: Annotated[
+        bool,
+        typer.Option(
+            "--host-configuration",
+            help="Steps find this machine's CA bundle, proxies and indexes below /run/secrets.",
+        ),
+    ] = False,
     artifacts: Annotated[
         Path, typer.Option(help="Where objects for Cloud Storage are copied to.")
     ] = Path("build/cloudbuild/artifacts"),
@@ -150,6 +161,7 @@ def run_local(
         with_socket=not no_docker,
         artifacts=artifacts,
         workspace=write_workspace,
+        host=runner.host_access(host_network, host_configuration),
     )
     _summary(result)
     if as_json:

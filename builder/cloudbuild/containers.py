@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WORKSPACE, HOME, OUTPUTS = "/workspace", "/builder/home", "/builder/outputs"
 SCRIPTS = "/builder/scripts"
 SOCKET = "/var/run/docker.sock"
+SECRETS = "/run/secrets"
 OUTPUT_LIMIT = 50 * 1024
 """Bytes of a step's `$BUILDER_OUTPUT/output` that are kept (API, Results.buildStepOutputs)."""
 
@@ -53,11 +54,27 @@ class Spec:
     """Whose `$BUILDER_OUTPUT` it gets."""
 
 
+@dataclass(frozen=True)
+class Host:
+    """What steps get of this machine where they cannot do without; the hosted service has neither.
+
+    network: steps share the machine's own network, and so reach what listens on its loopback
+    address (a registry), but no other step by name. secrets: file -> content for /run/secrets: the
+    certificates, proxies and indexes that builds get here (builder/network.py).
+    """
+
+    network: bool = False
+    secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+
 class Sandbox:
     """A context manager: makes the build's network and volumes, and removes all that is its own."""
 
-    def __init__(self, engine: Engine, build_id: str, with_socket: bool = True) -> None:
+    def __init__(
+        self, engine: Engine, build_id: str, with_socket: bool = True, host: Host | None = None
+    ) -> None:
         self.engine = engine
+        self.host = host or Host()
         self.build_id = build_id
         self.network = f"cloudbuild-{build_id[:8]}"
         self.labels = {LABEL: build_id, OWNER: _owner()}
@@ -107,6 +124,7 @@ class Sandbox:
 
         places = [("workspace", WORKSPACE), ("home", HOME), ("scripts", SCRIPTS)]
         places += [(f"outputs-{n}", f"{OUTPUTS}/{n}") for n in steps]
+        places += [("secrets", SECRETS)] if self.host.secrets else []
         mounts = [
             Mount(path, self.volume(name), type="volume", no_copy=True) for name, path in places
         ]
@@ -120,6 +138,8 @@ class Sandbox:
             )
             self.holder = made["Id"]
             self.api.put_archive(self.holder, "/builder", _builder_folder(scripts, steps))
+            if self.host.secrets:
+                self.api.put_archive(self.holder, SECRETS, _secret_files(self.host.secrets))
 
     def fill(self, path: str, archive: IO[bytes]) -> None:
         """Put a tar (or tar.gz) into a folder of the holder."""
@@ -223,6 +243,7 @@ class Sandbox:
             (HOME, "home", False),
             (OUTPUTS, f"outputs-{spec.index}", False),
             (SCRIPTS, "scripts", True),
+            *(((SECRETS, "secrets", True),) if self.host.secrets else ()),
         )
         mounts = [
             Mount(path, self.volume(name), type="volume", no_copy=True, read_only=fixed)
@@ -243,7 +264,9 @@ class Sandbox:
                 working_dir=spec.workdir,
                 name=spec.name,
                 labels=self.labels,
-                host_config=self.api.create_host_config(mounts=mounts, network_mode=self.network),
+                host_config=self.api.create_host_config(
+                    mounts=mounts, network_mode="host" if self.host.network else self.network
+                ),
             )
         return str(made["Id"])
 
@@ -363,6 +386,16 @@ def _builder_folder(scripts: Mapping[int, bytes], steps: tuple[int, ...]) -> byt
             info = tarfile.TarInfo(f"scripts/step-{n}")
             info.size, info.mode = len(script), 0o755
             tar.addfile(info, io.BytesIO(script))
+    return result.getvalue()
+
+
+def _secret_files(secrets: Mapping[str, bytes]) -> bytes:
+    result = io.BytesIO()
+    with tarfile.open(fileobj=result, mode="w") as tar:
+        for name, content in secrets.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o444  # whoever the image's user is
+            tar.addfile(info, io.BytesIO(content))
     return result.getvalue()
 
 

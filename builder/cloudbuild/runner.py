@@ -30,6 +30,7 @@ from builder.cloudbuild.containers import (
     OUTPUTS,
     SCRIPTS,
     WORKSPACE,
+    Host,
     OnLine,
     Sandbox,
     Spec,
@@ -287,17 +288,26 @@ def run(
     with_socket: bool = True,
     artifacts: Path | None = None,
     workspace: Path | None = None,
+    host: Host | None = None,
 ) -> Result:
     """Carry out a plan. Every line of the log goes to `on_line`, from several threads, one at a
     time. artifacts: the folder that objects are copied to; workspace: where to leave a copy of the
-    workspace.
+    workspace. host: what steps get of this machine beyond what the service would give.
 
     A build that fails is a Result. KeyboardInterrupt ends the build, removes what it had on the
     engine, and gives a Result with the status CANCELLED. Raises OutsideError where the engine
     cannot even make a network.
     """
-    sandbox = Sandbox(engine, plan.build_id, with_socket)
+    sandbox = Sandbox(engine, plan.build_id, with_socket, host)
     return _Run(plan, sandbox, on_line, push, artifacts, workspace).carry_out()
+
+
+def host_access(network: bool, configuration: bool) -> Host:
+    """What `--host-network` and `--host-configuration` ask for. Raises InputError for a CA bundle
+    that cannot be read."""
+    from builder.network import discover
+
+    return Host(network, discover().secrets(None) if configuration else {})
 
 
 class _Failed(Exception):  # noqa: N818 - ends a build; what it means is its status
