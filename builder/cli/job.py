@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli import job_local
-from builder.cli.common import Registry, reporter, root, say, settings
+from builder.cli.common import Json, Registry, out, reporter, root, say, settings
 
 if TYPE_CHECKING:
     from builder.jobs.checks import Ready
+    from builder.jobs.logs import LogLine
+    from builder.jobs.remote import RemoteJob
     from builder.jobs.service import Service
 
 job_app = typer.Typer(
@@ -180,3 +182,285 @@ def schema(
         return
     write(path, description.schema_text())
     say("wrote jobs/schema.json")
+
+
+# --- on Vertex AI ---------------------------------------------------------------------------------
+
+RemoteName = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The job's name (its newest), display name or number."),
+]
+Poll = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)]
+
+
+def _service(project: str | None, region: str | None, name: str | None = None) -> "Service":
+    """Where to ask: as the description of that name says, where there is one."""
+    from builder.errors import InputError
+    from builder.jobs import description, service
+
+    job = None
+    if name and name in description.names(root()):
+        job = description.load(root(), name)
+    found = service.load(root(), job, project=project, region=region)
+    if name and found.region is None and name.startswith("projects/"):
+        raise InputError(f"no region is known for {name}", "give --region")
+    return found
+
+
+def _line(job: "RemoteJob") -> str:
+    from builder.console import duration
+
+    ran = f", {duration(job.seconds)}" if job.seconds is not None else ""
+    return f"{job.display_name}: {job.state}{ran}"
+
+
+def _told(job: "RemoteJob") -> None:
+    say(_line(job))
+    say(f"  {job.name}")
+    say(f"  {job.console}")
+    for pool in job.pools:
+        with_ = f" with {pool.accelerators} x {pool.accelerator}" if pool.accelerator else ""
+        say(f"  {pool.count} x {pool.role}: {pool.machine}{with_}")
+    if job.output:
+        say(f"  writes to {job.output}")
+    for trial in job.trials:
+        given = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
+        value = "" if trial.value is None else f": {trial.value:g}"
+        say(f"  trial {trial.id} ({trial.state}){value}  {given}")
+    if job.error:
+        say(f"  {job.error}")
+
+
+def _json(job: "RemoteJob") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(job), "exit_code": None if job.active else job.exit_code}
+
+
+def _teller(job: "RemoteJob") -> "Any":
+    """A callback that writes each line with its replica's name, in its colour."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from builder.cli.common import OPTIONS
+    from builder.jobs import show
+
+    names = [f"{pool.role}-{n}" for pool in job.pools for n in range(pool.count)]
+    colours = show.colours([*names, "service"])
+    width = max(len(name) for name in (*names, "service"))
+    console = Console(stderr=True, highlight=False)
+
+    def tell(line: "LogLine") -> None:
+        if OPTIONS.quiet:
+            return
+        who = f"{line.replica}" + (f"/{line.trial}" if line.trial else "")
+        text = Text(f"{who:<{width}} ", style=colours.get(line.replica, "dim"))
+        console.print(text.append(line.text, style="none"), soft_wrap=True)
+
+    return tell
+
+
+def _follow(where: "Service", job: "RemoteJob", poll: float, replica: str | None) -> "RemoteJob":
+    """Tell what the replicas say until the job ends."""
+    import time
+
+    from builder.jobs import logs, service, submission
+
+    client = service.jobs_client(where)
+    follower = logs.Follower(
+        service.logging_client(where), where.project or "", job.id, replica=replica
+    )
+    return logs.follow(
+        follower,
+        lambda: submission.get(client, job.name, job.kind),
+        lambda: time.sleep(poll),
+        _teller(job),
+    )
+
+
+def _wait(where: "Service", job: "RemoteJob", poll: float, timeout: float | None) -> "RemoteJob":
+    """Tell each new state until the job ends."""
+    from builder.jobs import service, submission
+
+    seen = [""]
+
+    def look(now: "RemoteJob") -> None:
+        if now.state != seen[0]:
+            say(f"{now.display_name}: {now.state}")
+            seen[0] = now.state
+
+    return submission.wait(
+        service.jobs_client(where), job, poll=poll, timeout=timeout, on_look=look
+    )
+
+
+def _end(job: "RemoteJob", as_json: bool) -> None:
+    """The job's own end: its error and its exit code."""
+    _told(job)
+    if as_json:
+        out(_json(job))
+    raise typer.Exit(job.exit_code)
+
+
+@job_app.command()
+def submit(
+    job: JobName,
+    again: Annotated[
+        bool, typer.Option("--again", help="Run it a second time, in a folder of its own.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--logs", help="Wait for the end, and show what the replicas say.")
+    ] = False,
+    poll: Poll = 10.0,
+    project: Project = None,
+    region: Region = None,
+    registry: Registry = None,
+    as_json: Json = False,
+) -> None:
+    """Send a job to Vertex AI, by the digest of its image.
+
+    The same command again finds the job that it made: after a lost connection, or while it runs.
+    With --wait or --logs the exit code is the job's.
+    """
+    from dataclasses import replace
+
+    from builder.jobs import service, submission
+
+    with reporter() as shown:
+        ready, where = _ready(job, project, region, registry, True, shown.on_event)
+        if ready.job.job_dir and (where.endpoint is None or _emulated()):
+            notes = submission.check_bucket(ready, service.storage_client(where))
+            ready = replace(ready, notes=(*ready.notes, *notes))
+        sent = submission.submit(
+            service.jobs_client(where),
+            where,
+            ready,
+            again=again,
+            locks=root() / "build" / "jobs",
+            on_event=shown.on_event,
+        )
+    _tell(ready.notes)
+    if not sent.created:
+        say(f"{sent.job.display_name}: {sent.why}; --again runs it a second time")
+    if stream and sent.job.active:
+        _end(_follow(where, sent.job, poll, None), as_json)
+    if (wait or stream) and sent.job.active:
+        _end(_wait(where, sent.job, poll, None), as_json)
+    if wait or stream:
+        _end(sent.job, as_json)
+    _told(sent.job)
+    if as_json:
+        out({**_json(sent.job), "made": sent.created})
+
+
+def _emulated() -> bool:
+    import os
+
+    return bool(os.environ.get("STORAGE_EMULATOR_HOST"))
+
+
+@job_app.command()
+def status(
+    job: RemoteName, project: Project = None, region: Region = None, as_json: Json = False
+) -> None:
+    """How a job on Vertex AI is."""
+    from builder.jobs import service, submission
+
+    where = _service(project, region, job)
+    found = submission.find(service.jobs_client(where), where, job)
+    _told(found)
+    if as_json:
+        out(_json(found))
+
+
+@job_app.command(name="list")
+def list_jobs(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="Only those of this description.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    project: Project = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """The jobs of a region, newest first."""
+    from builder.jobs import service, submission
+
+    where = _service(project, region, job)
+    found = submission.listing(service.jobs_client(where), where, job, limit)
+    for one in found:
+        made = one.created.strftime("%Y-%m-%d %H:%M") if one.created else ""
+        say(f"{made}  {one.id}  {_line(one)}")
+    if not found:
+        say(f"no jobs in {where.region} of {where.project}")
+    if as_json:
+        out([_json(one) for one in found])
+
+
+@job_app.command()
+def logs(
+    job: RemoteName,
+    replica: Annotated[
+        str | None, typer.Option(help="Only this one, such as worker-0 or workerpool1-0.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Until the job ends; its exit code is the job's.")
+    ] = False,
+    poll: Poll = 10.0,
+    project: Project = None,
+    region: Region = None,
+) -> None:
+    """What a job's replicas say, each line with its replica's name."""
+    from builder.jobs import logs as reading
+    from builder.jobs import service, submission
+
+    where = _service(project, region, job)
+    found = submission.find(service.jobs_client(where), where, job)
+    if follow:
+        _end(_follow(where, found, poll, replica), False)
+    follower = reading.Follower(
+        service.logging_client(where), where.project or "", found.id, replica=replica
+    )
+    tell = _teller(found)
+    for line in follower.new():
+        tell(line)
+
+
+@job_app.command()
+def wait(
+    job: RemoteName,
+    timeout: Annotated[str | None, typer.Option(help="Such as 2h; then exit code 3.")] = None,
+    poll: Poll = 10.0,
+    project: Project = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """Wait for a job's end; the exit code is the job's."""
+    from builder.errors import InputError
+    from builder.jobs import description, service, submission
+
+    try:
+        limit = float(description.seconds(timeout)) if timeout else None
+    except ValueError:
+        raise InputError(f"--timeout {timeout}: no length of time", "write 2h or 30m") from None
+    where = _service(project, region, job)
+    found = submission.find(service.jobs_client(where), where, job)
+    _end(_wait(where, found, poll, limit), as_json)
+
+
+@job_app.command()
+def cancel(
+    job: RemoteName, project: Project = None, region: Region = None, as_json: Json = False
+) -> None:
+    """End a job on Vertex AI."""
+    from builder.jobs import service, submission
+
+    where = _service(project, region, job)
+    client = service.jobs_client(where)
+    found = submission.find(client, where, job)
+    if not found.active:
+        say(f"{found.display_name}: it has {found.state} already")
+    _told(submission.cancel(client, found))
+    if as_json:
+        out(_json(submission.get(client, found.name, found.kind)))

@@ -1,0 +1,38 @@
+"""Jobs as tests write them: text in, checked job out, without a project on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder.jobs import checks, description
+from builder.jobs.checks import Image, Ready
+from builder.jobs.description import Job
+
+DIGEST = "sha256:" + "a" * 64
+REPOSITORY = "us-central1-docker.pkg.dev/my-project/training/images"
+TARGETS = {
+    "cpu": "CPU",
+    "v100": "V100",
+    "t4": "T4",
+    "a100": "A100",
+    "l4": "L4",
+    "h100": "H100",
+    "tpu": "TPU",
+}
+
+
+def job(text: str, name: str = "cats") -> Job:
+    """The job of a file jobs/<name>.yaml with this text."""
+    return description.parse(text, Path("jobs") / f"{name}.yaml")
+
+
+def image(target: str = "v100", accelerator: str | None = None) -> Image:
+    """A proven image of a target in Artifact Registry."""
+    made_for = accelerator or TARGETS.get(target, target.upper())
+    return Image(f"{REPOSITORY}@{DIGEST}", DIGEST, target, made_for, True, True)
+
+
+def ready(text: str, target: str = "v100", *, project: str | None = "my-project") -> Ready:
+    """The job of this text, through every check."""
+    read = job(text)
+    return checks.ready(read, image(target), read.region, project=project, targets=TARGETS)

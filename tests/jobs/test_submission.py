@@ -1,0 +1,323 @@
+"""Submitting to Vertex AI, over REST and gRPC: once and only once, whatever breaks on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google.cloud import aiplatform_v1 as api
+
+from builder.errors import InputError, OutsideError
+from builder.jobs import remote, service, submission
+from builder.jobs.checks import Ready
+from builder.jobs.service import Service
+from tests.emulators import vertex as emulator
+from tests.jobs import jobfiles
+
+JOB = """\
+image: v100
+region: us-central1
+machine: n1-standard-8
+accelerators: 2 x V100
+job_dir: gs://my-bucket/jobs/{job}
+arguments: {steps: 100}
+"""
+STUDY = (
+    JOB
+    + """\
+study:
+  metric: accuracy
+  trials: 3
+  parallel: 1
+  algorithm: random
+  parameters:
+    learning-rate: {min: 0.001, max: 0.1, scale: log}
+    layers: {min: 1, max: 3}
+    batch: {values: [16, 32]}
+    optimizer: {values: [adam, sgd]}
+"""
+)
+
+
+@pytest.fixture
+def loopback() -> Iterator[emulator.Loopback]:
+    with emulator.running() as found:
+        yield found
+
+
+@pytest.fixture(params=["rest", "grpc"])
+def where(request: pytest.FixtureRequest, loopback: emulator.Loopback) -> Service:
+    return Service(
+        project=emulator.PROJECT,
+        region="us-central1",
+        endpoint=getattr(loopback, request.param),
+        logging_endpoint=loopback.rest,
+        transport=request.param,
+    )
+
+
+@pytest.fixture
+def ready() -> Ready:
+    return jobfiles.ready(JOB, project=emulator.PROJECT)
+
+
+def send(where: Service, ready: Ready, tmp_path: Path, again: bool = False) -> submission.Submitted:
+    return submission.submit(service.jobs_client(where), where, ready, locks=tmp_path, again=again)
+
+
+def test_a_job_runs_to_its_end_and_says_what_it_ran_on(loopback, where, ready, tmp_path) -> None:
+    sent = send(where, ready, tmp_path)
+    states: list[str] = []
+    ended = submission.wait(
+        service.jobs_client(where), sent.job, poll=0.01, on_look=lambda j: states.append(j.state)
+    )
+    assert sent.created
+    assert (ended.state, ended.exit_code) == ("succeeded", 0)
+    assert states[-1] == "succeeded"
+    assert ended.image == f"{jobfiles.REPOSITORY}@{jobfiles.DIGEST}"  # by digest, never by tag
+    assert ended.output == f"gs://my-bucket/jobs/{ended.display_name}"
+    (chief,) = ended.pools
+    assert (chief.role, chief.machine) == ("chief", "n1-standard-8")
+    assert (chief.accelerator, chief.accelerators) == ("NVIDIA_TESLA_V100", 2)
+    assert ended.seconds is not None and ended.seconds >= 0
+
+
+def test_the_same_command_finds_the_job_it_made(loopback, where, ready, tmp_path) -> None:
+    first = send(where, ready, tmp_path)
+    second = send(where, ready, tmp_path)
+    loopback.settle()
+    third = send(where, ready, tmp_path)
+    assert first.created and not second.created and not third.created
+    assert first.job.name == second.job.name == third.job.name
+    assert third.why == "it succeeded before"
+    assert len(loopback.service.jobs) == 1
+
+
+def test_again_runs_it_a_second_time_in_a_folder_of_its_own(
+    loopback, where, ready, tmp_path
+) -> None:
+    first = send(where, ready, tmp_path)
+    loopback.settle()
+    second = send(where, ready, tmp_path, again=True)
+    loopback.settle()
+    assert second.created
+    assert second.job.display_name == f"{first.job.display_name}-2"
+    assert second.job.output != first.job.output
+    assert not send(where, ready, tmp_path).created
+
+
+def test_another_argument_is_another_job(loopback, where, ready, tmp_path) -> None:
+    send(where, ready, tmp_path)
+    other = jobfiles.ready(JOB.replace("100}", "200}"), project=emulator.PROJECT)
+    assert send(where, other, tmp_path).created
+    assert len(loopback.service.jobs) == 2
+
+
+def test_a_connection_that_broke_after_the_deed_makes_no_second_job(
+    loopback, where, ready, tmp_path
+) -> None:
+    loopback.service.faults.cut_create = 1
+    sent = send(where, ready, tmp_path)
+    assert sent.created
+    assert len(loopback.service.jobs) == 1
+    assert sent.job.id in loopback.service.jobs
+
+
+def test_a_service_that_is_away_for_a_moment_is_asked_again(
+    loopback, where, ready, tmp_path
+) -> None:
+    loopback.service.faults.bursts = [(r"POST .*customJobs$|grpc CreateCustomJob", 503, 1)]
+    assert send(where, ready, tmp_path).created
+    assert len(loopback.service.jobs) == 1
+
+
+def test_a_service_that_stays_away_says_that_the_command_can_be_repeated(
+    loopback, where, ready, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("builder.jobs.submission.time.sleep", lambda seconds: None)
+    loopback.service.faults.bursts = [(r"POST .*customJobs$|grpc CreateCustomJob", 503, 9)]
+    with pytest.raises(OutsideError) as caught:
+        send(where, ready, tmp_path)
+    assert "cannot be reached" in caught.value.message
+    assert "same command again" in caught.value.fix
+    assert not loopback.service.jobs
+
+
+def test_a_job_that_failed_is_made_anew_in_the_same_folder(where, ready, tmp_path) -> None:
+    with emulator.running(emulator.Script(code=1)) as broken:
+        there = replace(where, endpoint=getattr(broken, where.transport))
+        first = send(there, ready, tmp_path)
+        broken.settle()
+        second = send(there, ready, tmp_path)
+        broken.settle()
+    assert first.created and second.created
+    assert first.job.name != second.job.name
+    assert first.job.output == second.job.output  # the trainer takes up its checkpoints
+
+
+def test_two_commands_at_once_make_one_job(loopback, where, ready, tmp_path) -> None:
+    hold = threading.Event()
+    loopback.service.executor = emulator.Script(wait=hold)
+    with ThreadPoolExecutor(4) as pool:
+        folders = [tmp_path / str(n) for n in range(4)]  # as on four machines: no lock is shared
+        sent = list(pool.map(lambda folder: send(where, ready, folder), folders))
+    hold.set()
+    loopback.settle()
+    left = [
+        one
+        for one in loopback.service.jobs.values()
+        if one.state == api.JobState.JOB_STATE_SUCCEEDED
+    ]
+    assert len(left) == 1
+    assert {one.job.name for one in sent} == {left[0].name}
+
+
+def test_an_image_without_a_digest_is_not_sent(loopback, where, ready, tmp_path) -> None:
+    by_tag = replace(ready, image=replace(ready.image, digest=None))
+    with pytest.raises(InputError, match="not known by its digest"):
+        send(where, by_tag, tmp_path)
+    assert not loopback.service.jobs
+
+
+def test_the_exit_code_is_the_replicas(where, ready, tmp_path) -> None:
+    with emulator.running(emulator.Script(code=17)) as broken:
+        there = replace(where, endpoint=getattr(broken, where.transport))
+        sent = send(there, ready, tmp_path)
+        ended = submission.wait(service.jobs_client(there), sent.job, poll=0.01)
+    assert (ended.state, ended.exit_code) == ("failed", 17)
+
+
+def test_cancel_ends_a_running_job_and_leaves_an_ended_one(
+    loopback, where, ready, tmp_path
+) -> None:
+    loopback.service.executor = emulator.Script(wait=threading.Event())
+    client = service.jobs_client(where)
+    sent = send(where, ready, tmp_path)
+    submission.cancel(client, sent.job)
+    loopback.settle()
+    ended = submission.cancel(client, sent.job)
+    assert (ended.state, ended.exit_code) == ("cancelled", 143)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [(api.JobState.JOB_STATE_EXPIRED, 124), (api.JobState.JOB_STATE_PARTIALLY_SUCCEEDED, 0)],
+)
+def test_every_other_end_has_an_exit_code(loopback, where, ready, tmp_path, state, code) -> None:
+    loopback.service.faults.end_as = state
+    sent = send(where, ready, tmp_path)
+    ended = submission.wait(service.jobs_client(where), sent.job, poll=0.01)
+    assert ended.exit_code == code
+
+
+def test_waiting_has_a_limit(loopback, where, ready, tmp_path) -> None:
+    loopback.service.faults.stay_queued = True
+    sent = send(where, ready, tmp_path)
+    with pytest.raises(OutsideError, match="still queued"):
+        submission.wait(service.jobs_client(where), sent.job, poll=0.01, timeout=0.05)
+
+
+def test_a_job_is_found_by_each_of_its_names(loopback, where, ready, tmp_path) -> None:
+    client = service.jobs_client(where)
+    jobs = [send(where, ready, tmp_path).job]
+    loopback.settle()
+    for _ in range(3):  # more than one page
+        jobs.append(send(where, ready, tmp_path, again=True).job)
+        loopback.settle()
+    newest = jobs[-1]
+    for name in (newest.name, newest.id, newest.display_name, "cats"):
+        assert submission.find(client, where, name).name == newest.name
+    assert [one.name for one in submission.listing(client, where)] == [
+        one.name for one in reversed(jobs)
+    ]
+    assert submission.listing(client, where, "dogs") == ()
+    for missing in ("dogs", "99", f"projects/{emulator.NUMBER}/locations/us-central1/customJobs/9"):
+        with pytest.raises(OutsideError) as caught:
+            submission.find(client, where, missing)
+        assert "builder job list" in caught.value.fix
+
+
+def test_a_study_runs_its_trials(loopback, where, tmp_path) -> None:
+    loopback.service.executor = emulator.Script(metric=lambda given: float(given["layers"]))
+    study = jobfiles.ready(STUDY, project=emulator.PROJECT)
+    sent = send(where, study, tmp_path)
+    ended = submission.wait(service.jobs_client(where), sent.job, poll=0.01)
+    assert (ended.kind, ended.state) == ("tuning", "succeeded")
+    assert [one.id for one in ended.trials] == ["1", "2", "3"]
+    for one in ended.trials:
+        assert set(one.parameters) == {"learning-rate", "layers", "batch", "optimizer"}
+        assert one.value == float(one.parameters["layers"])
+    assert not send(where, study, tmp_path).created
+    assert submission.find(service.jobs_client(where), where, ended.id).kind == "tuning"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said", "fix"),
+    [
+        (
+            emulator.Refused(403, "PERMISSION_DENIED", "Permission 'x' denied"),
+            "not allowed",
+            "roles/aiplatform.user",
+        ),
+        (
+            emulator.Refused(
+                403, "PERMISSION_DENIED", "Vertex AI API has not been used in project 1 before"
+            ),
+            "not enabled",
+            "gcloud services enable",
+        ),
+        (
+            emulator.Refused(429, "RESOURCE_EXHAUSTED", "Quota custom_model_training_v100 is 0"),
+            "no quota left",
+            "another region",
+        ),
+        (
+            emulator.Refused(400, "INVALID_ARGUMENT", "worker_pool_specs[0] is bad"),
+            "worker_pool_specs[0] is bad",
+            "builder job render",
+        ),
+    ],
+)
+def test_each_refusal_is_one_line_and_a_way_out(
+    loopback, where, ready, tmp_path, refusal, said, fix
+) -> None:
+    loopback.service.faults.refusal = refusal
+    with pytest.raises(OutsideError) as caught:
+        send(where, ready, tmp_path)
+    assert said in caught.value.message and "\n" not in caught.value.message
+    assert fix in caught.value.fix
+
+
+def test_nobody_listens() -> None:
+    there = Service("p-1234567", "us-central1", "http://127.0.0.1:9", None, "rest")
+    with pytest.raises(OutsideError, match="cannot be reached"), remote.refusals("list"):
+        service.jobs_client(there).get_custom_job(name="projects/p/locations/r/customJobs/1")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "error", "said"),
+    [
+        (("us-central1", "region"), None, ""),
+        (("us", "multi-region"), InputError, "multi-region bucket"),
+        (("europe-west4", "region"), InputError, "in europe-west4, the job in us-central1"),
+        (None, OutsideError, "there is no bucket gs://my-bucket"),
+    ],
+)
+def test_the_bucket_is_in_the_jobs_region(
+    loopback, ready, monkeypatch, bucket, error, said
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", loopback.rest)
+    if bucket:
+        loopback.service.buckets["my-bucket"] = bucket
+    storage = service.storage_client(Service(project=emulator.PROJECT))
+    if error is None:
+        assert submission.check_bucket(ready, storage) == ()
+        return
+    with pytest.raises(error) as caught:
+        submission.check_bucket(ready, storage)
+    assert said in caught.value.message
+    assert "us-central1" in caught.value.fix or "europe-west4" in caught.value.fix
