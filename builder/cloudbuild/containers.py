@@ -190,7 +190,7 @@ class Sandbox:
                     on_line(event["status"])
         except (APIError, DockerException) as error:
             raise OutsideError(
-                f"{image}: cannot be pulled: {_line(error)}", _pull_fix(image)
+                f"{image}: cannot be pulled: {_said(error)}", _pull_fix(image)
             ) from None
 
     def push(self, image: str, on_line: OnLine) -> str:
@@ -214,7 +214,7 @@ class Sandbox:
                     on_line(event["status"])
         except (APIError, DockerException) as error:
             raise OutsideError(
-                f"{image}: not pushed: {_line(error)}", _push_fix(where.host)
+                f"{image}: not pushed: {_said(error)}", _push_fix(where.host)
             ) from None
         with registry.Registry(where.host) as there:
             known = there.head(where.repository, tag)
@@ -322,9 +322,8 @@ class Sandbox:
         try:
             yield
         except (APIError, DockerException, RequestException) as error:
-            said = getattr(error, "explanation", None) or error
             raise OutsideError(
-                f"{what}: the engine refused: {_line(said)}",
+                f"{what}: the engine refused: {_said(error)}",
                 "builder doctor shows the engine's state",
             ) from None
 
@@ -418,6 +417,11 @@ def _dead(owner: str) -> bool:
     if host != socket.gethostname() or not rest.isdigit() or not Path("/proc/self").exists():
         return False
     return _started(int(rest)) != started
+
+
+def _said(error: Exception) -> str:
+    """The engine's own words, without the SDK's around them."""
+    return _line(getattr(error, "explanation", None) or error)
 
 
 def _line(said: object) -> str:

@@ -381,6 +381,7 @@ class _Run:
             self.sandbox.__exit__()
         finally:
             timer.cancel()
+            timer.join()
         self.not_done += self.sandbox.left
         failed = self.ended
         self.say("ERROR" if failed else "DONE")
@@ -423,7 +424,12 @@ class _Run:
         scripts = {
             one.step.index: self.script(one.step) for one in self.plan.steps if one.step.script
         }
-        image = self.available(self.plan.steps[0].image, self.say)
+        first = self.plan.steps[0]
+        try:
+            image = self.available(first.image, self.say)
+        except FactoryError as error:
+            what = f'build step {first.step.index} "{first.step.name}" failed'
+            raise _Failed("FAILURE", f"{what}: {error.message}", error) from None
         self.sandbox.hold(image, scripts, tuple(one.step.index for one in self.plan.steps))
         if self.plan.source is None:
             return
@@ -470,7 +476,8 @@ class _Run:
             self.end(failed)
         except FactoryError as error:
             self.note(step, status="INTERNAL_ERROR", ended=time.time(), detail=error.message)
-            self.end(_Failed("FAILURE", f"build step {step.index} {error.message}", error))
+            what = f'build step {step.index} "{step.name}" failed'
+            self.end(_Failed("FAILURE", f"{what}: {error.message}", error))
         except Exception as error:
             self.note(step, status="INTERNAL_ERROR", ended=time.time(), detail=repr(error))
             self.end(_Failed("INTERNAL_ERROR", f"build step {step.index}: {error!r}"))

@@ -1,0 +1,132 @@
+"""An image that stands in for every builder, and what is left on the engine after a build."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import debian
+from builder.cloudbuild import document, runner
+from builder.cloudbuild.containers import LABEL
+from builder.cloudbuild.runner import Plan, Result
+from builder.engine import Engine, private
+from tests.engine.conftest import busybox, connected  # noqa: F401 - fixtures
+
+REPOSITORY = "cloudbuild-steps"
+LIBC = (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/x86_64-linux-gnu/libc.so.6"))
+
+
+@pytest.fixture(scope="session")
+def steps_image(engine: Engine, busybox: Path) -> Iterator[str]:  # noqa: F811
+    """busybox, bash, and docker with buildx: what the steps of small builds need."""
+    folder = debian.cache_home() / "bash-static"
+    with debian.locked(folder.parent / ".bash-static.lock"):
+        if not (folder / "bin/bash-static").exists():
+            packages = debian.Packages(debian.host_suite())
+            debian.unpack(packages.download(packages.candidates(["bash-static"])), folder)
+    docker = private._software(lambda event: None).folder / "root/usr"
+    programs = {
+        "bin/busybox": busybox,
+        "bin/bash": folder / "bin/bash-static",
+        "bin/docker": docker / "bin/docker",
+        "usr/libexec/docker/cli-plugins/docker-buildx": (
+            docker / "libexec/docker/cli-plugins/docker-buildx"
+        ),
+        **{str(path).lstrip("/"): path for path in LIBC},
+    }
+    applets = subprocess.run([busybox, "--list"], capture_output=True, text=True).stdout.split()
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for name, path in programs.items():
+            tar.add(path.resolve(), name, filter=_plain)
+        for name in set(applets) - {"busybox"}:
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+        for name, target in (("var/run", "/run"), ("usr/bin", "../bin")):
+            link = tarfile.TarInfo(name)  # as in most images
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            tar.addfile(link)
+        for name, mode in (("tmp", 0o1777), ("run", 0o755), ("etc", 0o755), ("proc", 0o755)):
+            made = tarfile.TarInfo(name)
+            made.type, made.mode = tarfile.DIRTYPE, mode
+            tar.addfile(made)
+    content = data.getvalue()
+    reference = f"{REPOSITORY}:{hashlib.sha256(content).hexdigest()[:12]}"
+    if engine.image(reference) is None:
+        api: Any = engine.client.api
+        name, tag = reference.split(":")
+        api.import_image_from_data(content, repository=name, tag=tag)
+    yield reference
+    engine.client.images.remove(reference, force=True)
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    return member
+
+
+@dataclass
+class Ran:
+    """A build that was carried out: how it went, and its log."""
+
+    result: Result
+    log: list[str]
+
+    def said(self, step: int | str, line: str) -> bool:
+        """Whether a step printed exactly this line."""
+        prefixes = (f"Step #{step}", f' - "{step}": ')
+        return any(one.endswith(line) and any(p in one for p in prefixes) for one in self.log)
+
+    def step(self, name: str) -> runner.StepResult:
+        return next(one for one in self.result.steps if one.id == name)
+
+
+Carry = Callable[..., Ran]
+
+
+@pytest.fixture
+def carry_out(engine: Engine, steps_image: str, tmp_path: Path) -> Iterator[Carry]:
+    """Carries out a build from its text; afterwards nothing of it may be left on the engine."""
+    began: list[Plan] = []
+
+    def carry(text: str, files: dict[str, str] | None = None, **how: Any) -> Ran:
+        folder = tmp_path / "source"
+        folder.mkdir(exist_ok=True)
+        for name, content in (files or {}).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+        ways = ("push", "with_socket", "artifacts", "workspace")
+        running = {name: how.pop(name) for name in ways if name in how}
+        read = document.parse(text, tmp_path / "cloudbuild.yaml")
+        how.setdefault("images", {"*": steps_image})
+        how.setdefault("builds_in", {"PROJECT_ID": "project"})
+        plan = runner.prepare(read, source=folder if files else None, **how)
+        began.append(plan)
+        log: list[str] = []
+        return Ran(runner.run(plan, engine, log.append, **running), log)
+
+    yield carry
+    for plan in began:
+        assert left_of(engine, plan.build_id) == []
+
+
+def left_of(engine: Engine, build_id: str) -> list[str]:
+    """What a build has on the engine."""
+    api: Any = engine.client.api
+    filters = {"label": f"{LABEL}={build_id}"}
+    return [
+        *(str(one["Names"]) for one in api.containers(all=True, filters=filters)),
+        *(one["Name"] for one in api.networks(filters=filters)),
+        *(one["Name"] for one in api.volumes(filters=filters).get("Volumes") or []),
+    ]
