@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import struct_pb2
 
 from trainer import storage
 from trainer.report import say
@@ -156,17 +155,18 @@ def _metadata(plugin: str, content: bytes, kind: int = 0) -> Any:
     return _Metadata(plugin_data=data, data_class=kind)
 
 
-def _hyperparameter(value: Any) -> bytes:
-    if isinstance(value, bool):
-        return struct_pb2.Value(bool_value=value).SerializeToString()
-    if isinstance(value, int | float):
-        return struct_pb2.Value(number_value=value).SerializeToString()
-    text = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-    return struct_pb2.Value(string_value=text).SerializeToString()
-
-
 # Messages of tensorboard/plugins/hparams/plugin_data.proto, written as protobuf's encoding says:
 # they are not part of TensorFlow.
+
+
+def _hyperparameter(value: Any) -> bytes:
+    """A google.protobuf.Value (struct.proto)."""
+    if isinstance(value, bool):
+        return _varint(4 << 3) + _varint(int(value))
+    if isinstance(value, int | float):
+        return _double(2, value)
+    text = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    return _bytes(3, text.encode())
 
 
 def _varint(number: int) -> bytes:

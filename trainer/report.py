@@ -1,4 +1,9 @@
-"""What the trainer says: one JSON object a line on stdout, as Cloud Logging reads it."""
+"""What the trainer says: one JSON object a line on stdout, as Cloud Logging reads it, or words.
+
+On a terminal the lines about steps are one line that changes, with a bar and the time that is
+left; everything else is a line of its own. Elsewhere each line has severity, message, event, and
+the fields of that event (step, loss, ...).
+"""
 
 import json
 import math
@@ -6,12 +11,21 @@ import sys
 from typing import Any
 
 _worker: int | None = None
+_words = False
+_bar = False
+"""Is the last thing on the terminal a line without an end?"""
 
 
 def speak_as(worker: int | None) -> None:
     """From now on put `worker` into each line; None where there is only one."""
     global _worker
     _worker = worker
+
+
+def speak_in(style: str) -> None:
+    """From now on "json", "text", or "auto": text on a terminal, JSON elsewhere."""
+    global _words
+    _words = style == "text" or (style == "auto" and sys.stdout.isatty())
 
 
 def line(event: str, message: str, severity: str = "INFO", **fields: Any) -> str:
@@ -27,5 +41,32 @@ def line(event: str, message: str, severity: str = "INFO", **fields: Any) -> str
 
 def say(event: str, message: str, severity: str = "INFO", **fields: Any) -> None:
     """Write one log line and flush it: the next thing to happen may be the end."""
-    sys.stdout.write(line(event, message, severity, **fields) + "\n")
+    global _bar
+    if not _words:
+        sys.stdout.write(line(event, message, severity, **fields) + "\n")
+    elif event == "step" and sys.stdout.isatty():
+        sys.stdout.write("\r\033[K" + progress(message, fields))
+        _bar = True
+    else:
+        warning = "" if severity == "INFO" else f"{severity.lower()}: "
+        words = progress(message, fields) if event == "step" else message
+        sys.stdout.write(("\r\033[K" if _bar else "") + f"{warning}{words}\n")
+        _bar = False
     sys.stdout.flush()
+
+
+def progress(message: str, fields: dict[str, Any], width: int = 20) -> str:
+    """The words about a step: a bar, loss, speed, time left."""
+    text = message
+    step, steps = fields.get("step", 0), fields.get("steps", 0)
+    if steps:
+        done = int(width * step / steps)
+        text = f"[{'#' * done}{'.' * (width - done)}] {text}"
+    if "accuracy" in fields:
+        text += f", accuracy {fields['accuracy']:.3f}"
+    if "examples_per_second" in fields:
+        text += f", {fields['examples_per_second']:,.0f} examples/s"
+    if fields.get("eta_seconds"):
+        minutes, seconds = divmod(round(fields["eta_seconds"]), 60)
+        text += f", {minutes // 60}:{minutes % 60:02d}:{seconds:02d} left"
+    return text

@@ -80,8 +80,11 @@ class Board:
         self._latest[kind] = seconds
 
     def affordable(self, run: Run, kind: str) -> bool:
-        """Would one more of `kind` keep all summaries within the budget? The first always may."""
-        if kind not in self._latest:
+        """Would one more of `kind` keep all summaries within the budget?
+
+        The first two always may: the first is also traced, the second tells what one costs.
+        """
+        if self._cost(kind)["times"] < 2:
             return True
         spent = run.ledger.seconds()["summaries"] + self._latest[kind]
         if spent <= run.config.summary_budget * run.ledger.wall():
@@ -440,7 +443,7 @@ class Profile(Observer):
     def __init__(self, board: Board, config: Config) -> None:
         self.board = board
         self.first, self.last = config.profile_steps or (0, 0)
-        self._running = False
+        self._running = self._failed = False
 
     def begin(self, run: Run) -> None:
         if run.place.role == "evaluator":
@@ -465,14 +468,14 @@ class Profile(Observer):
             self._start(step)
 
     def _start(self, step: int) -> None:
-        if self._running:
+        if self._running or self._failed:
             return
         with self.board.spend("profile"):
             try:
                 tf.profiler.experimental.start(f"{self.board.folder}/train")
                 self._running = True
             except tf.errors.OpError as error:
-                self.last = 0
+                self._failed = True
                 say("profile", f"cannot profile: {error.message}", "WARNING", step=step)
 
     def _stop(self, step: int) -> None:
