@@ -138,6 +138,18 @@ class Config:
     """Seconds between two looks at processors and memory; 0: none."""
     price_per_hour: float
     """Of all the machines of the run together, in any currency; 0: not known."""
+    # Input (trainer/data.py) and augmentation (trainer/augment.py has what each number means)
+    on_corrupt: str
+    """What a record that cannot be read does: fail, or skip."""
+    crop: float
+    crop_ratio: float
+    flip: str
+    turn: bool
+    brightness: float
+    contrast: float
+    saturation: float
+    hue: float
+    erase: float
     # Hyperparameters and output (trainer/hypertune.py, trainer/report.py)
     metric: str
     """The tag under which a trial's metric is reported: a metric of the evaluation."""
@@ -252,6 +264,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     # Utilisation and cost
     add("--sample-every", type=float, default=5.0, help="seconds; 0: no look at the machine")
     add("--price-per-hour", type=float, default=0.0, help="of all the run's machines together")
+    # Input and augmentation
+    add("--on-corrupt", choices=("fail", "skip"), default="fail", help="records that are damaged")
+    add("--crop", type=float, default=1.0, help="least share of the area that is seen; 1: all")
+    add("--crop-ratio", type=float, default=4 / 3, help="of a crop's sides, at most")
+    add("--flip", choices=("none", "horizontal", "vertical", "both"), default="none")
+    add("--turn", type=_switch, nargs="?", const=True, default=False, help="by 0, 90, 180, 270")
+    add("--brightness", type=float, default=0.0, help="factor in 1 +- this")
+    add("--contrast", type=float, default=0.0, help="factor in 1 +- this")
+    add("--saturation", type=float, default=0.0, help="factor in 1 +- this")
+    add("--hue", type=float, default=0.0, help="share of the colour circle, either way")
+    add("--erase", type=float, default=0.0, help="share of the area, in half of the pictures")
     # Hyperparameters and output
     add("--metric", default="accuracy", help="what a trial reports: accuracy or loss")
     add("--output", choices=("auto", "json", "text"), default="auto", help="auto: by the terminal")
@@ -306,6 +329,13 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         ("final_learning_rate", 0.0, 1.0),
         ("summary_budget", 0.0, 1.0),
         ("sample_every", 0.0, math.inf),
+        ("crop", 0.01, 1.0),
+        ("crop_ratio", 1.0, 10.0),
+        ("brightness", 0.0, 1.0),
+        ("contrast", 0.0, 1.0),
+        ("saturation", 0.0, 1.0),
+        ("hue", 0.0, 0.5),
+        ("erase", 0.0, 0.9),
         ("price_per_hour", 0.0, math.inf),
     ):
         if not low <= given[key] <= high:

@@ -1,0 +1,151 @@
+"""Augmentation while training: another view of a picture in each epoch.
+
+What is drawn depends on run seed, epoch, worker and the place in the epoch's order alone, so that a
+restarted run sees what the unbroken one would have seen. All numbers of an example come as one
+vector of DRAWS uniform ones; its parts are named below.
+"""
+
+import math
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from trainer.config import Config
+
+DRAWS = 15
+"""Uniform numbers in [0, 1) that an example gets, used or not: an option more does not move the
+others' numbers."""
+_AREA, _RATIO, _TOP, _LEFT, _FLIP_X, _FLIP_Y, _TURN, _BRIGHT, _CONTRAST, _SATURATION = range(10)
+_HUE, _ERASE, _ERASE_TOP, _ERASE_LEFT, _ERASE_RATIO = range(10, 15)
+_LUMA = (0.299, 0.587, 0.114)
+"""Rec. 601, as JPEG has it."""
+_GREY = 127.0
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What may happen to a picture; the defaults: nothing."""
+
+    crop: float = 1.0
+    """Least share of the area that is seen; 1: always the whole picture."""
+    crop_ratio: float = 4 / 3
+    """The crop's sides are in a ratio of 1 / this to this, in pixels of the picture."""
+    flip: str = "none"
+    """none, horizontal, vertical or both; each with probability 1/2."""
+    turn: bool = False
+    """By 0, 90, 180 or 270 degrees."""
+    brightness: float = 0.0
+    """Factor in 1 +- this; the same for contrast and saturation."""
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    """Shifted by up to this share of the colour circle, at most 0.5, either way."""
+    erase: float = 0.0
+    """Share of the area that is made grey in half of the pictures."""
+
+    @property
+    def none(self) -> bool:
+        return self == Augmentation(crop_ratio=self.crop_ratio)
+
+    @property
+    def colour(self) -> bool:
+        return any((self.brightness, self.contrast, self.saturation, self.hue))
+
+
+NONE = Augmentation()
+
+
+def of(config: Config) -> Augmentation:
+    """What the command line asks for."""
+    return Augmentation(
+        crop=config.crop,
+        crop_ratio=config.crop_ratio,
+        flip=config.flip,
+        turn=config.turn,
+        brightness=config.brightness,
+        contrast=config.contrast,
+        saturation=config.saturation,
+        hue=config.hue,
+        erase=config.erase,
+    )
+
+
+def window(height: tf.Tensor, width: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """[top, left, height, width] of what is seen of a picture, in pixels, int32.
+
+    Area and the logarithm of the ratio are uniform (Szegedy et al., Going Deeper with Convolutions,
+    section 6); a side that would be longer than the picture is cut to it.
+    """
+    if how.crop >= 1:
+        return tf.stack([0, 0, height, width])
+    tall, wide = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
+    area = tall * wide * (how.crop + (1 - how.crop) * draws[_AREA])
+    ratio = tf.exp((2 * draws[_RATIO] - 1) * math.log(how.crop_ratio))
+    sides = tf.sqrt(tf.stack([area / ratio, area * ratio]))
+    most = tf.stack([tall, wide])
+    sides = tf.clip_by_value(tf.round(sides), 1.0, most)
+    start = tf.floor(draws[_TOP : _LEFT + 1] * (most - sides + 1))
+    return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], 0), tf.int32)
+
+
+def change(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """A float32 square picture, 0 to 255, with everything but the crop done to it."""
+    if how.flip in ("horizontal", "both"):
+        image = tf.where(draws[_FLIP_X] < 0.5, image, image[:, ::-1])
+    if how.flip in ("vertical", "both"):
+        image = tf.where(draws[_FLIP_Y] < 0.5, image, image[::-1])
+    if how.turn:
+        image = tf.image.rot90(image, tf.cast(draws[_TURN] * 4, tf.int32))
+    if how.colour:
+        image = _colours(image, draws, how)
+    if how.erase:
+        image = _erase(image, draws, how.erase)
+    return image
+
+
+def _colours(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """Brightness, saturation, hue and contrast as one linear map of each pixel.
+
+    Saturation moves towards the pixel's grey, hue turns the plane of the two chrominances, contrast
+    moves towards the picture's mean grey. In the end clipped to what there is.
+    """
+
+    def factor(which: int, amount: float) -> tf.Tensor:
+        return 1.0 + amount * (2.0 * draws[which] - 1.0)
+
+    luma = tf.constant([_LUMA] * 3)  # Rows: each output is the grey value.
+    grey = tf.transpose(luma)
+    colours = factor(_SATURATION, how.saturation) * (tf.eye(3) - grey)
+    if how.hue:
+        colours = tf.matmul(colours, _turned(how.hue * (2.0 * draws[_HUE] - 1.0)))
+    contrast = factor(_CONTRAST, how.contrast)
+    matrix = factor(_BRIGHT, how.brightness) * (grey + colours)
+    mean = tf.reduce_mean(tf.tensordot(image, tf.matmul(matrix, grey)[:, 0], 1))
+    pixels = tf.reshape(image, [-1, 3])
+    changed = tf.matmul(pixels, contrast * matrix) + (1.0 - contrast) * mean
+    return tf.clip_by_value(tf.reshape(changed, tf.shape(image)), 0.0, 255.0)
+
+
+def _turned(share: tf.Tensor) -> tf.Tensor:
+    """Turns the colours by a share of the circle, the grey value kept: rotation in YIQ."""
+    to_yiq = tf.constant(
+        [[0.299, 0.596, 0.211], [0.587, -0.274, -0.523], [0.114, -0.322, 0.312]], tf.float32
+    )
+    angle = 2.0 * math.pi * share
+    cosine, sine = tf.cos(angle), tf.sin(angle)
+    turn = tf.reshape(tf.stack([1.0, 0.0, 0.0, 0.0, cosine, sine, 0.0, -sine, cosine]), (3, 3))
+    return tf.matmul(tf.matmul(to_yiq, turn), tf.linalg.inv(to_yiq))
+
+
+def _erase(image: tf.Tensor, draws: tf.Tensor, share: float) -> tf.Tensor:
+    """A grey rectangle somewhere, in half of the pictures (Zhong et al., Random Erasing)."""
+    side = tf.cast(tf.shape(image)[0], tf.float32)
+    ratio = tf.exp((2.0 * draws[_ERASE_RATIO] - 1.0) * math.log(2.0))
+    tall = tf.minimum(side * tf.sqrt(share * ratio), side)
+    wide = tf.minimum(side * tf.sqrt(share / ratio), side)
+    top, left = draws[_ERASE_TOP] * (side - tall), draws[_ERASE_LEFT] * (side - wide)
+    place = tf.range(side)
+    rows = (place >= tf.round(top)) & (place < tf.round(top + tall))
+    columns = (place >= tf.round(left)) & (place < tf.round(left + wide))
+    inside = rows[:, None] & columns[None, :] & (draws[_ERASE] < 0.5)
+    return tf.where(inside[..., None], _GREY, image)
