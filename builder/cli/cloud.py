@@ -51,7 +51,7 @@ def _connect(**flags: str | None) -> "Clients":
     from builder.cloudbuild.clients import connect
     from builder.settings import load_cloud
 
-    return connect(load_cloud(root(), **flags))
+    return connect(load_cloud(root(), environ=None, **flags))
 
 
 @cloud_app.command("build")
@@ -372,7 +372,7 @@ def triggers_apply(
     from builder.cloudbuild import triggers
 
     if files is not None:
-        written = triggers.write(root(), files, project=project, region=region)
+        written = triggers.write(root(), files)
         for path in written:
             say(f"gcloud builds triggers import --source={path}")
         if as_json:

@@ -1,0 +1,396 @@
+"""What a push to git builds: the tables [[cloud.trigger]] of builder.toml, and Cloud Build's own.
+
+    [[cloud.trigger]]
+    name = "main"
+    repository = "acme/training"          # of the GitHub app; or a repository of a connection:
+                                          # projects/P/locations/L/connections/C/repositories/R
+    branch = "^main$"                     # or: tag = "^v", or: pull_request = "^main$"
+    included = ["images/**", "trainer/**"]
+    ignored = ["**/*.md"]
+    substitutions = { _GPU = "all" }
+
+Triggers are compared with what exists and changed to match, the difference first. One that
+builder.toml does not name is nobody's business here. A pull request's build does not push, unless
+its substitutions say so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from builder import project
+from builder.cloudbuild.clients import Clients, explaining
+from builder.errors import InputError, OutsideError
+from builder.project import MARKER
+from builder.settings import CloudSettings, load_cloud
+
+if TYPE_CHECKING:
+    from google.cloud.devtools.cloudbuild_v1 import BuildTrigger
+
+Action = Literal["create", "update", "delete", "unchanged"]
+
+EVENTS = ("branch", "tag", "pull_request")
+TEXT = ("name", "description", "repository", *EVENTS, "file", "comment_control", "service_account")
+LISTS = ("included", "ignored", "tags")
+FLAGS = ("invert", "approval", "disabled")
+FIELDS = (*TEXT, *LISTS, *FLAGS, "substitutions")
+COMMENTS = (
+    "COMMENTS_DISABLED",
+    "COMMENTS_ENABLED",
+    "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY",
+)
+
+# API reference, BuildTrigger.name; a repository of a connection ("2nd generation").
+_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,62}[a-zA-Z0-9])?")
+_GITHUB = re.compile(r"([\w.-]+)/([\w.-]+)")
+_CONNECTED = re.compile(r"projects/[^/]+/locations/[^/]+/connections/[^/]+/repositories/[^/]+")
+_KEY = re.compile(r"_[A-Z0-9_]+")
+
+# What the service adds to a trigger by itself, or only tells.
+_ITS_OWN = ("id", "createTime", "resourceName")
+_ITS_OWN_WITHIN = (("github", "installationId"), ("repositoryEventConfig", "repositoryType"))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trigger, and what is done about it. content: as it shall be, in the API's JSON names."""
+
+    name: str
+    action: Action
+    diff: tuple[str, ...] = ()
+    content: Mapping[str, Any] = field(default_factory=dict)
+    existing: Any = None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """For machines."""
+        return {"name": self.name, "action": self.action, "diff": list(self.diff)}
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def wanted(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
+    """Name -> trigger in the API's JSON names, from builder.toml.
+
+    Raises InputError with file, line and field.
+    """
+    file = root / MARKER
+    text = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    found: dict[str, dict[str, Any]] = {}
+    for begin, table in settings.triggers:
+        reader = _Table(root, text, begin, table)
+        name = reader.name()
+        if name in found:
+            raise reader.bad("name", f"a second trigger is called {name}", "give it another name")
+        found[name] = reader.trigger(settings)
+    return found
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One [[cloud.trigger]], read with its lines."""
+
+    root: Path
+    text: Sequence[str]
+    begin: int
+    table: Mapping[str, Any]
+
+    def bad(self, key: str, what: str, fix: str) -> InputError:
+        shape = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=")
+        lines = list(enumerate(self.text, 1))[self.begin :]
+        own = []
+        for number, line in lines:
+            if re.match(r"\s*\[", line):
+                break
+            own.append((number, line))
+        at = next((number for number, text in own if shape.match(text)), self.begin)
+        return InputError(f"{MARKER}:{at}: cloud.trigger.{key}: {what}", fix)
+
+    def name(self) -> str:
+        for key, value in self.table.items():
+            if key not in FIELDS:
+                near = difflib.get_close_matches(key, FIELDS, n=1)
+                fix = f"write {near[0]}" if near else f"known: {', '.join(FIELDS)}"
+                raise self.bad(key, "unknown setting", fix)
+            if key in TEXT and not isinstance(value, str):
+                raise self.bad(key, f"expected text, found {value!r}", f'write {key} = "..."')
+            if key in FLAGS and not isinstance(value, bool):
+                raise self.bad(key, f"expected true or false, found {value!r}", f"{key} = true")
+            if key in LISTS and not (
+                isinstance(value, list) and all(isinstance(one, str) for one in value)
+            ):
+                raise self.bad(key, f"expected a list of texts, found {value!r}", f'{key} = ["a"]')
+        name = self.table.get("name", "")
+        if not _NAME.fullmatch(name):
+            raise self.bad(
+                "name", f"{name!r} is no trigger's name", "write 1 to 64 letters, digits and -"
+            )
+        return str(name)
+
+    def trigger(self, settings: CloudSettings) -> dict[str, Any]:
+        events = [key for key in EVENTS if key in self.table]
+        if len(events) != 1:
+            raise self.bad(
+                "name",
+                f"{' and '.join(events) or 'nothing'} starts it: exactly one of {', '.join(EVENTS)}"
+                " can",
+                'write for example branch = "^main$"',
+            )
+        (event,) = events
+        self._pattern(event)
+        file = self.table.get("file", "cloudbuild.yaml")
+        if not (self.root / file).is_file():
+            raise self.bad("file", f"there is no {file}", "builder render, or name another file")
+        made: dict[str, Any] = {
+            "name": self.table["name"],
+            "description": self.table.get("description", ""),
+            "tags": self.table.get("tags", []),
+            "filename": file,
+            "substitutions": self._substitutions(event),
+            "includedFiles": self.table.get("included", []),
+            "ignoredFiles": self.table.get("ignored", []),
+            "disabled": self.table.get("disabled", False),
+            **self._source(event),
+        }
+        if account := self.table.get("service_account") or settings.service_account:
+            where = account.split("@")[-1].split(".")[0]
+            made["serviceAccount"] = f"projects/{where}/serviceAccounts/{account}"
+        if self.table.get("approval"):
+            made["approvalConfig"] = {"approvalRequired": True}
+        return {key: value for key, value in made.items() if value not in ("", [], {}, False)}
+
+    def _pattern(self, event: str) -> None:
+        try:
+            re.compile(self.table[event])
+        except re.error as error:
+            raise self.bad(
+                event, f"{self.table[event]!r} is no pattern: {error}", "write RE2, as ^main$"
+            ) from None
+
+    def _source(self, event: str) -> dict[str, Any]:
+        repository = self.table.get("repository", "")
+        invert = {"invertRegex": True} if self.table.get("invert") else {}
+        if event == "pull_request":
+            control = self.table.get("comment_control", COMMENTS[2])
+            if control not in COMMENTS:
+                raise self.bad("comment_control", f"{control!r}", f"one of {', '.join(COMMENTS)}")
+            inner = {
+                "pullRequest": {
+                    "branch": self.table[event],
+                    "commentControl": control,
+                    **invert,
+                }
+            }
+        else:
+            inner = {"push": {event: self.table[event], **invert}}
+        if _CONNECTED.fullmatch(repository):
+            return {"repositoryEventConfig": {"repository": repository, **inner}}
+        if match := _GITHUB.fullmatch(repository):
+            return {"github": {"owner": match[1], "name": match[2], **inner}}
+        raise self.bad(
+            "repository",
+            f"{repository!r} is no repository" if repository else "no repository is named",
+            'write repository = "OWNER/NAME", or the full name of a connected one',
+        )
+
+    def _substitutions(self, event: str) -> dict[str, str]:
+        given = self.table.get("substitutions", {})
+        if not isinstance(given, dict):
+            raise self.bad("substitutions", "expected a table", '{ _GPU = "all" }')
+        for key, value in given.items():
+            if not _KEY.fullmatch(key) or not isinstance(value, str):
+                raise self.bad(
+                    "substitutions", f"{key} = {value!r} is none", 'write _NAME = "VALUE" in quotes'
+                )
+        default = {"_PUSH": "false"} if event == "pull_request" and "file" not in self.table else {}
+        return {**default, **given}
+
+
+# --- what exists ----------------------------------------------------------------------------------
+
+
+def existing(clients: Clients) -> dict[str, BuildTrigger]:
+    """The project's triggers in its region, by name. Raises OutsideError."""
+    from google.cloud.devtools import cloudbuild_v1 as api
+
+    with explaining(f"the triggers of {clients.parent}"):
+        request = api.ListBuildTriggersRequest(**_within(clients))
+        return {one.name: one for one in clients.build.list_build_triggers(request, timeout=60.0)}
+
+
+def _within(clients: Clients) -> dict[str, str]:
+    rest = clients.settings.transport == "rest"  # see submission.py
+    return {"parent": clients.parent} | ({} if rest else {"project_id": clients.project})
+
+
+def _named(clients: Clients, one: Any) -> dict[str, str]:
+    rest = clients.settings.transport == "rest"
+    old = {} if rest else {"project_id": clients.project, "trigger_id": one.id}
+    return {"name": one.resource_name or f"{clients.parent}/triggers/{one.id}"} | old
+
+
+def content(one: Any) -> dict[str, Any]:
+    """A trigger of the service in JSON names, without what is its own to say."""
+    from google.cloud.devtools import cloudbuild_v1 as api
+    from google.protobuf import json_format  # type: ignore[import-untyped]
+
+    found: dict[str, Any] = json_format.MessageToDict(api.BuildTrigger.pb(one))
+    for key in _ITS_OWN:
+        found.pop(key, None)
+    for outer, inner in _ITS_OWN_WITHIN:
+        if outer in found:
+            found[outer].pop(inner, None)
+    if not found.get("approvalConfig", {}).get("approvalRequired"):
+        found.pop("approvalConfig", None)
+    return found
+
+
+# --- the difference -------------------------------------------------------------------------------
+
+
+def plan(root: Path, clients: Clients) -> tuple[Planned, ...]:
+    """What has to be done so that the triggers are as builder.toml says. Raises InputError where it
+    names none."""
+    ours = wanted(root, clients.settings)
+    if not ours:
+        raise InputError(
+            f"{MARKER} names no trigger", "write a table [[cloud.trigger]], as docs/cloud-build.md"
+        )
+    theirs = existing(clients)
+    return tuple(_planned(name, want, theirs.get(name)) for name, want in ours.items())
+
+
+def _planned(name: str, want: dict[str, Any], have: Any) -> Planned:
+    if have is None:
+        return Planned(name, "create", tuple(f"+ {line}" for line in _lines(want)), want)
+    now = content(have)
+    if "serviceAccount" not in want:  # the service's default, which is not ours to name
+        now.pop("serviceAccount", None)
+    if now == want:
+        return Planned(name, "unchanged", (), want, have)
+    return Planned(name, "update", tuple(_diff(now, want)), want, have)
+
+
+def deletion(clients: Clients, names: Sequence[str]) -> tuple[Planned, ...]:
+    """What deleting these triggers would take away. Raises OutsideError for one that is missing."""
+    theirs = existing(clients)
+    for name in names:
+        if name not in theirs:
+            raise OutsideError(
+                f"{clients.parent} has no trigger {name!r}",
+                f"it has {', '.join(sorted(theirs)) or 'none'}; --region names another region",
+            )
+    return tuple(
+        Planned(
+            name, "delete", tuple(f"- {line}" for line in _lines(content(theirs[name]))),
+            existing=theirs[name],
+        )
+        for name in dict.fromkeys(names)
+    )  # fmt: skip
+
+
+def _lines(value: Mapping[str, Any]) -> list[str]:
+    return as_yaml(value).splitlines()
+
+
+def _diff(now: Mapping[str, Any], want: Mapping[str, Any]) -> Iterator[str]:
+    for line in difflib.ndiff(_lines(now), _lines(want)):
+        if line[0] in "+-":
+            yield line
+
+
+def as_yaml(value: Mapping[str, Any]) -> str:
+    """Sorted by name, so that the same content is the same text."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    out = io.StringIO()
+    yaml.dump(dict(sorted(value.items())), out)
+    return out.getvalue()
+
+
+def carry_out(clients: Clients, planned: Sequence[Planned], on_done: Callable[[str], None]) -> None:
+    """Create, change and delete. Raises OutsideError at the first that is refused; those before it
+    are done."""
+    from google.cloud.devtools import cloudbuild_v1 as api
+    from google.protobuf import json_format
+
+    for one in planned:
+        with explaining(f"trigger {one.name}"):
+            if one.action in ("create", "update"):
+                message = api.BuildTrigger.pb(api.BuildTrigger())
+                json_format.ParseDict(dict(one.content), message)
+                trigger = api.BuildTrigger.wrap(message)
+            if one.action == "create":
+                clients.build.create_build_trigger(
+                    api.CreateBuildTriggerRequest(**_within(clients), trigger=trigger), timeout=60.0
+                )
+                on_done(f"{one.name}: created")
+            elif one.action == "update":
+                ids = _named(clients, one.existing)
+                trigger.resource_name, trigger.id = ids.pop("name"), one.existing.id
+                clients.build.update_build_trigger(
+                    api.UpdateBuildTriggerRequest(ids, trigger=trigger), timeout=60.0
+                )
+                on_done(f"{one.name}: changed")
+            elif one.action == "delete":
+                request = api.DeleteBuildTriggerRequest(_named(clients, one.existing))
+                clients.build.delete_build_trigger(request, timeout=60.0)
+                on_done(f"{one.name}: deleted")
+
+
+def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
+    """A row for each trigger, of the project or of builder.toml: name, state, what starts it."""
+    ours, theirs = wanted(root, clients.settings), existing(clients)
+    rows = []
+    for name in sorted(ours.keys() | theirs.keys()):
+        if name not in ours:
+            state = "not ours"
+        else:
+            action = _planned(name, ours[name], theirs.get(name)).action
+            state = {"create": "missing", "update": "differs"}.get(action, "as written")
+        shown = ours.get(name) or content(theirs[name])
+        rows.append({"name": name, "state": state, "event": _event(shown)})
+    return rows
+
+
+def _event(shown: Mapping[str, Any]) -> str:
+    source = shown.get("github") or shown.get("repositoryEventConfig") or {}
+    where = source.get("repository") or "/".join(
+        part for part in (source.get("owner"), source.get("name")) if part
+    )
+    push, pull = source.get("push", {}), source.get("pullRequest", {})
+    what = (
+        f"pull request to {pull['branch']}"
+        if pull
+        else f"branch {push['branch']}"
+        if "branch" in push
+        else f"tag {push['tag']}"
+        if "tag" in push
+        else "another event"
+    )
+    return f"{what} of {where}" if where else what
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write(root: Path, folder: Path) -> tuple[Path, ...]:
+    """A file for each trigger, as `gcloud builds triggers import --source=FILE` takes it."""
+    ours = wanted(root, load_cloud(root))
+    if not ours:
+        raise InputError(f"{MARKER} names no trigger", "write a table [[cloud.trigger]]")
+    paths = []
+    for name, trigger in ours.items():
+        path = folder / f"{name}.yaml"
+        project.write(path, as_yaml(trigger))
+        paths.append(path)
+    return tuple(paths)
