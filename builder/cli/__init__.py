@@ -384,6 +384,9 @@ def lock(
             say(f"{one.file}: {one.why}")
         raise CheckFailed(f"{len(stale)} locks are stale", stale[0].fix)
     if not check:
+        for name, found in wheels.check(root(), names).items():
+            for hole in found:
+                say(f"  {name}: {hole}")
         say("locked: " + ", ".join(names) + "; now: builder render")
 
 
