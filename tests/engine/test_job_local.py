@@ -1,0 +1,315 @@
+"""Jobs as containers: busybox stands for a program that is not ours, training:cpu is ours."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.engine import BuildRequest, Engine
+from builder.errors import InputError, OutsideError
+from builder.jobs import leftovers, local
+from builder.jobs.local import JobEvent, Line, Note, Outcome, Stop
+from builder.jobs.replicas import LocalJob, Pool
+
+pytestmark = [pytest.mark.engine]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def shell(engine: Engine, busybox: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image with a shell and nothing else: `sh -c ARGUMENT`."""
+    folder = tmp_path_factory.mktemp("shell")
+    (folder / "busybox").write_bytes(busybox.read_bytes())
+    (folder / "Dockerfile").write_text(
+        "FROM scratch\nCOPY --chmod=755 busybox /bin/busybox\n"
+        'RUN ["/bin/busybox", "--install", "/bin"]\nRUN mkdir -m 1777 /tmp\n'
+        'ENTRYPOINT ["/bin/sh", "-c"]\n'
+    )
+    tag = f"job-test:{os.getpid()}"
+    engine.build(BuildRequest(folder / "Dockerfile", folder, (tag,)))
+    yield tag
+    engine.client.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def job(shell: str, tmp_path: Path) -> Callable[..., LocalJob]:
+    def make(script: str, **more: Any) -> LocalJob:
+        more = {"shm": 1 << 26, "grace": 5.0, **more}
+        return LocalJob("t", shell, tmp_path / "job", arguments=(script,), **more)
+
+    return make
+
+
+def left(engine: Engine) -> list[str]:
+    """Containers and networks of jobs of this process."""
+    filters = {"label": f"{leftovers.OWNER}={leftovers.owner(os.getpid())}"}
+    return [
+        str(one.name)
+        for one in (
+            *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
+            *engine.client.networks.list(filters=filters),
+        )
+    ]
+
+
+def run(engine: Engine, one: LocalJob, **more: Any) -> tuple[Outcome, list[JobEvent]]:
+    events: list[JobEvent] = []
+    outcome = local.run(engine, one, on_event=events.append, **more)
+    assert left(engine) == []
+    return outcome, events
+
+
+def lines(events: list[JobEvent], replica: str) -> list[str]:
+    return [e.text for e in events if isinstance(e, Line) and e.replica == replica]
+
+
+def notes(events: list[JobEvent]) -> list[str]:
+    return [e.text for e in events if isinstance(e, Note)]
+
+
+ROLE = 'role=$(echo "$TF_CONFIG" | sed "s/.*\\"task\\": {\\"type\\": \\"//; s/\\".*//"); '
+"""Which role a container has, in the words of a shell."""
+
+
+def test_a_job_ends_with_its_chief_and_the_others_are_told_to_go(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + (
+        'if [ "$role" = chief ]; then sleep 1; echo over >&2; exit 0; fi; '
+        "trap 'echo told to go; exit 0' TERM; while :; do sleep 0.1; done"
+    )
+    outcome, events = run(engine, job(script, pools=(Pool("chief"), Pool("worker"))))
+    assert (outcome.state, outcome.exit_code, outcome.restarts) == ("succeeded", 0, 0)
+    assert lines(events, "chief-0") == ["over"]
+    assert lines(events, "worker-0") == ["told to go"]
+    assert [(one.name, one.state, one.exit_code) for one in outcome.replicas] == [
+        ("chief-0", "succeeded", 0),
+        ("worker-0", "succeeded", 0),
+    ]
+
+
+def test_replicas_reach_each_other_by_the_names_they_are_told(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + (
+        'if [ "$role" = worker ]; then echo hello | nc -l -p 2222; sleep 60; fi; '
+        'host=$(echo "$TF_CONFIG" | sed "s/.*\\"worker\\": \\[\\"//; s/:.*//"); '
+        'for i in 1 2 3 4 5 6 7 8 9; do nc -w 5 "$host" 2222 && exit 0; sleep 0.3; done; exit 1'
+    )
+    outcome, events = run(engine, job(script, grace=0.2, pools=(Pool("chief"), Pool("worker"))))
+    assert outcome.exit_code == 0
+    assert "hello" in lines(events, "chief-0")
+
+
+def test_what_the_job_wrote_is_the_callers_and_a_log_of_each_replica(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    one = job("mkdir /job/model; echo 1 > ${AIP_MODEL_DIR}x; chmod 600 /job/model/x; echo said")
+    run(engine, one)
+    made = one.folder / "model/x"
+    assert made.read_text() == "1\n"
+    assert {path.stat().st_uid for path in one.folder.rglob("*")} == {os.geteuid()}
+    assert (one.folder / "local/chief-0.log").read_text().endswith(" said\n")
+    state = json.loads((one.folder / "local/state.json").read_text())
+    assert (state["state"], state["exit_code"]) == ("succeeded", 0)
+
+
+@pytest.mark.parametrize("code", [134, 139, 143])
+def test_a_replica_that_ends_by_a_signal_is_started_again(
+    engine: Engine, job: Callable[..., LocalJob], code: int
+) -> None:
+    outcome, events = run(engine, job(f"[ -e /job/once ] && exit 0; touch /job/once; exit {code}"))
+    assert (outcome.exit_code, outcome.replicas[0].restarts) == (0, 1)
+    assert any("started again (restart 1 of 5)" in note for note in notes(events))
+
+
+def test_an_error_of_the_program_ends_the_job_with_its_exit_code_and_last_words(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    outcome, _ = run(engine, job("echo no such file >&2; exit 3"))
+    assert (outcome.state, outcome.exit_code) == ("failed", 3)
+    assert outcome.message == "chief-0 failed with exit code 3: no such file"
+    assert outcome.replicas[0].restarts == 0
+
+
+def test_five_restarts_a_replica_then_three_of_the_job(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    outcome, _ = run(engine, job("echo x >> /job/starts; exit 139"))
+    assert (outcome.state, outcome.exit_code, outcome.restarts) == ("failed", 139, 3)
+    assert len((Path(outcome.folder) / "starts").read_text().split()) == 4 * (1 + 5)
+
+
+def test_restarts_of_the_whole_job_and_none_at_all(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + (
+        "echo $role >> /job/starts; "
+        'if [ "$role" = worker ]; then [ -e /job/once ] && sleep 60; touch /job/once; exit 139; fi;'
+        "[ -e /job/once ] || sleep 60; sleep 1"
+    )
+    both = (Pool("chief"), Pool("worker"))
+    outcome, _ = run(engine, job(script, pools=both, restarts="job", grace=0.2))
+    assert outcome.exit_code == 0
+    started = sorted((Path(outcome.folder) / "starts").read_text().split())
+    assert started == ["chief", "chief", "worker", "worker"]
+    outcome, _ = run(engine, job("exit 139", restarts="never"))
+    assert (outcome.state, outcome.exit_code) == ("failed", 139)
+
+
+def test_a_kill_at_a_step_and_a_preemption_with_its_grace(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = (
+        "trap 'echo saving; sleep 0.3; exit 143' TERM; "
+        "i=$(cat /job/at 2>/dev/null || echo 0); "
+        "while [ $i -lt 40 ]; do i=$((i + 1)); echo $i > /job/at; "
+        'echo "{\\"event\\": \\"step\\", \\"step\\": $i}"; sleep 0.05; done'
+    )
+    kills = [local.parse_kill("chief:0@5"), local.parse_kill("chief:0@20", soft=True)]
+    outcome, events = run(engine, job(script), kills=kills)
+    assert (outcome.exit_code, outcome.step, outcome.replicas[0].restarts) == (0, 40, 2)
+    assert lines(events, "chief-0").count("saving") == 1
+    assert any("killed at step" in note for note in notes(events))
+
+
+def test_a_timeout_ends_a_job(engine: Engine, job: Callable[..., LocalJob]) -> None:
+    outcome, _ = run(engine, job("sleep 60", timeout=1.0, grace=0.2))
+    assert (outcome.state, outcome.exit_code) == ("failed", 1)
+    assert "timeout of 1 s" in outcome.message
+
+
+def test_someone_who_asks_twice_need_not_wait_for_the_grace(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    stop = Stop()
+    began = time.monotonic()
+    for after in (1.0, 2.0):
+        threading.Timer(after, stop.request, (signal.SIGINT,)).start()
+    outcome, _ = run(engine, job("trap '' TERM; sleep 60", grace=50.0), stop=stop)
+    assert (outcome.state, outcome.exit_code) == ("cancelled", 130)
+    assert time.monotonic() - began < 40
+
+
+def test_several_jobs_at_once_stay_apart_but_not_in_one_folder(
+    engine: Engine, job: Callable[..., LocalJob], tmp_path: Path
+) -> None:
+    found: dict[int, Outcome] = {}
+
+    def one(number: int) -> None:
+        mine = replace(job(f"sleep 1; exit {number}"), folder=tmp_path / str(number))
+        found[number] = local.run(engine, mine)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    with pytest.raises(InputError, match="another run of this job"):
+        local.run(engine, replace(job("exit 0"), folder=tmp_path / "1"))
+    for thread in threads:
+        thread.join()
+    assert {number: outcome.exit_code for number, outcome in found.items()} == {0: 0, 1: 1, 2: 2}
+    assert left(engine) == []
+
+
+def test_data_is_read_only_and_buckets_are_folders(
+    engine: Engine, job: Callable[..., LocalJob], tmp_path: Path
+) -> None:
+    records, buckets = tmp_path / "records", tmp_path / "buckets"
+    records.mkdir()
+    (records / "a").write_text("data")
+    (buckets / "mine").mkdir(parents=True)
+    one = job(
+        "cat /records/a; touch /records/b || echo refused; cp /records/a gs://mine/copy",
+        records=records,
+        buckets=buckets,
+    )
+    buckets.chmod(0o777)
+    (buckets / "mine").chmod(0o777)
+    _, events = run(engine, one)
+    assert any(line.startswith("data") for line in lines(events, "chief-0"))
+    assert any("refused" in line for line in lines(events, "chief-0"))
+    assert (buckets / "mine/copy").read_text() == "data"
+
+
+def test_an_image_or_a_replica_that_is_not_there(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    with pytest.raises(OutsideError, match="the engine holds no image no-such:image"):
+        local.run(engine, replace(job("exit 0"), image="no-such:image"))
+    with pytest.raises(InputError, match="the job has no such replica"):
+        local.run(engine, job("exit 0"), kills=[local.parse_kill("worker:0@1")])
+    assert left(engine) == []
+
+
+RUN = """
+import sys
+from pathlib import Path
+from builder import engine
+from builder.jobs import local
+from builder.jobs.replicas import LocalJob, Pool
+from builder.settings import Settings
+job = LocalJob("t", sys.argv[1], Path(sys.argv[2]), pools=(Pool("chief"), Pool("worker")),
+    arguments=("echo x > /job/made; sleep 60",), grace=0.3, shm=1 << 26)
+docker = engine.connect(Settings())
+print("go", flush=True)
+sys.exit(local.run(docker, job).exit_code)
+"""
+
+
+def started(shell: str, folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, shell, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    return process
+
+
+def of(engine: Engine, owner: str) -> list[Any]:
+    filters = {"label": f"{leftovers.OWNER}={owner}"}
+    return [
+        *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
+        *engine.client.networks.list(filters=filters),
+    ]
+
+
+def test_ctrl_c_at_ten_random_moments_leaves_nothing(
+    engine: Engine, shell: str, tmp_path: Path
+) -> None:
+    moments = random.Random(4)
+    for number in range(10):
+        process = started(shell, tmp_path / str(number))
+        owner = leftovers.owner(process.pid)
+        time.sleep(moments.uniform(0, 1.5))
+        process.send_signal(moments.choice([signal.SIGINT, signal.SIGTERM]))
+        code = process.wait(timeout=60)
+        assert code in (130, 143, -signal.SIGINT, -signal.SIGTERM), number
+        assert of(engine, owner) == [], number
+        written = list((tmp_path / str(number)).rglob("*"))
+        assert all(path.stat().st_uid == os.geteuid() for path in written)
+
+
+def test_what_a_killed_builder_left_is_removed_by_the_next_run(
+    engine: Engine, shell: str, job: Callable[..., LocalJob], tmp_path: Path
+) -> None:
+    process = started(shell, tmp_path / "killed")
+    owner = leftovers.owner(process.pid)
+    while len([one for one in of(engine, owner) if getattr(one, "status", "") == "running"]) < 2:
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert len(of(engine, owner)) == 3
+    run(engine, job("exit 0"))
+    assert of(engine, owner) == []
