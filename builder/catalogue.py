@@ -28,10 +28,11 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
-from builder import accelerators, yamlfile
+from builder import accelerators, findings, yamlfile
 from builder.errors import InputError
+from builder.findings import refuse
 from builder.yamlfile import Document, Problem
 
 IMAGES = "images"
@@ -68,11 +69,6 @@ _REFERENCE = re.compile(
 _SIZE = re.compile(r"[0-9]+(?:\.[0-9]+)?\s*[KMGT]i?B", re.IGNORECASE)
 
 
-def _refuse(what: str, fix: str) -> PydanticCustomError:
-    """An error of ours in pydantic's hands; the braces are its template syntax."""
-    return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix})
-
-
 def unsafe(text: str) -> str:
     """Why `text` cannot stand between double quotes in a Dockerfile; "" where it can."""
     for character in text:
@@ -86,7 +82,7 @@ def unsafe(text: str) -> str:
 
 def _safe(value: str) -> str:
     if problem := unsafe(value):
-        raise _refuse(problem, "write one line of plain text, without quotes around parts of it")
+        raise refuse(problem, "write one line of plain text, without quotes around parts of it")
     return value
 
 
@@ -95,7 +91,7 @@ def _matches(pattern: str, what: str, fix: str) -> AfterValidator:
 
     def check(value: str) -> str:
         if not shape.fullmatch(value):
-            raise _refuse(f"{value!r} is not {what}", fix)
+            raise refuse(f"{value!r} is not {what}", fix)
         return value
 
     return AfterValidator(check)
@@ -105,7 +101,7 @@ def _accelerator(value: str) -> str:
     try:
         return accelerators.find(value).name
     except InputError as error:
-        raise _refuse(error.message, error.fix) from None
+        raise refuse(error.message, error.fix) from None
 
 
 def _base(value: str) -> str:
@@ -113,9 +109,9 @@ def _base(value: str) -> str:
         return value
     match = _REFERENCE.fullmatch(value)
     if match is None:
-        raise _refuse(f"{value!r} is not an image", f"write {OWN}, or HOST/PATH@sha256:<digest>")
+        raise refuse(f"{value!r} is not an image", f"write {OWN}, or HOST/PATH@sha256:<digest>")
     if not match["digest"]:
-        raise _refuse(
+        raise refuse(
             f"{value} has no digest, so it can change under the same name",
             f"write {value}@sha256:<digest>; `docker buildx imagetools inspect {value}` shows it",
         )
@@ -124,7 +120,7 @@ def _base(value: str) -> str:
 
 def _requirement(value: str) -> str:
     if value.lstrip().startswith("-"):
-        raise _refuse(
+        raise refuse(
             f"{value!r} is an option, not a requirement",
             "write package names only; an index is configured on the machine that locks",
         )
@@ -132,11 +128,11 @@ def _requirement(value: str) -> str:
         requirement = Requirement(value)
     except InvalidRequirement as error:
         first = str(error).splitlines()[0]
-        raise _refuse(f"{value!r} is not a requirement: {first}", "write name==version") from None
+        raise refuse(f"{value!r} is not a requirement: {first}", "write name==version") from None
     if requirement.url:
-        raise _refuse(f"{value!r} names a URL, which cannot be locked", "write name==version")
+        raise refuse(f"{value!r} names a URL, which cannot be locked", "write name==version")
     if "\n" in value or "\r" in value:
-        raise _refuse("a line break in a requirement", "write one requirement an entry")
+        raise refuse("a line break in a requirement", "write one requirement an entry")
     return str(requirement)
 
 
@@ -145,32 +141,32 @@ def _different(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         key = canonicalize_name(re.split(r"[\s\[<>=!~;(]", value, maxsplit=1)[0])
         if key in seen:
-            raise _refuse(f"{value!r} stands twice (also as {seen[key]!r})", "keep one")
+            raise refuse(f"{value!r} stands twice (also as {seen[key]!r})", "keep one")
         seen[key] = value
     return values
 
 
 def _variable(name: str) -> str:
     if name in _REFUSED_VARIABLES:
-        raise _refuse(f"{name} cannot be set: {_REFUSED_VARIABLES[name]}", "remove it")
+        raise refuse(f"{name} cannot be set: {_REFUSED_VARIABLES[name]}", "remove it")
     if name.startswith(("AIP_", "CLOUD_ML_")):
-        raise _refuse(f"{name} cannot be set: the training service sets it", "remove it")
+        raise refuse(f"{name} cannot be set: the training service sets it", "remove it")
     return name
 
 
 def _user(value: object) -> object:
     if value in ("root", "0", 0):
-        raise _refuse(
+        raise refuse(
             f"{value} is root, and the image runs without it", "write 1000, or leave user out"
         )
     if isinstance(value, str) and re.fullmatch(r"[a-z_][a-z0-9_-]*", value):
-        raise _refuse(f"{value!r} is a name", "write the number of the user, for example 1000")
+        raise refuse(f"{value!r} is a name", "write the number of the user, for example 1000")
     return value
 
 
 def _size(value: object) -> object:
     if isinstance(value, str) and not _SIZE.fullmatch(value.strip()):
-        raise _refuse(f"{value!r} is not a size", "write a number and its unit, such as 2.6 GB")
+        raise refuse(f"{value!r} is not a size", "write a number and its unit, such as 2.6 GB")
     return value
 
 
@@ -178,9 +174,9 @@ def _folder(value: str, info: ValidationInfo) -> str:
     """A folder relative to the project root; whether it exists is asked where the root is known."""
     path = Path(value)
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
-        raise _refuse(f"{value!r} is not a folder's plain name", "use letters, digits, _ - . /")
+        raise refuse(f"{value!r} is not a folder's plain name", "use letters, digits, _ - . /")
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise _refuse(
+        raise refuse(
             f"{value!r} lies outside the project",
             "write a folder inside the project, relative to its root",
         )
@@ -189,9 +185,9 @@ def _folder(value: str, info: ValidationInfo) -> str:
         folder = root / path
         if not folder.is_dir():
             fix = f"create {value}/, or name the folder that holds the trainer"
-            raise _refuse(f"there is no folder {value} in the project", fix)
+            raise refuse(f"there is no folder {value} in the project", fix)
         if not folder.resolve().is_relative_to(root.resolve()):
-            raise _refuse(
+            raise refuse(
                 f"{value!r} leads outside the project", "copy the trainer into the project"
             )
     return path.as_posix()
@@ -380,16 +376,7 @@ def load(root: Path, target: str) -> ImageSpec:
             f"no target is called {target!r}: there is no {IMAGES}/{target}/{FILE}",
             f"write {near[0]}; {has}" if near else has,
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{shown(path)}: not UTF-8 (byte {error.start})", "save the file as UTF-8"
-        ) from None
-    except OSError as error:
-        raise InputError(
-            f"{shown(path)}: {error.strerror}", "make it a file that can be read"
-        ) from None
+    text = findings.read_text(path, shown(path))
     return parse(text, path, root)
 
 
@@ -406,14 +393,14 @@ def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
         try:
             spec = ImageSpec.model_validate(document.value, context={"root": root})
         except ValidationError as error:
-            problems += _problems(document, error.errors())
+            problems += findings.problems(document, error.errors(), ImageSpec)
     else:
         problems.append(Problem(1, "", "is not a list of `key: value` lines", "accelerator: V100"))
     if spec is not None and root is not None:
         problems += _module_problems(document, spec.trainer, root)
         spec._program = _program(spec.trainer, root)
     if problems or spec is None:
-        raise _error(where, problems)
+        raise findings.error(where, problems)
     spec._name, spec._source = name, source
     return spec
 
@@ -467,17 +454,6 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("base-")).strip("-")[:63] or "v100"
 
 
-def _error(where: str, problems: list[Problem]) -> InputError:
-    problems = sorted(problems, key=lambda problem: problem.line)
-    lines = [
-        f"{where}:{one.line}: {one.field + ': ' if one.field else ''}{one.what}" for one in problems
-    ]
-    if len(problems) == 1:
-        return InputError(lines[0], problems[0].fix)
-    told = [f"{line} -> {one.fix}" for line, one in zip(lines, problems, strict=True)]
-    return InputError("\n".join(told), f"mend these {len(told)} lines, then try again")
-
-
 def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[Problem]:
     """The module has to be in the package's folder, because nothing else is copied."""
     package = root / trainer.package
@@ -526,80 +502,13 @@ def _program(trainer: Trainer, root: Path) -> Program:
             context = error.context or {}
             problems.append(Problem(number, "", str(context["what"]), str(context["fix"])))
     if problems:
-        raise _error(name, problems)
+        raise findings.error(name, problems)
     return Program(not inside, tuple(found))
 
 
 def _safe_requirement(text: str) -> str:
     if text.endswith("\\") or "--hash" in text:
-        raise _refuse(
+        raise refuse(
             "a line with hashes", "write name==version alone: `builder lock` adds the hashes"
         )
     return text
-
-
-def _problems(document: Document, details: list[ErrorDetails]) -> list[Problem]:
-    """Pydantic's findings in the words of the file. A key that is missing because it was written
-    wrong is one problem, not two."""
-    found, meant = [], set()
-    for detail in sorted(details, key=lambda one: one["type"] == "missing"):
-        path = tuple(step for step in detail["loc"] if step != "[key]")
-        field = ".".join(str(step) for step in path)
-        what, fix = _words(path, detail)
-        if detail["type"] == "missing" and f"did you mean {field}?" in meant:
-            continue
-        meant.add(fix)
-        found.append(Problem(document.line(*path), field, what, fix))
-    return found
-
-
-def _words(path: tuple[str | int, ...], detail: ErrorDetails) -> tuple[str, str]:
-    kind, found = detail["type"], detail["input"]
-    context = detail.get("ctx", {})
-    model, example = _place(path)
-    if kind == "refused":
-        return str(context["what"]), str(context["fix"])
-    if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(path[-1]).lower(), model.model_fields, n=1)
-        known = ", ".join(model.model_fields)
-        return "unknown key", f"did you mean {near[0]}?" if near else f"known keys: {known}"
-    if kind == "missing":
-        return "is missing", f"add {path[-1]}: {example}"
-    if found is None:
-        return "is empty", f"write {path[0]}: {example}, or leave the key out"
-    wanted = {
-        "string_type": "one text",
-        "tuple_type": "a list",
-        "dict_type": "`name: value` lines",
-        "model_type": "`name: value` lines",
-        "model_attributes_type": "`name: value` lines",
-        "bool_parsing": "true or false",
-        "int_parsing": "a whole number",
-        "int_from_float": "a whole number",
-        "greater_than_equal": f"at least {context.get('ge')}",
-        "less_than_equal": f"at most {context.get('le')}",
-        "greater_than": f"more than {context.get('gt')}",
-    }.get(kind, detail["msg"])
-    return f"expected {wanted}, found {_found(found)}", f"write {path[0]}: {example}"
-
-
-def _found(value: object) -> str:
-    if isinstance(value, dict):
-        return "`name: value` lines"
-    return "a list" if isinstance(value, list) else repr(value)
-
-
-def _place(path: tuple[str | int, ...]) -> tuple[type[BaseModel], str]:
-    """The model that holds the last key of `path`, and an example of its first key's value."""
-    inside = len(path) > 1 and path[0] == "trainer"
-    field = ImageSpec.model_fields.get(str(path[0])) if path else None
-    examples = field.examples if field and field.examples else [""]
-    return (Trainer if inside else ImageSpec), _yaml(examples[0])
-
-
-def _yaml(value: object) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(_yaml(one) for one in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_yaml(one)}" for key, one in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else str(value)

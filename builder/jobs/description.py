@@ -11,13 +11,11 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import types
-import typing
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -29,12 +27,12 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
 
-from builder import yamlfile
+from builder import findings, yamlfile
 from builder.errors import InputError
+from builder.findings import refuse
 from builder.jobs import presets
-from builder.yamlfile import Document, Problem
+from builder.yamlfile import Problem
 
 JOBS = "jobs"
 SUFFIX = ".yaml"
@@ -66,17 +64,12 @@ _ACCELERATORS = re.compile(
 )
 
 
-def _refuse(what: str, fix: str) -> PydanticCustomError:
-    """An error of ours in pydantic's hands; the braces are its template syntax."""
-    return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix})
-
-
 def _matches(pattern: str, what: str, fix: str) -> AfterValidator:
     shape = re.compile(pattern)
 
     def check(value: str) -> str:
         if not shape.fullmatch(value):
-            raise _refuse(f"{value!r} is not {what}", fix)
+            raise refuse(f"{value!r} is not {what}", fix)
         return value
 
     return AfterValidator(check)
@@ -85,7 +78,7 @@ def _matches(pattern: str, what: str, fix: str) -> AfterValidator:
 def _plain(value: str) -> str:
     for character in value:
         if character not in "\n\t" and unicodedata.category(character) in {"Cc", "Cs"}:
-            raise _refuse(
+            raise refuse(
                 f"a control character (U+{ord(character):04X}) is not allowed", "remove it"
             )
     return value
@@ -106,7 +99,7 @@ def _duration(value: object) -> object:
     try:
         return seconds(value)
     except ValueError:
-        raise _refuse(
+        raise refuse(
             f"{value!r} is not a length of time", "write a number and s, m, h or d, such as 2h"
         ) from None
 
@@ -117,7 +110,7 @@ def _accelerators(value: object) -> object:
         return value
     match = _ACCELERATORS.fullmatch(value.strip())
     if match is None or (match["count"] and match["after"]):
-        raise _refuse(f"{value!r} is not a number of accelerators", "write 2 x V100")
+        raise refuse(f"{value!r} is not a number of accelerators", "write 2 x V100")
     return {"type": match["type"], "count": match["count"] or match["after"] or "1"}
 
 
@@ -133,12 +126,12 @@ def _arguments(value: object) -> object:
     found = []
     for name, item in value.items():
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-            raise _refuse(
+            raise refuse(
                 f"{name!r} is not the name of an argument",
                 "write it without dashes before it, or write a list: [--name, value]",
             )
         if isinstance(item, list | dict):
-            raise _refuse(
+            raise refuse(
                 f"{name} has several values",
                 "write a list of all arguments: [--name, first, second]",
             )
@@ -148,13 +141,13 @@ def _arguments(value: object) -> object:
 
 def _variable(name: str) -> str:
     if name in _RESERVED or name.startswith(_RESERVED_PREFIXES):
-        raise _refuse(f"{name} cannot be set: the training service sets it", "remove it")
+        raise refuse(f"{name} cannot be set: the training service sets it", "remove it")
     return name
 
 
 def _environment(value: Mapping[str, str]) -> Mapping[str, str]:
     if len(value) > ENVIRONMENT_LIMIT:
-        raise _refuse(
+        raise refuse(
             f"{len(value)} variables: a container takes {ENVIRONMENT_LIMIT}",
             "put the rest into a file beside the data, or into one variable as JSON",
         )
@@ -164,7 +157,7 @@ def _environment(value: Mapping[str, str]) -> Mapping[str, str]:
 def _within_limit(value: tuple[str, ...]) -> tuple[str, ...]:
     length = sum(len(argument) for argument in value)
     if length > ARGUMENTS_LIMIT:
-        raise _refuse(
+        raise refuse(
             f"the arguments are {length:,} characters: a container takes {ARGUMENTS_LIMIT:,}",
             "write what is long into a file in the bucket, and pass its name",
         )
@@ -173,13 +166,13 @@ def _within_limit(value: tuple[str, ...]) -> tuple[str, ...]:
 
 def _job_dir(value: str) -> str:
     if re.match(r"[a-z0-9]+://", value) and not value.startswith("gs://"):
-        raise _refuse(f"{value!r} is not in Cloud Storage", "write gs://BUCKET/FOLDER")
+        raise refuse(f"{value!r} is not in Cloud Storage", "write gs://BUCKET/FOLDER")
     if value.startswith("gs://") and not re.match(r"gs://[a-z0-9][a-z0-9._-]{1,221}(/|$)", value):
-        raise _refuse(f"{value!r} names no bucket", "write gs://BUCKET/FOLDER")
+        raise refuse(f"{value!r} names no bucket", "write gs://BUCKET/FOLDER")
     if re.search(r"\{(?!job\})", value):
-        raise _refuse(f"{value!r} holds an unknown {{word}}", "only {job} is replaced")
+        raise refuse(f"{value!r} holds an unknown {{word}}", "only {job} is replaced")
     if re.search(r"[*?\[\]\s#]", value):
-        raise _refuse(f"{value!r} cannot be a folder's name", "leave out spaces and * ? [ ] #")
+        raise refuse(f"{value!r} cannot be a folder's name", "leave out spaces and * ? [ ] #")
     return value.rstrip("/") or "/"
 
 
@@ -189,7 +182,7 @@ def _number(value: str) -> str:
     except ValueError:
         found = float("nan")
     if found != found or found in (float("inf"), float("-inf")):
-        raise _refuse(f"{value!r} is not a number", "write it as 0.001 or 1e-3")
+        raise refuse(f"{value!r} is not a number", "write it as 0.001 or 1e-3")
     return value
 
 
@@ -297,7 +290,7 @@ class Scheduling(_Model):
     @model_validator(mode="after")
     def _fits(self) -> Scheduling:
         if self.max_wait is not None and self.strategy != "flex-start":
-            raise _refuse(
+            raise refuse(
                 "max_wait holds for flex-start only", "remove max_wait, or strategy: flex-start"
             )
         return self
@@ -337,35 +330,35 @@ class Parameter(_Model):
     def _whole(self) -> Parameter:
         ranged, listed = self.min is not None or self.max is not None, self.values is not None
         if ranged == listed or (ranged and (self.min is None or self.max is None)):
-            raise _refuse("needs min and max, or values", "write {min: 0.001, max: 0.1}")
+            raise refuse("needs min and max, or values", "write {min: 0.001, max: 0.1}")
         if self.values is not None:
             self._check_values(self.values)
         if self.min is not None and self.max is not None:
             self._check_range(self.min, self.max)
         if self.scale != "linear" and self.kind == "categorical":
-            raise _refuse("words have no scale", "remove scale")
+            raise refuse("words have no scale", "remove scale")
         return self
 
     def _check_values(self, values: tuple[str, ...]) -> None:
         if self.kind in ("double", "integer"):
-            raise _refuse(f"a list of values is not {self.kind}", "write type: discrete")
+            raise refuse(f"a list of values is not {self.kind}", "write type: discrete")
         if not values or len(set(values)) < len(values):
-            raise _refuse("the values are empty or stand twice", "write different values")
+            raise refuse("the values are empty or stand twice", "write different values")
         if self.kind == "discrete":
             if not all(_is_number(one) for one in values):
-                raise _refuse("discrete values are numbers", "write type: categorical")
+                raise refuse("discrete values are numbers", "write type: categorical")
             if self.scale != "linear" and min(float(one) for one in values) <= 0:
-                raise _refuse("a log scale needs values above 0", "write scale: linear")
+                raise refuse("a log scale needs values above 0", "write scale: linear")
 
     def _check_range(self, low: str, high: str) -> None:
         if self.kind in ("discrete", "categorical"):
-            raise _refuse(f"{self.kind} needs values", "write values: [a, b, c]")
+            raise refuse(f"{self.kind} needs values", "write values: [a, b, c]")
         if self.kind == "integer" and any(float(one) != int(float(one)) for one in (low, high)):
-            raise _refuse("an integer's min and max are whole numbers", "write type: double")
+            raise refuse("an integer's min and max are whole numbers", "write type: double")
         if float(low) >= float(high):
-            raise _refuse(f"min {low} is not below max {high}", "write the smaller one as min")
+            raise refuse(f"min {low} is not below max {high}", "write the smaller one as min")
         if self.scale != "linear" and float(low) <= 0:
-            raise _refuse(f"a {self.scale} scale needs min above 0", "write scale: linear")
+            raise refuse(f"a {self.scale} scale needs min above 0", "write scale: linear")
 
 
 def _is_number(text: str) -> bool:
@@ -377,7 +370,7 @@ def _is_number(text: str) -> bool:
 
 def _metric(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z][\w./-]*", value):
-        raise _refuse(f"{value!r} is not a metric's name", "write the name that is reported")
+        raise refuse(f"{value!r} is not a metric's name", "write the name that is reported")
     return value
 
 
@@ -417,13 +410,13 @@ class Study(_Model):
     @model_validator(mode="after")
     def _fits(self) -> Study:
         if self.parallel > self.trials:
-            raise _refuse(
+            raise refuse(
                 f"{self.parallel} at once of {self.trials} trials", f"write parallel: {self.trials}"
             )
         if self.algorithm == "grid":
             for name, one in self.parameters.items():
                 if one.kind == "double":
-                    raise _refuse(
+                    raise refuse(
                         f"a grid has no points between {one.min} and {one.max} of {name}",
                         f"write {name}: {{values: [...]}}, or algorithm: random",
                     )
@@ -572,20 +565,20 @@ class Job(_Model):
     def _fits(self) -> Job:
         custom = self.preset == "CUSTOM"
         if custom and self.machine is None:
-            raise _refuse("says no machine", "add machine: n1-standard-8, or preset: BASIC_GPU")
+            raise refuse("says no machine", "add machine: n1-standard-8, or preset: BASIC_GPU")
         given = self.machine or self.accelerators or self.topology or self.replicas != _ALONE
         if not custom and given:
-            raise _refuse(
+            raise refuse(
                 f"preset {self.preset} brings machine, accelerators and replicas",
                 "remove them, or write preset: CUSTOM",
             )
         if self.topology and self.accelerators:
-            raise _refuse(
+            raise refuse(
                 "a topology says how many chips there are, so accelerators must be left out",
                 "remove accelerators",
             )
         if self.tensorboard and not self.service_account:
-            raise _refuse(
+            raise refuse(
                 "tensorboard needs service_account: the service writes the logs in its name",
                 "add service_account: NAME@PROJECT.iam.gserviceaccount.com",
             )
@@ -668,16 +661,7 @@ def load(root: Path, name_or_path: str) -> Job:
             f"no job is called {name_or_path!r}: there is no {shown(path)}",
             f"write {near[0]}; {has}" if near else has,
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{shown(path)}: not UTF-8 (byte {error.start})", "save the file as UTF-8"
-        ) from None
-    except OSError as error:
-        raise InputError(
-            f"{shown(path)}: {error.strerror}", "make it a file that can be read"
-        ) from None
+    text = findings.read_text(path, shown(path))
     return parse(text, path)
 
 
@@ -691,13 +675,13 @@ def parse(text: str, source: Path) -> Job:
         try:
             job = Job.model_validate(document.value)
         except ValidationError as error:
-            problems += _problems(document, error.errors())
+            problems += findings.problems(document, error.errors(), Job)
     else:
         problems.append(Problem(1, "", "is not a list of `key: value` lines", "image: v100"))
     if job is not None and job.name is None:
         problems += _name_problems(source.stem)
     if problems or job is None:
-        raise _error(where, problems)
+        raise findings.error(where, problems)
     job._name, job._source = source.stem, source
     return job
 
@@ -764,139 +748,3 @@ def _name_problems(name: str) -> Iterator[Problem]:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:NAME_LENGTH] or "job"
         what = f"the file's name {name!r} is not a job's name: a-z, 0-9 and -, a letter first"
         yield Problem(1, "", what, f"rename the file to {slug}{SUFFIX}, or add name: {slug}")
-
-
-def _error(where: str, problems: list[Problem]) -> InputError:
-    problems = sorted(problems, key=lambda problem: problem.line)
-    lines = [
-        f"{where}:{one.line}: {one.field + ': ' if one.field else ''}{one.what}" for one in problems
-    ]
-    if len(problems) == 1:
-        return InputError(lines[0], problems[0].fix)
-    told = [f"{line} -> {one.fix}" for line, one in zip(lines, problems, strict=True)]
-    return InputError("\n".join(told), f"mend these {len(told)} lines, then try again")
-
-
-def _problems(document: Document, details: list[ErrorDetails]) -> list[Problem]:
-    """Pydantic's findings in the words of the file. A key that is missing because it was written
-    wrong is one problem, not two."""
-    found: list[Problem] = []
-    meant = set()
-    for detail in sorted(details, key=lambda one: one["type"] == "missing"):
-        path = _path(detail["loc"])
-        field = ".".join(str(step) for step in path)
-        what, fix = _words(path, detail)
-        same = any(one.field == field and one.what == what for one in found)
-        if same or (detail["type"] == "missing" and f"did you mean {path[-1]}?" in meant):
-            continue
-        if detail["type"] == "literal_error" and any(one.field == field for one in found):
-            continue  # the other half of `accelerators: 2 x V100 | none`
-        meant.add(fix)
-        found.append(Problem(document.line(*path), field, what, fix))
-    return found
-
-
-def _path(loc: tuple[int | str, ...]) -> tuple[str | int, ...]:
-    """Where in the file: pydantic's path without the names of its own types."""
-    result: list[str | int] = []
-    model: Any = Job
-    for step in loc:
-        if step == "[key]" or (isinstance(step, str) and re.search(r"[\[(]", step)):
-            continue
-        if isinstance(step, str) and step in ("Accelerators", "PoolSpec") and _is_model(model):
-            continue
-        result.append(step)
-        model = _inside(model, step)
-    return tuple(result)
-
-
-def _is_model(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseModel)
-
-
-def _inside(model: Any, step: str | int) -> Any:
-    """The type that the key `step` of `model` leads to: a model where there is one, else None."""
-    if _is_model(model) and str(step) in model.model_fields:
-        return _model_of(model.model_fields[str(step)].annotation)
-    return model if isinstance(model, type) and not _is_model(model) else None
-
-
-def _model_of(annotation: Any) -> Any:
-    if _is_model(annotation):
-        return annotation
-    if get_origin(annotation) in (Annotated, typing.Union, types.UnionType, dict):
-        for one in get_args(annotation):
-            if (found := _model_of(one)) is not None:
-                return found
-    return None
-
-
-def _place(path: tuple[str | int, ...]) -> tuple[Any, str]:
-    """The model that holds the last key of `path`, and an example of that key's value."""
-    model: Any = Job
-    example: object = ""
-    for index, step in enumerate(path):
-        field = model.model_fields.get(str(step)) if _is_model(model) else None
-        if field is None:  # a name that the user chose: study.parameters.<name>
-            if isinstance(example, dict):
-                example = next(iter(example.values()))
-            continue
-        example = field.examples[0] if field.examples else ""
-        deeper = _model_of(field.annotation)
-        if index < len(path) - 1 and deeper is not None:
-            model = deeper
-    return model, _yaml(example)
-
-
-def _words(path: tuple[str | int, ...], detail: ErrorDetails) -> tuple[str, str]:
-    kind, found = detail["type"], detail["input"]
-    context = detail.get("ctx", {})
-    model, example = _place(path)
-    last = str(path[-1]) if path else ""
-    if kind == "refused":
-        return str(context["what"]), str(context["fix"])
-    if kind == "extra_forbidden":
-        near = difflib.get_close_matches(last.lower(), model.model_fields, n=1)
-        known = ", ".join(model.model_fields)
-        return "unknown key", f"did you mean {near[0]}?" if near else f"known keys: {known}"
-    if kind == "missing":
-        return "is missing", f"add {last}: {example}"
-    if found is None:
-        return "is empty", f"write {last}: {example}, or leave the key out"
-    if kind == "literal_error":
-        options = re.findall(r"'([^']*)'", str(context["expected"]))
-        near = difflib.get_close_matches(str(found), options, n=1)
-        fix = f"write {near[0]}" if near else f"write {' | '.join(options)}"
-        return f"{_found(found)} is not one of {', '.join(options)}", fix
-    wanted = {
-        "string_type": "one text",
-        "tuple_type": "a list",
-        "list_type": "a list",
-        "dict_type": "`name: value` lines",
-        "model_type": "`name: value` lines",
-        "model_attributes_type": "`name: value` lines",
-        "bool_parsing": "true or false",
-        "int_type": "a whole number",
-        "int_parsing": "a whole number",
-        "int_from_float": "a whole number",
-        "too_short": "at least one entry",
-        "too_long": f"at most {context.get('max_length')} entries",
-        "greater_than_equal": f"at least {context.get('ge')}",
-        "less_than_equal": f"at most {context.get('le')}",
-        "greater_than": f"more than {context.get('gt')}",
-    }.get(kind, detail["msg"])
-    return f"expected {wanted}, found {_found(found)}", f"write {last}: {example}"
-
-
-def _found(value: object) -> str:
-    if isinstance(value, dict):
-        return "`name: value` lines"
-    return "a list" if isinstance(value, list) else repr(value)
-
-
-def _yaml(value: object) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(_yaml(one) for one in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_yaml(one)}" for key, one in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
