@@ -113,6 +113,10 @@ def train(
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(config.seed)
+    if place.role in ("worker", "ps") and place.parameter_servers:
+        from trainer import parameter_servers
+
+        return parameter_servers.serve(config, place)
     held, problem = None, None
     if place.chief:
         try:
@@ -166,8 +170,19 @@ def _train(
     if place.chief:
         content = json.dumps(dataclasses.asdict(config), indent=1).encode()
         storage.write(f"{config.job_dir}/config.json", content)
-    trainer = inner.Trainer(strategy, config, len(names), policy, config.steps, place.workers)
-    evaluation = inner.Evaluation(strategy, trainer.model, config, len(names), held_out)
+    trainer: inner.Trainer
+    if place.parameter_servers:
+        from trainer import parameter_servers as servers
+
+        makers = len(place.tasks["worker"])
+        trainer = servers.ParameterServers(
+            strategy, config, len(names), policy, config.steps, makers
+        )
+        servers.watch_servers(place)
+        evaluation: inner.Evaluation = servers.Copy(trainer, held_out)
+    else:
+        trainer = inner.Trainer(strategy, config, len(names), policy, config.steps, place.workers)
+        evaluation = inner.Evaluation(strategy, trainer.model, config, len(names), held_out)
     if place.chief:
         size = sum(math.prod(v.shape) * 4 for v in trainer.variables().values())
         count = config.keep_checkpoints + 2

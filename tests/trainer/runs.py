@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,26 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "builder/data/smoke"
+
+
+def cluster(*roles: str) -> list[dict[str, str]]:
+    """The environments of processes of these types, on free ports of loopback."""
+    sockets = [socket.socket() for _ in roles]
+    hosts: dict[str, list[str]] = {}
+    tasks = []
+    for role, one in zip(roles, sockets, strict=True):
+        one.bind(("127.0.0.1", 0))
+        tasks.append({"type": role, "index": len(hosts.setdefault(role, []))})
+        hosts[role].append(f"127.0.0.1:{one.getsockname()[1]}")
+    for one in sockets:
+        one.close()
+    return [
+        {
+            "TF_CONFIG": json.dumps({"cluster": hosts, "task": task}),
+            "NAME": "{type}{index}".format(**task),
+        }
+        for task in tasks
+    ]
 
 
 class Process:

@@ -1,0 +1,102 @@
+"""The chief of a small cluster whose every gradient is one, so that updates can be counted.
+
+Whatever the order, n subtractions of a power of two from zero, n additions of one, and n times the
+same locked kernel give one result each, to the bit; a lost update gives another. Prints what came
+out as one JSON object. With `keras` as its argument it does the same with Keras' own optimizer,
+which does lose updates: that the counting can fail is shown by that.
+"""
+
+import json
+import os
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import config, distribution, model, parameter_servers
+
+STEPS = 200
+RATE = 2.0**-10
+
+
+def tiny(*_: object, **__: object) -> keras.Model:
+    """Something to train, and something that changes without being trained."""
+    images = keras.Input((8, 8, 3), dtype="uint8", name="images")
+    x = keras.layers.Flatten(name="flatten")(keras.layers.Rescaling(1 / 255, name="scale")(images))
+    x = keras.layers.BatchNormalization(name="norm")(x)
+    return keras.Model(images, keras.layers.Dense(2, name="logits")(x), name="tiny")
+
+
+class Ones(parameter_servers.ParameterServers):
+    """Every gradient and every change is one."""
+
+    def batches(self, *_: object) -> object:
+        def make() -> tf.data.Dataset:
+            images = tf.zeros((4, 8, 8, 3), tf.uint8)
+            return tf.data.Dataset.from_tensors((images, tf.zeros(4, tf.int64))).repeat()
+
+        return iter(self.coordinator.create_per_worker_dataset(make))
+
+    def gradients(self, images: object, labels: object) -> tuple:
+        one = [tf.ones(v.shape) for v in self.model.trainable_variables]
+        changes = [tf.ones(v.shape) for v in self.model.non_trainable_variables]
+        return tf.zeros(2), one, changes
+
+
+def count(strategy: object, optimizer: str) -> dict[str, object]:
+    options = ["--optimizer", optimizer, "--momentum", "0", "--learning-rate", str(RATE)]
+    chosen = config.parse(["--records", "-", "--job-dir", "-", "--image-size", "8", *options], {})
+    trainer = Ones(strategy, chosen, 2, "float32", STEPS, workers=2)
+    for variable in trainer.variables().values():
+        variable.assign(tf.zeros(variable.shape, variable.dtype))
+    trainer.train(trainer.batches(), STEPS)
+    trained = np.concatenate([v.numpy().ravel() for v in trainer.model.trainable_variables])
+    others = np.concatenate([v.numpy().ravel() for v in trainer.model.non_trainable_variables])
+    slots = zip(*trainer.slots, strict=True) if optimizer == "adam" else ()
+    return {
+        "updates": int(trainer.updates.numpy()),
+        "trained": np.unique(trained).tolist(),
+        "others": np.unique(others).tolist(),
+        "slots": [np.unique([slot.numpy().ravel()[0] for slot in same]).tolist() for same in slots],
+    }
+
+
+def count_with_keras(strategy: object) -> dict[str, object]:
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        network = tiny()
+        optimizer = keras.optimizers.Adam(RATE)
+        optimizer.build(network.trainable_variables)
+
+    @tf.function
+    def step() -> None:
+        gradients = [tf.ones(v.shape) for v in network.trainable_variables]
+        optimizer.apply(gradients, network.trainable_variables)
+        for variable in network.non_trainable_variables:
+            variable.assign(variable.value + 1)
+
+    for variable in network.non_trainable_variables:
+        variable.assign(tf.zeros(variable.shape))
+    for _ in range(STEPS):
+        coordinator.schedule(step)
+    coordinator.join()
+    others = np.concatenate([v.numpy().ravel() for v in network.non_trainable_variables])
+    return {"updates": int(optimizer.iterations.numpy()), "others": np.unique(others).tolist()}
+
+
+def main() -> None:
+    model.build = tiny
+    place = distribution.cluster(os.environ)
+    strategy = distribution.create(place, os.environ)
+    if "keras" in sys.argv[1:]:
+        found = {"keras": count_with_keras(strategy)}
+    else:
+        found = {name: count(strategy, name) for name in ("sgd", "adam")}
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
