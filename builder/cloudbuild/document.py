@@ -134,6 +134,8 @@ class Document:
     problems: tuple[Problem, ...] = ()
     newer: tuple[str, ...] = ()
     """Fields that the installed client does not know: `to_proto` leaves them out."""
+    notes: tuple[Problem, ...] = ()
+    """What gcloud reads and a trigger refuses."""
 
     def line(self, *path: str | int) -> int:
         """The line (from 1) of the value at `path`, or of the deepest part of it that exists."""
@@ -198,7 +200,7 @@ def parse(text: str, path: Path) -> Document:
         value = reader.value(root, _schema(), ()) or {}
     newer = tuple(_newer_in(value))
     problems = tuple(sorted(reader.problems, key=lambda problem: problem.line))
-    return Document(path, value, reader.lines, problems, newer)
+    return Document(path, value, reader.lines, problems, newer, tuple(reader.notes))
 
 
 def seconds(duration: str) -> float:
@@ -375,6 +377,7 @@ class _Reader:
     def __init__(self) -> None:
         self.lines: dict[tuple[str | int, ...], int] = {}
         self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
         self.above: list[Node] = []
 
     def bad(self, node: Node, path: tuple[str | int, ...], what: str, fix: str) -> None:
@@ -478,6 +481,9 @@ class _Reader:
         result = {}
         for name, key, inner in self._pairs(node, path):
             self.lines[(*path, name)] = key.start_mark.line + 1
+            if inner.tag == _TAG + "null" and item == _TEXT:
+                result[name] = ""  # `_NAME:`, to be set by the call
+                continue
             value = self.value(inner, item, (*path, name))
             if value is not None:
                 result[name] = value
@@ -487,12 +493,14 @@ class _Reader:
         from ruamel.yaml.nodes import SequenceNode
 
         if not isinstance(node, SequenceNode):
-            return self.bad(
-                node,
-                path,
-                f"must be a list, found {_found(node)}",
-                "write each entry on a line of its own after `- `, or [a, b]",
-            )
+            # apitools, which gcloud is made with, takes a single value for a list of one
+            self.above.pop()
+            found = self.value(node, item, path)
+            self.above.append(node)
+            if found is not None:
+                what, fix = "is a list: gcloud takes one value, a trigger does not", "write [...]"
+                self.notes.append(Problem(node.start_mark.line + 1, dotted(path), what, fix))
+            return None if found is None else [found]
         values = [self.value(inner, item, (*path, n)) for n, inner in enumerate(node.value)]
         if isinstance(item, Message):  # what is no message stays as an empty one: indices hold
             return [{} if value is None else value for value in values]

@@ -424,12 +424,7 @@ class _Run:
         scripts = {
             one.step.index: self.script(one.step) for one in self.plan.steps if one.step.script
         }
-        first = self.plan.steps[0]
-        try:
-            image = self.available(first.image, self.say)
-        except FactoryError as error:
-            what = f'build step {first.step.index} "{first.step.name}" failed'
-            raise _Failed("FAILURE", f"{what}: {error.message}", error) from None
+        image = self.holding()
         self.sandbox.hold(image, scripts, tuple(one.step.index for one in self.plan.steps))
         if self.plan.source is None:
             return
@@ -439,6 +434,18 @@ class _Run:
             file.seek(0)
             self.sandbox.fill(WORKSPACE, file)
         self.say(f"{count} files, {size:,} bytes from {self.plan.source}")
+
+    def holding(self) -> str:
+        """An image to make the holder of: one of the steps', for it never runs."""
+        for one in self.plan.steps:
+            if self.sandbox.find(one.image):
+                return one.image
+        first = self.plan.steps[0]
+        try:
+            return self.available(first.image, self.say)
+        except FactoryError as error:
+            what = f'build step {first.step.index} "{first.step.name}" failed'
+            raise _Failed("FAILURE", f"{what}: {error.message}", error) from None
 
     def run_steps(self) -> None:
         self.say("BUILD")
@@ -475,18 +482,26 @@ class _Run:
         except _Failed as failed:
             self.end(failed)
         except FactoryError as error:
-            self.note(step, status="INTERNAL_ERROR", ended=time.time(), detail=error.message)
+            self.note(step, status="FAILURE", ended=time.time(), detail=error.message)
             what = f'build step {step.index} "{step.name}" failed'
-            self.end(_Failed("FAILURE", f"{what}: {error.message}", error))
+            if step.allow_failure and not step.allow_exit_codes:
+                tell(f"{error.message}; allowed, the build goes on")
+                self.finish(step)
+            else:
+                self.end(_Failed("FAILURE", f"{what}: {error.message}", error))
         except Exception as error:
             self.note(step, status="INTERNAL_ERROR", ended=time.time(), detail=repr(error))
             self.end(_Failed("INTERNAL_ERROR", f"build step {step.index}: {error!r}"))
         else:
-            with self.changed:
-                self.over.add(step.index)
-                self.changed.notify_all()
+            self.finish(step)
         if prefix:
             self.say(f"Finished {step.label}")
+
+    def finish(self, step: Step) -> None:
+        """Whoever waits for this step may go on."""
+        with self.changed:
+            self.over.add(step.index)
+            self.changed.notify_all()
 
     def note(self, step: Step, **changes: Any) -> None:
         with self.changed:

@@ -10,7 +10,7 @@ its users report):
 * Built-in names without a value are empty text.
 * `${NAME:0:7}` and its kin are read only under dynamicSubstitutions; else they stay as they are,
   and do not count as a use of NAME.
-* Nothing is substituted in `script`, nor in `logsBucket`.
+* Nothing is substituted in `script`.
 """
 
 from __future__ import annotations
@@ -476,6 +476,8 @@ def templates(build: Build) -> Iterator[tuple[Place, str]]:
     yield from ((("availableSecrets", env), version) for env, version in build.secrets.items())
     if build.service_account:
         yield ("serviceAccount",), build.service_account
+    if build.logs_bucket:
+        yield ("logsBucket",), build.logs_bucket
 
 
 def _in_volumes(at: Place, volumes: tuple[Volume, ...]) -> Iterator[tuple[Place, str]]:
@@ -524,4 +526,5 @@ def apply(build: Build, values: Values) -> Build:
         options=options,
         secrets={env: text(version) for env, version in build.secrets.items()},
         service_account=text(build.service_account),
+        logs_bucket=text(build.logs_bucket),
     )

@@ -101,6 +101,10 @@ def check(
     findings = [
         Finding(one.line, one.field, one.what, one.fix, "error", API) for one in document.problems
     ]
+    findings += [
+        Finding(one.line, one.field, one.what, one.fix, "warning", "gcloud's apitools")
+        for one in document.notes
+    ]
     checker = _Checker(document, dict(given or {}), trigger)
     findings += checker.findings()
     unique = {(one.line, one.field, one.what): one for one in findings}
@@ -200,9 +204,10 @@ class _Checker:
         if build.service_account and not self.logs_chosen():
             self.add(
                 ("serviceAccount",),
-                "a build with a service account of its own must say where its log goes",
+                "a build with its own service account is refused if the call names no log bucket",
                 "add options: {logging: CLOUD_LOGGING_ONLY}, or logsBucket",
                 "the service: INVALID_ARGUMENT",
+                "warning",
             )
         account = r"projects/[^/]+/serviceAccounts/[^/]+"
         if build.service_account and not re.fullmatch(account, build.service_account):
@@ -211,14 +216,6 @@ class _Checker:
                 f"{build.service_account!r} is not a service account's full name",
                 "write projects/PROJECT/serviceAccounts/EMAIL",
                 API,
-            )
-        if "$" in build.logs_bucket:
-            self.add(
-                ("logsBucket",),
-                "nothing is substituted in logsBucket",
-                "write the bucket's name out",
-                "users' reports",
-                "warning",
             )
 
     def logs_chosen(self) -> bool:
@@ -289,6 +286,8 @@ class _Checker:
         known = {**_SAMPLE, **every}
         for name, place in used.items():
             self.missing(name, place, known, strict)
+        if not dynamic:
+            self.unread(own)
         for at, text in () if dynamic else substitutions.templates(build):
             for match in _EXPANSION.finditer(text):
                 if match[2] != "}" and match[1] in known:
@@ -341,6 +340,20 @@ class _Checker:
             )
             where: Place = ("substitutions", key) if key in own else ()
             self.add(where, f"{key} is not used{why}", fix, VALUES)
+
+    def unread(self, own: Mapping[str, str]) -> None:
+        """Values that name other substitutions, where nothing reads them."""
+        for key, text in own.items():
+            for name in substitutions.references(text, dynamic=False):
+                if not name.startswith("_") and name not in substitutions.BUILT_IN:
+                    continue
+                self.add(
+                    ("substitutions", key),
+                    f"the value's ${name} is read by triggers, and not in a build by hand",
+                    "options: {dynamicSubstitutions: true}",
+                    VALUES,
+                    "warning",
+                )
 
     def missing(self, name: str, place: Place, known: Mapping[str, str], strict: bool) -> None:
         if name in known:
@@ -446,13 +459,19 @@ class _Checker:
         """An image's name, as a trigger would fill it in, and as a call by hand would."""
         from builder import registry
 
+        used = substitutions.references(text, values.dynamic)
+        if any(one not in values.known for one in used):
+            return  # that it is missing has been said
         name = self.expanded(text, values)
         by_hand = {**values.known, **dict.fromkeys(_ONLY_OF_TRIGGERS, "")}
         plain = Values({**by_hand, **self.given}, values.dynamic, values.strict)
         try:
             registry.parse(name)
         except InputError as error:
-            self.add(place, f"{name!r} names no image: {error.message}", error.fix, "docker")
+            empty = [one for one in used if one.startswith("_") and not values.known[one]]
+            why = f"{empty[0]} is empty" if empty else error.message
+            level: Level = "warning" if empty else "error"  # set by the call, most likely
+            self.add(place, f"{name!r} names no image: {why}", error.fix, "docker", level)
             return
         try:
             registry.parse(self.expanded(text, plain))
@@ -611,7 +630,7 @@ class _Checker:
                 self.image(("images", n), text, values)
         for n, text in enumerate(build.tags):
             tag = self.expanded(text, values)
-            if not _TAG.fullmatch(tag):
+            if tag and not _TAG.fullmatch(tag):  # an empty one is left out
                 self.add(
                     ("tags", n),
                     f"{tag!r} is no tag of a build",
