@@ -50,6 +50,10 @@ def local(
     shm_size: Annotated[
         str | None, typer.Option(help="Of /dev/shm, such as 64m (default: half of the memory).")
     ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, help="Of a study: how many trials at once.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of a study: what its choices begin with.")] = 0,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
@@ -61,7 +65,8 @@ def local(
     builder job local cpu --package my-script --module train -- --epochs 3
 
     One container a replica with TF_CONFIG, CLUSTER_SPEC and AIP_*, restarts as the service does
-    them, an end when the chief ends. The exit code is the job's.
+    them, an end when the chief ends. The exit code is the job's. A job with a study is run once
+    for each trial, a few at a time.
     """
     from dataclasses import asdict
 
@@ -93,11 +98,34 @@ def local(
             name=program.slug if program and job not in here.names(root()) else None,
         )
         prepared = here.prepare(root(), docker, described, options)
+    if described.study is not None:
+        study(docker, prepared, described.study, parallel, seed, as_json)
     tell = teller([f"{pool.role}-{n}" for pool in prepared.pools for n in range(pool.count)])
     outcome = runner.run(docker, prepared, kills=strikes, on_event=tell)
     told(outcome)
     if as_json:
         out(asdict(outcome))
+    raise typer.Exit(outcome.exit_code)
+
+
+def study(docker: Any, job: Any, asked: Any, parallel: int | None, seed: int, json: bool) -> None:
+    """Run a study, show its table, and leave with its exit code."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from builder.console import duration
+    from builder.jobs import show, studies
+
+    tell = teller([f"trial {number}" for number in range(1, asked.trials + 1)])
+    outcome = studies.run(docker, job, asked, parallel=parallel, seed=seed, on_event=tell)
+    if not OPTIONS.quiet:
+        say()
+        Console(stderr=True, highlight=False).print(show.study_table(outcome))
+        say(f"{outcome.job}: {outcome.state} in {duration(outcome.seconds)}: {outcome.message}")
+        say(f"  {outcome.folder}; builder tensorboard {outcome.job} shows it, HParams too")
+    if json:
+        out({**asdict(outcome), "exit_code": outcome.exit_code})
     raise typer.Exit(outcome.exit_code)
 
 

@@ -36,7 +36,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from builder import project
 from builder.errors import InputError, OutsideError
 from builder.jobs import leftovers
-from builder.jobs.replicas import GCS, JOB, METRICS, RECORDS, LocalJob, Replica, replicas
+from builder.jobs.replicas import (
+    GCS,
+    METRICS,
+    RECORDS,
+    LocalJob,
+    Replica,
+    place_of,
+    replicas,
+)
 
 if TYPE_CHECKING:
     import docker
@@ -197,7 +205,7 @@ def run(
                 f"it has {', '.join(sorted(known)).replace('-', ':')}",
             )
     stop = stop or Stop()
-    with _signals(stop), _engine_errors(job.image):
+    with signals(stop), _engine_errors(job.image):
         client = engine.client
         leftovers.sweep(client)
         image = client.images.get(job.image)
@@ -433,7 +441,7 @@ class _Cluster:
         from docker.types import DeviceRequest, LogConfig, Mount
 
         job = self.job
-        mounts = [Mount(JOB, str(job.folder.absolute()), "bind")]
+        mounts = [Mount(place_of(job), str(job.folder.absolute()), "bind")]
         if job.records is not None:
             mounts.append(Mount(RECORDS, str(job.records.absolute()), "bind", read_only=True))
         if job.buckets is not None:
@@ -670,7 +678,7 @@ def _text(line: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _signals(stop: Stop) -> Iterator[None]:
+def signals(stop: Stop) -> Iterator[None]:
     """Ctrl-C and SIGTERM set a flag: nothing is cut off in the middle of making a container. A
     third one gives up waiting."""
     if threading.current_thread() is not threading.main_thread():

@@ -119,6 +119,11 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
     )
 
 
+def place_of(job: LocalJob) -> str:
+    """Where a container finds the job's folder; a trial has a part of its own."""
+    return f"{JOB}/{job.trial.number}" if job.trial else JOB
+
+
 def _host(role: Role, index: int, identity: str) -> str:
     return f"cmle-training-workerpool{ROLES.index(role)}-{identity}-{index}"
 
@@ -146,7 +151,7 @@ def _environment(
         "job": {"worker_pool_specs": _pool_specs(job)},
     }
     task: dict[str, Any] = {"type": role, "index": index, **trial}
-    base = f"{JOB}/{job.trial.number}" if job.trial else JOB
+    base = place_of(job)
     found = {
         "CLUSTER_SPEC": json.dumps(cluster_spec),
         "AIP_MODEL_DIR": f"{base}/model/",
@@ -181,8 +186,7 @@ def _arguments(job: LocalJob) -> tuple[str, ...]:
     if job.records is not None:
         given = [*_without(given, "--records"), f"--records={RECORDS}"]
     if job.pass_job_dir:
-        folder = f"{JOB}/{job.trial.number}" if job.trial else JOB
-        given = [*_without(given, "--job-dir"), f"--job-dir={folder}"]
+        given = [*_without(given, "--job-dir"), f"--job-dir={place_of(job)}"]
     return (*given, *(job.trial.arguments if job.trial else ()))
 
 
@@ -209,7 +213,7 @@ def _local(text: str, job: LocalJob, where: str) -> str:
     def replace(match: re.Match[str]) -> str:
         whole, bucket, rest = match[0].rstrip("/"), match[1], match[2]
         if job.base and (whole + "/").startswith(job.base.rstrip("/") + "/"):
-            return JOB + whole[len(job.base.rstrip("/")) :]
+            return place_of(job) + whole[len(job.base.rstrip("/")) :]
         if option and option == "--records" and job.records is not None:
             return match[0]  # left out later
         _known(bucket, job, where)

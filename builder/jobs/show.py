@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from builder.jobs.studies import StudyOutcome
+
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 
@@ -66,5 +68,29 @@ def summary(outcome: Outcome) -> Table:
             str(one.restarts),
             f"{one.seconds:.1f}",
             f"{one.memory / 1e6:,.0f} MB" if one.memory else "",
+        )
+    return table
+
+
+def study_table(outcome: StudyOutcome) -> Table:
+    """A row a trial, the best one marked."""
+    from rich.table import Table
+
+    from builder.jobs.studies import shown
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    names = list(dict.fromkeys(name for one in outcome.trials for name in one.parameters))
+    for name in ("trial", "state", *names, outcome.metric, "seconds"):
+        table.add_column(name, justify="left" if name == "state" else "right")
+    for one in outcome.trials:
+        chosen = one.number == outcome.best
+        values = [shown(one.parameters.get(name)) for name in names]
+        table.add_row(
+            f"{one.number}{' *' if chosen else ''}",
+            one.state,
+            *(value[:12] for value in values),
+            "" if one.value is None else f"{one.value:.6g}",
+            f"{one.seconds:.1f}",
+            style="bold green" if chosen else "red" if one.state == "failed" else "",
         )
     return table
