@@ -464,3 +464,113 @@ def cancel(
     _told(submission.cancel(client, found))
     if as_json:
         out(_json(submission.get(client, found.name, found.kind)))
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+@job_app.command()
+def cost(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="jobs/JOB.yaml; with --after a sent job.")
+    ] = None,
+    lasting: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long it runs, such as 22m.")
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="A finished run's folder: its rate, from summary.json, says how long."),
+    ] = None,
+    speedup: Annotated[
+        float, typer.Option(help="How much faster the job's machines are than the measured one.")
+    ] = 1.0,
+    examples: Annotated[
+        float | None, typer.Option(help="To train on (default: --steps x --batch-size).")
+    ] = None,
+    after: Annotated[bool, typer.Option("--after", help="What a job on Vertex AI ran.")] = False,
+    storage_gb: Annotated[float, typer.Option(help="Of outputs in the bucket.", min=0)] = 0.0,
+    image_gb: Annotated[
+        float | None, typer.Option(help="Of images in the registry (default: the built one's).")
+    ] = None,
+    months: Annotated[float, typer.Option(help="That outputs and images are kept.", min=0)] = 1.0,
+    build_minutes: Annotated[float, typer.Option(help="Of Cloud Build.", min=0)] = 0.0,
+    build_machine: Annotated[str, typer.Option(help="Of Cloud Build.")] = "e2-standard-2",
+    left_on: Annotated[
+        str, typer.Option(help="That a notebook stays on when the work is done.")
+    ] = "15h",
+    checkpoint_every: Annotated[
+        str, typer.Option(help="Time between checkpoints: what a preemption loses half of.")
+    ] = "10m",
+    restart_time: Annotated[
+        str, typer.Option(help="From a preemption until training goes on.")
+    ] = "5m",
+    preemptions: Annotated[
+        float, typer.Option("--preemptions-per-day", help="Of one spot machine: your guess.", min=0)
+    ] = 1.0,
+    ml_units: Annotated[
+        float | None, typer.Option(help="What AI Platform charged, in ML units.", min=0)
+    ] = None,
+    where: Annotated[str, typer.Option(help="americas or europe-asia; for --ml-units.")] = (
+        "americas"
+    ),
+    prices: Annotated[
+        Path | None, typer.Option(help="Rows that win over the table's and prices.yaml's.")
+    ] = None,
+    project: Project = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """What a job costs, before it runs or after, line by line.
+
+    \b
+    builder job cost cats-and-dogs --for 22m
+    builder job cost cats-and-dogs --measured build/jobs/cpu --speedup 40
+    builder job cost cats-and-dogs --after
+    builder job cost --ml-units 1.79                      as AI Platform charged
+    """
+    from dataclasses import asdict
+
+    from builder.errors import InputError
+    from builder.jobs import cost as costing
+    from builder.jobs import prices as pricing
+    from builder.jobs import quote
+
+    table = pricing.load(root(), prices)
+    answer: dict[str, Any] = {"prices_of": table.as_of}
+    if ml_units is not None:
+        line = costing.ml_units(ml_units, table, where)
+        say(quote.legacy(line))
+        answer["ml_units"] = asdict(line)
+    if job is not None:
+        wanted = quote.Wanted(
+            lasting=quote.length("--for", lasting),
+            measured=measured,
+            speedup=speedup,
+            examples=examples,
+            extras=costing.Extras(
+                storage_gb, image_gb or 0.0, months, build_minutes, build_machine.lower()
+            ),
+            own_image=image_gb is None,
+            left_on=quote.length("--left-on", left_on) or 0.0,
+            checkpoint_every=quote.length("--checkpoint-every", checkpoint_every) or 0.0,
+            restart=quote.length("--restart-time", restart_time) or 0.0,
+            preemptions=preemptions,
+        )
+        if after:
+            from builder.jobs import service, submission
+
+            there = _service(project, region, job)
+            found = submission.find(service.jobs_client(there), there, job)
+            made = quote.after(found, table, wanted)
+        else:
+            ready, _ = _ready(job, project, region, None, False)
+            made = quote.before(root(), ready, table, wanted)
+        for text in quote.told(made, table):
+            say(text)
+        answer |= quote.as_json(made)
+    elif ml_units is None:
+        raise InputError(
+            "no job is named", "builder job cost JOB --for 22m, or builder job cost --ml-units 1.79"
+        )
+    if as_json:
+        out(answer)
