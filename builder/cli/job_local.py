@@ -108,6 +108,46 @@ def local(
     raise typer.Exit(outcome.exit_code)
 
 
+def watch(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job that runs or ran here.")],
+    html: Annotated[
+        Path | None, typer.Option(help="Write the job as one HTML page once it is over.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and leave.")] = False,
+    as_json: Json = False,
+) -> None:
+    """One page of a local job: state, step, loss, speed, input wait, CPU, memory, GPU.
+
+    Ends when the job does; Ctrl-C leaves the job alone.
+    """
+    import time
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from builder.jobs import here, report
+    from builder.jobs import watch as watching
+    from builder.project import write
+
+    reader = watching.Reader(here.folder_of(root(), job))
+    view = reader.view()
+    console = Console(stderr=True, highlight=False)
+    if not (once or as_json or view.over):
+        with Live(watching.page(view), console=console, auto_refresh=False) as live:
+            while not view.over:
+                time.sleep(1.0)
+                view = reader.view()
+                live.update(watching.page(view), refresh=True)
+    elif not as_json and not OPTIONS.quiet:
+        console.print(watching.page(view))
+    if html is not None:
+        write(html, report.html(view))
+        say(f"wrote {html}")
+    if as_json:
+        out(asdict(view))
+
+
 def study(docker: Any, job: Any, asked: Any, parallel: int | None, seed: int, json: bool) -> None:
     """Run a study, show its table, and leave with its exit code."""
     from dataclasses import asdict
@@ -164,6 +204,7 @@ def told(outcome: Any) -> None:
 def register(app: typer.Typer) -> None:
     """Add the commands to `builder job`."""
     app.command()(local)
+    app.command()(watch)
 
 
 def image_of_package(

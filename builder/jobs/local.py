@@ -23,10 +23,11 @@ import os
 import queue
 import re
 import signal
+import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +56,8 @@ RESTARTS_OF_A_JOB = 3
 LOCAL = "local"
 """The folder of a job's folder that the runner writes."""
 STATE = "state.json"
+NOTES = "job.log"
+"""What the runner itself had to say: starts, restarts, the end."""
 STATS_EVERY = 2.0
 """Seconds between two measurements of a container."""
 
@@ -293,7 +296,7 @@ class _Cluster:
         gpus = machine_gpus(self.client)
         for one in replicas(self.job, self.identity, gpus):
             self.running[one.name] = _Running(one, folder / f"{one.name}.log")
-        self._note("", f"{len(self.running)} replicas of {self.job.image}, in {self.job.folder}")
+        self._note("", f"{_count(self.running)} of {self.job.image}, in {self.job.folder}")
         self._network()
         pending = list(self.kills)
         self._start_all()
@@ -538,12 +541,17 @@ class _Cluster:
                 one.memory = max(one.memory, measured["memory"])
                 if time.monotonic() - last >= STATS_EVERY:
                     last = time.monotonic()
+                    if one.replica.gpus:
+                        measured |= gpu_usage(_nvidia_smi(), one.replica.gpus)
                     with path.open("a", encoding="utf-8") as file:
                         file.write(json.dumps({"time": round(time.time(), 1), **measured}) + "\n")
 
     # --- telling ---
 
     def _note(self, replica: str, text: str) -> None:
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with (self.job.folder / LOCAL / NOTES).open("a", encoding="utf-8") as file:
+            file.write(f"{stamp} {replica or 'job'}: {text}\n")
         self.on_event(Note(replica, text))
 
     def _outcome(self) -> Outcome:
@@ -576,6 +584,10 @@ class _Cluster:
 
 
 # --- pieces ---------------------------------------------------------------------------------------
+
+
+def _count(replicas: Sized) -> str:
+    return "1 replica" if len(replicas) == 1 else f"{len(replicas)} replicas"
 
 
 def step_of(text: str) -> int | None:
@@ -636,6 +648,29 @@ def machine_gpus(client: docker.DockerClient) -> tuple[str, ...]:
         return ()
     found = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
     return tuple(str(index) for index in range(len(found)))
+
+
+def gpu_usage(text: str, ids: Sequence[str]) -> dict[str, float]:
+    """`{"gpu": share of time busy, "gpu_memory": bytes}` over these GPUs, of nvidia-smi's lines of
+    index, utilization.gpu in percent, memory.used in MiB."""
+    found = []
+    for line in text.splitlines():
+        index, *values = (part.strip() for part in line.split(","))
+        if index in ids and len(values) == 2 and all(value.isdigit() for value in values):
+            found.append((float(values[0]) / 100, float(values[1]) * 2**20))
+    if not found:
+        return {}
+    busy, memory = zip(*found, strict=True)
+    return {"gpu": round(sum(busy) / len(busy), 3), "gpu_memory": sum(memory)}
+
+
+def _nvidia_smi() -> str:
+    """What each GPU does; "" where nvidia-smi is missing or does not answer."""
+    command = ["nvidia-smi", "--query-gpu=index,utilization.gpu,memory.used"]
+    command.append("--format=csv,noheader,nounits")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
+    return ""
 
 
 def default_shm() -> int:

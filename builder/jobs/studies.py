@@ -439,7 +439,7 @@ class Board:
 
 
 def _messages() -> tuple[Any, Any]:
-    _without_tensorflow()
+    without_tensorflow()
     from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
     return api_pb2, plugin_data_pb2
@@ -489,7 +489,7 @@ def _write(folder: Path, summaries: list[tuple[int, Any]]) -> None:
     writer.close()
 
 
-def _without_tensorflow() -> None:
+def without_tensorflow() -> None:
     """TensorBoard's writers need no TensorFlow; where it is installed, its import takes seconds."""
     if "tensorflow" not in sys.modules:
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
