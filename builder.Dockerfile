@@ -21,7 +21,7 @@ COPY build.txt /opt/build.txt
 RUN --mount=type=secret,id=network --mount=type=secret,id=ca \
     if [ -f /run/secrets/network ]; then . /run/secrets/network; fi \
     && python3 -m venv /opt/builder \
-    && /opt/builder/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes \
+    && /opt/builder/bin/pip install --quiet --no-cache-dir --disable-pip-version-check --no-deps --require-hashes \
         --requirement /opt/build.txt
 
 # The host's certificates, proxies and indexes are sourced where a step finds them, as in a build.

@@ -74,9 +74,9 @@ class Clients:
     @cached_property
     def storage(self) -> Any:
         """Cloud Storage."""
-        from google.cloud import storage  # type: ignore[attr-defined]
+        from google.cloud.storage import Client
 
-        return storage.Client(project=self.project, credentials=self.credentials)
+        return Client(project=self.project, credentials=self.credentials)
 
     @cached_property
     def logging(self) -> Any:
@@ -148,6 +148,7 @@ def explained(error: BaseException, what: str) -> FactoryError:
     from google.auth.exceptions import GoogleAuthError, RefreshError
 
     said = _line(getattr(error, "message", "") or str(error))
+    said = re.sub(r"^(?:GET|POST|PUT|PATCH|DELETE) https?://\S+: ", "", said)
     text = str(error)
     if isinstance(error, FactoryError):
         return error
@@ -156,7 +157,7 @@ def explained(error: BaseException, what: str) -> FactoryError:
     if isinstance(error, GoogleAuthError):
         return OutsideError(f"{what}: no credentials: {said}", LOGIN)
     if isinstance(error, exceptions.Forbidden | exceptions.NotFound) and _DISABLED.search(text):
-        project = re.search(r"project[ =/]+([a-z0-9.:-]+)", text)
+        project = re.search(r"(?:in project |project=)([a-z0-9.:-]+)", text)
         api = re.search(r"([a-z]+\.googleapis\.com)", text)
         name, where = api[1] if api else "cloudbuild.googleapis.com", project[1] if project else ""
         fix = f"run: gcloud services enable {name}" + (f" --project {where}" if where else "")

@@ -39,6 +39,12 @@ OUT_OF_TOUCH = 900.0
 """Seconds without a single answer about a build, after which it is no longer watched."""
 
 OnLine = Callable[[str], None]
+Sleep = Callable[[float], None]
+
+
+def wait(seconds: float) -> None:
+    """Between two questions."""
+    time.sleep(seconds)
 
 
 def unheard(line: str) -> None:
@@ -136,7 +142,7 @@ def prepared(
     return new
 
 
-def create(clients: Clients, build: Build, sleep: Callable[[float], None] = time.sleep) -> Build:
+def create(clients: Clients, build: Build, sleep: Sleep | None = None) -> Build:
     """Submit a build, once. Raises OutsideError with what the service says.
 
     A connection that breaks says nothing about whether the build was created: it is looked for by
@@ -157,7 +163,7 @@ def create(clients: Clients, build: Build, sleep: Callable[[float], None] = time
         except passing() as error:
             if attempt == CREATE_ATTEMPTS:
                 raise explained(error, "the build could not be created") from error
-            sleep(2.0**attempt)
+            (sleep or wait)(2.0**attempt)
             try:
                 found = listed(clients, tag=tag, limit=1)
             except FactoryError:
@@ -253,7 +259,7 @@ def watch(
     build: Build,
     on_line: OnLine = unheard,
     on_event: OnEvent = ignore,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Sleep | None = None,
 ) -> Finished:
     """Follow a build to its end: every line of its log to `on_line`, its steps to `on_event`.
 
@@ -288,7 +294,7 @@ def watch(
                 break
         if ended and follower.done:
             return finished(build, follower.note)
-        sleep(max(follower.pause, min(30.0, 2.0**failures) if failures else 0.0))
+        (sleep or wait)(max(follower.pause, min(30.0, 2.0**failures) if failures else 0.0))
 
 
 def status(build: Build) -> str:

@@ -311,7 +311,7 @@ def as_yaml(value: Mapping[str, Any]) -> str:
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
+    yaml.default_flow_style, yaml.width = False, 1000
     out = io.StringIO()
     yaml.dump(dict(sorted(value.items())), out)
     return out.getvalue()

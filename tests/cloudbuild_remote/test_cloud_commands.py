@@ -1,0 +1,246 @@
+"""`builder cloud ...` as a person calls it: what it says, its exit code, and nothing left over."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from google.cloud.devtools import cloudbuild_v1 as api
+
+from builder import cli
+from builder.cloudbuild import submission
+from tests.emulators.cloud_build import PROJECT, LoopbackCloud, Script, Status
+
+FILE = """substitutions:
+  _GPU: all
+  _REGISTRY: h.test/a/b
+steps:
+- id: say
+  name: busybox
+  args: ['echo', '${_GPU}', '${_REGISTRY}']
+options:
+  logging: GCS_ONLY
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def there(project: Path, cloud: LoopbackCloud, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with two targets, and a loopback cloud."""
+    for target in ("cpu", "v100"):
+        (project / "images" / target).mkdir(parents=True)
+        (project / "images" / target / "image.yaml").write_text("accelerator: CPU\n")
+    (project / "cloudbuild.yaml").write_text(FILE)
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(submission, "wait", lambda _: None)
+    return project
+
+
+@pytest.fixture
+def run(there: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["builder", "cloud", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return call
+
+
+def only(cloud: LoopbackCloud) -> api.Build:
+    (build,) = cloud.build.builds.values()
+    return build
+
+
+def test_a_build_is_staged_followed_and_cleaned_up(
+    there: Path, cloud: LoopbackCloud, run: Run
+) -> None:
+    cloud.build.executor = script = Script(("hello",))
+    code, out, err = run("build", "cpu", "v100", "--json")
+    assert code == 0, err
+    assert "hello\n" in err
+    assert json.loads(out)["status"] == "SUCCESS"
+    assert only(cloud).substitutions["_GPU"] == "cpu,v100"
+    assert only(cloud).substitutions["_REGISTRY"] == "h.test/a/b"
+    assert {"cpu", "v100"} <= set(only(cloud).tags)
+    assert "trainer/task.py" in script.seen[0]
+    assert cloud.storage.objects(f"{PROJECT}_cloudbuild") == []
+
+
+def test_async_leaves_the_source_and_tells_the_build(
+    there: Path, cloud: LoopbackCloud, run: Run
+) -> None:
+    cloud.faults.stay_queued = True
+    code, out, _ = run("build", "cpu", "--async", "--json")
+    assert code == 0
+    assert json.loads(out)["status"] == "QUEUED"
+    assert len(cloud.storage.objects(f"{PROJECT}_cloudbuild")) == 1
+
+
+def test_the_registry_of_the_call_is_a_substitution(cloud: LoopbackCloud, run: Run) -> None:
+    code, _, err = run("build", "cpu", "--registry", "other.test/x", "--substitutions", "_GPU=a")
+    assert code == 0, err
+    assert only(cloud).substitutions == {"_GPU": "a", "_REGISTRY": "other.test/x"}
+
+
+def test_status_logs_list_cancel_and_retry(cloud: LoopbackCloud, run: Run) -> None:
+    cloud.build.executor = Script(("one", "two"))
+    run("build", "cpu", "--keep-source")
+    key = only(cloud).id
+    assert run("status", key)[1].startswith(f"{key} SUCCESS")
+    assert run("logs", key)[1] == "one\ntwo\n"
+    assert run("list")[1].split()[0] == key
+    assert json.loads(run("list", "--json")[1])[0]["substitutions"]["_GPU"] == "cpu"
+    code, out, _ = run("retry", key, "--json")
+    assert (code, json.loads(out)["status"]) == (0, "SUCCESS")
+    assert len(cloud.build.builds) == 2
+    assert run("cancel", key)[0] == 0
+    code, _, err = run("status", "no-such-build")
+    assert code == 3
+    assert err.startswith("error: build no-such-build: not found")
+
+
+def test_a_retry_without_its_source_is_explained(cloud: LoopbackCloud, run: Run) -> None:
+    run("build", "cpu")
+    code, _, err = run("retry", only(cloud).id)
+    assert code == 3
+    assert "its staged source is gone" in err
+    assert "--keep-source" in err
+
+
+def test_a_failed_build_is_exit_code_4_and_its_source_is_gone(
+    cloud: LoopbackCloud, run: Run
+) -> None:
+    cloud.build.executor = Script(("oh no",), ok=False)
+    code, _, err = run("build", "cpu")
+    assert code == 4
+    assert "oh no\n" in err
+    assert f"error: build {only(cloud).id} failed in say\n" in err
+    assert cloud.storage.objects(f"{PROJECT}_cloudbuild") == []
+
+
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.EXPIRED])
+def test_a_build_that_the_service_ended_is_exit_code_3(
+    cloud: LoopbackCloud, run: Run, status: Status
+) -> None:
+    cloud.faults.end_as = status
+    assert run("build", "cpu")[0] == 3
+    assert cloud.storage.objects(f"{PROJECT}_cloudbuild") == []
+
+
+# Ctrl-C -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_ctrl_c_asks_whether_to_cancel(
+    cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    cloud.build.executor = Script(wait=threading.Event())
+    polls = 0
+
+    def sleep(_: float) -> None:
+        nonlocal polls
+        polls += 1
+        if polls == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(submission, "wait", sleep)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: answer)
+    code, _, err = run("build", "cpu")
+    assert code == 130
+    assert (only(cloud).status == Status.CANCELLED) is answer
+    left = cloud.storage.objects(f"{PROJECT}_cloudbuild")
+    assert len(left) == (0 if answer else 1), "a build that goes on needs its source"
+    assert ("is cancelled" if answer else "goes on: builder cloud logs") in err
+
+
+# What cannot be -----------------------------------------------------------------------------------
+
+
+def one_error(result: tuple[int, str, str], code: int) -> str:
+    """The error's line; whatever else is there is its fix."""
+    assert result[0] == code, result
+    lines = result[2].splitlines()
+    assert [line.split(":")[0] for line in lines] == ["error", "fix"], result[2]
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("args:", "arguments:", "cloudbuild.yaml:7: steps[0].arguments: unknown field"),
+        ("${_REGISTRY}", "${_MISSING}", "cloudbuild.yaml"),
+        ("'echo'", "'" + "x" * 10_001 + "'", "cloudbuild.yaml:7"),
+        ("logging: GCS_ONLY", "diskSizeGb: 5000", "cloudbuild.yaml:9"),
+        ("options:", "timeout: 90000s\noptions:", "cloudbuild.yaml:8"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_before_anything_is_sent(
+    there: Path, cloud: LoopbackCloud, run: Run, old: str, new: str, said: str
+) -> None:
+    assert old in FILE
+    (there / "cloudbuild.yaml").write_text(FILE.replace(old, new))
+    assert said in one_error(run("build", "cpu"), 2)
+    assert cloud.build.calls == []
+
+
+def test_an_unknown_target_a_bad_setting_and_a_bad_account(cloud: LoopbackCloud, run: Run) -> None:
+    assert "there is no target 'cup'" in one_error(run("build", "cup"), 2)
+    assert "--machine-type: 'BIG'" in one_error(run("build", "cpu", "--machine-type", "BIG"), 2)
+    account = ("--service-account", "b@p-12345.iam.gserviceaccount.com", "--logging", "GCS_ONLY")
+    assert "needs a logs bucket" in one_error(run("build", "cpu", *account), 2)
+    assert cloud.build.calls == []
+
+
+def test_a_project_without_the_api_leaves_nothing_behind(cloud: LoopbackCloud, run: Run) -> None:
+    cloud.faults.disabled = True
+    code, _, err = run("build", "cpu")
+    assert code == 3
+    error, fix = err.splitlines()[-2:]
+    assert error.startswith("error: the build was not created: the API cloudbuild.googleapis.com")
+    assert (
+        fix == f"fix:   run: gcloud services enable cloudbuild.googleapis.com --project {PROJECT}"
+    )
+    assert cloud.storage.objects() == []
+
+
+def test_without_credentials(
+    cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from google.auth import exceptions
+
+    def none(**_: object) -> None:
+        raise exceptions.DefaultCredentialsError("none were found")
+
+    monkeypatch.delenv("BUILDER_CLOUD_ENDPOINT")
+    monkeypatch.setattr("google.auth.default", none)
+    error = one_error(run("build", "cpu"), 2)
+    assert error == "error: there are no credentials for Google Cloud"
+    assert cloud.build.calls == []
+
+
+def test_triggers_are_shown_before_they_are_made(
+    there: Path, cloud: LoopbackCloud, run: Run
+) -> None:
+    (there / "builder.toml").write_text(
+        '[[cloud.trigger]]\nname = "main"\nrepository = "acme/x"\nbranch = "^main$"\n'
+    )
+    code, _, err = run("triggers", "apply", "--dry-run")
+    assert code == 0
+    assert "main: create" in err
+    assert cloud.build.triggers == {}
+    run("triggers", "apply")
+    assert "nothing to change" in run("triggers", "apply")[2]
+    assert run("triggers", "list")[1].split()[:3] == ["main", "as", "written"]
+    run("triggers", "delete", "main", "--dry-run")
+    assert len(cloud.build.triggers) == 1
+    run("triggers", "delete", "main")
+    assert cloud.build.triggers == {}
