@@ -327,37 +327,41 @@ def page(view: View) -> RenderableType:
     from rich.text import Text
 
     colour = {"running": "cyan", "succeeded": "green"}.get(view.state, "red")
+    message = view.message
+    first = next((one for one in view.replicas if one.step is not None), None)
+    if not view.over and first:
+        of = f" of {first.steps}" if first.steps else ""
+        message = f"step {first.step}{of}" + (f", {_clock(first.eta)} left" if first.eta else "")
     head = Text.assemble(
-        (view.job, "bold"), "  ", (view.state, colour), f"  {_clock(view.seconds)}  {view.message}"
+        (view.job, "bold"), "  ", (view.state, colour), f"  {_clock(view.seconds)}  {message}"
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = (
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in (
         "replica",
         "state",
         "step",
         "loss",
-        "examples/s",
-        "input wait",
+        "ex/s",
+        "wait",
         "CPU",
         "memory",
         "GPU",
-    )
-    for name in (*columns, "restarts", "left"):
+        "again",
+    ):
         justify = "left" if name in ("replica", "state") else "right"
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for one in view.replicas:
         table.add_row(
             one.name,
             one.state,
-            "" if one.step is None else f"{one.step}" + (f"/{one.steps}" if one.steps else ""),
+            "" if one.step is None else str(one.step),
             "" if one.loss is None else f"{one.loss:.4f}",
             "" if one.speed is None else f"{one.speed:,.0f}",
             _percent(one.input_wait),
             "" if one.cpu is None else f"{one.cpu:.1f}",
             "" if one.memory is None else f"{one.memory / 1e6:,.0f} MB",
             _percent(one.gpu),
-            str(one.restarts),
-            "" if one.eta is None else _clock(one.eta),
+            str(one.restarts or ""),
         )
     parts: list[Any] = [head, Text(), table, Text()]
     for chart in ("loss", "accuracy", "examples per second"):
