@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import wheels
-from builder.devicecode import Audit, Status, Verdict
+from builder import accelerators, wheels
+from builder.devicecode import Audit, Status, Verdict, carries
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = Path(__file__).parent / "data"
@@ -56,3 +56,18 @@ def test_tensorflow_2_13_on_an_h100() -> None:
     assert "tensorflow 2.21.0" in found.instead
     assert verdict("tensorflow", "2.13.1", "8.9").status == Status.OLDER_MINOR
     assert verdict("tensorflow", "2.21.0", "9.0", ROOT).status == Status.NATIVE
+
+
+def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:
+    """cuda.yaml's row for the newest cuDNN, tensorflow.yaml's for 2.13."""
+    tables, read = accelerators.tables(), wheels.read(ELSEWHERE)
+    by_name = {wheel.name: Audit(wheel.libraries) for wheel in read.values()}
+    newest = {float(one) for one in tables.cudnn[-1].capabilities}
+    cudnn = by_name["nvidia-cudnn-cu12"]
+    known = {float(a.compute_capability) for a in accelerators.accelerators().values()
+             if a.compute_capability}  # fmt: skip
+    native = {one for one in known if cudnn.verdict(str(one)).status == Status.NATIVE}
+    assert native == newest & known
+    (release,) = (one for one in tables.releases if "2.13.1" in one.versions)
+    carried = {one for library in by_name["tensorflow"].libraries for one in carries(library)}
+    assert {one.replace("compute", "sm") for one in release.capabilities} <= carried
