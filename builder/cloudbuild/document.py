@@ -316,7 +316,7 @@ def _schema() -> Message:
 
 def _message(descriptor: Any) -> Message:
     own = {one.json_name: _type(one) for one in descriptor.fields}
-    return Message(descriptor.name, {**NEWER.get(descriptor.name, {}), **own})
+    return Message(descriptor.name, {**own, **NEWER.get(descriptor.name, {}), **own})
 
 
 def _type(one: Any) -> Type:

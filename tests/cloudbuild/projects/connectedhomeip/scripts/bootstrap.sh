@@ -1,0 +1,1 @@
+echo "platform $2" > $PW_ENVIRONMENT_ROOT/activate

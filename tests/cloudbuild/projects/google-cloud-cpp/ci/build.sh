@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+echo "built $* from $BRANCH_NAME ($PR_NUMBER), $(cat ~/cache), token ${#COVERAGE_TOKEN}, $LOG"

@@ -1,0 +1,1 @@
+image = "gcr.io/ml-pipeline/trainer:0.1.2"

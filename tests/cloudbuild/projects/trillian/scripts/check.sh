@@ -1,0 +1,4 @@
+#!/bin/sh
+set -e
+cat /testbase /go/cache
+echo "checked: $* ($MODE)"

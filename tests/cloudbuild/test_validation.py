@@ -1,0 +1,313 @@
+"""What the service would refuse, each with its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from builder.cli.cloud import cloud_app
+from builder.cloudbuild import document, validation
+from builder.cloudbuild.order import dependencies, needed_for
+from builder.cloudbuild.validation import Finding
+
+STEP = "steps: [{name: a, script: 'true'}]\n"
+
+
+def check(text: str, trigger: bool = False, **given: str) -> tuple[Finding, ...]:
+    return validation.check(document.parse(text, Path("cloudbuild.yaml")), given, trigger)
+
+
+def test_a_good_file() -> None:
+    assert (
+        check("""
+steps:
+- {name: 'gcr.io/$PROJECT_ID/x:$_V', id: a, args: ['${_V}', $$HOME, '$(ls)', $lower]}
+- {name: b, id: b, waitFor: ['-'], secretEnv: [T], volumes: [{name: vol, path: /v}]}
+- {name: c, waitFor: [a, b], volumes: [{name: vol, path: /v}]}
+substitutions: {_V: '1'}
+images: ['gcr.io/$PROJECT_ID/x:$BUILD_ID']
+tags: [one, two]
+availableSecrets: {secretManager: [{env: T, versionName: projects/p/secrets/s/versions/1}]}
+serviceAccount: projects/p/serviceAccounts/a@p.iam.gserviceaccount.com
+options: {logging: CLOUD_LOGGING_ONLY}
+""")
+        == ()
+    )
+
+
+LONG = "x" * 10_001
+CASES = [
+    # the build
+    ("tags: [a]", "", "no steps"),
+    (STEP + "timeout: 86401s", "timeout", "at most 86400s"),
+    (STEP + "timeout: 0s", "timeout", "more than 0s"),
+    (STEP + "queueTtl: 0s", "queueTtl", "more than 0s"),
+    (STEP + "source: {}", "source", "cannot name its source"),
+    (STEP + "options: {diskSizeGb: 4001}", "options.diskSizeGb", "4001 GB"),
+    (STEP + "serviceAccount: a@b", "serviceAccount", "not a service account's full name"),
+    (STEP + "tags: ['a/b']", "tags[0]", "is no tag"),
+    ("steps:\n" + "- {name: a, script: x}\n" * 301, "steps", "301 steps, at most 300"),
+    # steps
+    ("steps: [{script: 'true'}]", "steps[0]", "no name"),
+    ("steps: [{name: 'A b'}]", "steps[0].name", "names no image"),
+    ("steps: [{name: a, script: x, args: [q]}]", "steps[0].args", "exclude each other"),
+    ("steps: [{name: a, script: x, entrypoint: q}]", "steps[0].entrypoint", "exclude"),
+    (f"steps: [{{name: a, args: [{LONG}]}}]", "steps[0].args[0]", "10,001 characters"),
+    ("steps: [{name: a, args: [" + "x, " * 101 + "]}]", "steps[0].args", "101 args"),
+    ("steps: [{name: a, timeout: 61s}]\ntimeout: 60s", "steps[0].timeout", "at most the build's"),
+    ("steps: [{name: a, allowExitCodes: [256]}]", "steps[0].allowExitCodes", "256"),
+    ("steps: [{name: a, env: [A]}]", "steps[0].env[0]", "'A' is not KEY=VALUE"),
+    # order
+    ("steps: [{name: a, id: x}, {name: b, id: x}]", "steps[1].id", "the id of steps[0]"),
+    ("steps: [{name: a, id: x}, {name: b, waitFor: [q]}]", "steps[1].waitFor[0]", "no step has"),
+    ("steps: [{name: a, id: x, waitFor: [x]}]", "steps[0].waitFor", "wait for each other: x -> x"),
+    (
+        "steps: [{name: a, id: x, waitFor: [q]}, {name: b, id: q, waitFor: [x]}]",
+        "steps[0].waitFor",
+        "x -> q -> x",
+    ),
+    (
+        "steps: [{name: a, waitFor: [q]}, {name: b, id: q, waitFor: ['-']}]",
+        "steps[0].waitFor[0]",
+        "a later step",
+    ),
+    (
+        "steps: [{name: a, id: x}, {name: b, waitFor: ['-', x]}]",
+        "steps[1].waitFor[0]",
+        "'-' beside other ids",
+    ),
+    # substitutions
+    ("steps: [{name: a, args: [$_A]}]", "steps[0].args[0]", "$_A has no value"),
+    ("steps: [{name: a, args: [$HOME]}]", "steps[0].args[0]", "$HOME is not a built-in"),
+    (STEP + "substitutions: {_A: x}", "substitutions._A", "_A is not used"),
+    (
+        "steps: [{name: a, script: echo $_A}]\nsubstitutions: {_A: x}",
+        "substitutions._A",
+        "nothing is substituted in script",
+    ),
+    (STEP + "substitutions: {a: x}", "substitutions.a", "not a name for a substitution"),
+    (STEP + "substitutions: {PROJECT_ID: x}", "substitutions.PROJECT_ID", "cannot be overridden"),
+    (
+        f"steps: [{{name: a, args: [$_A]}}]\nsubstitutions: {{_A: {'x' * 4001}}}",
+        "substitutions._A",
+        "longer than 4000 bytes",
+    ),
+    (
+        f"steps: [{{name: a, args: [$_{'A' * 100}]}}]\nsubstitutions: {{_{'A' * 100}: x}}",
+        f"substitutions._{'A' * 100}",
+        "longer than 100 bytes",
+    ),
+    (
+        "steps: [{name: a, args: ["
+        + ", ".join(f"$_A{n}" for n in range(100))
+        + "]}, {name: a, args: ["
+        + ", ".join(f"$_A{n}" for n in range(100, 200))
+        + ", x]}, {name: a, args: [$_A200]}]\nsubstitutions: {"
+        + ", ".join(f"_A{n}: x" for n in range(201))
+        + "}",
+        "substitutions",
+        "201 substitutions, at most 200",
+    ),
+    (
+        "steps: [{name: a, args: [$_A]}]\nsubstitutions: {_A: $_B, _B: $_A}\n"
+        "options: {dynamicSubstitutions: true}",
+        "substitutions._A",
+        "in a circle: _A -> _B -> _A",
+    ),
+    (
+        "steps: [{name: a, args: ['${BUILD_ID@x}']}]\noptions: {dynamicSubstitutions: true}",
+        "steps[0].args[0]",
+        "no expansion that bash knows",
+    ),
+    # volumes
+    (
+        "steps: [{name: a, volumes: [{name: vol, path: /v}]}, {name: b}]",
+        "steps[0].volumes[0]",
+        "used by this step only",
+    ),
+    (
+        STEP + "options: {volumes: [{name: vol, path: /v}]}",
+        "options.volumes",
+        "for a single step",
+    ),
+    (
+        "steps: [{name: a, volumes: [{name: vol, path: /builder/home}]},"
+        " {name: b, volumes: [{name: vol, path: /x}]}]",
+        "steps[0].volumes[0]",
+        "/builder/home is the service's own",
+    ),
+    (
+        "steps: [{name: a, volumes: [{name: vol, path: v}]},"
+        " {name: b, volumes: [{name: vol, path: /x}]}]",
+        "steps[0].volumes[0]",
+        "not absolute",
+    ),
+    (
+        "steps: [{name: a, volumes: [{name: vol, path: /v}, {name: vol, path: /w}]},"
+        " {name: b, volumes: [{name: vol, path: /x}]}]",
+        "steps[0].volumes[0]",
+        "stands twice",
+    ),
+    (
+        "steps: [{name: a, volumes: [{name: vol, path: /v}]}, {name: b}]\n"
+        "options: {volumes: [{name: vol, path: /w}]}",
+        "steps[0].volumes[0]",
+        "in options.volumes, too",
+    ),
+    # secrets
+    ("steps: [{name: a, secretEnv: [T]}]", "steps[0].secretEnv[0]", "no secret has the variable T"),
+    (
+        "steps: [{name: a, secretEnv: [T], env: [T=1]}]\navailableSecrets: {secretManager: "
+        "[{env: T, versionName: projects/p/secrets/s/versions/1}]}",
+        "steps[0].secretEnv",
+        "T is in env, too",
+    ),
+    (
+        STEP + "availableSecrets: {secretManager: "
+        "[{env: T, versionName: projects/p/secrets/s/versions/1}]}",
+        "availableSecrets.T",
+        "no step uses T",
+    ),
+    (
+        "steps: [{name: a, secretEnv: [T]}]\n"
+        "availableSecrets: {secretManager: [{env: T, versionName: my-secret}]}",
+        "availableSecrets.T",
+        "not a secret's version",
+    ),
+    # what comes out
+    (STEP + "images: ['gcr.io/p/X']", "images[0]", "names no image"),
+    (
+        STEP + "artifacts: {objects: {location: bucket, paths: [x]}}",
+        "artifacts.objects.location",
+        "is no bucket",
+    ),
+    (STEP + "artifacts: {objects: {location: 'gs://b'}}", "artifacts.objects", "no paths"),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "what"), CASES, ids=[case[2] for case in CASES])
+def test_an_error(text: str, field: str, what: str) -> None:
+    errors = [one for one in check(text) if one.level == "error"]
+    assert any(one.field == field and what in one.what for one in errors), errors
+    assert all(one.fix and one.source for one in errors)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "what"),
+    [
+        (STEP + "id: x", "id", "sets this itself"),
+        ("steps: [{name: a, exitCode: 1}]", "steps[0].exitCode", "sets this itself"),
+        (STEP + "options: {workerPool: x}", "options.workerPool", "deprecated"),
+        (
+            STEP + "options: {defaultLogsBucketBehavior: LEGACY_BUCKET}",
+            "options.defaultLogsBucketBehavior",
+            "deprecated",
+        ),
+        (
+            STEP + "serviceAccount: projects/p/serviceAccounts/a@b",
+            "serviceAccount",
+            "refused if the call names no log bucket",
+        ),
+        (
+            "steps: [{name: a, allowFailure: true, allowExitCodes: [1]}]",
+            "steps[0].allowFailure",
+            "allowExitCodes takes precedence",
+        ),
+        ("steps: [{name: a, args: x}]", "steps[0].args", "gcloud takes one value"),
+        ("steps: [{name: a, args: ['${BUILD_ID:0:8}']}]", "steps[0].args[0]", "expansions are off"),
+        (
+            "steps: [{name: a, args: [$_A]}]\nsubstitutions: {_A: $SHORT_SHA}",
+            "substitutions._A",
+            "read by triggers",
+        ),
+        (STEP + "images: ['gcr.io/p/x:$SHORT_SHA']", "images[0]", "no trigger sets the commit"),
+        (
+            STEP + "images: ['gcr.io/p/x:$_T']\nsubstitutions: {_T: }",
+            "images[0]",
+            "_T is empty",
+        ),
+        ("steps: [{name: a, env: [A=" + "x" * 1000 + "]}]", "steps[0].env[0]", "at most 1,000"),
+    ],
+)
+def test_a_warning(text: str, field: str, what: str) -> None:
+    warnings = [one for one in check(text) if one.level == "warning"]
+    assert any(one.field == field and what in one.what for one in warnings), warnings
+
+
+def test_the_line_of_a_finding() -> None:
+    findings = check("""steps:
+- name: a
+  args:
+  - ok
+  - $_MISSING
+- name: b
+  waitFor: [gone]
+artifacts:
+  images:
+  - 'gcr.io/p/X'
+availableSecrets:
+  secretManager:
+  - {env: OK, versionName: projects/p/secrets/s/versions/1}
+  - env: UNUSED
+    versionName: projects/p/secrets/s/versions/1
+""")
+    lines = {one.what.partition(" ")[0]: one.line for one in findings}
+    assert lines["$_MISSING"] == 5
+    assert {one.line for one in findings} == {5, 7, 10, 13, 14}
+
+
+def test_a_trigger_is_loose_and_dynamic() -> None:
+    text = "steps: [{name: a, args: ['$_A', '${BRANCH_NAME//x/y}']}]\nsubstitutions: {_U: x}"
+    assert {one.level for one in check(text)} == {"error", "warning"}
+    loose = check(text, trigger=True)
+    assert [(one.level, one.what) for one in loose] == [
+        ("warning", "$_A has no value: it becomes empty text")
+    ]
+    assert check(text + "\noptions: {substitutionOption: ALLOW_LOOSE}")[0].level == "warning"
+
+
+def test_values_of_the_call_count() -> None:
+    text = "steps: [{name: a, args: [$_A]}]"
+    assert check(text, _A="1") == ()
+    assert "_B is not used" in check(text, _A="1", _B="2")[0].what
+    assert "10,004" in check(text, _A="x" * 10_004)[0].what  # measured after substitution
+
+
+def test_what_steps_wait_for() -> None:
+    steps = document.parse(
+        "steps: [{name: a, id: x}, {name: b, id: q, waitFor: ['-']}, {name: c, waitFor: [q]}, "
+        "{name: d}]",
+        Path("c.yaml"),
+    ).build.steps
+    assert dependencies(steps) == (
+        frozenset(),
+        frozenset(),
+        frozenset({1}),
+        frozenset({0, 1, 2}),
+    )
+    assert needed_for(steps, 2) == (1, 2)
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # no project: any file will do
+
+    def call(text: str, *words: str) -> Result:
+        (tmp_path / "c.yaml").write_text(text)
+        return CliRunner().invoke(cloud_app, ["validate", "c.yaml", *words])
+
+    broken = "steps:\n- name: a\n  nope: 1\n"
+    done = call(broken)
+    assert done.exit_code == 2
+    assert done.stdout.startswith("c.yaml:3: error: steps[0].nope: unknown field of BuildStep; ")
+    assert "1 errors, 0 warnings" in done.stderr
+    done = call(broken, "--json")
+    assert done.exit_code == 2
+    found = json.loads(done.stdout)
+    assert (found["valid"], found["findings"][0]["line"]) == (False, 3)
+    warned = "steps: [{name: a}]\noptions: {workerPool: x}"
+    assert call(warned).exit_code == 0
+    assert call(warned, "--strict").exit_code == 2
