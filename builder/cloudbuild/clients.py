@@ -8,6 +8,7 @@ spoken to without credentials.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 from collections.abc import Iterator
@@ -74,9 +75,9 @@ class Clients:
     @cached_property
     def storage(self) -> Any:
         """Cloud Storage."""
-        from google.cloud.storage import Client
-
-        return Client(project=self.project, credentials=self.credentials)
+        # no types come with it, and whether mypy minds depends on who else imports it
+        storage: Any = importlib.import_module("google.cloud.storage")
+        return storage.Client(project=self.project, credentials=self.credentials)
 
     @cached_property
     def logging(self) -> Any:
