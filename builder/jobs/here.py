@@ -65,10 +65,9 @@ def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
     """The local form of a job. Raises InputError, OutsideError for an image that is not here."""
     name = options.name or job.id
     folder = options.job_dir or root / FOLDER / name
-    if options.records is not None and not options.records.is_dir():
-        raise InputError(
-            f"--records {options.records}: there is no such folder", "name a folder with data"
-        )
+    records = options.records or _records_of_project(root, (*job.arguments, *options.arguments))
+    if records is not None and not records.is_dir():
+        raise InputError(f"--records {records}: there is no such folder", "name a folder with data")
     buckets = options.buckets
     if buckets is not None and not buckets.is_dir():
         raise InputError(f"--buckets {buckets}: there is no such folder", f"mkdir -p {buckets}")
@@ -88,13 +87,24 @@ def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
         environment=job.environment,
         base=base if base.startswith("gs://") else "",
         pass_job_dir=job.pass_job_dir or options.pass_job_dir,
-        records=options.records,
+        records=records,
         buckets=buckets,
         restarts=job.scheduling.restarts,
         timeout=job.scheduling.timeout,
         grace=options.grace,
         shm=options.shm or local.default_shm(),
     )
+
+
+def _records_of_project(root: Path, arguments: Sequence[str]) -> Path | None:
+    """The folder of the project that `--records` names, where it is one: `data/records`."""
+    found = None
+    for one, following in zip(arguments, (*arguments[1:], ""), strict=True):
+        name, _, value = one.partition("=")
+        if name == "--records":
+            found = value or following
+    inside = found and not found.startswith(("gs://", "/")) and (root / found).is_dir()
+    return root / found if found and inside else None
 
 
 def image_of(root: Path, engine: Engine, name: str) -> str:

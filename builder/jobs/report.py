@@ -26,7 +26,7 @@ h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 28px 0 8p
 .running { background: #1a73e8; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th, td { text-align: right; padding: 4px 8px; border-bottom: 1px solid #dadce0; }
-th:first-child, td:first-child, th.l, td.l { text-align: left; }
+th:first-child, td:first-child { text-align: left; white-space: nowrap; }
 .plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(440px, 1fr)); gap: 16px; }
 figure { margin: 0; } figcaption { font-weight: 600; font-size: 14px; }
 svg { width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: #5f6368; }
@@ -42,7 +42,7 @@ def html(view: View) -> str:
     """The page, whole."""
     plots = "".join(
         plot(chart, lines, "step" if chart in BY_STEP else "seconds")
-        for chart, lines in view.series.items()
+        for chart, lines in sorted(view.series.items(), key=lambda one: _order(one[0]))
         if any(len(points) > 1 for points in lines.values())
     )
     notes = escape("\n".join(view.notes))
@@ -60,6 +60,12 @@ def html(view: View) -> str:
         f"<h2>What happened</h2><pre>{notes}</pre>"
         "</main></body></html>\n"
     )
+
+
+def _order(chart: str) -> int:
+    """Loss and accuracy first, then as they came."""
+    first = ("loss", "accuracy", "examples per second")
+    return first.index(chart) if chart in first else len(first)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -202,8 +208,8 @@ def thinned(points: Points) -> Points:
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round values that span a range."""
     if high == low:
-        pad = abs(high) * 0.1 or 1.0
-        low, high = low - pad, high + pad
+        pad = abs(high) * 0.1
+        low, high = (low - pad, high + pad) if pad else (0.0, 1.0)
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)
