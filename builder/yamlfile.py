@@ -82,6 +82,8 @@ def _syntax_fix(problem: str) -> str:
         return "indent with spaces, not with a tab"
     if "cannot start any token" in problem:
         return "put the value in quotes"
+    if "unexpected ':'" in problem:
+        return 'put a value that contains ":" in quotes'
     if "mapping values are not allowed" in problem:
         return 'put a value that contains ": " in quotes, and check the indentation'
     return "write one `key: value` a line, values of a list as [a, b]"

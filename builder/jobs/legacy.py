@@ -125,7 +125,7 @@ def _possible(ready: Ready) -> None:
     if job.scheduling.strategy != "standard":
         lacking.append(("scheduling", f"{job.scheduling.strategy} machines"))
     if job.tensorboard:
-        lacking.append(("tensorboard", "a managed TensorBoard"))
+        lacking.append(("tensorboard", "managed TensorBoard"))
     for pool, placement in ready.pools:
         device = placement.device
         if not placement.machine.startswith(_FAMILIES) or (

@@ -49,15 +49,19 @@ class Follower:
         if self.since is not None:
             back = (self.since - OVERLAP).astimezone(UTC).isoformat().replace("+00:00", "Z")
             words.append(f'timestamp>="{back}"')
-        with remote.refusals("logs"):
-            entries = list(
-                remote.passing()(self.client.list_entries)(
+
+        def read() -> list[Any]:  # all pages inside: what passes is asked again from the first
+            return list(
+                self.client.list_entries(
                     resource_names=[f"projects/{self.project}"],
                     filter_=" AND ".join(words),
                     order_by="timestamp asc",
                     page_size=PAGE,
                 )
             )
+
+        with remote.refusals("logs"):
+            entries: list[Any] = remote.passing()(read)()
         found = []
         for entry in entries:
             when = entry.timestamp or datetime.now(UTC)

@@ -332,7 +332,9 @@ def check_region(placement: Placement, region: str) -> None:
 
     Raises InputError with the nearest region that has it.
     """
-    known = offer()
+    known, wanted = offer(), placement.device
+    if wanted is None:
+        return  # the table tells where accelerators are
     if region not in known.regions:
         near = difflib.get_close_matches(region, known.regions, n=1)
         fix = f"write {near[0]}; " if near else ""
@@ -340,9 +342,6 @@ def check_region(placement: Placement, region: str) -> None:
             f"{region!r} is no region with training machines on record ({known.as_of})",
             f"{fix}known: {', '.join(known.regions)}",
         )
-    wanted = placement.device
-    if wanted is None:
-        return
     pod = bool(wanted.pod_multiple) and placement.count not in _single(wanted)
     regions = wanted.pods if pod else wanted.regions
     if region in regions:

@@ -1,0 +1,255 @@
+"""jobs/*.yaml: what a person writes, and what they are told where it is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from builder import project
+from builder.errors import InputError
+from builder.jobs import description, presets, prices
+from builder.jobs.description import Accelerators
+from tests.jobs import jobfiles
+
+ROOT = project.find_root(Path(__file__).parent)
+SIX_LINES = """\
+image: v100
+region: asia-east1
+machine: n1-standard-8
+accelerators: 2 x V100
+job_dir: gs://my-bucket/jobs/{job}
+arguments: {records: "gs://my-bucket/records", steps: 2000}
+"""
+ONE = "image: v100\nmachine: n1-standard-8\n"
+
+
+def refusal(text: str, name: str = "cats") -> tuple[str, str]:
+    with pytest.raises(InputError) as caught:
+        jobfiles.job(text, name)
+    assert caught.value.fix
+    return caught.value.message, caught.value.fix
+
+
+def test_two_v100s_are_six_lines() -> None:
+    job = jobfiles.job(SIX_LINES)
+    assert len(SIX_LINES.splitlines()) == 6
+    (chief,) = job.pools
+    assert (chief.role, chief.count, chief.machine) == ("chief", 1, "n1-standard-8")
+    assert chief.accelerators == Accelerators(type="V100", count=2)
+    assert job.arguments == ("--records=gs://my-bucket/records", "--steps=2000")
+    assert (job.id, job.distributed, job.scheduling.timeout) == ("cats", False, 604_800)
+
+
+def test_every_job_of_the_project_can_be_read() -> None:
+    assert description.names(ROOT)
+    for name in description.names(ROOT):
+        assert description.load(ROOT, name).id == name
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("2 x V100", ("V100", 2)),
+        ("V100", ("V100", 1)),
+        ("4xT4", ("T4", 4)),
+        ("NVIDIA_TESLA_T4 x 2", ("NVIDIA_TESLA_T4", 2)),
+        ("{type: A100-80GB, count: 8}", ("A100-80GB", 8)),
+        ("8 x TPU-v3", ("TPU-v3", 8)),
+    ],
+)
+def test_accelerators_are_written_as_people_say_them(written: str, read: tuple[str, int]) -> None:
+    found = jobfiles.job(f"{ONE}accelerators: {written}\n").accelerators
+    assert found is not None and (found.type, found.count) == read
+
+
+def test_a_replica_is_as_the_chief_unless_it_says_otherwise() -> None:
+    job = jobfiles.job(
+        ONE
+        + """\
+accelerators: 2 x V100
+replicas:
+  workers: 3
+  parameter_servers: {count: 2, machine: n1-highmem-8}
+  evaluator: {accelerators: none}
+"""
+    )
+    carried = {
+        pool.role: (pool.count, pool.machine, pool.accelerators and pool.accelerators.count)
+        for pool in job.pools
+    }
+    assert carried == {
+        "chief": (1, "n1-standard-8", 2),
+        "worker": (3, "n1-standard-8", 2),
+        "ps": (2, "n1-highmem-8", None),
+        "evaluator": (1, "n1-standard-8", None),
+    }
+    assert [pool.position for pool in job.pools] == [0, 1, 2, 3]
+    assert job.distributed
+
+
+def test_arguments_are_a_command_line_or_names_and_values() -> None:
+    listed = jobfiles.job(ONE + "arguments: [trainer/task.py, --bucket, b, --n, 0.10]\n")
+    assert listed.arguments == ("trainer/task.py", "--bucket", "b", "--n", "0.10")
+    named = jobfiles.job(ONE + "arguments:\n  steps: 1_000\n  deterministic:\n  rate: 1e-3\n")
+    assert named.arguments == ("--steps=1_000", "--deterministic", "--rate=1e-3")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("1h30m", 5400), ("7d", 604_800), ("0.5h", 1800)]
+)
+def test_lengths_of_time(text: str, seconds: int) -> None:
+    job = jobfiles.job(f"{ONE}scheduling: {{timeout: {text}}}\n")
+    assert job.scheduling.timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("{min: 1, max: 5}", "integer"),
+        ("{min: 1, max: 5, type: double}", "double"),
+        ("{min: 0.001, max: 0.1, scale: log}", "double"),
+        ("{values: [16, 32]}", "discrete"),
+        ("{values: [adam, sgd]}", "categorical"),
+    ],
+)
+def test_a_parameter_is_what_its_values_look_like(written: str, kind: str) -> None:
+    job = jobfiles.job(f"{ONE}study: {{metric: a, parameters: {{x: {written}}}}}\n")
+    assert job.study is not None and job.study.parameters["x"].kind == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "fix"),
+    [
+        ("machine: n1-standard-8\n", ":1: image: is missing", "add image: v100"),
+        ("imge: v100\nmachine: n1-standard-8\n", ":1: imge: unknown key", "did you mean image?"),
+        ("image: v100\n", ":1: says no machine", "preset: BASIC_GPU"),
+        (ONE + "accelerators: two V100\n", ":3: accelerators:", "write 2 x V100"),
+        (ONE + "accelerators: 2 x 2\n", ":3: accelerators:", "write 2 x V100"),
+        (ONE + "replicas: {workers: 0}\n", "replicas.workers.count: expected at least 1", "count"),
+        (ONE + "replicas: {evalutor: 1}\n", "replicas.evalutor: unknown key", "evaluator?"),
+        (ONE + "preset: BASIC\n", "preset BASIC brings machine", "CUSTOM"),
+        (ONE + "preset: BASIK\n", "'BASIK' is not one of BASIC, STANDARD_1", "write BASIC"),
+        (ONE + "job_dir: s3://x/y\n", "not in Cloud Storage", "gs://BUCKET/FOLDER"),
+        (ONE + "job_dir: gs://\n", "names no bucket", "gs://BUCKET/FOLDER"),
+        (ONE + "job_dir: gs://bucket/{name}\n", "unknown {word}", "only {job}"),
+        (ONE + "environment: {TF_CONFIG: x}\n", "TF_CONFIG cannot be set", "remove it"),
+        (ONE + "environment: {AIP_MODEL_DIR: x}\n", "AIP_MODEL_DIR cannot be set", "remove it"),
+        (ONE + "scheduling: {timeout: two hours}\n", "not a length of time", "2h"),
+        (ONE + "scheduling: {timeout: 0s}\n", "expected more than 0", "timeout: 2h"),
+        (ONE + "scheduling: {strategy: spt}\n", "'spt' is not one of", "write spot"),
+        (ONE + "scheduling: {max_wait: 2h}\n", "flex-start only", "remove max_wait"),
+        (ONE + "disk: {size_gb: 10}\n", "expected at least 100", "size_gb"),
+        (ONE + "labels: {Team: x}\n", "'Team' is not a label's name", "a-z"),
+        (ONE + "tensorboard: x\n", "tensorboard needs service_account", "service_account"),
+        (ONE + "topology: 2x2\naccelerators: V100\n", "accelerators must be left out", "remove"),
+        (ONE + "region: us-central1-a\n", "'us-central1-a' is not a region", "last letter"),
+        (ONE + "name: Cats_1\n", "'Cats_1' is not a job's name", "a-z"),
+        (ONE + "image: t4\n", ":3: image: stands twice, first in line 1", "keep one"),
+        (ONE + "arguments: {--steps: 3}\n", "not the name of an argument", "without dashes"),
+        (ONE + "study: {metric: a, parameters: {}}\n", "at least one entry", "learning-rate"),
+        (
+            ONE + "study: {metric: a, parameters: {x: {min: 2, max: 1}}}\n",
+            "min 2 is not below max 1",
+            "smaller",
+        ),
+        (
+            ONE + "study: {metric: a, parameters: {x: {min: 0, max: 1, scale: log}}}\n",
+            "needs min above 0",
+            "linear",
+        ),
+        (
+            ONE + "study: {metric: a, algorithm: grid, parameters: {x: {min: 0.1, max: 1}}}\n",
+            "a grid has no points",
+            "values",
+        ),
+        (
+            ONE + "study: {metric: a, trials: 2, parallel: 3, parameters: {x: {values: [a]}}}\n",
+            "3 at once of 2 trials",
+            "parallel: 2",
+        ),
+        (ONE + "study: {metric: a, parameters: {x: {}}}\n", "needs min and max, or values", "min"),
+        ("- image\n", "is not a list of `key: value` lines", "image: v100"),
+        ("image: [\n", "not YAML", ""),
+    ],
+)
+def test_what_is_wrong_is_told_where_it_stands(text: str, said: str, fix: str) -> None:
+    message, way_out = refusal(text)
+    assert said in message and message.startswith("jobs/cats.yaml:")
+    assert fix in way_out
+
+
+def test_all_problems_of_a_file_at_once() -> None:
+    message, fix = refusal("imge: v100\nmachine: x y\naccelerators: two V100\n")
+    assert [line.split(" ")[0] for line in message.splitlines()] == [
+        "jobs/cats.yaml:1:",
+        "jobs/cats.yaml:2:",
+        "jobs/cats.yaml:3:",
+    ]
+    assert "these 3 lines" in fix
+
+
+def test_limits_of_a_container() -> None:
+    many = "environment:\n" + "".join(f"  V{n}: x\n" for n in range(101))
+    assert "101 variables: a container takes 100" in refusal(ONE + many)[0]
+    long = f'arguments: ["{"x" * 100_001}"]\n'
+    assert "100,001 characters: a container takes 100,000" in refusal(ONE + long)[0]
+
+
+def test_a_file_whose_name_is_no_jobs_name() -> None:
+    message, fix = refusal(ONE, "Cats And Dogs")
+    assert "'Cats And Dogs' is not a job's name" in message and "cats-and-dogs" in fix
+    assert jobfiles.job(ONE + "name: cats\n", "Cats And Dogs").id == "cats"
+
+
+def test_a_job_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "cats.yaml").write_text(ONE)
+    with pytest.raises(InputError) as caught:
+        description.load(tmp_path, "cat")
+    assert "no job is called 'cat'" in caught.value.message and "write cats" in caught.value.fix
+    assert description.load(tmp_path, "cats").id == "cats"
+    assert description.load(tmp_path, "jobs/cats.yaml").id == "cats"
+    assert description.load(tmp_path, str(tmp_path / "jobs" / "cats.yaml")).id == "cats"
+    (tmp_path / "jobs" / "bad.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="not UTF-8"):
+        description.load(tmp_path, "bad")
+
+
+def test_the_schema_is_todays_and_takes_every_job_of_the_project() -> None:
+    file = ROOT / "jobs" / "schema.json"
+    assert file.read_text() == description.schema_text(), "run: builder job schema"
+    schema = json.loads(file.read_text())
+    for name in description.names(ROOT):
+        value = YAML(typ="safe").load((ROOT / "jobs" / f"{name}.yaml").read_text())
+        jsonschema.validate(value, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"image": "v100", "machin": "n1-standard-8"}, schema)
+
+
+@pytest.mark.parametrize("tier", sorted(presets.PRESETS))
+def test_a_preset_is_a_whole_cluster(tier: str) -> None:
+    job = jobfiles.job(f"image: v100\npreset: {tier}\n")
+    roles = {pool.role: pool.count for pool in job.pools}
+    assert (
+        roles
+        == {
+            "BASIC": {"chief": 1},
+            "STANDARD_1": {"chief": 1, "worker": 4, "ps": 3},
+            "PREMIUM_1": {"chief": 1, "worker": 19, "ps": 11},
+            "BASIC_GPU": {"chief": 1},
+            "BASIC_TPU": {"chief": 1},
+        }[tier]
+    )
+
+
+def test_the_tiers_sizes_add_up_to_ai_platforms_own_prices() -> None:
+    units = prices.table().machine_units
+    small, medium = units["complex_model_s"], units["complex_model_m"]
+    tiers = prices.table().tier_units
+    assert tiers["BASIC"] == units["standard"]
+    assert 5 * small + 3 * units["standard"] == pytest.approx(tiers["STANDARD_1"], abs=5e-4)
+    assert 20 * medium + 11 * units["large_model"] == pytest.approx(tiers["PREMIUM_1"], abs=3e-3)

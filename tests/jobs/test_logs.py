@@ -1,0 +1,124 @@
+"""A job's log: each line once, with its replica, though entries come late, twice, in pages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.errors import OutsideError
+from builder.jobs import logs, service, submission
+from builder.jobs.logs import LogLine
+from builder.jobs.service import Service
+from tests.emulators import vertex as emulator
+from tests.jobs import jobfiles
+from tests.jobs.test_submission import JOB
+
+LINES = tuple(
+    (f"workerpool{pool}-{index}", f"{pool}.{index} step {step}")
+    for step in range(4)
+    for pool, index in ((0, 0), (1, 0), (1, 1), (3, 0))
+)
+
+
+@pytest.fixture
+def loopback() -> Iterator[emulator.Loopback]:
+    with emulator.running(emulator.Script(lines=LINES)) as found:
+        yield found
+
+
+@pytest.fixture
+def where(loopback: emulator.Loopback) -> Service:
+    return Service(emulator.PROJECT, "us-central1", loopback.grpc, loopback.rest, "grpc")
+
+
+def sent(where: Service, tmp_path: Path) -> str:
+    ready = jobfiles.ready(JOB, project=emulator.PROJECT)
+    client = service.jobs_client(where)
+    return submission.submit(client, where, ready, locks=tmp_path).job.id
+
+
+def follower(where: Service, job: str, replica: str | None = None) -> logs.Follower:
+    return logs.Follower(service.logging_client(where), emulator.PROJECT, job, replica)
+
+
+def test_lines_carry_their_replica(loopback, where, tmp_path) -> None:
+    job = sent(where, tmp_path)
+    loopback.settle()
+    found = follower(where, job).new()
+    assert [line.text for line in found] == [text for _, text in LINES]
+    assert {line.replica for line in found} == {"chief-0", "worker-0", "worker-1", "evaluator-0"}
+    assert found[0].severity == "INFO"
+
+
+def test_one_replica_alone(loopback, where, tmp_path) -> None:
+    job = sent(where, tmp_path)
+    loopback.settle()
+    for name in ("worker-1", "workerpool1-1"):
+        found = follower(where, job, name).new()
+        assert {line.replica for line in found} == {"worker-1"} and len(found) == 4
+    assert follower(where, job, "worker-7").new() == ()
+
+
+def test_each_line_once_though_it_comes_late_or_twice(loopback, where, tmp_path) -> None:
+    job = sent(where, tmp_path)
+    loopback.settle()
+    loopback.service.faults.late_entries = 3
+    loopback.service.faults.double_entries = True
+    reader = follower(where, job)
+    told = [line.text for _ in range(6) for line in reader.new()]
+    assert told == [text for _, text in LINES]
+
+
+def test_following_ends_with_the_job_and_misses_nothing(loopback, where, tmp_path) -> None:
+    hold = threading.Event()
+    loopback.service.executor = emulator.Script(lines=LINES, wait=hold)
+    job = sent(where, tmp_path)
+    client = service.jobs_client(where)
+    told: list[LogLine] = []
+    looks = []
+
+    def pause() -> None:
+        looks.append(len(told))
+        if len(looks) == 2:
+            hold.set()
+            loopback.settle()
+
+    found = submission.find(client, where, job)
+    ended = logs.follow(
+        follower(where, job),
+        lambda: submission.get(client, found.name, found.kind),
+        pause,
+        told.append,
+    )
+    assert ended.state == "succeeded"
+    assert [line.text for line in told] == [text for _, text in LINES]
+
+
+def test_trials_are_told_apart(loopback, where, tmp_path) -> None:
+    from tests.jobs.test_submission import STUDY
+
+    ready = jobfiles.ready(STUDY, project=emulator.PROJECT)
+    client = service.jobs_client(where)
+    job = submission.submit(client, where, ready, locks=tmp_path).job
+    loopback.settle()
+    assert {line.trial for line in follower(where, job.id).new()} == {"1", "2", "3"}
+
+
+def test_logging_that_refuses(loopback, where, tmp_path) -> None:
+    job = sent(where, tmp_path)
+    loopback.service.faults.bursts = [("entries:list", 403, 1)]
+    with pytest.raises(OutsideError, match="logs: not allowed"):
+        follower(where, job).new()
+    loopback.service.faults.bursts = [("entries:list", 503, 2)]
+    loopback.settle()
+    assert follower(where, job).new()  # what passes is asked again
+
+
+def test_names_of_replicas() -> None:
+    for ours, theirs in (("chief-0", "workerpool0-0"), ("ps-3", "workerpool2-3")):
+        assert logs.task(ours) == theirs and logs.replica_of(theirs) == ours
+    assert logs.replica_of("service") == "service"
+    assert logs.task("nobody") == "nobody"
