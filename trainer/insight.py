@@ -168,6 +168,7 @@ class Account(Observer):
         self._lost_steps = 0
         self._evaluation: dict[str, Any] = {}
         self._best: dict[str, Any] = {}
+        self._outcome = ""
 
     def state(self) -> dict[str, Any]:
         return {"lost_steps": self._lost_steps, "best": self._best}
@@ -221,19 +222,25 @@ class Account(Observer):
             self._best = {"metric": metric, "value": result[metric], "step": step}
 
     def end(self, run: Run, outcome: str) -> None:
+        self.board.close()
+        self._outcome = outcome
         if run.place.chief:
-            self.board.close()
-            self._note(run, clean=outcome in ("done", "stopped", "preempted"))
-            content = json.dumps(_finite(self.summary(run, outcome)), indent=1).encode()
-            storage.write(f"{run.config.job_dir}/{SUMMARY}", content)
-        elif run.place.role == "evaluator":
-            self.board.close()
+            self._conclude(run)
 
-    def summary(self, run: Run, outcome: str) -> dict[str, Any]:
+    def closed(self, run: Run) -> None:
+        if run.place.chief:  # once more, with the time of the last SavedModel
+            self._conclude(run)
+
+    def _conclude(self, run: Run) -> None:
+        self._note(run, clean=self._outcome in ("done", "stopped", "preempted"))
+        content = json.dumps(_finite(self.summary(run)), indent=1).encode()
+        storage.write(f"{run.config.job_dir}/{SUMMARY}", content)
+
+    def summary(self, run: Run) -> dict[str, Any]:
         """What summary.json says. Times and costs are of all attempts, speeds of this one."""
         depth = model.depth(run.model)
         return {
-            "outcome": outcome,
+            "outcome": self._outcome,
             "step": run.position.step,
             "steps": run.steps,
             "epoch": run.position.epoch,

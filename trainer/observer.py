@@ -104,6 +104,9 @@ class Observer:
         """Once: "done", "stopped" (early), "preempted", "diverged", "fault". Last words only:
         there may be less than a second left. Not called after kill -9."""
 
+    def closed(self, run: Run) -> None:
+        """Once, after the last SavedModel, at the very end of a run that is done or stopped."""
+
     def state(self) -> dict[str, Any]:
         """What is to lie in the checkpoint, as JSON knows it."""
         return {}

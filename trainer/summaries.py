@@ -7,6 +7,7 @@ skipped where they would take more of the run than --summary-budget.
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -176,22 +177,25 @@ class Scalars(Observer):
 
 
 class Hyperparameters(Observer):
-    """Every option of the run, for the HParams page; the same as text."""
+    """What training depends on, for the HParams page; every option as text."""
 
-    ABSENT = ("records", "job_dir", "model_dir", "checkpoint_dir", "log_dir", "weights_sha256")
+    ABSENT = re.compile(
+        r"records|.*_dir|.*_every|.*_sha256|keep_.*|steps_per_loop|.*_seconds|evaluate_.*|export|"
+        r"evaluation|grace|examples|graph|summary_budget|profile_steps|price_per_hour|output|metric"
+    )
+    """No hyperparameters: where it writes, how often it looks."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
 
     def begin(self, run: Run) -> None:
         if self.board.writes and run.place.role != "evaluator" and run.position.step == 0:
-            chosen = {
-                k: v for k, v in dataclasses.asdict(run.config).items() if k not in self.ABSENT
-            }
+            options = dataclasses.asdict(run.config)
+            chosen = {k: v for k, v in options.items() if not self.ABSENT.fullmatch(k)}
             with self.board.spend("hyperparameters"):
                 job = self.board.of("")
                 job.hyperparameters(chosen, time.time())
-                table = "\n".join(f"| {key} | {value} |" for key, value in chosen.items())
+                table = "\n".join(f"| {key} | {value} |" for key, value in options.items())
                 job.text(0, "options", f"| option | value |\n|---|---|\n{table}")
 
     def end(self, run: Run, outcome: str) -> None:

@@ -8,6 +8,7 @@ could not be written any more; 4 the loss became NaN or infinite; 143 stopped by
 loss of another process, start it again.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -20,7 +21,7 @@ from typing import Any
 from trainer import distribution
 from trainer.config import Config, UsageError, parse
 from trainer.preemption import RESTART, Preempted, Preemption, watch_metadata
-from trainer.report import say, speak_as
+from trainer.report import say, speak_as, speak_in
 
 OK, FAULT, USAGE, OUTSIDE, NOT_FINITE = 0, 1, 2, 3, 4
 
@@ -45,6 +46,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     preemption.grace = config.grace
     if place.workers > 1:
         speak_as(place.index)
+    speak_in(config.output)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     import tensorflow as tf
 
@@ -209,24 +211,36 @@ def _train(
         folder = config.model_dir if name == "final" else f"{config.job_dir}/export/{name}"
         export.save(trainer.model, names, config, folder, name, position.step)
 
+    looking = loop.observers(config, place)
     controller = loop.Controller(
         trainer,
         evaluation,
         run,
         preemption,
-        loop.observers(config, place),
+        looking,
         held.check if held is not None else lambda: None,
         save_model,
     )
-    outcome = controller.run()
+    try:
+        outcome = controller.run()
+    except Preempted:
+        raise
+    except Exception as error:
+        for one in looking:
+            with contextlib.suppress(Exception):  # what went wrong first is what counts
+                one.end(run, "diverged" if isinstance(error, loop.NotFinite) else "fault")
+        raise
     if place.chief:
         if "final" in config.export:
-            save_model("final", run.position)
+            with run.ledger.spend("evaluation"):
+                save_model("final", run.position)
         result = {**outcome.result, "early": outcome.early, "asked": config.steps}
         storage.write(
             f"{config.job_dir}/DONE", json.dumps({"step": outcome.step, **result}).encode()
         )
     trainer.wait()
+    for one in looking:
+        one.closed(run)
     early = ", early" if outcome.early else ""
     say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **outcome.result)
     return OK
