@@ -114,6 +114,13 @@ def run_local(
             help="Steps find this machine's CA bundle, proxies and indexes below /run/secrets.",
         ),
     ] = False,
+    logins: Annotated[
+        bool,
+        typer.Option(
+            "--logins",
+            help="Steps get this machine's logins to the registries that the build names.",
+        ),
+    ] = False,
     artifacts: Annotated[
         Path, typer.Option(help="Where objects for Cloud Storage are copied to.")
     ] = Path("build/cloudbuild/artifacts"),
@@ -152,6 +159,9 @@ def run_local(
     if dry_run:
         _show_plan(plan, as_json)
         return
+    shared, config = runner.logins(plan) if logins else ((), b"")
+    if logins:
+        say(f"logins for the steps: {', '.join(shared) or 'none, the build names no known host'}")
     _ask_for_end()
     result = runner.run(
         plan,
@@ -161,7 +171,7 @@ def run_local(
         with_socket=not no_docker,
         artifacts=artifacts,
         workspace=write_workspace,
-        host=runner.host_access(host_network, host_configuration),
+        host=runner.host_access(host_network, host_configuration, config),
     )
     _summary(result)
     if as_json:

@@ -60,11 +60,13 @@ class Host:
 
     network: steps share the machine's own network, and so reach what listens on its loopback
     address (a registry), but no other step by name. secrets: file -> content for /run/secrets: the
-    certificates, proxies and indexes that builds get here (builder/network.py).
+    certificates, proxies and indexes that builds get here (builder/network.py). logins: the
+    docker command's configuration, for /builder/home/.docker/config.json.
     """
 
     network: bool = False
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    logins: bytes = field(default=b"", repr=False)
 
 
 class Sandbox:
@@ -139,7 +141,10 @@ class Sandbox:
             self.holder = made["Id"]
             self.api.put_archive(self.holder, "/builder", _builder_folder(scripts, steps))
             if self.host.secrets:
-                self.api.put_archive(self.holder, SECRETS, _secret_files(self.host.secrets))
+                self.api.put_archive(self.holder, SECRETS, _files(self.host.secrets, 0o444))
+            if self.host.logins:
+                config = {".docker/config.json": self.host.logins}
+                self.api.put_archive(self.holder, HOME, _files(config, 0o600))
 
     def fill(self, path: str, archive: IO[bytes]) -> None:
         """Put a tar (or tar.gz) into a folder of the holder."""
@@ -388,12 +393,13 @@ def _builder_folder(scripts: Mapping[int, bytes], steps: tuple[int, ...]) -> byt
     return result.getvalue()
 
 
-def _secret_files(secrets: Mapping[str, bytes]) -> bytes:
+def _files(files: Mapping[str, bytes], mode: int) -> bytes:
+    """A tar of files; 0o444 where the image's user may be anyone."""
     result = io.BytesIO()
     with tarfile.open(fileobj=result, mode="w") as tar:
-        for name, content in secrets.items():
+        for name, content in files.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mode = len(content), 0o444  # whoever the image's user is
+            info.size, info.mode = len(content), mode
             tar.addfile(info, io.BytesIO(content))
     return result.getvalue()
 

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from builder import project
+from builder import project, registry
 from builder.cloudbuild import substitutions, validation
 from builder.cloudbuild.containers import (
     HOME,
@@ -58,6 +58,7 @@ BUILDERS = (
 stands in for one and has no entrypoint gets that program as its own."""
 
 _BUILDER = re.compile(r"gcr\.io/cloud-builders/([a-z]+)([:@].*)?")
+_HOST = re.compile(r"(?<![\w./-])((?:[a-z0-9-]+\.)+[a-z0-9-]+(?::\d+)?|localhost(?::\d+)?)/")
 _NETWORK = re.compile(r"(--net(?:work)?[= ])cloudbuild\b")
 
 
@@ -302,12 +303,34 @@ def run(
     return _Run(plan, sandbox, on_line, push, artifacts, workspace).carry_out()
 
 
-def host_access(network: bool, configuration: bool) -> Host:
-    """What `--host-network` and `--host-configuration` ask for. Raises InputError for a CA bundle
-    that cannot be read."""
+def host_access(network: bool, configuration: bool, logins: bytes = b"") -> Host:
+    """What `--host-network`, `--host-configuration` and `--logins` ask for. Raises InputError for a
+    CA bundle that cannot be read."""
     from builder.network import discover
 
-    return Host(network, discover().secrets(None) if configuration else {})
+    return Host(network, discover().secrets(None) if configuration else {}, logins)
+
+
+def logins(plan: Plan) -> tuple[tuple[str, ...], bytes]:
+    """The registries that a build names and this machine is logged in to, and the configuration of
+    the docker command that holds these logins and no others.
+
+    Raises InputError or OutsideError for a broken configuration or helper.
+    """
+    texts = [text for _, text in substitutions.templates(plan.build)]
+    texts += [step.script for step in plan.build.steps]
+    hosts = sorted({host for text in texts for host in _HOST.findall(text)})
+    auths: dict[str, dict[str, str]] = {}
+    for host in hosts:
+        if known := registry.credentials(host):
+            pair = f"{known.username}:{known.password}"
+            if known.identity_token:
+                auths[host] = {"identitytoken": known.identity_token}
+            elif known.registry_token:
+                auths[host] = {"registrytoken": known.registry_token}
+            else:
+                auths[host] = {"auth": b64encode(pair.encode()).decode()}
+    return tuple(auths), json.dumps({"auths": auths}).encode() if auths else b""
 
 
 class _Failed(Exception):  # noqa: N818 - ends a build; what it means is its status

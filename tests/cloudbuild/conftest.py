@@ -106,7 +106,7 @@ def carry_out(engine: Engine, steps_image: str, tmp_path: Path) -> Iterator[Carr
         for name, content in (files or {}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(content)
-        ways = ("push", "with_socket", "artifacts", "workspace")
+        ways = ("push", "with_socket", "artifacts", "workspace", "host")
         running = {name: how.pop(name) for name in ways if name in how}
         read = document.parse(text, tmp_path / "cloudbuild.yaml")
         how.setdefault("images", {"*": steps_image})

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -396,6 +398,39 @@ def test_a_container_that_a_step_started_goes_on_and_is_named(
 def test_without_the_socket(carry_out: Carry) -> None:
     ran = carry_out("steps: [{name: b, script: 'test -e /var/run/docker.sock'}]", with_socket=False)
     assert ran.result.status == "FAILURE"
+
+
+def test_what_steps_get_of_this_machine(
+    carry_out: Carry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+steps:
+- name: b
+  script: |
+    cat /run/secrets/network
+    cat ~/.docker/config.json
+    ls /sys/class/net
+- {name: '127.0.0.1:5999/a/b', script: 'true'}
+"""
+    config = {
+        "auths": {
+            "127.0.0.1:5999": {"auth": b64encode(b"me:hush").decode()},
+            "elsewhere.example.com": {"auth": b64encode(b"me:other").decode()},
+        }
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
+    read = document.parse(text, tmp_path / "cloudbuild.yaml")
+    hosts, logins = runner.logins(runner.prepare(read, source=None))
+    assert hosts == ("127.0.0.1:5999",)
+    ran = carry_out(text, host=runner.host_access(True, True, logins))
+    assert ran.result.status == "SUCCESS", ran.log
+    assert any("HTTPS_PROXY=http://proxy.example.com:3128" in line for line in ran.log)
+    assert any(b64encode(b"me:hush").decode() in line for line in ran.log)
+    assert not any("elsewhere" in line for line in ran.log)
+    interfaces = {name for _, name in socket.if_nameindex()}
+    assert all(any(line.endswith(f": {name}") for line in ran.log) for name in interfaces)
 
 
 def test_nothing_is_privileged(
