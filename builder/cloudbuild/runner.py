@@ -405,7 +405,7 @@ class _Run:
         finally:
             timer.cancel()
             timer.join()
-        self.not_done += self.sandbox.left
+        self.not_done += [*_not_here(self.plan), *self.sandbox.left]
         failed = self.ended
         self.say("ERROR" if failed else "DONE")
         if failed:
@@ -740,6 +740,20 @@ class _Run:
             for path, content in self.workspace_files():
                 project.write(self.workspace / path, content.read())
             self.say(f"the workspace lies in {self.workspace}")
+
+
+def _not_here(plan: Plan) -> Iterator[str]:
+    """What a file asks for that only the service has."""
+    value = plan.document.value
+    options = value.get("options", {})
+    if plan.build.queue_ttl is not None:
+        yield "queueTtl: there is no queue here"
+    if value.get("dependencies"):
+        yield "dependencies: not fetched here"
+    if options.get("requestedVerifyOption") == "VERIFIED" or "steps.results" in plan.document.newer:
+        yield "provenance and attestations: not made here"
+    if options.get("pubsubTopic"):
+        yield "pubsubTopic: nobody is told"
 
 
 def matches(path: str, pattern: str) -> bool:

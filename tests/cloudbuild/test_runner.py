@@ -473,6 +473,21 @@ def test_the_command_json_and_exit_codes(steps_image: str, tmp_path: Path) -> No
     assert "standsInFor: b" in data
 
 
+def test_what_only_the_service_has_is_said(carry_out: Carry) -> None:
+    ran = carry_out(
+        "steps: [{name: b, script: 'true'}]\nqueueTtl: 60s\ndependencies: [{empty: true}]\n"
+        "options: {requestedVerifyOption: VERIFIED, pubsubTopic: projects/p/topics/t}\n"
+        "artifacts: {npmPackages: [{repository: r, packagePath: p}]}"
+    )
+    assert [line.partition(":")[0] for line in ran.result.not_done] == [
+        "artifacts.npmPackages",
+        "queueTtl",
+        "dependencies",
+        "provenance and attestations",
+        "pubsubTopic",
+    ]
+
+
 def test_threads_are_gone_after_a_build(carry_out: Carry) -> None:
     before = threading.active_count()
     carry_out("steps: [{name: b, script: 'true'}, {name: b, script: exit 1}]\ntimeout: 600s")
