@@ -3,29 +3,43 @@
 Each worker reads its own contiguous part of all records, whatever the number of files and
 workers. The order within an epoch is a function of run seed, epoch and worker alone, and
 epochs follow each other without a gap, so the number of examples consumed is the whole input
-position: resuming skips records before they are decoded.
+position: resuming skips records before they are decoded. Augmentation draws its numbers from the
+same place, so a restarted run sees the very same pictures.
 """
 
-import struct
+import atexit
+import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from trainer import storage
-from trainer.config import UsageError
+from trainer import augment, storage, tfrecord
+from trainer.augment import NONE, Augmentation
+from trainer.config import Config, UsageError
+from trainer.report import say
 
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
+PIXELS = {
+    "image/pixels": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
+"""Of records whose pictures are decoded already."""
 WINDOW = 4096
-"""Encoded examples that are shuffled together, held in memory."""
+"""Examples that are shuffled together, at most."""
+WINDOW_BYTES = 64 << 20
+"""And their size: three to five times this is held in memory."""
 CYCLE = 8
 """Files read in turns."""
-_MASK = 0xA282EAD8
 
 
 class CorruptRecord(Exception):  # noqa: N818 - named for what was found
@@ -38,6 +52,9 @@ class Shard:
 
     path: str
     records: int
+    bytes: int = 0
+    side: int = 0
+    """Pixels of the squares in it; 0: encoded pictures of any size."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +68,69 @@ class Piece:
 
 def find(folder: str, split: str) -> tuple[Shard, ...]:
     """The files of a split ("train", "validation"), sorted. Raises UsageError, CorruptRecord."""
-    pattern = f"{folder.rstrip('/')}/{split}-*.tfrecord"
-    paths = sorted(storage.gfile.glob(pattern))
-    if not paths:
-        raise UsageError(f"there are no records at {pattern}")
+    known = _known(folder)
+
+    def shard(path: str) -> Shard:
+        size = storage.gfile.stat(path).length
+        told = known.get(path.rpartition("/")[2], {})
+        counted = told["records"] if told.get("bytes") == size else count_records(path)
+        return Shard(path, counted, size)
+
+    paths = _paths(folder, split)
     with ThreadPoolExecutor(8) as pool:
-        shards = tuple(map(Shard, paths, pool.map(count_records, paths)))
-    if not any(shard.records for shard in shards):
-        raise UsageError(f"the records at {pattern} are empty")
-    return shards
+        return _sized(tuple(pool.map(shard, paths)), folder, split)
+
+
+def usable(
+    folder: str, split: str, image_size: int, classes: int
+) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
+    """The files of a split without the records that cannot be read, and one line for each of those.
+
+    All records are read: their checksums, and where dataset.json does not know the file, each
+    picture is decoded, too. A file with damaged records is replaced by a copy without them in a
+    temporary folder, so that every epoch, on every worker and after every restart, has the same
+    records. Raises UsageError.
+    """
+    known = _known(folder)
+    side = _side(_paths(folder, split))
+
+    def sift(path: str) -> tuple[Shard, list[str]]:
+        size = storage.gfile.stat(path).length
+        told = known.get(path.rpartition("/")[2], {})
+        try:
+            records = count_records(path)
+            if _reads(path, None if told.get("bytes") == size else (image_size, classes, side)):
+                return Shard(path, records, size), []
+        except CorruptRecord:
+            pass
+        good, problems = _sifted(path, image_size, classes, side)
+        copy = Path(_scratch(), f"{path.rpartition('/')[2]}")
+        content = b"".join(map(tfrecord.frame, good))
+        copy.write_bytes(content)
+        return Shard(str(copy), len(good), len(content)), problems
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        sifted = list(pool.map(sift, _paths(folder, split)))
+    problems = tuple(problem for _, found in sifted for problem in found)
+    return _sized(tuple(shard for shard, _ in sifted), folder, split), problems
+
+
+def splits(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
+    """The files of training and validation; what --on-corrupt skip leaves out is said."""
+    found = []
+    for split in ("train", "validation"):
+        if config.on_corrupt == "skip":
+            shards, problems = usable(config.records, split, config.image_size, classes)
+            for problem in problems:
+                say("corrupt", f"skipped: {problem}", "WARNING")
+            if problems:
+                left = sum(shard.records for shard in shards)
+                text = f"{len(problems)} {split} records or parts of files skipped, {left} left"
+                say("corrupt", text, "WARNING", skipped=len(problems), records=left)
+        else:
+            shards = find(config.records, split)
+        found.append(shards)
+    return found[0], found[1]
 
 
 def class_names(folder: str) -> tuple[str, ...]:
@@ -78,25 +149,14 @@ def class_names(folder: str) -> tuple[str, ...]:
 def count_records(path: str) -> int:
     """Count by hopping from one record's length to the next's, without reading the payload.
 
-    Framing: 8 bytes length, 4 bytes masked CRC-32C of it, payload, 4 bytes checksum (TensorFlow,
-    tsl/lib/io/record_writer.h). Raises CorruptRecord.
+    Raises CorruptRecord.
     """
     size = storage.gfile.stat(path).length
-    position = records = 0
-    with storage.gfile.GFile(path, "rb") as file:
-        while position < size:
-            file.seek(position)
-            header = file.read(12)
-            if len(header) < 12:
-                raise CorruptRecord(f"{path}: cut short after record {records}")
-            length, checksum = struct.unpack("<QI", header)
-            if _masked_crc32c(header[:8]) != checksum:
-                raise CorruptRecord(f"{path}: record {records} is corrupt (byte {position})")
-            position += 12 + length + 4
-            records += 1
-    if position != size:
-        raise CorruptRecord(f"{path}: cut short in record {records - 1}")
-    return records
+    try:
+        with storage.gfile.GFile(path, "rb") as file:
+            return sum(1 for _ in tfrecord.lengths(file, size))
+    except tfrecord.Damaged as damaged:
+        raise CorruptRecord(f"{path}: {damaged}") from None
 
 
 def part(shards: Iterable[Shard], worker: int, workers: int) -> tuple[Piece, ...]:
@@ -122,6 +182,7 @@ def training(
     classes: int,
     seed: int,
     consumed: int,
+    augmentation: Augmentation = NONE,
 ) -> tf.data.Dataset:
     """Endless batches of one worker: (uint8 images, int64 labels).
 
@@ -134,23 +195,32 @@ def training(
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = divmod(consumed // context.num_input_pipelines, own)
+    side = shards[0].side
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, context.input_pipeline_id], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
+        examples = _shuffled(pieces, key, window(shards), classes, side, augmentation)
         # Skipped are encoded records, so taking up a position costs no decoding.
-        return _shuffled(pieces, key).skip(
-            tf.where(number == first, tf.constant(offset, tf.int64), 0)
+        return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
+
+    examples = tf.data.Dataset.range(first, tf.int64.max).flat_map(epoch)
+    if side == image_size and augmentation.none:  # Nothing to do for each: all at once.
+        return (
+            examples.batch(batch_size, drop_remainder=True)
+            .map(
+                lambda contents, labels, _: (_pixels(contents, side), labels),
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
+            )
+            .prefetch(tf.data.AUTOTUNE)
         )
 
+    def example(content: tf.Tensor, label: tf.Tensor, draws: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return _augmented(content, draws, image_size, side, augmentation), label
+
     return (
-        tf.data.Dataset.range(first, tf.int64.max)
-        .flat_map(epoch)
-        .map(
-            lambda record: parse(record, image_size, classes),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+        examples.map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         .batch(batch_size, drop_remainder=True)
         .prefetch(tf.data.AUTOTUNE)
     )
@@ -182,6 +252,7 @@ def evaluation(
     filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     batches = evaluation_batches(shards, context, batch_size) * replicas
+    side = shards[0].side
 
     def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
         return records.map(lambda record: (record, weight))
@@ -192,7 +263,7 @@ def evaluation(
         records = dataset.concatenate(records)
     return (
         records.map(
-            lambda record, weight: (*parse(record, image_size, classes), weight),
+            lambda record, weight: (*parse(record, image_size, classes, side), weight),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -202,20 +273,31 @@ def evaluation(
     )
 
 
-def parse(record: tf.Tensor, image_size: int, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """A serialised tf.train.Example into image and label."""
-    example = tf.io.parse_single_example(record, FEATURES)
-    label = example["image/class/label"]
-    tf.debugging.assert_less(label, tf.cast(classes, tf.int64), "label beyond labels.txt")
-    tf.debugging.assert_non_negative(label, "negative label")
-    return decode(example["image/encoded"], image_size), label
+def parse(
+    record: tf.Tensor, image_size: int, classes: int, side: int = 0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """A serialised tf.train.Example into image and label, without augmentation."""
+    contents, labels = _examples(record[None], classes, side)
+    if side:
+        image = _uint8(_resized(_pixels(contents, side)[0], image_size))
+        return image, labels[0]
+    return decode(contents[0], image_size), labels[0]
 
 
 def decode(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
-    """JPEG, PNG, BMP or GIF bytes into a uint8 RGB square: training and serving share it."""
-    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-    image = tf.image.resize(image, (image_size, image_size))
-    return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
+    """JPEG, PNG, BMP, GIF or WebP bytes into a uint8 RGB square: evaluation and serving share it.
+
+    The whole picture, its sides scaled each for itself. What is at least twice as large is decoded
+    at a half, a quarter or an eighth: faster, and with less aliasing.
+    """
+    return _uint8(_resized(_view(encoded, None, image_size, NONE), image_size))
+
+
+def window(shards: tuple[Shard, ...]) -> int:
+    """Examples that are shuffled together; a function of the files alone, as the order is."""
+    records, size = sum(s.records for s in shards), sum(s.bytes for s in shards)
+    mean = max(1, size // max(1, records))
+    return max(32, min(WINDOW, WINDOW_BYTES // mean))
 
 
 def find_corrupt(folder: str, image_size: int) -> str | None:
@@ -224,15 +306,14 @@ def find_corrupt(folder: str, image_size: int) -> str | None:
     Reads everything, so it is for the time after a pipeline failed: tf.data does not say where.
     """
     classes = len(class_names(folder))
-    for path in sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord")):
-        number = -1
-        try:
-            for number, record in enumerate(tf.data.TFRecordDataset(path)):  # noqa: B007
-                parse(record, image_size, classes)
-        except tf.errors.DataLossError as error:
-            return f"{path}: record {number + 1} is corrupt: {first_line(error)}"
-        except tf.errors.InvalidArgumentError as error:
-            return f"{path}: record {number} is corrupt: {first_line(error)}"
+    paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
+    side = _side(paths)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        fine = pool.map(lambda path: _reads(path, (image_size, classes, side)), paths)
+        for path, reads in zip(paths, fine, strict=True):
+            if not reads:
+                _, problems = _sifted(path, image_size, classes, side)
+                return problems[0] if problems else f"{path}: cannot be read"
     return None
 
 
@@ -241,23 +322,135 @@ def first_line(error: tf.errors.OpError) -> str:
     return (error.message or "").removeprefix("{{").split("\n")[0][:200]
 
 
+def _paths(folder: str, split: str) -> list[str]:
+    pattern = f"{folder.rstrip('/')}/{split}-*.tfrecord"
+    paths = sorted(storage.gfile.glob(pattern))
+    if not paths:
+        raise UsageError(f"there are no records at {pattern}")
+    return paths
+
+
+def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, ...]:
+    """With what kind of pictures is in them."""
+    if not any(shard.records for shard in shards):
+        raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
+    side = _side(shard.path for shard in shards if shard.records)
+    return tuple(Shard(s.path, s.records, s.bytes, side) for s in shards)
+
+
+def _known(folder: str) -> dict[str, dict[str, Any]]:
+    """Size and number of records of each file, as trainer.records noted them in dataset.json."""
+    try:
+        splits = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["splits"]
+        return {name: told for split in splits.values() for name, told in split["files"].items()}
+    except (tf.errors.NotFoundError, ValueError, KeyError, AttributeError, TypeError):
+        return {}
+
+
+def _side(paths: Iterable[str]) -> int:
+    """Pixels of the squares in these files, as the first record has it; 0: encoded pictures."""
+    for path in paths:
+        with storage.gfile.GFile(path, "rb") as file:
+            try:
+                place = next(tfrecord.lengths(file, storage.gfile.stat(path).length), None)
+                if place is None:
+                    continue
+                file.seek(place[0] + tfrecord.HEADER)
+                pixels = tfrecord.features(file.read(place[1])).get("image/pixels")
+            except (tfrecord.Damaged, ValueError):
+                continue
+        return round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
+    return 0
+
+
+def _reads(path: str, decoded: tuple[int, int, int] | None) -> bool:
+    """Can all records be read: their checksums, and if asked for (image size, classes, side of the
+    squares) the pictures?"""
+    records = tf.data.TFRecordDataset(path)
+    if decoded is not None:
+        records = records.map(
+            lambda record: parse(record, *decoded), num_parallel_calls=tf.data.AUTOTUNE
+        )
+    try:
+        for _ in records:
+            pass
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+        return False
+    return True
+
+
+def _sifted(path: str, image_size: int, classes: int, side: int) -> tuple[list[bytes], list[str]]:
+    """The records of a file that can be read, and one line for each of the others."""
+    good, problems = [], []
+    number = 0
+    size = storage.gfile.stat(path).length
+    with storage.gfile.GFile(path, "rb") as file:
+        places = tfrecord.lengths(file, size)
+        while True:
+            try:
+                place = next(places)
+            except StopIteration:
+                return good, problems
+            except tfrecord.Damaged as damaged:
+                problems.append(f"{path}: {damaged}; what follows in the file is lost")
+                return good, problems
+            payload = tfrecord.payload(file, *place)
+            problem = "its checksum does not fit" if payload is None else None
+            if payload is not None:
+                try:
+                    parse(tf.constant(payload), image_size, classes, side)
+                except tf.errors.InvalidArgumentError as error:
+                    problem = first_line(error)
+            if problem:
+                problems.append(f"{path}: record {number} is corrupt: {problem}")
+            elif payload is not None:
+                good.append(payload)
+            number += 1
+
+
+_scratches: list[str] = []
+
+
+def _scratch() -> str:
+    """A folder of this process for repaired copies, removed at its end."""
+    folder = tempfile.mkdtemp(prefix="records-")
+    if not _scratches:
+        atexit.register(lambda: [shutil.rmtree(one, ignore_errors=True) for one in _scratches])
+    _scratches.append(folder)
+    return folder
+
+
 def _records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
     start, count = tf.cast(start, tf.int64), tf.cast(count, tf.int64)
     return tf.data.TFRecordDataset(path).skip(start).take(count)
 
 
-def _shuffled(pieces: tuple[Piece, ...], key: tf.Tensor) -> tf.data.Dataset:
-    """Serialised examples of `pieces`, in the order that `key` (two int64) gives.
+def _shuffled(
+    pieces: tuple[Piece, ...],
+    key: tf.Tensor,
+    size: int,
+    classes: int,
+    side: int,
+    augmentation: Augmentation,
+) -> tf.data.Dataset:
+    """(content, label, draws) of the examples of `pieces`, in the order that `key` (two int64)
+    gives.
 
-    Files in random order, several at once, then each window of examples permuted. Not
-    Dataset.shuffle: that takes no seed that is computed in the graph, as an epoch's is.
+    Files in random order, several at once, then each window of `size` examples permuted. Not
+    Dataset.shuffle: that takes no seed that is computed in the graph, as an epoch's is. What is
+    the same work for each is done for a window at once.
     """
     order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
     paths, starts, counts = zip(*((p.path, p.start, p.count) for p in pieces), strict=True)
+    draws = 1 if augmentation.none else augment.DRAWS  # 0: unbatch crashes (TF 2.21)
 
-    def permute(number: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    def permute(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
         seed = tf.random.fold_in(key, number + 1, alg="philox")
-        return tf.random.experimental.stateless_shuffle(window, seed, alg="philox")
+        records = tf.random.experimental.stateless_shuffle(records, seed, alg="philox")
+        contents, labels = _examples(records, classes, side)
+        seed = tf.random.fold_in(seed, 1, alg="philox")
+        drawn = tf.random.stateless_uniform([tf.shape(labels)[0], draws], seed, alg="philox")
+        return contents, labels, drawn
 
     return (
         tf.data.Dataset.from_tensor_slices(
@@ -269,28 +462,84 @@ def _shuffled(pieces: tuple[Piece, ...], key: tf.Tensor) -> tf.data.Dataset:
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        .batch(WINDOW)
+        .batch(size)
         .enumerate()
         .map(permute)
+        .prefetch(1)
         .unbatch()
     )
 
 
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
+def _examples(records: tf.Tensor, classes: int, side: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Contents and labels of serialised examples, checked."""
+    examples = tf.io.parse_example(records, PIXELS if side else FEATURES)
+    labels = examples["image/class/label"]
+    tf.debugging.assert_less(labels, tf.cast(classes, tf.int64), "label beyond labels.txt")
+    tf.debugging.assert_non_negative(labels, "negative label")
+    return examples["image/pixels" if side else "image/encoded"], labels
 
 
-_TABLE = _crc_table()
+def _pixels(contents: tf.Tensor, side: int) -> tf.Tensor:
+    """[n, side, side, 3] uint8 of n contents."""
+    return tf.reshape(tf.io.decode_raw(contents, tf.uint8, fixed_length=None), [-1, side, side, 3])
 
 
-def _masked_crc32c(content: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in content:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+def _augmented(
+    content: tf.Tensor, draws: tf.Tensor, image_size: int, side: int, how: Augmentation
+) -> tf.Tensor:
+    if side:
+        image = _pixels(content[None], side)[0]
+        if how.crop < 1:
+            image = _slice(image, augment.window(tf.constant(side), tf.constant(side), draws, how))
+    else:
+        image = _view(content, draws, image_size, how)
+    return _uint8(augment.change(_resized(image, image_size), draws, how))
+
+
+def _view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) -> tf.Tensor:
+    """What is seen of an encoded picture, in its own pixels or a half, quarter or eighth of them.
+
+    Of a JPEG only the rows and columns in the crop are decoded, and at the scale that is nearest
+    to what is needed, never below.
+    """
+
+    def jpeg() -> tf.Tensor:
+        shape = tf.io.extract_jpeg_shape(encoded)
+        seen = augment.window(shape[0], shape[1], draws, how)
+        scale = tf.reduce_min(seen[2:]) // image_size
+
+        def scaled(ratio: int) -> tf.Tensor:
+            if how.crop >= 1:
+                return tf.io.decode_jpeg(encoded, channels=3, ratio=ratio)
+            crop = tf.maximum(seen // ratio, [0, 0, 1, 1]) if ratio > 1 else seen
+            return tf.image.decode_and_crop_jpeg(encoded, crop, channels=3, ratio=ratio)
+
+        enough = tf.reduce_sum(tf.cast(scale >= tf.constant([2, 4, 8]), tf.int32))
+        return tf.switch_case(
+            enough,
+            [lambda ratio=ratio: scaled(ratio) for ratio in (1, 2, 4, 8)],
+        )
+
+    def other() -> tf.Tensor:
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        if how.crop >= 1:
+            return image
+        shape = tf.shape(image)
+        return _slice(image, augment.window(shape[0], shape[1], draws, how))
+
+    return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
+
+
+def _slice(image: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
+    return tf.slice(image, [seen[0], seen[1], 0], [seen[2], seen[3], 3])
+
+
+def _resized(image: tf.Tensor, image_size: int) -> tf.Tensor:
+    """A float32 square."""
+    image = tf.ensure_shape(image, [None, None, 3])
+    resized = tf.image.resize(image, (image_size, image_size))
+    return tf.ensure_shape(resized, [image_size, image_size, 3])
+
+
+def _uint8(image: tf.Tensor) -> tf.Tensor:
+    return tf.cast(image + 0.5, tf.uint8)

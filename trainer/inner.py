@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer import data, model, optimization
+from trainer import augment, data, model, optimization
 from trainer.config import Config, UsageError
 
 METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
@@ -83,6 +83,7 @@ class Trainer:
                 classes=self.classes,
                 seed=self.config.seed,
                 consumed=consumed,
+                augmentation=augment.of(self.config),
             )
 
         return iter(self.strategy.distribute_datasets_from_function(make))
