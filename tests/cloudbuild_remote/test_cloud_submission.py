@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
@@ -178,6 +179,66 @@ def test_digests_come_from_images_and_from_what_steps_pushed(
         "h.test/a/b:cpu-1",
     }
     assert done.images[0].reference == f"h.test/a/b@{DIGEST}"
+
+
+@pytest.fixture
+def registry() -> Iterator[tuple[str, dict[str, str]]]:
+    """A registry's answer to HEAD, as HOST:PORT, and tag -> digest."""
+    tags: dict[str, str] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:  # noqa: N802
+            digest = tags.get(self.path.rsplit("/", 1)[-1])
+            self.send_response(200 if digest else 404)
+            if digest:
+                self.send_header("Docker-Content-Digest", digest)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}", tags
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_digest_is_compared_with_the_registry_s_and_a_tampered_one_is_caught(
+    cloud: LoopbackCloud, connected: Connect, registry: tuple[str, dict[str, str]]
+) -> None:
+    host, tags = registry
+    output = json.dumps([{"repository": f"{host}/team/x", "digest": DIGEST, "tags": ["cpu"]}])
+    cloud.build.executor = Script(
+        images=((f"{host}/team/x:builder", DIGEST),), outputs=(output.encode(),)
+    )
+    tags.update(cpu=DIGEST, builder=DIGEST)
+    done = submission.compared(run(connected())[0])
+    assert [(image.registry, image.digest) for image in done.images] == [(DIGEST, DIGEST)] * 2
+    assert done.note == ""
+    tags["cpu"] = "sha256:" + "b" * 64
+    with pytest.raises(CheckFailed, match="cpu: the build says sha256:a+, the registry sha256:b"):
+        submission.compared(done)
+    del tags["cpu"]
+    with pytest.raises(CheckFailed, match="that it has no such image"):
+        submission.compared(done)
+    tags["cpu"] = DIGEST
+    cloud.faults.tampered = True
+    with pytest.raises(CheckFailed, match="the build says sha256:0000"):
+        submission.compared(run(connected())[0])
+
+
+def test_a_registry_that_cannot_be_asked_is_a_note(
+    cloud: LoopbackCloud, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OutsideError("127.0.0.1:9: no answer")
+
+    monkeypatch.setattr("builder.registry.Registry.head", refuse)
+    cloud.build.executor = Script(images=(("127.0.0.1:9/team/x:cpu", DIGEST),))
+    done = submission.compared(submission.judged(run(connected())[0]))
+    assert done.images[0].registry is None
+    assert done.note == "digests not compared: 127.0.0.1:9: no answer"
 
 
 # What the service refuses -------------------------------------------------------------------------
