@@ -17,7 +17,7 @@ import pytest
 
 from builder.engine import BuildRequest, Engine
 from builder.errors import InputError, OutsideError
-from builder.jobs import leftovers, local
+from builder.jobs import description, leftovers, local, studies
 from builder.jobs.local import JobEvent, Line, Note, Outcome, Stop
 from builder.jobs.replicas import LocalJob, Pool
 
@@ -313,3 +313,136 @@ def test_what_a_killed_builder_left_is_removed_by_the_next_run(
     assert len(of(engine, owner)) == 3
     run(engine, job("exit 0"))
     assert of(engine, owner) == []
+
+
+# --- studies --------------------------------------------------------------------------------------
+
+REPORT = (
+    'for one in "$@"; do :; done; '
+    'echo "{\\"score\\": \\"0.$CLOUD_ML_TRIAL_ID\\", \\"global_step\\": \\"7\\"}" '
+    '>> "$CLOUD_ML_HP_METRIC_FILE"; echo $0 "$@" > ${AIP_MODEL_DIR%/model/}/arguments; '
+)
+
+
+def study(text: str = "trials: 4, parallel: 2, algorithm: random") -> Any:
+    whole = (
+        "image: cpu\nmachine: n1-standard-4\nstudy: {metric: score, " + text + ", "
+        "parameters: {rate: {min: 0.1, max: 0.9}}}\n"
+    )
+    return description.parse(whole, Path("jobs/t.yaml")).study
+
+
+def test_a_study_runs_its_trials_a_few_at_a_time(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    running: set[str] = set()
+    most = 0
+
+    def watch(event: JobEvent) -> None:
+        nonlocal most
+        if isinstance(event, Note) and event.text.startswith("starts:"):
+            running.add(event.replica)
+        if isinstance(event, Note) and "score" in event.text:
+            running.discard(event.replica)
+        most = max(most, len(running))
+
+    outcome = studies.run(engine, job(REPORT), study(), on_event=watch)
+    assert left(engine) == []
+    assert (outcome.state, outcome.exit_code, outcome.best, most) == ("succeeded", 0, 4, 2)
+    assert [trial.value for trial in outcome.trials] == [0.1, 0.2, 0.3, 0.4]
+    folder = Path(outcome.folder)
+    for trial in outcome.trials:
+        told = (folder / str(trial.number) / "arguments").read_text().strip()
+        assert told == f"--rate={trial.parameters['rate']!r}"
+    assert json.loads((folder / "study.json").read_text())["best"] == 4
+    with pytest.raises(InputError, match="has been run already"):
+        studies.run(engine, job(REPORT), study())
+    board = hparams(folder)
+    assert board["experiment"] == ["rate"]
+    assert board["values"] == {t.number: t.parameters["rate"] for t in outcome.trials}
+
+
+def hparams(folder: Path) -> dict[str, Any]:
+    """What TensorBoard's HParams reads of a study."""
+    studies.without_tensorflow()
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.plugins.hparams import metadata
+
+    found: dict[str, Any] = {"values": {}}
+    for path in folder.rglob("events.out.tfevents*"):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                content = value.metadata.plugin_data.content
+                if value.tag == metadata.EXPERIMENT_TAG:
+                    experiment = metadata.parse_experiment_plugin_data(content)
+                    found["experiment"] = [info.name for info in experiment.hparam_infos]
+                if value.tag == metadata.SESSION_START_INFO_TAG:
+                    start = metadata.parse_session_start_info_plugin_data(content)
+                    number = int(start.group_name)
+                    found["values"][number] = start.hparams["rate"].number_value
+    return found
+
+
+def test_a_study_whose_trials_report_nothing_gives_up(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    one = study("trials: 8, algorithm: random")
+    outcome = studies.run(engine, job("exit 0"), one)
+    assert (outcome.state, outcome.exit_code, len(outcome.trials)) == ("failed", 1, 3)
+    assert "it reported no score" in outcome.message
+
+
+def test_a_study_that_is_stopped_leaves_nothing(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    stop = Stop()
+    threading.Timer(1.5, stop.request, (signal.SIGINT,)).start()
+    outcome = studies.run(engine, job("sleep 60", grace=0.2), study(), stop=stop)
+    assert (outcome.state, outcome.exit_code) == ("cancelled", 130)
+    assert left(engine) == []
+
+
+# --- our own trainer ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trainer(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The CPU image with the trainer of the working tree."""
+    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    yield "training:cpu"
+
+
+def accuracy(outcome: Outcome) -> float:
+    summary = json.loads((Path(outcome.folder) / "summary.json").read_text())
+    return float(summary["evaluation"]["accuracy"])
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_a_cluster_whose_worker_is_killed_is_as_good_as_one_machine(
+    engine: Engine, trainer: str, tmp_path: Path
+) -> None:
+    """Within 0.025 of the accuracy: at most five of the 200 pictures."""
+    alone = LocalJob(
+        "alone",
+        trainer,
+        tmp_path / "alone",
+        arguments=("--steps=200", "--batch-size=48", "--checkpoint-every=40", "--deterministic"),
+        records=ROOT / "builder/data/smoke",
+        pass_job_dir=True,
+        shm=1 << 28,
+    )
+    pools = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
+    single, _ = run(engine, alone)
+    kills = [local.parse_kill("worker:1@80")]
+    cluster = replace(alone, name="cluster", folder=tmp_path / "cluster", pools=pools)
+    several, events = run(engine, cluster, kills=kills)
+    assert (single.exit_code, several.exit_code) == (0, 0)
+    results = {one.name: one for one in several.replicas}
+    assert results["worker-1"].restarts >= 1
+    assert results["evaluator-0"].state == "succeeded"
+    assert any("resumed after step" in line for line in lines(events, "worker-1"))
+    assert any('"evaluated"' in line for line in lines(events, "evaluator-0"))
+    assert accuracy(single) > 0.95
+    assert abs(accuracy(several) - accuracy(single)) <= 0.0251
