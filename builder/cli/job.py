@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli import job_local
-from builder.cli.common import Json, Registry, out, reporter, root, say, settings
+from builder.cli.common import EngineChoice, Json, Registry, out, reporter, root, say, settings
 
 if TYPE_CHECKING:
     from builder.jobs.checks import Ready
@@ -36,17 +36,33 @@ def _ready(
     registry: str | None,
     pushed: bool,
     on_event: Any = None,
+    program: "tuple[Path, str | None, str | None] | None" = None,
+    arguments: tuple[str, ...] = (),
 ) -> "tuple[Ready, Service]":
-    """A job with its image, checked."""
+    """A job with its image, checked. `program`: a folder, its module and the engine's name."""
     from dataclasses import replace
 
     from builder.events import ignore
     from builder.jobs import checks, description, service
 
     job = description.load(root(), name)
+    if arguments or program:
+        changed: dict[str, Any] = {"arguments": (*job.arguments, *arguments)}
+        if program:  # as AI Platform did with a package
+            changed["pass_job_dir"] = True
+        job = job.model_copy(update=changed)
     where = service.load(root(), job, project=project, region=region)
-    chosen = settings(registry=registry)
     if pushed:
+        where = where.known()
+    chosen = settings(registry=registry)
+    open_ends: tuple[str, ...] = ()
+    if program:
+        from builder.engine import connect
+
+        folder, module, engine = program
+        docker = connect(settings(registry=registry, engine=engine), on_event=on_event or ignore)
+        image = service.packaged_image(root(), job, chosen, folder, module, docker, on_event)
+    elif pushed:
         image, open_ends = service.pushed_image(root(), job, chosen, on_event or ignore)
     else:
         image, open_ends = service.local_image(root(), job, chosen)
@@ -194,17 +210,19 @@ Poll = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05
 
 
 def _service(project: str | None, region: str | None, name: str | None = None) -> "Service":
-    """Where to ask: as the description of that name says, where there is one."""
-    from builder.errors import InputError
+    """Where to ask: as the job's whole name says, or the description of that name."""
+    from dataclasses import replace
+
     from builder.jobs import description, service
 
     job = None
     if name and name in description.names(root()):
         job = description.load(root(), name)
     found = service.load(root(), job, project=project, region=region)
-    if name and found.region is None and name.startswith("projects/"):
-        raise InputError(f"no region is known for {name}", "give --region")
-    return found
+    parts = (name or "").split("/")
+    if len(parts) == 6 and parts[0] == "projects":
+        found = replace(found, project=found.project or parts[1], region=parts[3])
+    return found.known()
 
 
 def _line(job: "RemoteJob") -> str:
@@ -305,6 +323,11 @@ def _end(job: "RemoteJob", as_json: bool) -> None:
 @job_app.command()
 def submit(
     job: JobName,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="For the trainer, after --.")
+    ] = None,
+    package: job_local.Package = None,
+    module: job_local.Module = None,
     again: Annotated[
         bool, typer.Option("--again", help="Run it a second time, in a folder of its own.")
     ] = False,
@@ -316,9 +339,14 @@ def submit(
     project: Project = None,
     region: Region = None,
     registry: Registry = None,
+    engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
     """Send a job to Vertex AI, by the digest of its image.
+
+    \b
+    builder job submit cats-and-dogs --logs
+    builder job submit cats-and-dogs --package my-script --module train -- --epochs 3
 
     The same command again finds the job that it made: after a lost connection, or while it runs.
     With --wait or --logs the exit code is the job's.
@@ -327,8 +355,10 @@ def submit(
 
     from builder.jobs import service, submission
 
+    program = (package, module, engine) if package else None
+    given = tuple(arguments or ())
     with reporter() as shown:
-        ready, where = _ready(job, project, region, registry, True, shown.on_event)
+        ready, where = _ready(job, project, region, registry, True, shown.on_event, program, given)
         if ready.job.job_dir and (where.endpoint is None or _emulated()):
             notes = submission.check_bucket(ready, service.storage_client(where))
             ready = replace(ready, notes=(*ready.notes, *notes))
@@ -343,12 +373,10 @@ def submit(
     _tell(ready.notes)
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.why}; --again runs it a second time")
-    if stream and sent.job.active:
+    if stream:
         _end(_follow(where, sent.job, poll, None), as_json)
-    if (wait or stream) and sent.job.active:
+    if wait:
         _end(_wait(where, sent.job, poll, None), as_json)
-    if wait or stream:
-        _end(sent.job, as_json)
     _told(sent.job)
     if as_json:
         out({**_json(sent.job), "made": sent.created})

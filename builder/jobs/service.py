@@ -25,6 +25,8 @@ from builder.settings import Settings
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import JobServiceClient
 
+    from builder.engine import Engine
+
 TABLE = "job"
 NAMES = ("project", "region", "endpoint", "logging_endpoint", "transport")
 _SHAPES: Mapping[str, tuple[str, str]] = {
@@ -62,6 +64,11 @@ class Service:
                 "builder.toml",
             )
         return f"projects/{self.project}/locations/{self.region}"
+
+    def known(self) -> Service:
+        """Itself, if project and region are known: asked before credentials are looked for."""
+        _ = self.parent
+        return self
 
 
 def load(
@@ -206,6 +213,41 @@ def pushed_image(
     return Image(str(where.at(digest)), digest), (f"{name} is {digest} now",)
 
 
+def packaged_image(
+    root: Path,
+    job: Job,
+    settings: Settings,
+    folder: Path,
+    module: str | None,
+    engine: Engine,
+    on_event: OnEvent = ignore,
+) -> Image:
+    """A program's folder as an image over the job's target: locked, built, proven and pushed.
+
+    Raises InputError for a program that is none or a job whose image is no target.
+    """
+    from builder.jobs import here, package
+
+    if not settings.registry:
+        raise InputError(
+            "a program is pushed before it is sent, and no registry is named",
+            'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml',
+        )
+    program = package.program(folder, module)
+    target = here.target_of(root, job.image)
+    made = package.build(root, settings, engine, target, program, on_event)
+    pushed = package.push_built(settings, engine, made, on_event)
+    spec = catalogue.load(root, target)
+    return Image(
+        pushed.reference,
+        pushed.digest,
+        target,
+        made.receipt.accelerator,
+        True,
+        spec.prune != "off",
+    )
+
+
 _NO_REGISTRY = (
     "no registry is named in builder.toml: the image has a name on this machine only, and cannot "
     "be sent so"
@@ -281,11 +323,11 @@ def logging_client(service: Service) -> Any:
 
 def storage_client(service: Service) -> Any:
     """A client of Cloud Storage; STORAGE_EMULATOR_HOST is honoured by the library itself."""
-    from google.cloud import storage  # type: ignore[attr-defined]
+    from google.cloud.storage import Client  # type: ignore[import-untyped]
 
     if os.environ.get("STORAGE_EMULATOR_HOST"):
-        return storage.Client(project=service.project, credentials=_anonymous())
-    return storage.Client(project=service.project, credentials=_credentials())
+        return Client(project=service.project, credentials=_anonymous())
+    return Client(project=service.project, credentials=_credentials())
 
 
 def _anonymous() -> Any:

@@ -1,0 +1,221 @@
+"""`builder job` on the command line: exit codes, one line of what is wrong, one of the way out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builder import catalogue, project
+from builder.jobs import service
+from builder.jobs.checks import Image
+from tests.emulators import vertex as emulator
+from tests.jobs import jobfiles
+from tests.jobs.test_vertex import POSTS_CONFIG, load
+
+ROOT = project.find_root(Path(__file__).parent)
+JOB = """\
+image: v100
+region: us-central1
+machine: n1-standard-8
+accelerators: 2 x V100
+job_dir: gs://my-bucket/jobs/{job}
+arguments: {steps: 100, batch-size: 32}
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with one target and one job."""
+    (tmp_path / "builder.toml").write_text('registry = "us-central1-docker.pkg.dev/p-1/t/i"\n')
+    for target in ("v100", "cpu"):
+        folder = tmp_path / "images" / target
+        folder.mkdir(parents=True)
+        source = ROOT / "images" / target / catalogue.FILE
+        (folder / catalogue.FILE).write_text(source.read_text())
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "task.py").write_text("")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "cats.yaml").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    for name in ("GOOGLE_CLOUD_PROJECT", "STORAGE_EMULATOR_HOST", "BUILDER_JOB_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def run(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `builder` in the project, in this process: exit code, stdout, stderr."""
+    from builder import cli
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkey = pytest.MonkeyPatch()
+        monkey.setattr(sys, "argv", ["builder", *words])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as left:
+            code = int(left.code or 0)
+        finally:
+            monkey.undo()
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
+    code, out, err = run("job", "render", "cats", "--project", "my-project")
+    assert code == 0
+    assert json.loads(out)["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["acceleratorCount"] == 2
+    assert "no valid receipt" in err
+    code, out, _ = run("job", "render", "cats", "--to", "legacy")
+    assert code == 0 and load(out) == load(POSTS_CONFIG) and "shut down on 2025-01-31" in out
+    code, out, _ = run("job", "render", "cats", "--to", "gcloud", "-o", "job.yaml")
+    assert (code, out) == (0, "")
+    assert load((here / "job.yaml").read_text())["workerPoolSpecs"]
+    code, out, _ = run("job", "render", "cats", "--to", "training-input")
+    assert code == 0 and json.loads(out)["trainingInput"]["region"] == "us-central1"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said", "fix"),
+    [
+        (("render", "dogs"), 2, "no job is called 'dogs'", "cats"),
+        (("render", "cats", "--region", "europe-west1"), 2, "europe-west1 has no V100", "west4"),
+        (("render", "cats", "--to", "yaml"), 2, "--to yaml", "gcloud"),
+        (("convert", "config.yaml"), 2, "config.yaml: No such file", "--config"),
+        (("cost",), 2, "no job is named", "--ml-units"),
+        (("cost", "cats"), 2, "how long cats runs", "--for 22m"),
+        (("cost", "cats", "--for", "soon"), 2, "--for soon", "22m"),
+        (("cost", "cats", "--for", "1h", "--prices", "x.yaml"), 2, "--prices x.yaml", "rows"),
+        (("status", "cats"), 2, "no project is known", "--project"),
+        (("list",), 2, "no project is known", "--project"),
+        (("wait", "cats", "--timeout", "x"), 2, "--timeout x", "2h"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_the_way_out_another(
+    run: Run, words: tuple[str, ...], code: int, said: str, fix: str
+) -> None:
+    found, out, err = run("job", *words)
+    assert (found, out) == (code, "")
+    error, way_out = err.splitlines()[-2:]
+    assert error.startswith("error: ") and said in error
+    assert way_out.startswith("fix:") and fix in way_out
+
+
+def test_nothing_is_written_where_a_check_fails(run: Run, here: Path) -> None:
+    code, _, _ = run("job", "render", "cats", "--region", "europe-west1", "-o", "job.yaml")
+    assert code == 2 and not (here / "job.yaml").exists()
+
+
+def test_convert_writes_a_job_that_renders(run: Run, here: Path) -> None:
+    (here / "config.yaml").write_text(POSTS_CONFIG)
+    code, _, err = run(
+        *("job", "convert", "config.yaml", "--region", "us-central1"),
+        *("-o", "jobs/post.yaml", "--", "--epochs", "10"),
+    )
+    assert code == 0 and "v100 is for V100" in err
+    code, out, _ = run("job", "render", "post", "--to", "legacy")
+    assert code == 0 and load(out) == load(POSTS_CONFIG)
+
+
+def test_cost_of_the_post_and_of_its_job(run: Run) -> None:
+    code, out, err = run("job", "cost", "cats", "--for", "22m", "--ml-units", "1.79", "--json")
+    assert code == 0 and "= USD 0.8771" in err
+    answer = json.loads(out)
+    assert answer["ml_units"]["usd"] == pytest.approx(0.8771)
+    assert answer["bill"]["usd"] == pytest.approx(2.2615, abs=1e-4)
+    assert not answer["bill"]["verified"] and answer["notebook"]["usd"] > answer["bill"]["usd"]
+
+
+def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
+    assert run("job", "schema", "--check")[0] == 4
+    assert run("job", "schema")[0] == 0
+    assert run("job", "schema", "--check")[0] == 0
+
+
+# --- against the loopback service -----------------------------------------------------------------
+
+
+@pytest.fixture
+def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
+    with emulator.running() as found:
+        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", found.rest)
+        monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", found.rest)
+        monkeypatch.setenv("BUILDER_JOB_TRANSPORT", "rest")
+        monkeypatch.setenv("BUILDER_JOB_PROJECT", emulator.PROJECT)
+        monkeypatch.setenv("BUILDER_JOB_REGION", "us-central1")
+        pushed = Image(
+            f"{jobfiles.REPOSITORY}@{jobfiles.DIGEST}", jobfiles.DIGEST, "v100", "V100", True
+        )
+        monkeypatch.setattr(service, "pushed_image", lambda *_: (pushed, ()))
+        yield found
+
+
+def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback, here: Path) -> None:
+    code, out, err = run("job", "submit", "cats", "--logs", "--poll", "0.05", "--json")
+    assert code == 0
+    assert json.loads(out)["state"] == "succeeded"
+    assert "chief-0" in err and "step 1" in err
+    code, _, err = run("job", "submit", "cats")
+    assert code == 0 and "it succeeded before; --again" in err
+    assert len(loopback.service.jobs) == 1
+    code, out, _ = run("job", "list", "--json")
+    assert code == 0 and [one["state"] for one in json.loads(out)] == ["succeeded"]
+    code, _, err = run("job", "status", "cats")
+    assert code == 0 and "console.cloud.google.com" in err and jobfiles.DIGEST not in err
+    code, _, err = run("job", "logs", "cats", "--replica", "chief-0")
+    assert code == 0 and "done" in err
+    code, _, err = run("job", "cost", "cats", "--after")
+    assert code == 0 and "from its start to its end" in err
+
+
+def test_the_exit_code_is_the_jobs(run: Run, loopback: emulator.Loopback) -> None:
+    loopback.service.executor = emulator.Script(code=7)
+    code, _, err = run("job", "submit", "cats", "--wait", "--poll", "0.05")
+    assert code == 7 and "non-zero status of 7" in err
+    assert run("job", "wait", "cats", "--poll", "0.05")[0] == 7
+    assert run("job", "logs", "cats", "--follow", "--poll", "0.05")[0] == 7
+
+
+def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
+    loopback.service.faults.stay_queued = True
+    assert run("job", "submit", "cats")[0] == 0
+    code, _, err = run("job", "cancel", "cats")
+    assert code == 0 and "cancelled" in err
+    assert run("job", "wait", "cats", "--poll", "0.05")[0] == 143
+    code, _, err = run("job", "cancel", "cats")
+    assert code == 0 and "it has cancelled already" in err
+
+
+def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(
+    run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", loopback.rest)
+    loopback.service.buckets["my-bucket"] = ("europe-west4", "region")
+    code, _, err = run("job", "submit", "cats")
+    assert code == 2 and "gs://my-bucket is in europe-west4" in err
+    assert not loopback.service.jobs
+
+
+def test_no_such_job_there(run: Run, loopback: emulator.Loopback) -> None:
+    code, _, err = run("job", "status", "dogs")
+    assert code == 3 and "no job is called dogs" in err and "builder job list" in err
+
+
+def test_help_is_quick_and_imports_nothing_slow() -> None:
+    slow = "google.cloud.aiplatform_v1, grpc, pydantic, ruamel, docker"
+    script = (
+        "import sys; from builder.cli import app; "
+        f"found = [n for n in '{slow}'.split(', ') if n in sys.modules]; print(found)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert out.stdout.strip() == "[]"
