@@ -67,8 +67,7 @@ class CloudSettings:
     project: None takes the one of the credentials. service_account: an e-mail address; a build that
     names one must say where its log goes. logging: None is as the file says, else
     CLOUD_LOGGING_ONLY, which needs no bucket. worker_pool: a full name, or the name of a pool of
-    this project and region. staging_bucket: None is gcloud's own, `<project>_cloudbuild`.
-    logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY. endpoint: of the API, for emulators and
+    this project and region. staging_bucket: None is gcloud's own. logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY. endpoint: of the API, for emulators and
     private access; transport: "rest" goes through HTTP proxies.
     triggers: the tables [[cloud.trigger]] as they stand, each with its line.
     """
@@ -94,8 +93,11 @@ class CloudSettings:
 
     @property
     def bucket(self) -> str:
-        """Where the source is staged."""
-        return self.staging_bucket or f"{(self.project or '').replace(':', '_')}_cloudbuild"
+        """Where the source is staged: by default gcloud's own bucket for the project and region
+        (google-cloud-sdk, command_lib/builds/staging_bucket_util.py)."""
+        safe = re.sub("[:.]", "_", self.project or "").replace("google", "elgoog")
+        region = "" if self.region == "global" else f"_{self.region}"
+        return self.staging_bucket or f"{safe}{region}_cloudbuild"
 
 
 CLOUD_NAMES = tuple(field.name for field in fields(CloudSettings) if field.name != "triggers")

@@ -122,7 +122,8 @@ def cloud_build(
             "take it out, or start the build with a trigger",
         )
     keep = keep_source or run_async
-    with staged(clients.storage, cloud.bucket, root(), keep, cloud.region) as staging:
+    owned = cloud.staging_bucket is None  # the name of a default bucket can be taken by anybody
+    with staged(clients.storage, cloud.bucket, root(), keep, cloud.region, owned) as staging:
         say(f"source: {staging.object} ({staging.object.size:,} bytes)")
         build = submission.create(
             clients, submission.prepared(plain, cloud, given, names, staging.object)

@@ -223,15 +223,21 @@ def archive(folder: Path, to: BinaryIO) -> int:
 
 @contextlib.contextmanager
 def staged(
-    storage: Any, bucket: str, folder: Path, keep: bool = False, location: str = ""
+    storage: Any,
+    bucket: str,
+    folder: Path,
+    keep: bool = False,
+    location: str = "",
+    owned: bool = True,
 ) -> Iterator[Staging]:
     """The source in a bucket for as long as this lasts; deleted after it unless kept.
 
-    storage: a google.cloud.storage.Client. Raises InputError, OutsideError.
+    storage: a google.cloud.storage.Client. owned: refuse a bucket of another project. Raises
+    InputError, OutsideError.
     """
     with tempfile.TemporaryFile() as file:
         archive(folder, file)
-        staging = Staging(storage, upload(storage, bucket, file, location), keep)
+        staging = Staging(storage, upload(storage, bucket, file, location, owned), keep)
     try:
         yield staging
     finally:
@@ -248,7 +254,9 @@ class Staging:
     keep: bool = False
 
 
-def upload(storage: Any, bucket: str, file: BinaryIO, location: str = "") -> Staged:
+def upload(
+    storage: Any, bucket: str, file: BinaryIO, location: str = "", owned: bool = True
+) -> Staged:
     """Put an archive under a name of its own, never over another object.
 
     The bucket is made where it is missing, as gcloud does; one of another project is refused, for
@@ -262,7 +270,7 @@ def upload(storage: Any, bucket: str, file: BinaryIO, location: str = "") -> Sta
     sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     name = f"source/{time.time():.6f}-{uuid.uuid4().hex}.tgz"
     try:
-        blob = _bucket(storage, bucket, location).blob(name)
+        blob = _bucket(storage, bucket, location, owned).blob(name)
         blob.metadata = {"sha256": sha256}
         # An upload that was cut off and sent again meets its own first attempt: 412 means done.
         try:
@@ -279,7 +287,7 @@ def upload(storage: Any, bucket: str, file: BinaryIO, location: str = "") -> Sta
     return Staged(bucket, name, int(blob.generation), size, sha256)
 
 
-def _bucket(storage: Any, name: str, location: str) -> Any:
+def _bucket(storage: Any, name: str, location: str, owned: bool) -> Any:
     from google.api_core.exceptions import Conflict, Forbidden, NotFound
 
     try:
@@ -292,12 +300,11 @@ def _bucket(storage: Any, name: str, location: str) -> Any:
             return storage.create_bucket(name, location=region)
         except Conflict:
             return storage.bucket(name)
-    number = bucket.project_number
-    if name == f"{storage.project.replace(':', '_')}_cloudbuild" and number:
+    if owned:
         mine = {one.name for one in storage.list_buckets(prefix=name)}
         if name not in mine:
             raise OutsideError(
-                f"gs://{name} belongs to another project (number {number})",
+                f"gs://{name} belongs to another project (number {bucket.project_number})",
                 "name a bucket of your own: cloud.staging_bucket in builder.toml",
             )
     return bucket

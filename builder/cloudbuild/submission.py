@@ -35,6 +35,7 @@ TAG = "submission-"
 """How the tag begins that makes a submitted build findable."""
 
 CREATE_ATTEMPTS = 4
+WAITING = "waiting for a worker"
 OUT_OF_TOUCH = 900.0
 """Seconds without a single answer about a build, after which it is no longer watched."""
 
@@ -339,8 +340,16 @@ class _Steps:
     on_event: OnEvent
     told: dict[int, str] = field(default_factory=dict)
     began: dict[int, float] = field(default_factory=dict)
+    waits: float = 0.0
 
     def tell(self, build: Any) -> None:
+        queued = status(build) in ("PENDING", "QUEUED")
+        if queued and not self.waits:
+            self.waits = time.monotonic()
+            self.on_event(StepStarted(WAITING))
+        elif self.waits and not queued:
+            self.on_event(StepDone(WAITING, time.monotonic() - self.waits))
+            self.waits = 0.0
         for number, step in enumerate(build.steps):
             name, now = step.id or f"#{number}", step.status.name
             if self.told.get(number) == now:

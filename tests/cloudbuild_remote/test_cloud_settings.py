@@ -36,10 +36,11 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(project: Path) 
 def test_nothing_set_is_gcloud_s_defaults(project: Path) -> None:
     found = load(project, "")
     assert (found.project, found.region, found.logging) == (None, "global", None)
-    assert load(project).bucket == "my-project_cloudbuild"
+    assert load(project).bucket == "my-project_europe-west4_cloudbuild"
+    assert load(project, region="global").bucket == "my-project_cloudbuild"
     assert load(project, TOML + 'staging_bucket = "ours"').bucket == "ours"
     assert load(project, '[cloud]\nproject = "example.com:proj-1"').bucket == (
-        "example.com_proj-1_cloudbuild"
+        "example_com_proj-1_cloudbuild"
     )
 
 
