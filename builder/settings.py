@@ -67,8 +67,9 @@ class CloudSettings:
     project: None takes the one of the credentials. service_account: an e-mail address; a build that
     names one must say where its log goes. logging: None is as the file says, else
     CLOUD_LOGGING_ONLY, which needs no bucket. worker_pool: a full name, or the name of a pool of
-    this project and region. staging_bucket: None is gcloud's own. logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY. endpoint: of the API, for emulators and
-    private access; transport: "rest" goes through HTTP proxies.
+    this project and region. staging_bucket: None is gcloud's own. logs_bucket: gs:// and a name,
+    for GCS_ONLY and LEGACY. endpoint: of the API, for emulators and private access; transport:
+    "rest" goes through HTTP proxies.
     triggers: the tables [[cloud.trigger]] as they stand, each with its line.
     """
 
