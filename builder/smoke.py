@@ -563,7 +563,7 @@ class _Bench:
             all=True, filters={"label": f"{_LABEL}={self.name}"}, ignore_removed=True
         )
         for container in mine:
-            container.remove(force=True, v=True)
+            _discard(container)
         self.client.volumes.get(self.name).remove(force=True)
 
     def check(self, name: str, work: Callable[[], Verdict]) -> Check:
@@ -643,7 +643,7 @@ class _Bench:
         try:
             yield container
         finally:
-            container.remove(force=True, v=True)
+            _discard(container)
 
     def probe(
         self,
@@ -732,6 +732,17 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), 0o644
     archive.addfile(entry, io.BytesIO(content))
+
+
+def _discard(container: Container) -> None:
+    """Remove a container; one that is gone or going (404, 409) needs nothing more."""
+    from docker.errors import APIError
+
+    try:
+        container.remove(force=True, v=True)
+    except APIError as error:
+        if error.status_code not in (404, 409):
+            raise
 
 
 def _kill(container: Container) -> bool:
