@@ -22,6 +22,7 @@ from builder.cloudbuild import document, runner
 from builder.cloudbuild.containers import LABEL, Sandbox
 from builder.engine import Engine
 from builder.errors import InputError, OutsideError
+from builder.registry import Registry
 from tests.cloudbuild.conftest import Carry, left_of
 from tests.registry_server import registry
 
@@ -203,7 +204,11 @@ availableSecrets:
 
 
 def test_a_step_builds_an_image_that_a_later_step_runs_and_the_build_pushes(
-    carry_out: Carry, engine: Engine, steps_image: str, tmp_path: Path
+    carry_out: Carry,
+    engine: Engine,
+    steps_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with registry(tmp_path / "registry") as server:
         image = f"{server.host}/team/app:one"
@@ -229,7 +234,14 @@ images: ['{image}']
             assert ran.said("use", "hello")
             pushed = ran.result.images[0]
             assert server.tags("team/app") == {"one": pushed.digest}
-            # a second build: the registry refuses, and the build fails with its words
+            # the tag holds something else when it is read back: no such digest is reported
+            tampered = f"steps: [{{name: b, script: 'true'}}]\nimages: ['{image}']\n"
+            with monkeypatch.context() as patched:
+                patched.setattr(Registry, "head", lambda *_: "sha256:" + "0" * 64)
+                lied = carry_out(tampered)
+            assert (lied.result.status, lied.result.images) == ("FAILURE", ())
+            assert f"the registry has sha256:{'0' * 64}" in lied.result.detail
+            # a further build: the registry refuses, and the build fails with its words
             server.kill()
             refused = carry_out(f"steps: [{{name: b, script: 'true'}}]\nimages: ['{image}']\n")
             assert refused.result.status == "FAILURE"
