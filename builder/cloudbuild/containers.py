@@ -35,6 +35,8 @@ OUTPUT_LIMIT = 50 * 1024
 LABEL = "training-image-factory.cloudbuild"
 OWNER = f"{LABEL}.owner"
 
+_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")  # the engine's last word about a push
+
 OnLine = Callable[[str], None]
 
 
@@ -214,18 +216,19 @@ class Sandbox:
                     raise OutsideError(
                         f"{image}: not pushed: {_line(error)}", _push_fix(where.host)
                     )
-                digest = (event.get("aux") or {}).get("Digest", digest)
-                if "id" not in event and event.get("status"):
-                    on_line(event["status"])
+                if "id" not in event and (status := event.get("status")):
+                    on_line(status)
+                    if match := _DIGEST.search(status):
+                        digest = match[1]
         except (APIError, DockerException) as error:
             raise OutsideError(
                 f"{image}: not pushed: {_said(error)}", _push_fix(where.host)
             ) from None
         with registry.Registry(where.host) as there:
             known = there.head(where.repository, tag)
-        if known is None or (digest and known != digest):
+        if known is None or known != digest:
             raise OutsideError(
-                f"{image}: the registry has {known or 'nothing'} where {digest} was pushed",
+                f"{image}: the registry has {known or 'nothing'} where {digest or 'it'} was pushed",
                 "another push took the tag meanwhile; push again",
             )
         return known
