@@ -85,6 +85,7 @@ class Work:
     cancelled: threading.Event
     trial: int | None = None
     arguments: tuple[str, ...] = ()
+    metric: str = ""
 
 
 @dataclass
@@ -127,8 +128,8 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
 
     `images`: the reference that a job names -> what the engine calls that image.
     """
-    from builder.jobs import local
-    from builder.jobs.replicas import LocalJob, Pool
+    from builder.jobs import local, studies
+    from builder.jobs.replicas import LocalJob, Pool, Trial
 
     roles = ("chief", "worker", "ps", "evaluator")
 
@@ -141,21 +142,28 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
         container = pools[0][1].container_spec
         plan = work.spec.scheduling
         restarts = "job" if plan.restart_job_on_worker_restart else "worker"
+        place = folder / work.id / str(work.trial or "")
+        metrics = place / "metrics"
+        trial = None
+        if work.trial is not None:
+            metrics.mkdir(parents=True)
+            trial = Trial(work.trial, work.arguments, metrics)
         job = LocalJob(
             name=f"loopback-{work.id}",
             image=images[container.image_uri],
-            folder=folder / work.id,
+            folder=place,
             pools=tuple(
                 Pool(roles[index], pool.replica_count)  # type: ignore[arg-type]
                 for index, pool in pools
             ),
             command=tuple(container.command) or None,
-            arguments=(*container.args, *work.arguments),
+            arguments=tuple(container.args),
             environment={one.name: one.value for one in container.env},
             base=work.spec.base_output_directory.output_uri_prefix,
             restarts="never" if plan.disable_retries else restarts,  # type: ignore[arg-type]
             timeout=plan.timeout.total_seconds() or 3600.0,
             buckets=folder / "buckets",
+            trial=trial,
         )
         (folder / "buckets").mkdir(parents=True, exist_ok=True)
         stop = local.Stop()
@@ -177,7 +185,10 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
             outcome = local.run(engine, job, stop=stop, on_event=tell)
         finally:
             finished.set()
-        return Done(outcome.exit_code, message=outcome.message)
+        told = metrics / "output.metrics"
+        curve = studies.measurements(told.read_text(), work.metric) if told.is_file() else ()
+        value = curve[-1].value if curve else None
+        return Done(outcome.exit_code, message=outcome.message, metric=value)
 
     return execute
 
@@ -358,6 +369,7 @@ class JobService:
                     cancelled,
                     index,
                     given,
+                    job.study_spec.metrics[0].metric_id,
                 )
             )
             trial.end_time = datetime.now(UTC)
