@@ -28,21 +28,22 @@ BUCKETS = 30
 
 
 class Events:
-    """One run of a chart: a folder of event files, to which this adds one."""
+    """One run of a chart: a folder of event files, to which this adds one.
 
-    def __init__(self, folder: str) -> None:
+    Readers forget what an earlier attempt wrote for `first_step` and later ones.
+    """
+
+    def __init__(self, folder: str, first_step: int = 0) -> None:
         storage.gfile.makedirs(folder)
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self.path = f"{folder}/{name}.{next(_NUMBER)}"
+        self.path = f"{folder}/{name}.{next(_NUMBER):04d}"  # read in the order of names
         self._file = tf.io.TFRecordWriter(self.path)
         self._thread = ThreadPoolExecutor(1, "events")
         self._broken = False
         self._put(_Event(wall_time=time.time(), file_version="brain.Event:2"))
-
-    def restart(self, step: int) -> None:
-        """Make readers forget what an earlier attempt wrote for this step and later ones."""
+        # The first START of a folder means nothing, each later one a restart.
         start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
-        self._put(_Event(wall_time=time.time(), step=step, session_log=start))
+        self._put(_Event(wall_time=time.time(), step=first_step, session_log=start))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._values(step, [_value(tag, np.float32(v), "scalars") for tag, v in values.items()])

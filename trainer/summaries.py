@@ -63,10 +63,8 @@ class Board:
     def of(self, name: str) -> events.Events:
         """The events of "train", "validation" or "" (the job itself)."""
         if name not in self._runs:
-            opened = events.Events(f"{self._folder}/{name}".rstrip("/"))
-            if self._step:
-                opened.restart(self._step + 1)
-            self._runs[name] = opened
+            folder = f"{self._folder}/{name}".rstrip("/")
+            self._runs[name] = events.Events(folder, self._step + 1)
         return self._runs[name]
 
     @contextlib.contextmanager
@@ -247,11 +245,11 @@ class Every(Observer):
         raise NotImplementedError
 
     def _look(self, run: Run) -> None:
+        self._done = run.position.step
         evaluator = run.place.role == "evaluator"
         if self.board.writes and not evaluator and self.board.affordable(run, self.kind):
             with self.board.spend(self.kind):
                 self.look(run, run.position.step)
-            self._done = run.position.step
 
 
 class Weights(Every):
