@@ -473,12 +473,14 @@ def _hparams_summary(tag: str, content: Any) -> Any:
 
 
 def _scalar(tag: str, value: float) -> Any:
+    without_tensorflow()
     from tensorboard.compat.proto import summary_pb2
 
     return summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, simple_value=value)])
 
 
 def _write(folder: Path, summaries: list[tuple[int, Any]]) -> None:
+    without_tensorflow()
     from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
     from tensorboard.summary.writer import event_file_writer  # type: ignore[import-untyped]
 
