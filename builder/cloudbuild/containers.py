@@ -271,6 +271,9 @@ class Sandbox:
                 environment=list(spec.environment),
                 working_dir=spec.workdir,
                 name=spec.name,
+                # Its own on the machine's network, too: what runs in it tells owners apart by host
+                # and process, and would take another step's containers for a dead one's.
+                hostname=spec.name,
                 labels=self.labels,
                 host_config=self.api.create_host_config(
                     mounts=mounts, network_mode="host" if self.host.network else self.network
