@@ -1,18 +1,21 @@
 """Which process does what on which devices: read from the environment, overridable."""
 
+import contextlib
 import importlib.util
 import json
+import os
 import platform
-from collections.abc import Mapping
+import socket
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer.config import UsageError
+from trainer.preemption import RESTART
+from trainer.report import say
 
-HEARTBEAT = 10.0
-"""Seconds without a sign of life after which a worker counts as dead. One whose connection breaks
-is noticed at once."""
 _POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
 _POOLS["workerpool3"] = "evaluator"
 
@@ -123,18 +126,15 @@ def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -
         tf.tpu.experimental.initialize_tpu_system(tpu)
         return tf.distribute.TPUStrategy(tpu)
     if choice == "ps":
-        return tf.distribute.ParameterServerStrategy(
-            resolver(place),
-            variable_partitioner=None,  # a variable lies whole on one server: Keras wants it so
-        )
+        with _deadline(place, timeout):
+            # No partitioner: a variable lies whole on one server, as Keras wants it.
+            return tf.distribute.ParameterServerStrategy(resolver(place))
     if choice == "multiworker":
-        _watch_peers(place, timeout)
-        return tf.distribute.MultiWorkerMirroredStrategy(
-            resolver(place),
-            communication_options=tf.distribute.experimental.CommunicationOptions(
-                timeout_seconds=timeout
-            ),
-        )
+        options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
+        with _deadline(place, timeout):
+            return tf.distribute.MultiWorkerMirroredStrategy(
+                resolver(place), communication_options=options
+            )
     if choice == "mirrored":
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
@@ -180,30 +180,38 @@ def resolver(place: Cluster) -> Any:
     )
 
 
-def _watch_peers(place: Cluster, timeout: float) -> None:
-    """Bound the wait for ranks that never come (TensorFlow's own bound is an hour).
+@contextlib.contextmanager
+def _deadline(place: Cluster, seconds: float) -> Iterator[None]:
+    """Leave with exit code 143 where the others are not there after `seconds`: TensorFlow would
+    wait for an hour, in a call that nothing interrupts."""
+    there = threading.Event()
 
-    There is no public way: where the private one has moved, TensorFlow's defaults hold.
-    """
+    def watch() -> None:
+        if there.wait(seconds):
+            return
+        hosts = [host for kind, all_ in place.tasks.items() if kind != "evaluator" for host in all_]
+        own = place.tasks[place.role][place.task]
+        silent = [host for host in hosts if host != own and not answers(host)]
+        who = f"no answer from {', '.join(silent)}" if silent else "all answer, none is ready"
+        text = f"the other processes did not come in {seconds:g} s ({who}): start all again"
+        say("error", text, "ERROR")
+        os._exit(RESTART)
+
+    threading.Thread(target=watch, name="peers", daemon=True).start()
     try:
-        from tensorflow.core.protobuf.coordination_config_pb2 import CoordinatedJob
-        from tensorflow.python.eager import context
+        yield
+    finally:
+        there.set()
 
-        jobs = [
-            CoordinatedJob(name=kind, num_tasks=len(hosts))
-            for kind, hosts in place.tasks.items()
-            if kind in ("chief", "worker")
-        ]
-        leader = "chief" if "chief" in place.tasks else "worker"
-        context.context().configure_coordination_service(
-            service_type="standalone",
-            service_leader=f"/job:{leader}/replica:0/task:0",
-            cluster_register_timeout_in_ms=int(timeout * 1000),
-            heartbeat_timeout_in_ms=int(HEARTBEAT * 1000),
-            coordinated_jobs=jobs,
-        )
-    except (ImportError, AttributeError, TypeError):
-        return
+
+def answers(address: str) -> bool:
+    """Does anything listen at host:port?"""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
+            return True
+    except OSError:
+        return False
 
 
 def compute_capabilities() -> list[tuple[int, int]]:

@@ -14,7 +14,6 @@ part of the records; where one is faster, its part is seen more often.
 """
 
 import os
-import socket
 import threading
 import time
 from typing import Any
@@ -23,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import data, distribution, inner, model, optimization, storage
+from trainer import augment, data, distribution, inner, model, optimization, storage
 from trainer.config import Config, UsageError
 from trainer.preemption import RESTART
 from trainer.report import say
@@ -86,6 +85,7 @@ class ParameterServers(inner.Trainer):
                 classes=self.classes,
                 seed=self.config.seed,
                 consumed=consumed,
+                augmentation=augment.of(self.config),
             )
 
         spec = make(0).element_spec
@@ -248,7 +248,7 @@ def serve(config: Config, place: distribution.Cluster) -> int:
     deadline = time.monotonic() + config.peer_timeout
     seen = False
     while time.monotonic() < deadline:
-        if _answers(chief):
+        if distribution.answers(chief):
             seen = True
             deadline = time.monotonic() + GONE
         time.sleep(0.5)
@@ -268,7 +268,7 @@ def watch_servers(place: distribution.Cluster) -> None:
         missing: dict[str, float] = {}
         while True:
             for address in place.tasks["ps"]:
-                if _answers(address):
+                if distribution.answers(address):
                     missing.pop(address, None)
                 elif time.monotonic() - missing.setdefault(address, time.monotonic()) > GONE:
                     text = f"the parameter server at {address} is gone: all have to be started"
@@ -277,15 +277,6 @@ def watch_servers(place: distribution.Cluster) -> None:
             time.sleep(1.0)
 
     threading.Thread(target=watch, name="servers", daemon=True).start()
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
-            return True
-    except OSError:
-        return False
 
 
 def _zeros(variable: Any) -> tf.Variable:

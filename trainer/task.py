@@ -72,7 +72,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
         os._exit(RESTART)
     except Exception as error:
         if len(place.tasks) and isinstance(error, lost):
-            text = f"another process is gone, all have to be started again: {_first(error)}"
+            text = f"another process is gone, all have to be started again: {_reason(error)}"
             say("error", text, "ERROR")
             os._exit(RESTART)
         if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
@@ -94,6 +94,14 @@ def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> in
 
 def _first(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
+
+
+def _reason(error: Exception) -> str:
+    """TensorFlow's own words, without the places in graph and files."""
+    places = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", "(1)")
+    lines = [line.strip() for line in str(error).split("\n")]
+    said = [line for line in lines if line and not line.startswith(places)]
+    return said[0][:200] if said else type(error).__name__
 
 
 def train(
@@ -139,7 +147,7 @@ def train(
         say("start", text, precision=policy, **facts)
         _agree(strategy, place, problem)
         names = data.class_names(config.records)
-        shards, held_out = (data.find(config.records, split) for split in ("train", "validation"))
+        shards, held_out = data.splits(config, len(names))
         config = sized(config, strategy.num_replicas_in_sync, sum(s.records for s in shards))
         if place.role == "evaluator":
             evaluator.run(config, place, strategy, names, shards, held_out, policy, facts)

@@ -71,10 +71,15 @@ def count_with_keras(strategy: object) -> dict[str, object]:
 
     @tf.function
     def step() -> None:
-        gradients = [tf.ones(v.shape) for v in network.trainable_variables]
-        optimizer.apply(gradients, network.trainable_variables)
-        for variable in network.non_trainable_variables:
-            variable.assign(variable.value + 1)
+        def update() -> None:
+            variables = network.trainable_variables
+            with tf.GradientTape() as tape:
+                total = tf.add_n([tf.reduce_sum(v.value) for v in variables])
+            optimizer.apply(tape.gradient(total, variables), variables)
+            for variable in network.non_trainable_variables:
+                variable.assign(variable.value + 1)
+
+        strategy.run(update)
 
     for variable in network.non_trainable_variables:
         variable.assign(tf.zeros(variable.shape))

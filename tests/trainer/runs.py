@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,3 +90,28 @@ class Task:
         self._capsys.readouterr()
         code = task.main([str(argument) for argument in arguments])
         return code, [json.loads(text) for text in self._capsys.readouterr().out.splitlines()]
+
+
+def weights(job: Path, step: int) -> dict[str, np.ndarray]:
+    with np.load(job / f"checkpoints/step-{step:08d}.npz") as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def same_weights(one: Path, other: Path, step: int) -> None:
+    first, second = weights(one, step), weights(other, step)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    """What TensorBoard reads from a run's event files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events.Reload()
+    return {
+        tag: {e.step: float(make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)}
+        for tag in events.Tags()["tensors"]
+    }
