@@ -143,12 +143,15 @@ def test_an_error_of_the_program_ends_the_job_with_its_exit_code_and_last_words(
     assert outcome.replicas[0].restarts == 0
 
 
-def test_five_restarts_a_replica_then_three_of_the_job(
-    engine: Engine, job: Callable[..., LocalJob]
+def test_restarts_of_a_replica_and_then_of_the_job_are_counted(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert (local.RESTARTS_OF_A_REPLICA, local.RESTARTS_OF_A_JOB) == (5, 3), "Vertex AI's"
+    monkeypatch.setattr(local, "RESTARTS_OF_A_REPLICA", 2)
+    monkeypatch.setattr(local, "RESTARTS_OF_A_JOB", 1)
     outcome, _ = run(engine, job("echo x >> /job/starts; exit 139"))
-    assert (outcome.state, outcome.exit_code, outcome.restarts) == ("failed", 139, 3)
-    assert len((Path(outcome.folder) / "starts").read_text().split()) == 4 * (1 + 5)
+    assert (outcome.state, outcome.exit_code, outcome.restarts) == ("failed", 139, 1)
+    assert len((Path(outcome.folder) / "starts").read_text().split()) == 2 * (1 + 2)
 
 
 def test_restarts_of_the_whole_job_and_none_at_all(
