@@ -1,0 +1,182 @@
+"""Where a job goes, and which image it takes: settings, receipts, a real registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder import catalogue, project, push, receipts, registry
+from builder import image as pipeline
+from builder.errors import CheckFailed, InputError, OutsideError
+from builder.jobs import service
+from builder.receipts import Check, Receipt
+from builder.registry import Manifest, Registry
+from builder.settings import Settings
+from tests import registry_server
+from tests.jobs import jobfiles
+from tests.registry_server import RegistryServer
+from tests.test_registry import put_image
+
+ROOT = project.find_root(Path(__file__).parent)
+BASE = "region: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"
+REPOSITORY = "team/training"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "builder.toml").write_text('[job]\nproject = "toml-project"\n')
+    folder = tmp_path / "images" / "v100"
+    folder.mkdir(parents=True)
+    (folder / catalogue.FILE).write_text((ROOT / "images" / "v100" / catalogue.FILE).read_text())
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "task.py").write_text("")
+    return tmp_path
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_a_flag_wins_over_the_file_over_the_environment_over_the_project(here: Path) -> None:
+    job = jobfiles.job("image: v100\nproject: file-project\n" + BASE)
+    bare = jobfiles.job("image: v100\n" + BASE.replace("region: us-central1\n", ""))
+    environ = {"BUILDER_JOB_PROJECT": "environ-project", "GOOGLE_CLOUD_PROJECT": "gcloud-project"}
+    load = service.load
+    assert load(here, job, environ=environ, project="flag-project").project == "flag-project"
+    assert load(here, job, environ=environ).project == "file-project"
+    assert load(here, bare, environ=environ).project == "environ-project"
+    assert load(here, bare, environ={}).project == "toml-project"
+    assert load(here, job, environ={}).parent == "projects/file-project/locations/us-central1"
+    (here / "builder.toml").write_text("")
+    assert load(here, bare, environ={"GOOGLE_CLOUD_PROJECT": "g-project"}).project == "g-project"
+    (here / "builder.toml").write_text('[cloud]\nproject = "cloud-project"\n')
+    assert load(here, bare, environ={}).project == "cloud-project"
+
+
+def test_what_is_not_known_is_asked_for(here: Path) -> None:
+    with pytest.raises(InputError, match="no project is known"):
+        service.Service(region="us-central1").known()
+    with pytest.raises(InputError, match="no region is known"):
+        service.Service(project="my-project").known()
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "said"),
+    [
+        ("[job]\nprojekt = 'x'\n", {}, "job.projekt: unknown setting"),
+        ("[job]\nproject = 3\n", {}, "expected text, found 3"),
+        ("[job]\nregion = 'us-central1-a'\n", {}, "'us-central1-a' is not what is expected"),
+        ("job = 3\n", {}, "job: expected a table"),
+        ("[job\n", {}, "not TOML"),
+        ("", {"BUILDER_JOB_TRANSPORT": "http"}, "BUILDER_JOB_TRANSPORT: 'http'"),
+        ("", {"BUILDER_JOB_ENDPOINT": "localhost:1"}, "BUILDER_JOB_ENDPOINT: 'localhost:1'"),
+    ],
+)
+def test_settings_that_are_wrong(here: Path, text: str, environ: dict[str, str], said: str) -> None:
+    (here / "builder.toml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        service.load(here, None, environ=environ)
+    assert said in caught.value.message and caught.value.fix
+
+
+# --- the image on this machine --------------------------------------------------------------------
+
+
+def receipt(manifest: Manifest | None = None, **changes: object) -> Receipt:
+    """A receipt that holds every check of today."""
+    digest = manifest.digest if manifest else jobfiles.DIGEST
+    config = manifest.content["config"]["digest"] if manifest else "sha256:" + "b" * 64
+    made = Receipt(
+        target="v100",
+        accelerator="V100",
+        reference="training:v100",
+        digest=digest,
+        image_id=config,
+        inputs="0123",
+        made_by="0.1.0",
+        made_at="2026-11-21T12:00:00+00:00",
+        device="CPU",
+        checks=(),
+    )
+    checks = tuple(
+        Check(name=name, version=version, passed=True, seconds=1.0)
+        for name, version in pipeline.required(made).items()
+    )
+    return made.model_copy(update={"checks": checks, **changes})
+
+
+def test_a_built_target_is_known_by_its_receipts_digest(here: Path) -> None:
+    job = jobfiles.job("image: v100\n" + BASE)
+    settings = Settings(registry="us-central1-docker.pkg.dev/p-1/t/i")
+    image, notes = service.local_image(here, job, settings)
+    assert (image.digest, image.proven) == (None, False)
+    assert "no valid receipt here" in notes[0]
+    receipts.write(receipt(), here / "build" / "v100" / "receipt.json")
+    image, notes = service.local_image(here, job, settings)
+    assert image.reference == f"us-central1-docker.pkg.dev/p-1/t/i@{jobfiles.DIGEST}"
+    assert image.proven and image.pruned and not notes
+    _, notes = service.local_image(here, job, Settings())
+    assert "no registry is named" in notes[0]
+
+
+def test_an_image_that_is_no_target(here: Path) -> None:
+    image, notes = service.local_image(here, jobfiles.job("image: team/x:1\n" + BASE), Settings())
+    assert (image.reference, image.target) == ("docker.io/team/x:1", None)
+    assert "sends the digest" in notes[0]
+    with pytest.raises(InputError) as caught:
+        service.local_image(here, jobfiles.job("image: v10\n" + BASE), Settings())
+    assert "neither a target nor the reference" in caught.value.message
+    assert "v100" in caught.value.fix
+
+
+def test_targets_and_what_they_are_for(here: Path) -> None:
+    assert service.targets(here) == {"v100": "V100"}
+    (here / "images" / "bad").mkdir()
+    (here / "images" / "bad" / catalogue.FILE).write_text("accelerator: X\n")
+    assert service.targets(here) == {"v100": "V100"}
+
+
+# --- the image in a registry ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server.registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.mark.network
+def test_a_proven_target_is_sent_by_the_digest_that_the_registry_holds(
+    here: Path, server: RegistryServer
+) -> None:
+    job = jobfiles.job("image: v100\n" + BASE)
+    settings = Settings(registry=f"{server.host}/{REPOSITORY}")
+    with pytest.raises(OutsideError, match="has no such image"):
+        service.pushed_image(here, job, settings)
+    with Registry(server.host) as there:
+        manifest = put_image(there, REPOSITORY, "proven", "v100")
+        where = registry.parse(f"{server.host}/{REPOSITORY}:v100")
+        with pytest.raises(CheckFailed, match="is not proven"):
+            service.pushed_image(here, job, settings)
+        push._attach(there, where, manifest, receipt(manifest))
+    image, notes = service.pushed_image(here, job, settings)
+    assert image.reference == f"{server.host}/{REPOSITORY}@{manifest.digest}"
+    assert (image.accelerator, image.proven, notes) == ("V100", True, ())
+    with pytest.raises(InputError, match="no registry is named"):
+        service.pushed_image(here, job, Settings())
+
+
+@pytest.mark.network
+def test_a_tag_of_any_other_image_becomes_its_digest(here: Path, server: RegistryServer) -> None:
+    with Registry(server.host) as there:
+        manifest = put_image(there, "others/image", "foreign", "1.0")
+    job = jobfiles.job(f"image: {server.host}/others/image:1.0\n" + BASE)
+    image, notes = service.pushed_image(here, job, Settings())
+    assert image.reference == f"{server.host}/others/image@{manifest.digest}"
+    assert image.accelerator is None and manifest.digest in notes[0]
+    gone = jobfiles.job(f"image: {server.host}/others/image:2.0\n" + BASE)
+    with pytest.raises(OutsideError, match="no such image"):
+        service.pushed_image(here, gone, Settings())
+    by_digest = jobfiles.job(f"image: {server.host}/others/image@{manifest.digest}\n" + BASE)
+    assert service.pushed_image(here, by_digest, Settings())[0].digest == manifest.digest
