@@ -96,7 +96,9 @@ _OPERATION = st.one_of(
         lambda parts: f"{parts[0]}{parts[1]}/{parts[2]}"
     ),
     st.tuples(st.integers(-9, 9), st.integers(-3, 9)).map(lambda two: f": {two[0]}:{two[1]}"),
-    st.text("xy-", max_size=3).map(lambda word: f":-{word}"),
+    st.tuples(st.sampled_from([":-", "-", ":+", "+", ":=", "="]), st.text("xy-", max_size=3)).map(
+        "".join
+    ),
 )
 
 
