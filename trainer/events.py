@@ -41,9 +41,12 @@ class Events:
         self._thread = ThreadPoolExecutor(1, "events")
         self._broken = False
         self._put(_Event(wall_time=time.time(), file_version="brain.Event:2"))
-        # The first START of a folder means nothing, each later one a restart.
+        self.restart(first_step)  # The first START of a folder means nothing to readers.
+
+    def restart(self, step: int) -> None:
+        """Make readers forget what was written for `step` and later ones."""
         start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
-        self._put(_Event(wall_time=time.time(), step=first_step, session_log=start))
+        self._put(_Event(wall_time=time.time(), step=step, session_log=start))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._values(step, [_value(tag, np.float32(v), "scalars") for tag, v in values.items()])

@@ -122,6 +122,7 @@ class Scalars(Observer):
         self.board = board
         self._before: dict[str, float] = {}
         self._flushed = 0.0
+        self._reached = 0
 
     def begin(self, run: Run) -> None:
         self.board.begin(run)
@@ -133,6 +134,9 @@ class Scalars(Observer):
             return
         with self.board.spend("scalars"):
             train = self.board.of("train")
+            if first_step <= self._reached:  # back to a checkpoint
+                train.restart(first_step)
+            self._reached = run.position.step
             shown = {k: v for k, v in metrics.items() if k not in ("seconds", "input_wait")}
             count = len(metrics["loss"])
             for index in range(count):
