@@ -197,14 +197,16 @@ def passing() -> tuple[type[Exception], ...]:
 
 
 @contextlib.contextmanager
-def explaining(what: str) -> Iterator[None]:
-    """Google's errors inside of it become the factory's."""
+def explaining(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Google's errors inside of it become the factory's, all `but` these."""
     import requests
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
 
     try:
         yield
+    except but:
+        raise
     except (GoogleAPIError, GoogleAuthError, requests.RequestException, ConnectionError) as error:
         raise explained(error, what) from error
 

@@ -272,7 +272,9 @@ def watch(
     heard, failures = time.monotonic(), 0
     while True:
         try:
-            build, heard, failures = _get(clients, build.id), time.monotonic(), 0
+            with explaining(f"build {build.id}", but=passing()):
+                build = _get(clients, build.id)
+            heard, failures = time.monotonic(), 0
         except passing() as error:
             failures += 1
             if time.monotonic() - heard > OUT_OF_TOUCH:
@@ -281,8 +283,6 @@ def watch(
                     f"minutes ({error}); it goes on",
                     f"builder cloud logs {build.id}",
                 ) from error
-        except Exception as error:
-            raise explained(error, f"build {build.id}") from error
         steps.tell(build)
         ended = status(build) in ENDED and not failures
         if ended and not follower.ended:
