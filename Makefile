@@ -38,10 +38,11 @@ check: $(VENV)/.test  ## everything that guards quality and takes seconds
 	@$(PYTHON) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(VENV)/bin/shellcheck scripts/bootstrap .ci/run
-	@$(VENV)/bin/hadolint --failure-threshold info images/*/Dockerfile images/*/base.Dockerfile
+	@$(VENV)/bin/hadolint --failure-threshold info builder.Dockerfile images/*/Dockerfile images/*/base.Dockerfile
 	@$(BUILDER) check
 	@$(BUILDER) lock --check
 	@$(BUILDER) render --check
+	@$(BUILDER) --quiet cloud validate cloudbuild.yaml
 	@echo "make check: all passed"
 
 format: $(VENV)/.test  ## format and fix what can be fixed
