@@ -246,6 +246,17 @@ def test_data_is_read_only_and_buckets_are_folders(
     assert (buckets / "mine/copy").read_text() == "data"
 
 
+def test_someone_who_is_not_root_runs_it_as_themselves(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "user", lambda: "1234:1234")
+    outcome, events = run(engine, job("id -u; echo $HOME; echo 1 > /job/made; ls -ln /job/made"))
+    assert outcome.exit_code == 0
+    said = lines(events, "chief-0")
+    assert said[:2] == ["1234", "/tmp"]
+    assert said[2].split()[2:4] == ["1234", "1234"]
+
+
 def test_an_image_or_a_replica_that_is_not_there(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
