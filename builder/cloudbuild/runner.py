@@ -13,6 +13,7 @@ import fnmatch
 import hashlib
 import json
 import re
+import shutil
 import threading
 import time
 import uuid
@@ -87,10 +88,6 @@ class Plan:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     partial: bool = False
     """Whether only some steps run: nothing is pushed or copied then."""
-
-    def step(self, index: int) -> PlannedStep:
-        """The planned step with this index in the file."""
-        return next(one for one in self.steps if one.step.index == index)
 
 
 @dataclass(frozen=True)
@@ -703,43 +700,66 @@ class _Run:
             return
         bucket = objects.location.removeprefix("gs://").strip("/")
         target = self.artifacts / bucket
-        left = dict.fromkeys(objects.paths, False)
-        for path, content in self.workspace_files(objects.paths[0] if len(left) == 1 else ""):
-            hits = [pattern for pattern in left if matches(path, pattern)]
-            if not hits:
-                continue
-            left |= dict.fromkeys(hits, True)
-            data = content.read()
-            name = PurePosixPath(path).name
-            project.write(target / name, data)
-            self.copied.append(Copied(f"gs://{bucket}/{name}", target / name, len(data)))
-            self.say(f"{path}: copied to {target / name}")
-        if unmatched := [pattern for pattern, hit in left.items() if not hit]:
-            raise _Failed(
-                "FAILURE", f"artifacts: nothing in the workspace matches {unmatched[0]!r}"
-            )
+        taken: dict[str, Copied] = {}
+        for pattern in objects.paths:
+            begin = len(taken)
+            for file in self.workspace_files(pattern):
+                if matches(file.path, pattern) and file.path not in taken:
+                    name = PurePosixPath(file.path).name
+                    copied = Copied(
+                        f"gs://{bucket}/{name}", target / name, file.save(target / name)
+                    )
+                    # as gsutil: folders are not kept, and the later of two takes the name
+                    taken = {k: v for k, v in taken.items() if v.path != copied.path}
+                    taken[file.path] = copied
+                    self.say(f"{file.path}: copied to {target / name}")
+            if len(taken) == begin and not any(matches(path, pattern) for path in taken):
+                raise _Failed("FAILURE", f"artifacts: nothing in the workspace matches {pattern!r}")
+        self.copied += taken.values()
         manifest = "".join(_manifest_line(one) for one in self.copied)
         project.write(target / f"artifacts-{self.plan.build_id}.json", manifest)
 
-    def workspace_files(self, pattern: str = "") -> Iterator[tuple[str, IO[bytes]]]:
-        """Path (in the workspace) and content of each file; only what a pattern can match."""
-        fixed = PurePosixPath(re.split(r"[*?\[]", pattern.removeprefix(f"{WORKSPACE}/"))[0])
-        if pattern and not pattern.endswith("/") and not str(fixed).endswith("/"):
-            fixed = fixed.parent
-        start = PurePosixPath(WORKSPACE) / str(fixed).lstrip("/")
+    def workspace_files(self, pattern: str = "") -> Iterator[_File]:
+        """The files of the workspace; of a pattern only those in the folder that it begins with."""
+        fixed = re.split(r"[*?\[]", pattern.removeprefix(f"{WORKSPACE}/").removeprefix("./"))[0]
+        start = PurePosixPath(WORKSPACE) / fixed.rpartition("/")[0].lstrip("/")
         above = start.parent  # an archive's names begin with the last folder that was asked for
         for member, content in self.sandbox.read(str(start)):
             if content:
-                yield str((above / member.name).relative_to(WORKSPACE)), content
+                path = (above / member.name).relative_to(WORKSPACE)
+                yield _File(str(path), content, member.mode)
 
     def keep_workspace(self) -> None:
         """A copy of the workspace, also after a failure."""
-        if self.workspace is None:
+        if self.workspace is None or not self.sandbox.holder:
             return
         with contextlib.suppress(KeyboardInterrupt):
-            for path, content in self.workspace_files():
-                project.write(self.workspace / path, content.read())
+            for file in self.workspace_files():
+                file.save(self.workspace / file.path)
             self.say(f"the workspace lies in {self.workspace}")
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the workspace; `path` is relative to it."""
+
+    path: str
+    content: IO[bytes]
+    mode: int
+
+    def save(self, to: Path) -> int:
+        """Write it whole or not at all; its bytes."""
+        to.parent.mkdir(parents=True, exist_ok=True)
+        part = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
+        try:
+            with part.open("wb") as file:
+                shutil.copyfileobj(self.content, file)
+                size = file.tell()
+            part.chmod(self.mode & 0o777)
+            part.replace(to)
+        finally:
+            part.unlink(missing_ok=True)
+        return size
 
 
 def _not_here(plan: Plan) -> Iterator[str]:

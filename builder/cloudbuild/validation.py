@@ -34,6 +34,7 @@ MAX_SECRETS = 100  # API, InlineSecret.env_map
 MAX_ENVS, MAX_ENV, MAX_IMAGES, MAX_TAGS, MAX_NAME = 100, 1000, 100, 64, 1000  # LOCAL
 
 _TAG = re.compile(r"[\w][\w.-]{0,127}")  # the service's own words: "must match format"
+_BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/.*)?")
 _VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 _EXPANSION = re.compile(r"(?<!\$)\$\{#?(_[A-Z0-9_]+|[A-Z][A-Z0-9_]*)([:#%/^,}=?+-])")
 _RESERVED = ("/workspace", "/builder/home", "/builder/outputs", "/var/run/docker.sock")
@@ -640,7 +641,8 @@ class _Checker:
         if (objects := build.objects) is None:
             return
         place: Place = ("artifacts", "objects", "location")
-        if not self.expanded(objects.location, values).startswith("gs://"):
+        where = self.expanded(objects.location, values)
+        if not _BUCKET.fullmatch(where) or ".." in where.split("/"):
             self.add(place, f"{objects.location!r} is no bucket", "write gs://BUCKET/FOLDER/", API)
         if not objects.paths:
             self.add(("artifacts", "objects"), "no paths", "add paths: [GLOB]", API)

@@ -185,7 +185,12 @@ CASES = [
         "artifacts.objects.location",
         "is no bucket",
     ),
-    (STEP + "artifacts: {objects: {location: 'gs://b'}}", "artifacts.objects", "no paths"),
+    (
+        STEP + "artifacts: {objects: {location: 'gs://bucket/../../x', paths: [x]}}",
+        "artifacts.objects.location",
+        "is no bucket",
+    ),
+    (STEP + "artifacts: {objects: {location: 'gs://bkt'}}", "artifacts.objects", "no paths"),
 ]
 
 
