@@ -81,6 +81,20 @@ def test_bursts_of_503_cost_nothing_but_time(cloud: LoopbackCloud, connected: Co
     assert [left for *_, left in cloud.faults.bursts] == [0, 0]
 
 
+def test_a_service_that_is_not_heard_of_any_more_is_left_and_the_build_goes_on(
+    cloud: LoopbackCloud, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.build.executor = Script(wait=threading.Event())
+    clients = connected()
+    made = submission.create(clients, build())
+    monkeypatch.setattr(submission, "OUT_OF_TOUCH", 0.0)
+    cloud.faults.bursts = [("GET /v1/.*builds/", 503, 10_000)]
+    with pytest.raises(OutsideError, match="it goes on") as raised:
+        submission.watch(clients, made, sleep=lambda _: None)
+    assert raised.value.fix == f"builder cloud logs {made.id}"
+    assert cloud.build.builds[made.id].status not in (Status.CANCELLED, Status.FAILURE)
+
+
 def test_a_connection_that_is_cut_in_the_middle_of_a_log(
     cloud: LoopbackCloud, connected: Connect
 ) -> None:
