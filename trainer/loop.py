@@ -268,7 +268,9 @@ class Controller:
         if self.background is None:
             return
         try:
-            for saved in self.background.done(wait):
+            with self.run_.ledger.spend("checkpoint"):
+                done = self.background.done(wait)
+            for saved in done:
                 say("checkpoint", f"saved {saved.path}", step=saved.position.step)
         except Exception as error:  # each rank has to hear of it at the same step: see _vote
             self._trouble = error
@@ -423,8 +425,9 @@ class Controller:
         better = self.judge.better(self.position.step, result)
         if self.place.chief and self.inline:
             self._keep(better)
-        for observer in self.observers:
-            observer.end(self.run_, "stopped" if early else "done")
+        with self.run_.ledger.spend("summaries"):
+            for observer in self.observers:
+                observer.end(self.run_, "stopped" if early else "done")
         self.run_.writer.flush()
         return Outcome(self.position.step, result, early)
 
