@@ -447,7 +447,7 @@ steps:
     assert any("HTTPS_PROXY=http://proxy.example.com:3128" in line for line in ran.log)
     assert any(b64encode(b"me:hush").decode() in line for line in ran.log)
     assert not any("elsewhere" in line for line in ran.log)
-    assert any(line.endswith(os.readlink("/proc/self/ns/net")) for line in ran.log)
+    assert any(line.endswith(str(Path("/proc/self/ns/net").readlink())) for line in ran.log)
 
 
 def test_nothing_is_privileged(
