@@ -125,20 +125,20 @@ def training(
         quantity = one.count * hours
         row, included = prices.machine(one.machine, one.accelerators)
         if not _tpu_host(one):
-            what = f"{one.count} x {one.machine}" + (
+            what = f"{one.role}: {one.count} x {one.machine}" + (
                 f" with {one.accelerators} x {one.accelerator}" if included else ""
             )
             lines.append(_line(what, quantity, "h", row, f"machine/{one.machine}", share))
         if one.accelerator and not included:
             item = f"accelerator/{one.accelerator}"
-            what = f"{one.count} x {one.accelerators} x {one.accelerator}"
+            what = f"{one.role}: {one.count} x {one.accelerators} x {one.accelerator}"
             lines.append(
                 _line(what, quantity * one.accelerators, "h", prices.get(item), item, share)
             )
         disk = f"disk/{one.disk_type}"
         lines.append(
             _line(
-                f"{one.count} x {one.disk_gb} GB {one.disk_type}",
+                f"{one.role}: {one.count} x {one.disk_gb} GB {one.disk_type}",
                 quantity * one.disk_gb / MONTH_HOURS,
                 "GB month",
                 prices.get(disk),

@@ -8,6 +8,7 @@ pages, and log entries may come late. Faults come on demand.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -17,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -387,6 +387,11 @@ class JobService:
     def _teller(self, number: str, trial: str | None = None) -> Callable[[str, str], None]:
         def tell(replica: str, text: str) -> None:
             labels = {"ml.googleapis.com/trial_id": trial} if trial else {}
+            payload: dict[str, Any] = {"message": text}
+            with contextlib.suppress(ValueError):  # a line of JSON is taken apart
+                told = json.loads(text)
+                payload = told if isinstance(told, dict) and "message" in told else payload
+            severity = payload.pop("severity", "INFO")
             with self.lock:
                 self.entries.append(
                     {
@@ -400,10 +405,10 @@ class JobService:
                             },
                         },
                         "labels": labels,
-                        "severity": "INFO",
+                        "severity": severity,
                         "insertId": f"{number}-{len(self.entries)}",
                         "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-                        "jsonPayload": {"message": text},
+                        "jsonPayload": payload,
                     }
                 )
 
@@ -720,7 +725,7 @@ class Loopback:
             time.sleep(0.01)
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(executor: Executor | None = None) -> Iterator[Loopback]:
     """The service on free ports of this machine, until the block ends."""
     service = JobService(executor or Script())

@@ -53,6 +53,15 @@ def test_lines_carry_their_replica(loopback, where, tmp_path) -> None:
     assert found[0].severity == "INFO"
 
 
+def test_a_line_of_json_is_its_message_and_severity(loopback, where, tmp_path) -> None:
+    told = '{"severity": "WARNING", "message": "a bucket is slow", "step": 3}'
+    loopback.service.executor = emulator.Script(lines=(("workerpool0-0", told),))
+    job = sent(where, tmp_path)
+    loopback.settle()
+    (line,) = follower(where, job).new()
+    assert (line.severity, line.text) == ("WARNING", "a bucket is slow")
+
+
 def test_one_replica_alone(loopback, where, tmp_path) -> None:
     job = sent(where, tmp_path)
     loopback.settle()
