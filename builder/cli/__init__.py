@@ -585,11 +585,32 @@ def check() -> None:
     schema_file = root() / "images" / "schema.json"
     if not schema_file.is_file() or schema_file.read_text() != catalogue.schema_text():
         problems.append("images/schema.json: not today's schema; write it with builder schema")
+    problems += jobs_problems()
     for problem in problems:
         say(problem)
     if problems:
         raise CheckFailed(f"{len(problems)} holes in the tables", "see the lines above")
     say(f"{len(specs)} targets, every table joins, and the wheels carry what the tables say")
+
+
+def jobs_problems() -> list[str]:
+    """What is wrong with jobs/: each file, the schema beside them, and what they ask for."""
+    from builder.errors import InputError
+    from builder.jobs import checks, description
+
+    problems = []
+    for name in description.names(root()):
+        try:
+            job = description.load(root(), name)
+            checks.machines_of(job)
+        except InputError as error:
+            problems.append(error.message)
+    file = root() / description.JOBS / description.SCHEMA
+    if file.parent.is_dir() and (
+        not file.is_file() or file.read_text() != description.schema_text()
+    ):
+        problems.append("jobs/schema.json: not today's schema; write it with builder job schema")
+    return problems
 
 
 @app.command()

@@ -121,6 +121,24 @@ def ready(
     return Ready(job, image, region or "", tuple(placements), project, tuple(notes))
 
 
+def machines_of(job: Job) -> tuple[Placement, ...]:
+    """What each pool runs on, in the job's own region where it names one; without its image.
+
+    Raises InputError at the line that asks for what is not on offer.
+    """
+    found = []
+    for pool in job.pools:
+        fields = _fields(job, pool)
+        try:
+            found.append(_place(pool))
+            if job.region:
+                fields = ("region",)
+                machines.check_region(found[-1], job.region)
+        except InputError as error:
+            raise _error([(description.where(job, *fields), error)]) from None
+    return tuple(found)
+
+
 def _error(problems: list[tuple[str, InputError]]) -> InputError:
     if len(problems) == 1:
         where, error = problems[0]

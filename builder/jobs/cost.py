@@ -191,7 +191,7 @@ def extras(wanted: Extras, prices: Prices) -> tuple[Line, ...]:
         item = "registry/storage"
         row = prices.get(item)
         paid = max(0.0, wanted.image_gb - (row.free if row else 0.0))
-        what = f"{wanted.image_gb:g} GB of images in Artifact Registry"
+        what = f"{wanted.image_gb:.2f} GB of images in Artifact Registry"
         what += f", {row.free:g} GB free" if row and row.free else ""
         lines.append(_line(what, paid * wanted.months, "GB month", row, item))
     if wanted.build_minutes:

@@ -140,6 +140,19 @@ def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
     assert run("job", "schema", "--check")[0] == 0
 
 
+def test_builder_check_reads_the_jobs_too(here: Path) -> None:
+    from builder.cli import jobs_problems
+
+    assert jobs_problems() == [
+        "jobs/schema.json: not today's schema; write it with builder job schema"
+    ]
+    (here / "jobs" / "dogs.yaml").write_text(JOB.replace("2 x V100", "3 x V100"))
+    (here / "jobs" / "birds.yaml").write_text(JOB.replace("us-central1", "europe-west1"))
+    birds, dogs, _ = jobs_problems()
+    assert birds == "jobs/birds.yaml:2: region: europe-west1 has no V100"
+    assert dogs == "jobs/dogs.yaml:4: accelerators: n1-standard-8 takes 1, 2, 4 or 8 x V100, not 3"
+
+
 # --- against the loopback service -----------------------------------------------------------------
 
 
