@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import io
 import subprocess
 import tarfile
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import ImageNotFound
 
 from builder import debian
 from builder.cloudbuild import document, runner
@@ -21,6 +23,8 @@ from builder.engine import Engine, private
 from tests.engine.conftest import busybox, connected  # noqa: F401 - fixtures
 
 REPOSITORY = "cloudbuild-steps"
+BASE = f"{REPOSITORY}:base"
+"""What the Dockerfiles of the projects start from."""
 LIBC = (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/x86_64-linux-gnu/libc.so.6"))
 
 
@@ -47,7 +51,7 @@ def steps_image(engine: Engine, busybox: Path) -> Iterator[str]:  # noqa: F811
     with tarfile.open(fileobj=data, mode="w") as tar:
         for name, path in programs.items():
             tar.add(path.resolve(), name, filter=_plain)
-        for name in set(applets) - {"busybox"}:
+        for name in sorted(set(applets) - {"busybox"}):
             link = tarfile.TarInfo(f"bin/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(link)
@@ -59,14 +63,18 @@ def steps_image(engine: Engine, busybox: Path) -> Iterator[str]:  # noqa: F811
             made = tarfile.TarInfo(name)
             made.type, made.mode = tarfile.DIRTYPE, mode
             tar.addfile(made)
-    content = data.getvalue()
-    reference = f"{REPOSITORY}:{hashlib.sha256(content).hexdigest()[:12]}"
-    if engine.image(reference) is None:
-        api: Any = engine.client.api
-        name, tag = reference.split(":")
-        api.import_image_from_data(content, repository=name, tag=tag)
+    name, tag = REPOSITORY, uuid.uuid4().hex[:12]  # of this session: another may end before it
+    api: Any = engine.client.api
+    api.import_image_from_data(data.getvalue(), repository=name, tag=tag)
+    reference = f"{name}:{tag}"
+    image = engine.client.images.get(reference)
+    image.tag(BASE)
     yield reference
-    engine.client.images.remove(reference, force=True)
+    with contextlib.suppress(ImageNotFound):
+        if engine.client.images.get(BASE).id == image.id:
+            engine.client.images.remove(BASE, force=True)
+        engine.client.images.remove(reference, force=True)
+        engine.client.images.remove(str(image.id), force=True)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
