@@ -35,6 +35,10 @@ OUTPUT_LIMIT = 50 * 1024
 LABEL = "training-image-factory.cloudbuild"
 OWNER = f"{LABEL}.owner"
 
+_NO_PROGRAM = re.compile(
+    r"(exec|stat)[^\n]*(executable file not found[^\n]*|no such file or directory|"
+    r"permission denied|exec format error)"
+)
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")  # the engine's last word about a push
 
 OnLine = Callable[[str], None]
@@ -69,6 +73,14 @@ class Host:
     network: bool = False
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     logins: bytes = field(default=b"", repr=False)
+
+
+class NotStarted(Exception):  # noqa: N818 - a program that is not there, as a shell sees it
+    """A container whose program could not be started. `code`: 127 not found, 126 not a program."""
+
+    def __init__(self, what: str, code: int) -> None:
+        super().__init__(what)
+        self.code = code
 
 
 class Sandbox:
@@ -287,17 +299,30 @@ class Sandbox:
         return host.removeprefix("unix://") if host.startswith("unix://") else SOCKET
 
     def start(self, container: str, on_line: OnLine) -> Callable[[], None]:
-        """Start it; what comes back waits until all that it prints was handed to `on_line`."""
+        """Start it; what comes back waits until all that it prints was handed to `on_line`.
+
+        Raises NotStarted for a program that the image does not have, else OutsideError.
+        """
+        from docker.errors import APIError
+
         with self._explained("start"):
             stream = self.api.attach(container, stream=True, demux=True)
-            self.api.start(container)
+            try:
+                self.api.start(container)
+            except APIError as error:
+                stream.close()
+                if match := _NO_PROGRAM.search(_said(error)):
+                    code = 126 if "permission" in match[0] or "format" in match[0] else 127
+                    raise NotStarted(match[0], code) from None
+                raise
 
         def follow() -> None:
             lines = (_Lines(on_line), _Lines(on_line))
-            for parts in stream:
-                for line, part in zip(lines, parts, strict=True):
-                    if part:
-                        line.feed(part)
+            with self._explained("the step's log"):
+                for parts in stream:
+                    for line, part in zip(lines, parts, strict=True):
+                        if part:
+                            line.feed(part)
             for line in lines:
                 line.end()
 
@@ -329,10 +354,11 @@ class Sandbox:
     def _explained(self, what: str) -> Iterator[None]:
         from docker.errors import APIError, DockerException
         from requests.exceptions import RequestException
+        from urllib3.exceptions import HTTPError
 
         try:
             yield
-        except (APIError, DockerException, RequestException) as error:
+        except (APIError, DockerException, RequestException, HTTPError, OSError) as error:
             raise OutsideError(
                 f"{what}: the engine refused: {_said(error)}",
                 "builder doctor shows the engine's state",

@@ -32,6 +32,7 @@ from builder.cloudbuild.containers import (
     SCRIPTS,
     WORKSPACE,
     Host,
+    NotStarted,
     OnLine,
     Sandbox,
     Spec,
@@ -551,8 +552,12 @@ class _Run:
         )
         container = self.sandbox.create(self.spec(planned))
         try:
-            timed_out = self.follow(step, container, tell)
-            code = self.sandbox.exit_code(container)
+            try:
+                timed_out = self.follow(step, container, tell)
+                code = self.sandbox.exit_code(container)
+            except NotStarted as error:
+                tell(str(error))
+                timed_out, code = False, error.code
             self.note(step, ended=time.time(), exit_code=code)
             self.judge(step, code, timed_out, tell)
             self.note(step, output=self.sandbox.output(step.index))

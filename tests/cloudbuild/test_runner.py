@@ -161,6 +161,20 @@ def test_failures_that_are_allowed(carry_out: Carry, allow: str, status: str) ->
     assert ran.said("two", "went on") == (status == "SUCCESS")
 
 
+def test_a_program_that_is_not_there(carry_out: Carry) -> None:
+    ran = carry_out("""
+steps:
+- {name: b, id: missing, entrypoint: no-such-program, allowExitCodes: [127]}
+- {name: b, id: file, entrypoint: /etc, allowFailure: true}
+- {name: b, id: last, args: [/bin/also-missing]}
+""")
+    codes = {one.id: one.exit_code for one in ran.result.steps}
+    assert codes == {"missing": 127, "file": 126, "last": 127}, ran.log
+    assert any("executable file not found" in line for line in ran.log)
+    assert ran.result.status == "FAILURE"
+    assert ran.result.error is None  # the file's fault, not the engine's
+
+
 def test_a_step_and_a_build_out_of_time(carry_out: Carry) -> None:
     ran = carry_out("""
 steps:
