@@ -176,18 +176,25 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     add("--model-dir", help="SavedModel (default: AIP_MODEL_DIR or JOB_DIR/model)")
     add("--checkpoint-dir", help="default: AIP_CHECKPOINT_DIR or JOB_DIR/checkpoints")
     add("--log-dir", help="TensorBoard (default: AIP_TENSORBOARD_LOG_DIR or JOB_DIR/logs)")
-    add("--steps", type=int, help="optimizer steps of the whole run (default: 1000)")
+    add("--steps", type=_integer, help="optimizer steps of the whole run (default: 1000)")
     add("--epochs", type=float, default=0.0, help="in place of --steps")
-    add("--batch-size", "--batch", type=int, default=32, help="examples a step, all replicas")
+    add("--batch-size", "--batch", type=_integer, default=32, help="examples a step, all replicas")
     add("--learning-rate", type=float, default=0.002)
-    add("--image-size", type=int, default=32, help="pixels a side")
-    add("--checkpoint-every", type=int, default=100, help="steps")
-    add("--keep-checkpoints", type=int, default=3)
-    add("--evaluate-every", type=int, default=0, help="steps; 0: only at the end")
-    add("--steps-per-loop", type=int, default=10)
-    add("--seed", type=int, default=0)
+    add("--image-size", type=_integer, default=32, help="pixels a side")
+    add("--checkpoint-every", type=_integer, default=100, help="steps")
+    add("--keep-checkpoints", type=_integer, default=3)
+    add("--evaluate-every", type=_integer, default=0, help="steps; 0: only at the end")
+    add("--steps-per-loop", type=_integer, default=10)
+    add("--seed", type=_integer, default=0)
     add("--precision", choices=PRECISIONS, default="auto", help="auto: by the device")
-    add("--deterministic", action="store_true", help="same bits each time, for some speed")
+    add(
+        "--deterministic",
+        type=_switch,
+        nargs="?",
+        const=True,
+        default=False,
+        help="same bits each time, for some speed",
+    )
     # Distribution
     add("--strategy", choices=STRATEGIES, default="auto", help="auto: by environment and devices")
     add("--replica-batch-size", type=_whole, default=0, help="in place of --batch-size")
@@ -282,6 +289,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
 
     aip_model = environment.get("AIP_MODEL_DIR")
     job_dir = given["job_dir"] or (aip_model and aip_model.rstrip("/").rpartition("/")[0])
+    trial = environment.get("CLOUD_ML_TRIAL_ID")
+    if trial and given["job_dir"]:  # the same for all trials, where AIP_MODEL_DIR is each one's
+        job_dir = f"{given['job_dir'].rstrip('/')}/{trial}"
     if not job_dir:
         raise UsageError("where to write to is not known: give --job-dir or set AIP_MODEL_DIR")
     job_dir = job_dir.rstrip("/") or "/"
@@ -318,7 +328,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         ("evaluate_delay", 0.0, math.inf),
         ("evaluate_interval", 0.0, math.inf),
         ("early_stopping_delta", 0.0, math.inf),
-        ("nan_factor", 0.001, 1.0),
+        ("nan_factor", 1e-6, 1.0),
         ("dropout", 0.0, 0.99),
         ("label_smoothing", 0.0, 0.99),
         ("l2", 0.0, 1.0),
@@ -344,6 +354,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
             raise UsageError(f"--{option} {given[key]:g}: must be {bounds}")
     if given["warmup_steps"] >= given["steps"] and given["warmup_steps"]:
         raise UsageError(f"--warmup-steps {given['warmup_steps']}: the run is over before its end")
+    if given["profile_steps"] and given["profile_steps"][0] > given["steps"]:
+        first, last = given["profile_steps"]
+        raise UsageError(f"--profile-steps {first},{last}: the run is over before the first")
     if given["metric"] not in METRICS:
         raise UsageError(f"--metric {given['metric']}: must be one of {', '.join(METRICS)}")
     given["weights_sha256"] = given["weights_sha256"].lower()
@@ -360,6 +373,17 @@ def _hyphens(arguments: Sequence[str]) -> list[str]:
         name = name.replace("_", "-") if name.startswith("--") else name
         hyphened.append(f"{name}{equals}{value}")
     return hyphened
+
+
+def _integer(text: str) -> int:
+    """32.0, as a tuning service writes it, is 32."""
+    try:
+        value = float(text)
+        if value.is_integer():
+            return int(value)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
 
 
 def _whole(text: str) -> int:
