@@ -88,14 +88,21 @@ def window(height: tf.Tensor, width: tf.Tensor, draws: tf.Tensor, how: Augmentat
     return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], 0), tf.int32)
 
 
-def change(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """A float32 square picture, 0 to 255, with everything but the crop done to it."""
+def placed(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """Flips and turns, of the picture as it was decoded: fewer bytes than after the resize."""
     if how.flip in ("horizontal", "both"):
-        image = tf.where(draws[_FLIP_X] < 0.5, image, image[:, ::-1])
+        unflipped = image
+        image = tf.cond(draws[_FLIP_X] < 0.5, lambda: unflipped, lambda: unflipped[:, ::-1])
     if how.flip in ("vertical", "both"):
-        image = tf.where(draws[_FLIP_Y] < 0.5, image, image[::-1])
+        upright = image
+        image = tf.cond(draws[_FLIP_Y] < 0.5, lambda: upright, lambda: upright[::-1])
     if how.turn:
         image = tf.image.rot90(image, tf.cast(draws[_TURN] * 4, tf.int32))
+    return image
+
+
+def change(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """A float32 square picture, 0 to 255, with its colours changed and a part erased."""
     if how.colour:
         image = _colours(image, draws, how)
     if how.erase:

@@ -493,6 +493,7 @@ def _augmented(
             image = _slice(image, augment.window(tf.constant(side), tf.constant(side), draws, how))
     else:
         image = _view(content, draws, image_size, how)
+    image = augment.placed(image, draws, how)
     return _uint8(augment.change(_resized(image, image_size), draws, how))
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer import model, storage, summaries, utilization
 from trainer.config import Config
 from trainer.hypertune import Trial
+from trainer.input_report import InputReport
 from trainer.observer import Observer, Run
 from trainer.report import say
 
@@ -34,6 +35,7 @@ def observers(config: Config, place: Any) -> list[Observer]:
         summaries.Pictures(board, pool),
         summaries.Profile(board, config),
         machine,
+        InputReport(config),
         Trial(os.environ),
         Account(board, machine, activations),
     ]

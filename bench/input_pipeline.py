@@ -1,0 +1,246 @@
+"""Images a second of the input pipeline, beside three others, on the same pictures and cores.
+
+    python -m bench input_pipeline
+
+The pictures: real photographs that come with scikit-learn and scikit-image, cut into 768 files of
+500 x 375 pixels, JPEG. All give batches of 64 pictures of 224 x 224 to one who does nothing:
+
+* ours: the files through `python -m trainer.records --resize 256` once, then the training pipeline
+  with a random crop of at least 35 % of the area and flips; also without --resize, and the whole
+  picture instead of a crop;
+* Keras: image_dataset_from_directory on the folder of files, with a prefetch;
+* the post's way: TFRecords of JPEGs of 224 x 224, quality 95, augmented when they were written,
+  read with parallel reads, a map for each record and a prefetch, uint8 out (its shuffle buffer
+  of 100 batches is 10 here, which only spares it time);
+* libjpeg-turbo alone (simplejpeg's): nothing but decoding the bytes that our records hold, held in
+  memory, in as many threads as there are cores.
+
+Each in turn, over and over; the table has the median of the rounds, in seconds for 1,000 images.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench import Row, load, report
+
+FILES, SIZE, BATCH, ROUNDS, SECONDS = 768, 224, 64, 7, 1.5
+FASTER, OF_TURBO = 1.5, 0.8
+
+
+def main() -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    busy = load()
+    with tempfile.TemporaryDirectory(prefix="input-", dir="/var/tmp") as folder:
+        rates, spent = measure(Path(folder))
+    rows = []
+    for ours in ("ours", "ours, not resized", "ours, whole picture", "ours, uint8"):
+        for theirs, bar in (("Keras", 1 / FASTER), ("the post's way", 1 / FASTER)):
+            rows.append(_row(ours, theirs, rates, bar if ours == "ours" else None))
+        if (turbo := f"libjpeg-turbo for {ours}") in rates:
+            rows.append(_row(ours, turbo, rates, 1 / OF_TURBO if ours == "ours" else None))
+    facts = {
+        "images a second": ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items()),
+        "records made once, s": f"{spent:.1f} for {FILES} files",
+        "cores": len(os.sched_getaffinity(0)),
+        "load before": busy,
+        "tensorflow": _version("tensorflow-cpu"),
+        "simplejpeg": _version("simplejpeg"),
+    }
+    report("input_pipeline", rows, facts, images_a_second=rates)
+    return 0
+
+
+def _row(ours: str, theirs: str, rates: dict[str, float], bar: float | None) -> Row:
+    how = f"median of {ROUNDS} rounds of {SECONDS} s each, in turn; seconds for 1,000 images"
+    return Row(ours, 1000 / rates[ours], 1000 / rates[theirs], theirs, how, bar=bar)
+
+
+def measure(folder: Path) -> tuple[dict[str, float], float]:
+    """Images a second of each, and the seconds that making the records took."""
+    files = folder / "files"
+    photographs(files)
+    began = time.perf_counter()
+    made = {
+        "ours": records(files, folder / "resized", "--resize", "256"),
+        "ours, not resized": records(files, folder / "whole"),
+        "ours, uint8": records(files, folder / "uint8", "--encoding", "uint8", "--resize", "224"),
+    }
+    made["ours, whole picture"] = made["ours, not resized"]
+    spent = time.perf_counter() - began
+    posts(files, folder / "post")
+
+    contestants: dict[str, Iterator[int]] = {
+        name: ours(path, crop="whole" not in name and "uint8" not in name)
+        for name, path in made.items()
+    }
+    contestants["Keras"] = keras(files)
+    contestants["the post's way"] = post(folder / "post")
+    for name in ("ours", "ours, not resized", "ours, whole picture"):
+        contestants[f"libjpeg-turbo for {name}"] = turbo(made[name])
+    seen: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(ROUNDS + 1):
+        for name, images in contestants.items():
+            rate = one(images)
+            if number:  # The first warms up.
+                seen[name].append(rate)
+    return {name: statistics.median(found) for name, found in seen.items()}, spent
+
+
+def one(images: Iterator[int]) -> float:
+    """Images a second over SECONDS; what was prefetched while others ran is dropped first."""
+    for _ in range(12):
+        next(images)
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() - began < SECONDS:
+        count += next(images)
+    return count / (time.perf_counter() - began)
+
+
+def ours(folder: Path, crop: bool) -> Iterator[int]:
+    import tensorflow as tf
+
+    from trainer import data
+    from trainer.augment import NONE, Augmentation
+
+    dataset = data.training(
+        data.find(str(folder), "train"),
+        tf.distribute.InputContext(1, 0, 1),
+        batch_size=BATCH,
+        image_size=SIZE,
+        classes=2,
+        seed=0,
+        consumed=0,
+        augmentation=Augmentation(crop=0.35, flip="horizontal") if crop else NONE,
+    )
+    for images, _ in dataset:
+        yield len(images)
+
+
+def keras(files: Path) -> Iterator[int]:
+    import keras as k
+    import tensorflow as tf
+
+    dataset = k.utils.image_dataset_from_directory(
+        str(files), image_size=(SIZE, SIZE), batch_size=BATCH, verbose=False
+    )
+    for images, _ in dataset.repeat().prefetch(tf.data.AUTOTUNE):
+        yield len(images)
+
+
+def posts(files: Path, out: Path) -> None:
+    """Records as the post writes them: 128 JPEGs of 224 x 224 a file, quality 95, 4:4:4."""
+    import tensorflow as tf
+
+    out.mkdir()
+    paths = sorted(files.rglob("*.jpg"))
+    for start in range(0, len(paths), 128):
+        with tf.io.TFRecordWriter(str(out / f"{start:05d}.tfrec")) as writer:
+            for number, path in enumerate(paths[start : start + 128]):
+                image = tf.io.decode_jpeg(path.read_bytes(), 3)
+                image = tf.image.resize(image, (SIZE, SIZE))
+                image = tf.image.flip_left_right(image) if number % 2 else image
+                encoded = tf.io.encode_jpeg(
+                    tf.cast(image, tf.uint8), quality=95, chroma_downsampling=False
+                )
+                feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded.numpy()]))
+                label = tf.train.Feature(int64_list=tf.train.Int64List(value=[number % 2]))
+                features = tf.train.Features(feature={"image": feature, "class": label})
+                writer.write(tf.train.Example(features=features).SerializeToString())
+
+
+def post(folder: Path) -> Iterator[int]:
+    import tensorflow as tf
+
+    kinds = {
+        "image": tf.io.FixedLenFeature([], tf.string),
+        "class": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def parse(record: Any) -> tuple[Any, Any]:
+        example = tf.io.parse_single_example(record, kinds)
+        image = tf.io.decode_jpeg(example["image"], 3)
+        return tf.reshape(image, [SIZE, SIZE, 3]), example["class"]
+
+    paths = sorted(map(str, folder.glob("*.tfrec")))
+    options = tf.data.Options()
+    options.deterministic = False
+    dataset = tf.data.TFRecordDataset(paths, num_parallel_reads=tf.data.AUTOTUNE)
+    dataset = dataset.with_options(options).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = dataset.repeat().shuffle(10 * BATCH).batch(BATCH).prefetch(tf.data.AUTOTUNE)
+    for images, _ in dataset:
+        yield len(images)
+
+
+def turbo(folder: Path) -> Iterator[int]:
+    import simplejpeg
+    import tensorflow as tf
+
+    from trainer.tfrecord import features
+
+    paths = sorted(map(str, folder.glob("train-*.tfrecord")))
+    encoded = [
+        features(record.numpy())["image/encoded"] for record in tf.data.TFRecordDataset(paths)
+    ]
+
+    def decode(contents: list[bytes]) -> None:
+        for content in contents:
+            simplejpeg.decode_jpeg(content)
+
+    cores = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cores) as pool:
+        while True:
+            chosen = [random.sample(encoded, BATCH) for _ in range(cores)]
+            list(pool.map(decode, chosen))
+            yield BATCH * cores
+
+
+def records(files: Path, out: Path, *options: str) -> Path:
+    from trainer import records as tool
+
+    if tool.main([str(files), str(out), *options]):
+        raise RuntimeError("no records were made")
+    return out
+
+
+def photographs(folder: Path) -> None:
+    """FILES different pieces of real photographs, of two classes."""
+    import numpy as np
+    import skimage.data
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    names = ("astronaut", "chelsea", "coffee", "rocket")
+    whole = [*load_sample_images().images, *(getattr(skimage.data, name)() for name in names)]
+    chance = random.Random(0)
+    for name in ("one", "other"):
+        (folder / name).mkdir(parents=True)
+    for number in range(FILES):
+        image = Image.fromarray(np.asarray(whole[number % len(whole)]))
+        wide = chance.uniform(0.6, 1.0) * min(image.width, image.height * 4 / 3)
+        left = chance.uniform(0, image.width - wide)
+        top = chance.uniform(0, image.height - wide * 3 / 4)
+        box = (left, top, left + wide, top + wide * 3 / 4)
+        piece = image.resize((500, 375), Image.Resampling.LANCZOS, box=box)
+        buffer = io.BytesIO()
+        piece.save(buffer, "JPEG", quality=90, subsampling=2)
+        kind = ("one", "other")[number % 2]
+        (folder / kind / f"{number}.jpg").write_bytes(buffer.getvalue())
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "-"
