@@ -1,6 +1,8 @@
 """`builder job`: parse, call one function, print. No logic."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -288,12 +290,13 @@ def _follow(where: "Service", job: "RemoteJob", poll: float, replica: str | None
     follower = logs.Follower(
         service.logging_client(where), where.project or "", job.id, replica=replica
     )
-    return logs.follow(
-        follower,
-        lambda: submission.get(client, job.name, job.kind),
-        lambda: time.sleep(poll),
-        _teller(job),
-    )
+    with _left_alone(job):
+        return logs.follow(
+            follower,
+            lambda: submission.get(client, job.name, job.kind),
+            lambda: time.sleep(poll),
+            _teller(job),
+        )
 
 
 def _wait(where: "Service", job: "RemoteJob", poll: float, timeout: float | None) -> "RemoteJob":
@@ -307,9 +310,20 @@ def _wait(where: "Service", job: "RemoteJob", poll: float, timeout: float | None
             say(f"{now.display_name}: {now.state}")
             seen[0] = now.state
 
-    return submission.wait(
-        service.jobs_client(where), job, poll=poll, timeout=timeout, on_look=look
-    )
+    with _left_alone(job):
+        return submission.wait(
+            service.jobs_client(where), job, poll=poll, timeout=timeout, on_look=look
+        )
+
+
+@contextlib.contextmanager
+def _left_alone(job: "RemoteJob") -> Iterator[None]:
+    """Ctrl-C ends the watching, not the job."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"{job.display_name} goes on: builder job logs {job.id} --follow, or cancel {job.id}")
+        raise
 
 
 def _end(job: "RemoteJob", as_json: bool) -> None:

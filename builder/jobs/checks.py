@@ -143,8 +143,14 @@ def _error(problems: list[tuple[str, InputError]]) -> InputError:
     if len(problems) == 1:
         where, error = problems[0]
         return InputError(f"{where}: {error.message}", error.fix)
+    problems = sorted(problems, key=lambda one: _line_number(one[0]))
     lines = [f"{where}: {error.message} -> {error.fix}" for where, error in problems]
     return InputError("\n".join(lines), f"mend these {len(lines)} lines, then try again")
+
+
+def _line_number(where: str) -> int:
+    found = re.search(r":(\d+): ", where)
+    return int(found[1]) if found else 0
 
 
 _ROLE_FIELDS = {"worker": "workers", "ps": "parameter_servers", "evaluator": "evaluator"}

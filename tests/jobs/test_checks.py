@@ -68,7 +68,7 @@ def test_all_at_once_each_at_its_line(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         checks.ready(job, jobfiles.image(), job.region, targets=TARGETS)
     where = [line.split(": ")[0] for line in caught.value.message.splitlines()]
-    assert where == ["jobs/cats.yaml:4", "jobs/cats.yaml:6", "jobs/cats.yaml:5"]
+    assert where == ["jobs/cats.yaml:4", "jobs/cats.yaml:5", "jobs/cats.yaml:6"]
 
 
 @pytest.mark.parametrize(

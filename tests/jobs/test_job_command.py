@@ -207,6 +207,23 @@ def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
     assert code == 0 and "it has cancelled already" in err
 
 
+def test_ctrl_c_ends_the_watching_and_not_the_job(
+    run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from builder.jobs import submission
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    loopback.service.faults.stay_queued = True
+    assert run("job", "submit", "cats")[0] == 0
+    monkeypatch.setattr(submission, "wait", interrupted)
+    code, _, err = run("job", "wait", "cats")
+    assert code == 130 and "goes on: builder job logs" in err
+    (job,) = loopback.service.jobs.values()
+    assert job.state.name == "JOB_STATE_QUEUED"
+
+
 def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(
     run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,8 +87,12 @@ def test_a_job_runs_to_its_end_and_says_what_it_ran_on(loopback, where, ready, t
 
 
 def test_the_same_command_finds_the_job_it_made(loopback, where, ready, tmp_path) -> None:
+    hold = threading.Event()
+    loopback.service.executor = emulator.Script(wait=hold)
     first = send(where, ready, tmp_path)
     second = send(where, ready, tmp_path)
+    assert second.why in ("it is queued already", "it is pending already", "it is running already")
+    hold.set()
     loopback.settle()
     third = send(where, ready, tmp_path)
     assert first.created and not second.created and not third.created
