@@ -1,4 +1,4 @@
-"""`python -m bench [startup] [devicecode] [image] [prune]`: all of them, or the ones named."""
+"""`python -m bench [NAME ...]`: all of them, or the ones named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "devicecode", "image", "prune")
+NAMES = ("startup", "devicecode", "image", "prune", "trainer_loop", "input_pipeline")
 
 
 def main() -> int:
@@ -48,6 +48,14 @@ def run(name: str, chosen: argparse.Namespace) -> int:
 
         targets = chosen.targets.split(",") if chosen.targets else prune.TARGETS
         return prune.main(targets, chosen.folder, chosen.resume)
+    if name == "trainer_loop":
+        from bench import trainer_loop
+
+        return trainer_loop.main()
+    if name == "input_pipeline":
+        from bench import input_pipeline
+
+        return input_pipeline.main()
     # A program of its own: it reads its own command line
     print("\n## devicecode\n", flush=True)
     return subprocess.run([sys.executable, "-m", "bench.devicecode"], check=False).returncode
