@@ -19,6 +19,8 @@ from trainer.ledger import Ledger, process_age
 from trainer.loop import EVALUATIONS, observers, tell
 from trainer.report import say
 
+FAILED = "FAILED"
+"""Below the job folder: the trainers have given up; there until they are started again."""
 LOOK = 0.5
 """Seconds between two looks for a checkpoint."""
 
@@ -79,6 +81,8 @@ def _loop(look: seam.Run, evaluation: inner.Evaluation, watching: list[Any]) -> 
         if checkpoint is None:
             if done:
                 break
+            if failed := _read(f"{config.job_dir}/{FAILED}"):
+                raise UsageError(f"the trainers have given up: {failed.get('message')}")
             time.sleep(LOOK)
             continue
         began = time.monotonic()

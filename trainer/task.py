@@ -50,7 +50,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     import tensorflow as tf
 
-    from trainer import checkpoints, data, lease, loop
+    from trainer import checkpoints, data, evaluator, lease, loop, storage
 
     lost = (
         tf.errors.UnavailableError,
@@ -65,6 +65,10 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     except (checkpoints.Unwritable, lease.Lost, loop.Stopped) as error:
         return _end(place, OUTSIDE, str(error))
     except loop.NotFinite as error:
+        if place.chief:
+            with contextlib.suppress(tf.errors.OpError, OSError):
+                content = json.dumps({"code": NOT_FINITE, "message": str(error)})
+                storage.write(f"{config.job_dir}/{evaluator.FAILED}", content.encode())
         return _end(place, NOT_FINITE, str(error), step=error.step)
     except Preempted as error:
         say("preempted", str(error), "WARNING", step=error.step)
@@ -280,13 +284,15 @@ def _finished(config: Config) -> dict[str, Any] | None:
 
 def _claim(config: Config) -> Any:
     """Make sure that this run, and it alone, can write its folders. Raises UsageError."""
-    from trainer import lease, storage
+    from trainer import evaluator, lease, storage
 
     for folder in dict.fromkeys((config.job_dir, config.checkpoint_dir, config.log_dir)):
         storage.check_writable(folder)
     storage.check_writable(config.model_dir.rpartition("/")[0] or "/")
     held = lease.Lease(config.job_dir)
     held.take()
+    if storage.gfile.exists(f"{config.job_dir}/{evaluator.FAILED}"):
+        storage.gfile.remove(f"{config.job_dir}/{evaluator.FAILED}")
     return held
 
 

@@ -111,7 +111,12 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
 
     events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     events.Reload()
+    tags = [
+        tag
+        for tag in events.Tags()["tensors"]
+        if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars"
+    ]
     return {
         tag: {e.step: float(make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)}
-        for tag in events.Tags()["tensors"]
+        for tag in tags
     }

@@ -1,5 +1,8 @@
 """The SavedModel gives what evaluation gave, from files and from tensors."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +80,30 @@ def test_a_model_trained_in_mixed_precision_is_served_in_float32(tmp_path: Path)
     assert served["probabilities"].dtype == tf.float32
     expected = tf.nn.softmax(network(images, training=False)).numpy()
     np.testing.assert_allclose(served["probabilities"].numpy(), expected, atol=2e-2)
+
+
+@pytest.mark.slow
+def test_processes_that_know_nothing_of_this_package_get_the_same_numbers(
+    trained, saved: Path, digits, tmp_path: Path
+) -> None:
+    images = tf.stack([data.decode(tf.constant(png), 16) for png in digits]).numpy()
+    expected = tf.nn.softmax(trained(images, training=False)).numpy()
+    np.save(tmp_path / "images.npy", images)
+    cli = [Path(sys.executable).with_name("saved_model_cli"), "run", "--dir", saved]
+    cli += ["--tag_set", "serve", "--signature_def", "tensors", "--outdir", tmp_path]
+    cli += ["--inputs", f"images={tmp_path}/images.npy"]
+    (tmp_path / "0.png").write_bytes(digits[0])
+    plain = "import sys, json, tensorflow as tf; f = tf.saved_model.load(sys.argv[1]).signatures"
+    plain += "['serving_default'](image_bytes=tf.constant([open(sys.argv[2], 'rb').read()]));"
+    plain += "print(json.dumps(f['probabilities'].numpy()[0].tolist()));"
+    plain += "assert not any('trainer' in name for name in sys.modules)"
+    load = [sys.executable, "-I", "-c", plain, saved, tmp_path / "0.png"]
+    processes = [
+        subprocess.Popen(list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        for command in (cli, load)
+    ]
+    texts = [process.communicate(timeout=200)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    np.testing.assert_array_equal(np.load(tmp_path / "probabilities.npy"), expected)
+    alone = np.asarray(json.loads(texts[1].splitlines()[-1]), np.float32)
+    np.testing.assert_allclose(alone, expected[0], rtol=1e-6)

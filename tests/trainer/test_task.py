@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import SMOKE
+from runs import SMOKE, same_weights, scalars, weights
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
@@ -22,31 +21,6 @@ tf.config.set_logical_device_configuration(
 )
 
 OPTIONS = ("--checkpoint-every", 20, "--deterministic")
-
-
-def weights(job: Path, step: int) -> dict[str, np.ndarray]:
-    with np.load(job / f"checkpoints/step-{step:08d}.npz") as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def assert_same_weights(one: Path, other: Path, step: int) -> None:
-    first, second = weights(one, step), weights(other, step)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        np.testing.assert_array_equal(value, second[name], err_msg=name)
-
-
-def scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """What TensorBoard reads from a run's event files."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
-
-    events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
-    events.Reload()
-    return {
-        tag: {e.step: float(make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)}
-        for tag in events.Tags()["tensors"]
-    }
 
 
 def test_a_killed_run_with_a_torn_checkpoint_ends_as_an_unbroken_one(
@@ -67,7 +41,7 @@ def test_a_killed_run_with_a_torn_checkpoint_ends_as_an_unbroken_one(
     assert str(newest) in torn["message"]
     assert resumed["step"] == torn["step"] - 20
     assert again.events("step")[0]["step"] == resumed["step"] + 10
-    assert_same_weights(tmp_path / "unbroken", tmp_path / "killed", 120)
+    same_weights(tmp_path / "unbroken", tmp_path / "killed", 120)
 
     check_finished(unbroken.lines, tmp_path / "unbroken")
     code, lines = task("--records", SMOKE, "--job-dir", tmp_path / "unbroken", "--steps", 120)
@@ -224,43 +198,44 @@ def test_a_fault_of_the_program_is_a_traceback_and_1(
     assert not (tmp_path / "DONE").exists()
 
 
-@pytest.mark.slow
-def test_two_workers_stop_together_and_end_with_one_result(start, tmp_path: Path) -> None:
-    def cluster(*options: object) -> list:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            hosts = [f"127.0.0.1:{s.getsockname()[1]}" for s in (one, other)]
-        tf_config = {"cluster": {"worker": hosts}}
-        return [
-            start(
-                tmp_path,
-                *("--checkpoint-every", 20, *options),
-                TF_CONFIG=json.dumps({**tf_config, "task": {"type": "worker", "index": index}}),
-                NAME=str(index),
-            )
-            for index in (0, 1)
-        ]
+def test_a_loss_that_is_not_finite_is_recovered_from_with_a_smaller_rate(
+    tmp_path: Path, task
+) -> None:
+    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 60, "--image-size", 8)
+    wild = ("--optimizer", "sgd", "--learning-rate", 3e4, "--nan-factor", 1e-6)
+    code, lines = task(*options, *wild, "--nan-retries", 1, "--checkpoint-every", 20)
+    assert code == 0
+    [back] = [line for line in lines if line["event"] == "diverged"]
+    assert "with 1e-06 times the learning rate, try 1 of 1" in back["message"]
+    assert lines[-1]["loss"] < 2.25
+    state = json.loads((tmp_path / "checkpoints/step-00000060.json").read_text())["state"]
+    assert state["factor"] == pytest.approx(1e-6)
+    code, lines = task(*options[:-1], 8, "--steps", 61, *wild)
+    assert code == 0
+    assert lines[-1]["loss"] < 2.25, "it is taken up with the smaller rate"
 
-    chief, worker = cluster("--steps", 100_000)
-    chief.until("step", 30)
-    started = time.monotonic()
-    worker.send(signal.SIGTERM)
-    assert [chief.end(), worker.end()] == [143, 143]
-    assert time.monotonic() - started < 2
-    stopped = {run.lines[-1]["step"] for run in (chief, worker)}
-    assert stopped == {chief.events("checkpoint")[-1]["step"]}
 
-    steps = stopped.pop() + 20
-    chief, worker = cluster("--steps", steps)
-    assert [chief.end(), worker.end()] == [0, 0], worker.stderr()
-    for run in (chief, worker):
-        assert run.events("resumed")[0]["step"] == steps - 20
-        assert run.lines[0]["replicas"] == 2
-        assert run.events("evaluated")[-1]["examples"] == 200
-    results = [(run.lines[-1]["loss"], run.lines[-1]["accuracy"]) for run in (chief, worker)]
-    assert results[0] == results[1]
-    assert results[0][1] > 0.8
-    assert chief.events("exported")
-    assert not worker.events("checkpoint")
-    assert not worker.events("exported")
+def test_a_run_that_gets_no_better_stops_early_and_is_done(tmp_path: Path, task) -> None:
+    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 500, "--image-size", 8)
+    stopping = ("--evaluate-every", 10, "--early-stopping", 2, "--early-stopping-delta", 1)
+    exports = ("--export", "best,latest", "--evaluate-batches", 2)
+    code, lines = task(*options, *stopping, *exports)
+    assert code == 0
+    assert [line["step"] for line in lines if line["event"] == "early"] == [30]
+    assert {line["examples"] for line in lines if line["event"] == "evaluated"} == {64}
+    assert (tmp_path / "checkpoints/best/step-00000010.npz").exists()
+    exported = [(line["name"], line["step"]) for line in lines if line["event"] == "exported"]
+    assert exported[0] == ("best", 10)
+    assert [step for name, step in exported if name == "latest"] == [10, 20, 30, 30]
+    assert not (tmp_path / "model").exists()
+    code, lines = task(*options, *stopping)
+    assert (code, lines[-1]["message"]) == (0, "already finished at step 30: nothing to do")
+
+
+def test_two_runs_on_one_folder_do_not_meet(start, tmp_path: Path, task) -> None:
+    first = start(tmp_path, "--steps", 1_000_000)
+    first.until("step", 10)
+    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, "--steps", 5)
+    assert code == 2
+    assert f"another run (process {first.process.pid} on " in lines[-1]["message"]
+    first.until("step", first.lines[-1]["step"] + 10)

@@ -1,0 +1,201 @@
+"""The training loop beside a bare model.fit, and a checkpoint beside TensorFlow's own.
+
+    python -m bench trainer_loop
+
+Both sides of a pair run in one process, in turns, on the same batches out of memory. What is shown
+is the median of the rounds: on a machine that others use, the smallest is shown as well.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench import Row, load, report, seconds
+
+ROUNDS, STEPS = 9, 20
+MODELS = (("small_cnn", 96, 32), ("MobileNetV2", 96, 16))
+"""Name, pixels a side, examples a step."""
+
+
+def main() -> int:
+    import tensorflow as tf
+
+    began = load()
+    rows = [row for name, size, batch in MODELS for row in steps(name, size, batch)]
+    rows += checkpoint()
+    facts = {"load before": began, "load after": load(), "tensorflow": tf.__version__}
+    report("trainer_loop", rows, facts)
+    return 0
+
+
+def options(name: str, size: int, batch: int, folder: str, *more: str) -> Any:
+    from trainer import config
+
+    arguments = ["--records", "-", "--job-dir", folder, "--model", name, "--image-size", str(size)]
+    arguments += ["--batch-size", str(batch), "--checkpoint-every", "1000000", *more]
+    return config.parse(arguments, {})
+
+
+def memory(size: int, batch: int) -> Any:
+    """Batches that cost nothing to make."""
+    import tensorflow as tf
+
+    tf.random.set_seed(0)
+    images = tf.cast(tf.random.uniform((batch, size, size, 3), 0, 255), tf.uint8)
+    labels = tf.random.uniform((batch,), 0, 10, tf.int64)
+    return tf.data.Dataset.from_tensors((images, labels)).repeat().prefetch(2)
+
+
+def steps(name: str, size: int, batch: int) -> list[Row]:
+    """Seconds a step: the inner loop, and the whole one with everything that looks on."""
+    import keras
+    import tensorflow as tf
+
+    from trainer import inner, loop, model
+    from trainer.checkpoints import Position
+    from trainer.data import Shard
+    from trainer.distribution import Cluster
+    from trainer.ledger import Ledger
+    from trainer.observer import Run, Writer
+    from trainer.preemption import Preemption
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = options(name, size, batch, folder, "--steps", "1000000000")
+        strategy = tf.distribute.get_strategy()
+        trainer = inner.Trainer(strategy, config, 10, "float32")
+        dataset = memory(size, batch)
+        bare = model.build(config, 10, "float32", pretrain=False)
+        bare.compile(
+            model.optimizer(config, 1, config.steps, "float32"),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+        batches = iter(dataset)
+
+        def ours() -> None:
+            for _ in range(STEPS // config.steps_per_loop):
+                trainer.train(batches, config.steps_per_loop)
+
+        trainer.batches = lambda *_: batches  # type: ignore[method-assign]
+        run = Run(
+            config=config,
+            place=Cluster(),
+            strategy=strategy,
+            model=trainer.model,
+            optimizer=trainer.optimizer,
+            names=tuple("0123456789"),
+            train=(Shard("-", 10 * batch),),
+            validation=(),
+            ledger=Ledger(),
+            writer=Writer(f"{folder}/logs", write=True),
+            position=Position(),
+            steps=config.steps,
+        )
+        watching = loop.observers(config, run.place)
+        nothing: Any = None
+        controller = loop.Controller(trainer, nothing, run, Preemption(), watching)
+        for observer in watching:
+            observer.begin(run)
+
+        def whole() -> None:
+            end = run.position.step + STEPS
+            while run.position.step < end:
+                controller._train(batches, min(controller._count(), end - run.position.step))
+                controller._vote()
+
+        def fit() -> None:
+            bare.fit(dataset, steps_per_epoch=STEPS, epochs=1, verbose=0)
+
+        with quiet():
+            times = in_turns(ours, whole, fit)
+    inner_times, whole_times, fit_times = ([t / STEPS for t in one] for one in times)
+    how = (
+        f"{name}, {size} x {size}, batch {batch}, CPU; {ROUNDS} rounds of {STEPS} steps in turns, "
+        f"median; smallest: {min(inner_times):.4f}, {min(whole_times):.4f}, fit "
+        f"{min(fit_times):.4f} s"
+    )
+    theirs = statistics.median(fit_times)
+    return [
+        Row(f"step, {name}: inner loop", statistics.median(inner_times), theirs, "model.fit", how),
+        Row(
+            f"step, {name}: whole loop",
+            statistics.median(whole_times),
+            theirs,
+            "model.fit",
+            how,
+            bar=1.02,
+        ),
+    ]
+
+
+def checkpoint() -> list[Row]:
+    """For how long training stands still."""
+    import tensorflow as tf
+
+    from trainer import inner
+    from trainer.checkpoints import Background, Checkpoints, Position
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = options("DenseNet121", 64, 8, folder)
+        trainer = inner.Trainer(tf.distribute.get_strategy(), config, 10, "float32")
+        background = Background(Checkpoints(f"{folder}/ours", keep=1))
+        own = tf.train.Checkpoint(model=trainer.model, optimizer=trainer.optimizer)
+        batches = iter(memory(64, 8))
+        trainer.train(batches, 1)
+        size = sum(v.numpy().nbytes for v in trainer.variables().values())
+        stalls, written, theirs, after, plain = [], [], [], [], []
+        for step in range(ROUNDS):
+            plain.append(seconds(lambda: trainer.train(batches, 1)))
+            position = Position(step + 1)
+
+            def snapshot(position: Position = position) -> None:
+                trainer.synchronise()
+                background.save(position, trainer.snapshot(), {})
+
+            stalls.append(seconds(snapshot))
+            after.append(seconds(lambda: trainer.train(batches, 1)))
+            written += [saved.seconds for saved in background.done(wait=True)]
+            theirs.append(seconds(lambda: own.write(str(Path(folder) / "theirs"))))
+    how = (
+        f"DenseNet121 with Adam, {size / 1e6:.0f} MB in {len(trainer.variables())} variables; "
+        f"{ROUNDS} rounds in turns, median, the first one left out: it traces"
+    )
+    stall, write = statistics.median(stalls[1:]), statistics.median(theirs[1:])
+    what = "checkpoint: training stands still"
+    return [
+        Row(what, stall, write, "tf.train.Checkpoint.write", how, bar=1 / 3),
+        Row(f"{what}, at most", max(stalls[1:]), None, "", how, bar=0.25, bar_of="ours"),
+        Row(
+            "checkpoint: safely written after, in the background",
+            statistics.median(written[1:]),
+            write,
+            "tf.train.Checkpoint.write",
+            how,
+        ),
+        Row(
+            "checkpoint: the step beside which it is written",
+            statistics.median(after[1:]),
+            statistics.median(plain[1:]),
+            "a step without",
+            how + ". Both cores compute: what is written takes its share of them",
+        ),
+    ]
+
+
+def in_turns(*works: Any) -> list[list[float]]:
+    """ROUNDS times of each, after one that traces and warms up."""
+    for work in works:
+        work()
+    rounds = [[seconds(work) for work in works] for _ in range(ROUNDS)]
+    return [list(times) for times in zip(*rounds, strict=True)]
+
+
+def quiet() -> Any:
+    """What the trainer says goes nowhere."""
+    import contextlib
+    import io
+
+    return contextlib.redirect_stdout(io.StringIO())

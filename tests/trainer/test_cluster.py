@@ -1,0 +1,100 @@
+"""Real clusters on loopback: two workers and an evaluator, killed, told to stop, started again."""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import SMOKE, cluster, same_weights, scalars
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+tf = pytest.importorskip("tensorflow")
+
+from trainer import config, data, inner  # noqa: E402
+
+STEPS = 100
+OPTIONS = ("--checkpoint-every", 20, "--deterministic", "--steps", STEPS)
+EXACT, TOLERANCE = 20, 0.15
+"""Two workers add up their gradients in another order than one process. Rounding is all that
+differs, and it grows from step to step: the first EXACT losses are the same to 0.2 %, all of them
+within TOLERANCE."""
+
+
+def test_killed_and_stopped_workers_end_as_unbroken_ones(start, tmp_path: Path) -> None:
+    """Ends with the same bits, and learns as one worker does with the same batches."""
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    throttled = ("--evaluate-interval", 600, "--export", "final,best,latest")
+    chief, worker, evaluator = (
+        start(unbroken, *OPTIONS, *throttled, **environment)
+        for environment in cluster("worker", "worker", "evaluator")
+    )
+    assert [run.end(300) for run in (chief, worker, evaluator)] == [0, 0, 0], worker.stderr()
+    check_evaluator(chief.lines, evaluator.lines, unbroken)
+    check_losses(unbroken)
+
+    def pair() -> list:
+        return [start(broken, *OPTIONS, **one) for one in cluster("worker", "worker")]
+
+    ranks = pair()
+    ranks[0].until("step", random.randint(25, 45))
+    victim = random.randrange(2)
+    ranks[victim].send(signal.SIGKILL)
+    began = time.monotonic()
+    assert ranks[1 - victim].end(300) == 143
+    assert time.monotonic() - began < 60, "a dead peer is noticed in seconds on an idle machine"
+    ranks = pair()
+    ranks[0].until("resumed")
+    ranks[0].until("step", 45)
+    ranks[1].send(signal.SIGTERM)
+    assert [run.end(300) for run in ranks] == [143, 143]
+    assert {run.lines[-1]["event"] for run in ranks} == {"preempted"}
+    assert {run.lines[-1]["step"] for run in ranks} == {ranks[0].events("checkpoint")[-1]["step"]}
+    ranks = pair()
+    assert [run.end(300) for run in ranks] == [0, 0], ranks[1].stderr()
+    same_weights(unbroken, broken, STEPS)
+
+
+def check_evaluator(trainers: list[dict], evaluator: list[dict], job: Path) -> None:
+    """At most twice: when it started, and for the end of the job, which throttling gives way to."""
+    evaluated = [line for line in evaluator if line["event"] == "evaluated"]
+    assert 1 <= len(evaluated) <= 2
+    assert evaluated[-1]["step"] == STEPS
+    assert evaluator[-1]["event"] == "done"
+    [last] = [line for line in trainers if line["event"] == "evaluated"]
+    assert evaluated[-1]["accuracy"] == pytest.approx(last["accuracy"])
+    assert evaluated[-1]["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    for name in ("best", "latest"):
+        assert (job / "export" / name / "saved_model.pb").exists()
+    assert (job / f"checkpoints/best/step-{STEPS:08d}.npz").exists()
+
+
+def check_losses(job: Path) -> None:
+    """As one process whose every batch is what the two workers had."""
+    arguments = ["--records", str(SMOKE), "--job-dir", str(job), "--steps", str(STEPS)]
+    chosen = config.parse(arguments, {})
+    shards = data.find(str(SMOKE), "train")
+    parts = [
+        data.training(
+            shards,
+            tf.distribute.InputContext(2, worker, 2),
+            batch_size=16,
+            image_size=chosen.image_size,
+            classes=10,
+            seed=chosen.seed,
+            consumed=0,
+        )
+        for worker in range(2)
+    ]
+    both = tf.data.Dataset.zip(*parts).map(
+        lambda one, other: tuple(tf.concat(pair, 0) for pair in zip(one, other, strict=True))
+    )
+    tf.keras.utils.set_random_seed(chosen.seed)
+    one = inner.Trainer(tf.distribute.get_strategy(), chosen, 10, "float32")
+    expected = one.train(iter(both), STEPS)["loss"]
+    losses = scalars(job / "logs/train")["loss"]
+    assert list(losses) == list(range(1, STEPS + 1))
+    found = np.array(list(losses.values()))
+    np.testing.assert_allclose(found[:EXACT], expected[:EXACT], rtol=2e-3)
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
