@@ -24,6 +24,7 @@ def copy(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "images", tmp_path / "images")
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "task.py").write_text("print('trained')\n")
+    shutil.copy(ROOT / "trainer" / "requirements.txt", tmp_path / "trainer")
     (tmp_path / "builder.toml").write_text("")
     return tmp_path
 
@@ -136,6 +137,37 @@ def stale(root: Path, name: str) -> list[tuple[str, str]]:
     return [(one.file, one.why) for one in lock.check(root, spec, stack)]
 
 
+def test_the_trainers_requirements_are_part_of_the_lock(copy: Path) -> None:
+    assert stale(copy, "v100") == []
+    assert {"psutil", "nvidia-ml-py"} <= lock.read(copy, "v100").packages.keys()
+    path = copy / "trainer/requirements.txt"
+    path.write_text("psutil>=7  # of the machine\n")
+    why = 'trainer/requirements.txt is ["psutil>=7"], locked is ["nvidia-ml-py>=13", "psutil>=7"]'
+    assert stale(copy, "v100") == [("images/v100/image.lock", why)]
+    path.unlink()
+    assert [why for _, why in stale(copy, "v100")] == [
+        'trainer/requirements.txt is null, locked is ["nvidia-ml-py>=13", "psutil>=7"]'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("-r more.txt", "is an option"),
+        ("a @ https://example.com/a.whl", "names a URL"),
+        ("a==1 --hash=sha256:0", "a line with hashes"),
+        ("a b", "is not a requirement"),
+    ],
+)
+def test_a_line_of_the_trainers_requirements_that_cannot_be(
+    copy: Path, line: str, words: str
+) -> None:
+    (copy / "trainer/requirements.txt").write_text(f"psutil\n\n{line}\n")
+    with pytest.raises(InputError, match=words) as error:
+        catalogue.load(copy, "cpu")
+    assert error.value.message.startswith("trainer/requirements.txt:3: ")
+
+
 def test_a_comment_in_image_yaml_changes_nothing(copy: Path) -> None:
     path = copy / "images/v100/image.yaml"
     path.write_text(f"# another word\n{path.read_text()}\nenvironment: {{A: b}}\n")
@@ -160,10 +192,10 @@ def test_a_lock_edited_by_hand_is_seen(copy: Path) -> None:
 
 def test_a_missing_and_a_stray_file_are_seen(copy: Path) -> None:
     (copy / "images/cpu/tensorflow.lock").unlink()
-    (copy / "images/cpu/extra.lock").write_text("")
+    (copy / "images/cpu/cuda.lock").write_text("")
     assert stale(copy, "cpu") == [
         ("images/cpu/tensorflow.lock", "is missing"),
-        ("images/cpu/extra.lock", "belongs to no lock"),
+        ("images/cpu/cuda.lock", "belongs to no lock"),
     ]
 
 

@@ -93,7 +93,7 @@ def test_only_what_a_training_run_reads_is_in_the_context(copy: Path) -> None:
     ]
     base = planned(copy).base
     assert base is not None
-    assert list(base.files) == ["apt.lock", "tensorflow.lock"]
+    assert list(base.files) == ["apt.lock", "extra.lock", "tensorflow.lock"]
 
 
 def test_a_nested_package_keeps_its_own_name_only(copy: Path) -> None:

@@ -27,6 +27,7 @@ def copy(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "images", tmp_path / "images")
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "task.py").write_text("print('trained')\n")
+    shutil.copy(ROOT / "trainer" / "requirements.txt", tmp_path / "trainer")
     (tmp_path / "builder.toml").write_text("")
     return tmp_path
 
@@ -278,6 +279,7 @@ def test_another_cudnn_rebuilds_its_layer_and_the_ones_above(copy: Path) -> None
     assert base.rebuilds == (
         Layer("RUN install cuda.lock", sizes[lock.CUDA]),
         Layer("RUN install tensorflow.lock", sizes[lock.TENSORFLOW]),
+        Layer("RUN install extra.lock", sizes[lock.EXTRA]),
     )
     assert image.instruction.startswith("FROM ${REPOSITORY}:base-")
     assert image.rebuilds == ()  # the trainer's copy is linked
@@ -287,7 +289,10 @@ def test_another_python_package_leaves_cuda_alone(copy: Path) -> None:
     commit(copy)
     lock._write(copy, with_versions(lock.read(copy, "v100"), {"rich": "14.0.0"}))
     base, _ = render.changes(copy, "v100")
-    assert [layer.instruction for layer in base.rebuilds] == ["RUN install tensorflow.lock"]
+    assert [layer.instruction for layer in base.rebuilds] == [
+        "RUN install tensorflow.lock",
+        "RUN install extra.lock",
+    ]
 
 
 def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
@@ -298,7 +303,10 @@ def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
     base, _ = render.changes(copy, "cpu")
     assert base.detail == (f"python3 {held.apt[lock.APT]['python3']} -> 3.11.9-1",)
     assert base.rebuilds[0] == Layer("RUN install apt.lock", None)
-    assert [layer.instruction for layer in base.rebuilds][-1] == "RUN install tensorflow.lock"
+    assert [layer.instruction for layer in base.rebuilds][-2:] == [
+        "RUN install tensorflow.lock",
+        "RUN install extra.lock",
+    ]
 
 
 @pytest.mark.parametrize(
