@@ -732,7 +732,7 @@ def running(executor: Executor | None = None) -> Iterator[Loopback]:
     handler = type("Handler", (_Handler,), {"service": service})
     http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     http.daemon_threads = True
-    threading.Thread(target=http.serve_forever, daemon=True).start()
+    threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
     server, port = _grpc_server(service)
     try:
         yield Loopback(
