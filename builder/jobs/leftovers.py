@@ -99,6 +99,12 @@ def open_up(folder: Path) -> None:
                 path.chmod(path.stat().st_mode | (0o777 if path.is_dir() else 0o666))
 
 
+def open_folder(folder: Path) -> None:
+    """The same for a folder alone, without what is in it."""
+    if os.geteuid() == 0:
+        folder.chmod(0o777)
+
+
 def give_back(folder: Path) -> None:
     """Make the person who started the run the owner of all that containers wrote."""
     if os.geteuid() != 0 or not folder.is_dir():

@@ -39,11 +39,11 @@ from builder.errors import InputError, OutsideError
 from builder.jobs import leftovers
 from builder.jobs.replicas import (
     GCS,
+    JOB,
     METRICS,
     RECORDS,
     LocalJob,
     Replica,
-    place_of,
     replicas,
 )
 
@@ -444,7 +444,8 @@ class _Cluster:
         from docker.types import DeviceRequest, LogConfig, Mount
 
         job = self.job
-        mounts = [Mount(place_of(job), str(job.folder.absolute()), "bind")]
+        folder = job.folder.parent if job.trial else job.folder
+        mounts = [Mount(JOB, str(folder.absolute()), "bind")]
         if job.records is not None:
             mounts.append(Mount(RECORDS, str(job.records.absolute()), "bind", read_only=True))
         if job.buckets is not None:

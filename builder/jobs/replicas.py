@@ -120,7 +120,7 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
 
 
 def place_of(job: LocalJob) -> str:
-    """Where a container finds the job's folder; a trial has a part of its own."""
+    """Where a container finds the job's folder; a trial has a part of its own in its study's."""
     return f"{JOB}/{job.trial.number}" if job.trial else JOB
 
 
@@ -186,7 +186,8 @@ def _arguments(job: LocalJob) -> tuple[str, ...]:
     if job.records is not None:
         given = [*_without(given, "--records"), f"--records={RECORDS}"]
     if job.pass_job_dir:
-        given = [*_without(given, "--job-dir"), f"--job-dir={place_of(job)}"]
+        # the same for all trials, as it is in a HyperparameterTuningJob; AIP_* are each one's
+        given = [*_without(given, "--job-dir"), f"--job-dir={JOB}"]
     return (*given, *(job.trial.arguments if job.trial else ()))
 
 
@@ -213,7 +214,7 @@ def _local(text: str, job: LocalJob, where: str) -> str:
     def replace(match: re.Match[str]) -> str:
         whole, bucket, rest = match[0].rstrip("/"), match[1], match[2]
         if job.base and (whole + "/").startswith(job.base.rstrip("/") + "/"):
-            return place_of(job) + whole[len(job.base.rstrip("/")) :]
+            return JOB + whole[len(job.base.rstrip("/")) :]
         if option and option == "--records" and job.records is not None:
             return match[0]  # left out later
         _known(bucket, job, where)

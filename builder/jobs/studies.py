@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 from builder import project
 from builder.errors import InputError
-from builder.jobs import local
+from builder.jobs import leftovers, local
 from builder.jobs.description import Parameter, Study
 from builder.jobs.local import HasClient, JobEvent, Note, OnJobEvent, Outcome, Stop, ignore
 from builder.jobs.replicas import LocalJob, Trial
@@ -271,6 +271,7 @@ def run(
             f"{old}: this study has been run already",
             "remove its folder, or give --job-dir another one",
         )
+    leftovers.open_folder(job.folder)
     lock = threading.Lock()
 
     def tell(event: JobEvent) -> None:
@@ -336,6 +337,7 @@ def run(
         state, message = "failed", message or "no trial succeeded"
     else:
         message = f"{sum(one.value is not None for one in done.values())} of {len(done)} trials"
+    leftovers.give_back(job.folder)
     ended = outcome(state, message)  # type: ignore[arg-type]
     project.write(job.folder / FILE, dump(ended))
     return ended

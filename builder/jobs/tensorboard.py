@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import importlib.util
 import os
 import re
@@ -191,12 +192,12 @@ class Mirror:
 
 
 def _storage() -> Any:
-    from google.cloud import storage  # type: ignore[attr-defined]
-
+    storage: Any = importlib.import_module("google.cloud.storage")
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         from google.auth.credentials import AnonymousCredentials
 
-        return storage.Client(project="emulated", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+        nobody: Any = AnonymousCredentials  # untyped
+        return storage.Client(project="emulated", credentials=nobody())
     return storage.Client()
 
 

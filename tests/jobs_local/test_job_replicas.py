@@ -59,7 +59,7 @@ def test_a_trial_has_folders_a_number_and_a_metric_file_of_its_own(tmp_path: Pat
     assert only.environment["AIP_MODEL_DIR"] == "/job/3/model/"
     assert only.environment["CLOUD_ML_TRIAL_ID"] == "3"
     assert only.environment["CLOUD_ML_HP_METRIC_FILE"] == "/tmp/hypertune/output.metrics"
-    assert only.arguments == ("--job-dir=/job/3", "--learning-rate=0.1")
+    assert only.arguments == ("--job-dir=/job", "--learning-rate=0.1")
     assert json.loads(only.environment["CLUSTER_SPEC"])["task"]["trial"] == "3"
 
 
