@@ -86,5 +86,8 @@ def test_a_plain_script_with_two_requirements_is_one_command(
         assert refused.returncode == 2
         assert f'{script}/requirements.txt:2: "tensorflow<2.20" would move' in refused.stderr
     finally:
-        engine.client.images.remove(f"training:{name}", force=True)
+        made = ROOT / f"build/packages/{name}/build/{name}/image.json"
+        if made.is_file():  # else it failed before there was anything
+            engine.client.images.remove(f"training:{name}", force=True)
+            engine.client.images.remove(json.loads(made.read_text())["base"], force=True)
         subprocess.run(["rm", "-rf", ROOT / f"build/packages/{name}"], check=True)
