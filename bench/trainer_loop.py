@@ -54,7 +54,7 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
     import keras
     import tensorflow as tf
 
-    from trainer import inner, loop, model
+    from trainer import inner, insight, loop, model
     from trainer.checkpoints import Position
     from trainer.data import Shard
     from trainer.distribution import Cluster
@@ -94,7 +94,7 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
             position=Position(),
             steps=config.steps,
         )
-        watching = loop.observers(config, run.place)
+        watching = insight.observers(config, run.place)
         nothing: Any = None
         controller = loop.Controller(trainer, nothing, run, Preemption(), watching)
         for observer in watching:

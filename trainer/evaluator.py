@@ -9,14 +9,14 @@ import json
 import time
 from typing import Any
 
-from trainer import export, inner, model, storage
+from trainer import export, inner, insight, model, storage
 from trainer import observer as seam
 from trainer.checkpoints import Checkpoint, Checkpoints, Position, Torn
 from trainer.config import Config, UsageError
 from trainer.judge import Judge
 from trainer.lease import Lease
 from trainer.ledger import Ledger, process_age
-from trainer.loop import EVALUATIONS, observers, tell
+from trainer.loop import EVALUATIONS, tell
 from trainer.report import say
 
 FAILED = "FAILED"
@@ -59,7 +59,7 @@ def run(
             policy=policy,
             facts=facts,
         )
-        _loop(look, evaluation, observers(config, place))
+        _loop(look, evaluation, insight.observers(config, place))
     finally:
         lease.release()
 

@@ -435,35 +435,6 @@ class Controller:
         return bool(period) and self.position.step % period == 0 and self.position.step > 0
 
 
-class Plain(Observer):
-    """Loss and speed on stdout and in TensorBoard; what there is without trainer.insight."""
-
-    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        speed = run.config.batch_size / float(metrics["seconds"][0])
-        for step, loss in enumerate(metrics["loss"], start=first_step):
-            run.writer.scalars("train", step, {"loss": loss})
-        step, epoch = run.position.step, run.position.epoch
-        run.writer.scalars("train", step, {"epoch": epoch, "examples_per_second": speed})
-        if run.place.chief:
-            loss = float(np.mean(metrics["loss"]))
-            text = f"step {step} of {run.steps}: loss {loss:.4f}"
-            speed = round(speed, 1)
-            say("step", text, step=step, loss=loss, epoch=epoch, examples_per_second=speed)
-
-    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        scalars = {name: result[name] for name in ("loss", "accuracy")}
-        run.writer.scalars("validation", step, scalars)
-
-
-def observers(config: Config, place: Any) -> list[Observer]:
-    """Who looks on; trainer.insight knows them where it is there."""
-    try:
-        from trainer import insight
-    except ImportError:
-        return [Plain()]
-    return list(insight.observers(config, place))
-
-
 def tell(step: int, result: dict[str, float]) -> None:
     """The line about an evaluation."""
     text = f"step {step}: validation loss {result['loss']:.4f}, "

@@ -176,7 +176,7 @@ def _train(
     preemption: Preemption,
     held: Any,
 ) -> int:
-    from trainer import export, inner, loop, storage
+    from trainer import export, inner, insight, loop, storage
     from trainer import observer as seam
     from trainer.checkpoints import Position
     from trainer.ledger import Ledger, process_age
@@ -223,7 +223,7 @@ def _train(
         folder = config.model_dir if name == "final" else f"{config.job_dir}/export/{name}"
         export.save(trainer.model, names, config, folder, name, position.step)
 
-    looking = loop.observers(config, place)
+    looking = insight.observers(config, place)
     controller = loop.Controller(
         trainer,
         evaluation,

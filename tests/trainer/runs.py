@@ -1,5 +1,7 @@
 """Runs of the trainer, in this process and in others."""
 
+import contextlib
+import functools
 import json
 import os
 import signal
@@ -7,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +93,19 @@ class Task:
         self._capsys.readouterr()
         code = task.main([str(argument) for argument in arguments])
         return code, [json.loads(text) for text in self._capsys.readouterr().out.splitlines()]
+
+
+@functools.cache
+def mirrored() -> Any:
+    """The one strategy of two devices in this process: a second one would use the same keys for
+    its collectives, and TensorFlow remembers the shapes that went with the first one's."""
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):  # too late only where another test did it
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+        )
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def weights(job: Path, step: int) -> dict[str, np.ndarray]:

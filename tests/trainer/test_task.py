@@ -8,17 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import SMOKE, same_weights, scalars, weights
+from runs import SMOKE, mirrored, same_weights, scalars, weights
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
 from trainer import distribution  # noqa: E402
 
-# Two devices for the tests in this process; has to be said before TensorFlow touches the first.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-)
+mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
 OPTIONS = ("--checkpoint-every", 20, "--deterministic")
 
@@ -142,13 +139,12 @@ def test_two_replicas_in_one_process_learn_what_one_learns(
     tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = []
-    for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
-        strategy = tf.distribute.MirroredStrategy(devices)
+    for devices, strategy in ((1, tf.distribute.MirroredStrategy(["CPU:0"])), (2, mirrored())):
         monkeypatch.setattr(distribution, "create", lambda *_, made=strategy: made)
-        job = tmp_path / str(len(devices))
+        job = tmp_path / str(devices)
         code, lines = task("--records", SMOKE, "--job-dir", job, "--steps", 20)
         assert code == 0
-        assert (lines[0]["strategy"], lines[0]["replicas"]) == ("MirroredStrategy", len(devices))
+        assert (lines[0]["strategy"], lines[0]["replicas"]) == ("MirroredStrategy", devices)
         losses.append([line["loss"] for line in lines if "loss" in line])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
 
@@ -156,8 +152,7 @@ def test_two_replicas_in_one_process_learn_what_one_learns(
 def test_a_batch_that_does_not_divide_by_the_replicas_is_refused(
     tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    monkeypatch.setattr(distribution, "create", lambda *_: strategy)
+    monkeypatch.setattr(distribution, "create", lambda *_: mirrored())
     code, lines = task("--records", SMOKE, "--job-dir", tmp_path, "--batch-size", 33)
     assert code == 2
     assert lines[-1]["message"].startswith("--batch-size 33 does not divide by the 2 replicas")
