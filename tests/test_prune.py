@@ -72,7 +72,7 @@ def test_a_gpu_that_only_has_ptx_keeps_its_own_capability() -> None:
             "a published base cannot be made smaller",
             "remove prune",
         ),
-        ("accelerator: V100\nprune: some\n", "prune: expected|prune: .*'off'", ""),
+        ("accelerator: V100\nprune: some\n", "prune: 'some' is not one of off", ""),
     ],
 )
 def test_what_cannot_be_pruned_is_refused(
