@@ -92,10 +92,10 @@ def placed(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
     """Flips and turns, of the picture as it was decoded: fewer bytes than after the resize."""
     if how.flip in ("horizontal", "both"):
         unflipped = image
-        image = tf.cond(draws[_FLIP_X] < 0.5, lambda: unflipped, lambda: unflipped[:, ::-1])
+        image = tf.cond(draws[_FLIP_X] < 0.5, lambda: unflipped, lambda: tf.reverse(unflipped, [1]))
     if how.flip in ("vertical", "both"):
         upright = image
-        image = tf.cond(draws[_FLIP_Y] < 0.5, lambda: upright, lambda: upright[::-1])
+        image = tf.cond(draws[_FLIP_Y] < 0.5, lambda: upright, lambda: tf.reverse(upright, [0]))
     if how.turn:
         image = tf.image.rot90(image, tf.cast(draws[_TURN] * 4, tf.int32))
     return image

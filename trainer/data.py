@@ -538,7 +538,11 @@ def _slice(image: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
 def _resized(image: tf.Tensor, image_size: int) -> tf.Tensor:
     """A float32 square."""
     image = tf.ensure_shape(image, [None, None, 3])
-    resized = tf.image.resize(image, (image_size, image_size))
+    resized = tf.cond(
+        tf.reduce_all(tf.equal(tf.shape(image)[:2], image_size)),
+        lambda: tf.cast(image, tf.float32),
+        lambda: tf.image.resize(image, (image_size, image_size)),
+    )
     return tf.ensure_shape(resized, [image_size, image_size, 3])
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from runs import SMOKE
@@ -13,7 +13,7 @@ from runs import SMOKE
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from trainer import data  # noqa: E402
+from trainer import augment, data, records, tfrecord  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
 from trainer.data import Shard  # noqa: E402
 from trainer.records import serialise  # noqa: E402
@@ -84,6 +84,34 @@ def test_the_order_changes_with_epoch_and_seed_and_with_nothing_else(tmp_path: P
     assert twice == labels(files, 160)
     assert labels(files, 80, seed=1) != twice[:80]
     assert twice[:80] != list(range(80))
+
+
+@settings(max_examples=6, deadline=None)  # Each builds pipelines for every worker; that is slow.
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(lambda sizes: sum(sizes) > 2),
+    st.integers(1, 3),
+    st.integers(0, 2**31),
+    st.data(),
+)
+def test_no_record_is_missed_or_seen_twice_for_any_files_workers_seeds_and_restarts(
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: list[int],
+    workers: int,
+    seed: int,
+    choose: st.DataObject,
+) -> None:
+    files = shards(tmp_path_factory.mktemp("records"), *sizes)
+    epochs: tuple[list[int], list[int]] = ([], [])
+    for worker in range(workers):
+        own = sum(piece.count for piece in data.part(files, worker, workers))
+        unbroken = labels(files, 2 * own, worker, workers, seed=seed)
+        killed = choose.draw(st.integers(0, 2 * own - 1))
+        options = {"seed": seed, "consumed": killed * workers}
+        assert labels(files, 2 * own - killed, worker, workers, **options) == unbroken[killed:]
+        epochs[0].extend(unbroken[:own])
+        epochs[1].extend(unbroken[own:])
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(sum(sizes)))
 
 
 @pytest.mark.parametrize("consumed", [8, 72, 80, 200])
@@ -183,3 +211,179 @@ def test_class_names_are_needed(tmp_path: Path, text: str | None, message: str) 
         (tmp_path / "labels.txt").write_text(text)
     with pytest.raises(UsageError, match=message):
         data.class_names(str(tmp_path))
+
+
+def filled(folder: Path, **colours: str) -> Path:
+    """Class folders of 40 pictures of 60 x 40 with a colour each, left half white."""
+    for name, colour in colours.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(40):
+            image = Image.new("RGB", (60, 40), colour)
+            image.paste("white", (0, 0, 30, 40))
+            image.save(folder / name / f"{number}.jpg", quality=95)
+    return folder
+
+
+def made(tmp_path: Path, *options: str) -> Path:
+    pictures = filled(tmp_path / "pictures", blue="blue", red="red")
+    assert records.main([str(pictures), str(tmp_path / "out"), "--workers", "1", *options]) == 0
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("side", [0, 16, 32])
+def test_what_the_records_tool_writes_is_trained_and_evaluated_on(
+    tmp_path: Path, side: int
+) -> None:
+    out = made(tmp_path, *(("--encoding", "uint8", "--resize", str(side)) if side else ()))
+    for split in ("train", "validation"):
+        files = data.find(str(out), split)
+        assert files[0].side == side
+        common = {"batch_size": 4, "image_size": 16, "classes": 2}
+        if split == "train":
+            batches = data.training(files, context(0, 1), seed=0, consumed=0, **common).take(9)
+        else:
+            batches = data.evaluation(files, context(0, 1), **common)
+        for images, numbers, *_ in batches:
+            assert images.shape == (4, 16, 16, 3)
+            assert images.dtype == tf.uint8
+            for image, number in zip(images.numpy(), numbers.numpy(), strict=True):
+                assert image[:, :4].min() > 230
+                assert image[8, 12, 0 if number else 2] > 200
+                assert image[8, 12, 1] < 60
+
+
+def test_dataset_json_spares_counting_and_is_not_believed_blindly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = made(tmp_path)
+    expected = [shard.records for shard in data.find(str(out), "train")]
+    counted = []
+    count = data.count_records
+    monkeypatch.setattr(data, "count_records", lambda path: counted.append(path) or count(path))
+    assert [shard.records for shard in data.find(str(out), "train")] == expected
+    assert not counted
+    first = sorted(out.glob("train-*"))[0]
+    first.write_bytes(first.read_bytes() + tfrecord.frame(serialise(PIXEL, 0)))
+    assert data.find(str(out), "train")[0].records == expected[0] + 1
+    assert counted == [str(first)]
+
+
+@pytest.mark.parametrize("encoding", [(), ("--encoding", "uint8", "--resize", "24")])
+def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
+    tmp_path: Path, encoding: tuple[str, ...]
+) -> None:
+    files = data.find(str(made(tmp_path, *encoding)), "train")
+    own = sum(shard.records for shard in files)
+    how = augment.Augmentation(
+        crop=0.3,
+        flip="both",
+        turn=True,
+        brightness=0.3,
+        contrast=0.3,
+        saturation=0.3,
+        hue=0.1,
+        erase=0.2,
+    )
+
+    def pictures(consumed: int, count: int) -> list[tuple[bytes, int]]:
+        dataset = data.training(
+            files,
+            context(0, 1),
+            batch_size=1,
+            image_size=16,
+            classes=2,
+            seed=3,
+            consumed=consumed,
+            augmentation=how,
+        )
+        return [(i.numpy().tobytes(), int(n[0])) for i, n in dataset.take(count)]
+
+    unbroken = pictures(0, 2 * own)
+    assert len({image for image, _ in unbroken}) > 1.9 * own
+    assert pictures(own - 5, 10) == unbroken[own - 5 : own + 5]
+
+
+@pytest.mark.parametrize(
+    ("how", "check"),
+    [
+        (
+            {"flip": "horizontal"},
+            lambda image: image[:, :4].min() > 230 or image[:, -4:].min() > 230,
+        ),
+        ({"turn": True}, lambda image: image[6:10].max() > 230),
+        ({"brightness": 0.5}, lambda image: image[8, 2].min() > 100),
+        ({"erase": 0.3}, lambda image: True),
+    ],
+)
+def test_each_augmentation_does_what_it_says(tmp_path: Path, how: dict, check) -> None:
+    files = data.find(str(made(tmp_path)), "train")
+    common = {"batch_size": 1, "image_size": 16, "classes": 2, "seed": 0, "consumed": 0}
+    seen = set()
+    augmentation = augment.Augmentation(**how)
+    for images, _ in data.training(files, context(0, 1), augmentation=augmentation, **common).take(
+        40
+    ):
+        image = images.numpy()[0]
+        assert check(image)
+        seen.add(image.tobytes())
+    assert len(seen) > 2  # Two classes, without it.
+
+
+def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same() -> None:
+    image = Image.radial_gradient("L").resize((640, 480)).convert("RGB")
+    buffer = io.BytesIO()
+    image.save(buffer, "jpeg", quality=95)
+    for side in (16, 64, 200, 400):
+        ours = data.decode(tf.constant(buffer.getvalue()), side).numpy().astype(int)
+        whole = tf.io.decode_jpeg(buffer.getvalue(), 3)
+        theirs = tf.image.resize(whole, (side, side), antialias=True).numpy()
+        assert abs(ours - theirs).mean() < 2
+
+
+def test_pictures_of_any_format_and_colour_decode_to_one_shape() -> None:
+    for kind, options in (
+        ("jpeg", {}),
+        ("png", {}),
+        ("gif", {}),
+        ("bmp", {}),
+        ("webp", {"lossless": True}),
+    ):
+        buffer = io.BytesIO()
+        Image.new("L", (27, 12), 95).convert("L" if kind != "webp" else "RGB").save(
+            buffer, kind, **options
+        )
+        image = data.decode(tf.constant(buffer.getvalue()), 16)
+        assert image.shape == (16, 16, 3)
+        assert int(tf.reduce_min(image)) == int(tf.reduce_max(image)) == 95
+
+
+@pytest.mark.parametrize("damage", ["no image", "label", "feature", "checksum"])
+def test_a_corrupt_record_is_skipped_counted_and_named_if_asked(
+    tmp_path: Path, damage: str
+) -> None:
+    path = damaged(tmp_path, damage)
+    files, problems = data.usable(str(tmp_path), "train", 8, 2)
+    assert [shard.records for shard in files] == [2]
+    [problem] = problems
+    assert problem.startswith(f"{path}: record 1 is corrupt: ")
+    assert labels(files, 4, classes=2) == [1, 1, 1, 1]
+
+
+def test_of_a_file_that_was_cut_short_the_rest_is_used(tmp_path: Path) -> None:
+    path = Path(shards(tmp_path, 3, 2)[0].path)
+    path.write_bytes(path.read_bytes()[:-1])
+    files, problems = data.usable(str(tmp_path), "train", 8, 10)
+    assert [shard.records for shard in files] == [2, 2]
+    assert problems == (f"{path}: cut short in record 2; what follows in the file is lost",)
+    assert sorted(labels(files, 4)) == [0, 1, 3, 4]
+
+
+def test_a_run_over_corrupt_records_goes_on_if_asked(tmp_path: Path, task) -> None:
+    path = damaged(tmp_path, "checksum")
+    (tmp_path / "labels.txt").write_text("".join(f"{n}\n" for n in range(10)))
+    options = ("--records", tmp_path, "--job-dir", tmp_path / "job", "--steps", 2, "--batch", 2)
+    code, lines = task(*options, "--on-corrupt", "skip")
+    assert code == 0
+    named, counted = (line for line in lines if line["event"] == "corrupt")
+    assert named["message"].startswith(f"skipped: {path}: record 1 is corrupt")
+    assert (counted["skipped"], counted["records"]) == (1, 2)
