@@ -474,7 +474,13 @@ def _wheels(
         ) from None
     every = base
     if _requirements(spec):
-        every = _with_requirements(spec, stack, environment, base, versions)
+        # What was moved goes back where no requirement moves it any longer; else it stays there.
+        every = _with_requirements(spec, stack, environment, base, versions | before)
+        if any(
+            name in every and name in base and every[name].version != base[name].version
+            for name in before
+        ):
+            every = _with_requirements(spec, stack, environment, base, versions)
     moved = tuple(
         Moved(name, pin.version, every[name].version)
         for name, pin in base.items()
