@@ -96,7 +96,7 @@ def test_processes_that_know_nothing_of_this_package_get_the_same_numbers(
     plain = "import sys, json, tensorflow as tf; f = tf.saved_model.load(sys.argv[1]).signatures"
     plain += "['serving_default'](image_bytes=tf.constant([open(sys.argv[2], 'rb').read()]));"
     plain += "print(json.dumps(f['probabilities'].numpy()[0].tolist()));"
-    plain += "assert not any('trainer' in name for name in sys.modules)"
+    plain += "assert 'trainer' not in sys.modules"
     load = [sys.executable, "-I", "-c", plain, saved, tmp_path / "0.png"]
     processes = [
         subprocess.Popen(list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
