@@ -41,6 +41,7 @@ from builder.devicecode import (
 )
 from builder.devicecode import audit as read_paths
 from builder.devicecode.fatbin import Target
+from builder.engine import refusals
 from builder.errors import CheckFailed, InputError, OutsideError
 from builder.events import OnEvent, StepDone, StepLog, StepStarted, ignore
 from builder.receipts import Check, Problem
@@ -279,10 +280,7 @@ def _step(name: str, on_event: OnEvent) -> Iterator[None]:
 
 def of_image(client: docker.DockerClient, image: str) -> Audit:
     """Every library of an image that the engine holds, by reference or id. Raises OutsideError."""
-    import requests
-    from docker.errors import APIError, ImageNotFound
-
-    try:
+    with refusals(image):
         config = client.images.get(image).attrs.get("Config") or {}
         first = (config.get("Entrypoint") or [""])[0]
         python = first if re.fullmatch(r"python[\d.]*", Path(first).name) else "python3"
@@ -302,18 +300,6 @@ def of_image(client: docker.DockerClient, image: str) -> Audit:
             return _by_its_python(container) or Audit(tuple(from_files(_files(container))))
         finally:
             container.remove(force=True, v=True)
-    except ImageNotFound:
-        raise OutsideError(
-            f"the engine holds no image {image}", "run builder build first"
-        ) from None
-    except APIError as error:
-        raise OutsideError(
-            f"the engine refused: {error.explanation or error}", "see builder doctor"
-        ) from error
-    except requests.exceptions.RequestException as error:
-        raise OutsideError(
-            f"the engine does not answer: {error}", "see builder engine status"
-        ) from error
 
 
 def _reader() -> bytes:

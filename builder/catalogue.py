@@ -32,7 +32,7 @@ from pydantic_core import PydanticCustomError
 
 from builder import accelerators, findings, yamlfile
 from builder.errors import InputError
-from builder.findings import refuse
+from builder.findings import matches, refuse
 from builder.yamlfile import Document, Problem
 
 IMAGES = "images"
@@ -84,17 +84,6 @@ def _safe(value: str) -> str:
     if problem := unsafe(value):
         raise refuse(problem, "write one line of plain text, without quotes around parts of it")
     return value
-
-
-def _matches(pattern: str, what: str, fix: str) -> AfterValidator:
-    shape = re.compile(pattern)
-
-    def check(value: str) -> str:
-        if not shape.fullmatch(value):
-            raise refuse(f"{value!r} is not {what}", fix)
-        return value
-
-    return AfterValidator(check)
 
 
 def _accelerator(value: str) -> str:
@@ -195,16 +184,16 @@ def _folder(value: str, info: ValidationInfo) -> str:
 
 Text = Annotated[str, AfterValidator(_safe)]
 Version = Annotated[
-    str, _matches(r"[0-9]+(\.[0-9]+)+", "a version", "write numbers with dots, such as 9.3.0.75")
+    str, matches(r"[0-9]+(\.[0-9]+)+", "a version", "write numbers with dots, such as 9.3.0.75")
 ]
 Variable = Annotated[
     str,
-    _matches(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name", "use A-Z, 0-9 and _"),
+    matches(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name", "use A-Z, 0-9 and _"),
     AfterValidator(_variable),
 ]
 LabelKey = Annotated[
     str,
-    _matches(
+    matches(
         r"[a-z0-9]+([._/-][a-z0-9]+)*",
         "a label's name",
         "use a-z and 0-9, with single . - _ / between them",
@@ -212,7 +201,7 @@ LabelKey = Annotated[
 ]
 DebianPackage = Annotated[
     str,
-    _matches(
+    matches(
         r"[a-z0-9][a-z0-9+.-]+",
         "a Debian package's name",
         "write the name alone; `builder lock` chooses and pins its version",
@@ -233,7 +222,7 @@ class Trainer(_Model):
 
     module: Annotated[
         str,
-        _matches(
+        matches(
             r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
             "a module",
             "write it as after `python -m`, such as trainer.task",
@@ -263,12 +252,12 @@ class ImageSpec(_Model):
     """What the image is proven for: V100, T4, A100, L4, H100, TPU, CPU ..."""
 
     tensorflow: Annotated[
-        str, _matches(r"[0-9]+\.[0-9]+\.[0-9]+", "a release", "write all of it, such as 2.21.0")
+        str, matches(r"[0-9]+\.[0-9]+\.[0-9]+", "a release", "write all of it, such as 2.21.0")
     ] = Field("2.21.0", examples=["2.21.0"])
     """The release of TensorFlow. Its CUDA libraries follow from it."""
 
-    python: Annotated[str, _matches(r"3\.[0-9]+", "a Python version", "write 3.11 or 3.13")] = (
-        Field("3.11", examples=["3.11"])
+    python: Annotated[str, matches(r"3\.[0-9]+", "a Python version", "write 3.11 or 3.13")] = Field(
+        "3.11", examples=["3.11"]
     )
     """The version of Python, without its patch level."""
 

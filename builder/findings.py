@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from builder.errors import InputError
@@ -24,6 +24,18 @@ from builder.yamlfile import Document, Problem
 def refuse(what: str, fix: str) -> PydanticCustomError:
     """An error of ours in pydantic's hands; the braces are its template syntax."""
     return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix})
+
+
+def matches(pattern: str, what: str, fix: str) -> AfterValidator:
+    """A validator of texts that are as a whole like `pattern`; else they are "not `what`"."""
+    shape = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not shape.fullmatch(value):
+            raise refuse(f"{value!r} is not {what}", fix)
+        return value
+
+    return AfterValidator(check)
 
 
 def read_text(path: Path, where: str) -> str:

@@ -42,7 +42,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from builder import __version__, project
-from builder.errors import OutsideError
+from builder.engine import refusals
 from builder.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore
 from builder.receipts import Check, Problem, Receipt, failure, write
 
@@ -183,7 +183,7 @@ def smoke(
     where the engine refused.
     """
     target = spec.name
-    with _engine_errors(image), _interruptible():
+    with refusals(image), _interruptible():
         client = engine.client
         remove_leftovers(client)
         found = client.images.get(image)
@@ -851,25 +851,3 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _engine_errors(image: str) -> Iterator[None]:
-    """The engine's refusals, in one line each."""
-    import requests
-    from docker.errors import APIError, ImageNotFound
-
-    try:
-        yield
-    except ImageNotFound:
-        raise OutsideError(
-            f"the engine holds no image {image}", "run `builder build` first"
-        ) from None
-    except APIError as error:
-        raise OutsideError(
-            f"the engine refused: {error.explanation or error}", "see `builder doctor`"
-        ) from error
-    except requests.exceptions.RequestException as error:
-        raise OutsideError(
-            f"the engine does not answer: {error}", "see `builder engine status`"
-        ) from error

@@ -11,6 +11,7 @@ from builder.engine.docker import (
     Engine,
     EngineImage,
     connect,
+    refusals,
 )
 from builder.engine.progress import Step
 
@@ -23,4 +24,5 @@ __all__ = [
     "EngineImage",
     "Step",
     "connect",
+    "refusals",
 ]

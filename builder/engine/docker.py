@@ -486,6 +486,28 @@ def _client(host: str, environment: Mapping[str, str], timeout: int) -> "docker.
     )
 
 
+@contextlib.contextmanager
+def refusals(image: str, fix: str = "run `builder build` first") -> Iterator[None]:
+    """What the SDK raises about a container of `image`, as an OutsideError of one line.
+
+    fix: what to do where the engine has no such image.
+    """
+    import requests
+    from docker.errors import APIError, ImageNotFound
+
+    try:
+        yield
+    except ImageNotFound:
+        raise OutsideError(f"the engine holds no image {image}", fix) from None
+    except APIError as error:
+        said = error.explanation or error
+        raise OutsideError(f"the engine refused: {said}", "see `builder doctor`") from error
+    except requests.exceptions.RequestException as error:
+        raise OutsideError(
+            f"the engine does not answer: {error}", "see `builder engine status`"
+        ) from error
+
+
 # --- the child ------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from pydantic import (
 
 from builder import findings, yamlfile
 from builder.errors import InputError
-from builder.findings import refuse
+from builder.findings import matches, refuse
 from builder.jobs import presets
 from builder.yamlfile import Problem
 
@@ -62,17 +62,6 @@ _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhd]\s*)+")
 _ACCELERATORS = re.compile(
     r"(?:(?P<count>[0-9]+)\s*[x*]\s*)?(?P<type>[A-Za-z][\w.-]*)(?:\s*[x*]\s*(?P<after>[0-9]+))?"
 )
-
-
-def _matches(pattern: str, what: str, fix: str) -> AfterValidator:
-    shape = re.compile(pattern)
-
-    def check(value: str) -> str:
-        if not shape.fullmatch(value):
-            raise refuse(f"{value!r} is not {what}", fix)
-        return value
-
-    return AfterValidator(check)
 
 
 def _plain(value: str) -> str:
@@ -191,20 +180,20 @@ Number = Annotated[str, AfterValidator(_number)]
 Duration = Annotated[int, BeforeValidator(_duration), Field(gt=0)]
 Variable = Annotated[
     str,
-    _matches(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name", "use A-Z, 0-9 and _"),
+    matches(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name", "use A-Z, 0-9 and _"),
     AfterValidator(_variable),
 ]
 LabelKey = Annotated[
     str,
-    _matches(
+    matches(
         r"[a-z][a-z0-9_-]{0,62}", "a label's name", "use a-z, 0-9, _ and -, a letter first, <= 63"
     ),
 ]
 LabelValue = Annotated[
-    str, _matches(r"[a-z0-9_-]{0,63}", "a label's value", "use a-z, 0-9, _ and -, at most 63")
+    str, matches(r"[a-z0-9_-]{0,63}", "a label's value", "use a-z, 0-9, _ and -, at most 63")
 ]
 Machine = Annotated[
-    str, _matches(r"[a-z0-9]+(-[a-z0-9]+)+", "a machine type", "write one such as n1-standard-8")
+    str, matches(r"[a-z0-9]+(-[a-z0-9]+)+", "a machine type", "write one such as n1-standard-8")
 ]
 
 
@@ -215,7 +204,7 @@ class _Model(BaseModel):
 class Accelerators(_Model):
     """How many accelerators of which type one machine carries."""
 
-    type: Annotated[str, _matches(r"[A-Za-z][\w.-]*", "an accelerator", "write V100")] = Field(
+    type: Annotated[str, matches(r"[A-Za-z][\w.-]*", "an accelerator", "write V100")] = Field(
         examples=["V100"]
     )
     """V100, T4, A100, A100-80GB, L4, H100, TPU-v3 ...; the API's own names do as well."""
@@ -401,7 +390,7 @@ class Study(_Model):
     parameters: dict[
         Annotated[
             str,
-            _matches(r"[A-Za-z][\w-]*", "an argument's name", "write it without dashes before it"),
+            matches(r"[A-Za-z][\w-]*", "an argument's name", "write it without dashes before it"),
         ],
         Parameter,
     ] = Field(min_length=1, examples=[{"learning-rate": {"min": "0.0001", "max": "0.1"}}])
@@ -445,14 +434,14 @@ class Job(_Model):
     model_config = ConfigDict(title="jobs/*.yaml", validate_default=False)
 
     image: Annotated[
-        str, _matches(r"[A-Za-z0-9][\w./:@-]*", "an image", "write a target, or HOST/PATH@sha256:")
+        str, matches(r"[A-Za-z0-9][\w./:@-]*", "an image", "write a target, or HOST/PATH@sha256:")
     ] = Field(examples=["v100"])
     """A target of images/, or any image in a registry. It is sent by digest, never by tag."""
 
     name: (
         Annotated[
             str,
-            _matches(
+            matches(
                 rf"[a-z](?:[a-z0-9-]{{0,{NAME_LENGTH - 2}}}[a-z0-9])?",
                 "a job's name",
                 f"use a-z, 0-9 and -, a letter first, at most {NAME_LENGTH}",
@@ -465,7 +454,7 @@ class Job(_Model):
     project: (
         Annotated[
             str,
-            _matches(
+            matches(
                 r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]|[0-9]{6,}", "a project", "write ID"
             ),
         ]
@@ -476,7 +465,7 @@ class Job(_Model):
     region: (
         Annotated[
             str,
-            _matches(
+            matches(
                 r"[a-z]+(-[a-z]+)+[0-9]+",
                 "a region",
                 "write one such as us-central1; a zone's last letter does not belong to it",
@@ -497,9 +486,9 @@ class Job(_Model):
     accelerators: AcceleratorsField | None = Field(None, examples=["2 x V100"])
     """What the chief's machine carries: `2 x V100`, or {type: V100, count: 2}."""
 
-    topology: (
-        Annotated[str, _matches(r"[0-9]+(x[0-9]+){1,2}", "a topology", "write 2x2")] | None
-    ) = Field(None, examples=["2x2"])
+    topology: Annotated[str, matches(r"[0-9]+(x[0-9]+){1,2}", "a topology", "write 2x2")] | None = (
+        Field(None, examples=["2x2"])
+    )
     """Of a TPU v5e: how its chips are laid out."""
 
     replicas: Replicas = Field(_ALONE, examples=[{"workers": 2}])
@@ -529,7 +518,7 @@ class Job(_Model):
     service_account: (
         Annotated[
             str,
-            _matches(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a service account", "write NAME@PROJECT.iam..."),
+            matches(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a service account", "write NAME@PROJECT.iam..."),
         ]
         | None
     ) = Field(None, examples=["trainer@my-project.iam.gserviceaccount.com"])

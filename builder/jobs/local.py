@@ -35,6 +35,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from builder import project
+from builder.engine import refusals
 from builder.errors import InputError, OutsideError
 from builder.jobs import leftovers
 from builder.jobs.replicas import (
@@ -105,6 +106,9 @@ def parse_kill(text: str, soft: bool = False) -> Kill:
     value = int(match[3])
     at: dict[str, Any] = {"seconds": float(value)} if match[4] else {"step": value}
     return Kill(match[1], int(match[2]), soft=soft, **at)
+
+
+NO_IMAGE = "builder image TARGET makes one of this project's; docker pull fetches another"
 
 
 # --- what it tells --------------------------------------------------------------------------------
@@ -208,7 +212,7 @@ def run(
                 f"it has {', '.join(sorted(known)).replace('-', ':')}",
             )
     stop = stop or Stop()
-    with signals(stop), _engine_errors(job.image):
+    with signals(stop), refusals(job.image, NO_IMAGE):
         client = engine.client
         leftovers.sweep(client)
         image = client.images.get(job.image)
@@ -749,26 +753,3 @@ def _only_run(folder: Path) -> Iterator[None]:
                 "wait for it, or give --job-dir another folder",
             ) from None
         yield
-
-
-@contextlib.contextmanager
-def _engine_errors(image: str) -> Iterator[None]:
-    """The engine's refusals, in one line each."""
-    import requests
-    from docker.errors import APIError, ImageNotFound
-
-    try:
-        yield
-    except ImageNotFound:
-        raise OutsideError(
-            f"the engine holds no image {image}",
-            "builder image TARGET makes one of this project's; docker pull fetches another",
-        ) from None
-    except APIError as error:
-        raise OutsideError(
-            f"the engine refused: {error.explanation or error}", "see builder doctor"
-        ) from error
-    except requests.exceptions.RequestException as error:
-        raise OutsideError(
-            f"the engine does not answer: {error}", "see builder engine status"
-        ) from error
