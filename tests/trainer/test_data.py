@@ -86,10 +86,10 @@ def test_the_order_changes_with_epoch_and_seed_and_with_nothing_else(tmp_path: P
     assert twice[:80] != list(range(80))
 
 
-@settings(max_examples=6, deadline=None)  # Each builds pipelines for every worker; that is slow.
+@settings(max_examples=10, deadline=None)  # Each builds pipelines for every worker; that is slow.
 @given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(lambda sizes: sum(sizes) > 2),
-    st.integers(1, 3),
+    st.lists(st.integers(0, 9), min_size=1, max_size=7).filter(lambda sizes: sum(sizes) > 5),
+    st.integers(1, 6),
     st.integers(0, 2**31),
     st.data(),
 )
