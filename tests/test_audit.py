@@ -245,7 +245,7 @@ def test_an_images_own_python_reads_what_we_would(tmp_path: Path) -> None:
     (tmp_path / "root/proc").mkdir()
     (tmp_path / "root/proc/not-a-library.so").write_bytes(b"never read")
     with tarfile.open(fileobj=io.BytesIO(audit._reader())) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path)  # Debian 12's Python knows no filter yet
     places = [tmp_path / audit._PLACE, tmp_path / "root", "proc"]
     done = subprocess.run(
         [sys.executable, "-I", "-B", "-c", audit._READ, *places],

@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import socket
-import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,15 +126,15 @@ def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -
         tf.tpu.experimental.initialize_tpu_system(tpu)
         return tf.distribute.TPUStrategy(tpu)
     if choice == "ps":
-        with _deadline(place, timeout):
-            # No partitioner: a variable lies whole on one server, as Keras wants it.
-            return tf.distribute.ParameterServerStrategy(resolver(place))
+        meet(place, timeout)
+        # No partitioner: a variable lies whole on one server, as Keras wants it.
+        return tf.distribute.ParameterServerStrategy(resolver(place))
     if choice == "multiworker":
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
-        with _deadline(place, timeout):
-            return tf.distribute.MultiWorkerMirroredStrategy(
-                resolver(place), communication_options=options
-            )
+        meet(place, timeout)
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            resolver(place), communication_options=options
+        )
     if choice == "mirrored":
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
@@ -180,28 +180,49 @@ def resolver(place: Cluster) -> Any:
     )
 
 
+def meet(place: Cluster, seconds: float) -> None:
+    """Return when all other processes of the cluster have come; leave with 143 after `seconds`.
+
+    Before TensorFlow's own waiting, which takes an hour and holds Python's lock: in it no thread
+    runs and no signal is heard. Each process listens at its own address until it has seen the
+    others; from then on TensorFlow listens there.
+    """
+    own = place.tasks[place.role][place.task]
+    hosts = [host for kind, all_ in place.tasks.items() if kind != "evaluator" for host in all_]
+    missing = [host for host in hosts if host != own]
+    deadline = time.monotonic() + seconds
+    with _listening(own) as accept:
+        while missing := [host for host in missing if not answers(host)]:
+            accept()
+            if time.monotonic() > deadline:
+                silent = ", ".join(missing)
+                text = f"no answer from {silent} in {seconds:g} s: start all again"
+                say("error", text, "ERROR")
+                os._exit(RESTART)
+            time.sleep(0.2)
+
+
 @contextlib.contextmanager
-def _deadline(place: Cluster, seconds: float) -> Iterator[None]:
-    """Leave with exit code 143 where the others are not there after `seconds`: TensorFlow would
-    wait for an hour, in a call that nothing interrupts."""
-    there = threading.Event()
-
-    def watch() -> None:
-        if there.wait(seconds):
+def _listening(address: str) -> Iterator[Callable[[], None]]:
+    """Listen at the port of `address`, and take what has come each time that is asked for."""
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as mine:
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if mine.family == socket.AF_INET6:
+            mine.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            mine.bind(("", int(address.rpartition(":")[2])))
+            mine.listen(1024)
+        except OSError:  # TensorFlow says what is wrong with it
+            yield lambda: None
             return
-        hosts = [host for kind, all_ in place.tasks.items() if kind != "evaluator" for host in all_]
-        own = place.tasks[place.role][place.task]
-        silent = [host for host in hosts if host != own and not answers(host)]
-        who = f"no answer from {', '.join(silent)}" if silent else "all answer, none is ready"
-        text = f"the other processes did not come in {seconds:g} s ({who}): start all again"
-        say("error", text, "ERROR")
-        os._exit(RESTART)
+        mine.setblocking(False)
 
-    threading.Thread(target=watch, name="peers", daemon=True).start()
-    try:
-        yield
-    finally:
-        there.set()
+        def accept() -> None:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    mine.accept()[0].close()
+
+        yield accept
 
 
 def answers(address: str) -> bool:

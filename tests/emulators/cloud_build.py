@@ -341,10 +341,6 @@ class CloudBuild:
         build, cancelled = self.builds[key], self.cancels[key]
         with tempfile.TemporaryDirectory(prefix="workspace-") as folder:
             workspace = Path(folder)
-            if source := build.source.storage_source:
-                data = self.storage.get(source.bucket, source.object_).data
-                with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-                    tar.extractall(workspace, filter="data")
             with self.lock:
                 if build.status != Status.QUEUED:
                     return
@@ -352,6 +348,10 @@ class CloudBuild:
                 for step in build.steps:
                     step.status = Status.WORKING
             try:
+                if source := build.source.storage_source:
+                    data = self.storage.get(source.bucket, source.object_).data
+                    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+                        tar.extractall(workspace)  # Debian 12's Python knows no filter yet
                 made = self.executor(Job(build, workspace, self._writer(build), cancelled))
             except Exception as error:
                 self._writer(build)(f"ERROR: {type(error).__name__}: {error}")

@@ -1,6 +1,10 @@
 """Which strategy and precision a machine gets: the decisions, without the devices."""
 
 import json
+import socket
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -116,3 +120,49 @@ def test_precision_follows_the_device(capabilities: list[tuple[int, int]], polic
 
 def test_a_tpu_computes_in_bfloat16() -> None:
     assert distribution.precision("auto", True, []) == "mixed_bfloat16"
+
+
+# --- meeting --------------------------------------------------------------------------------------
+
+
+def two(index: int, ports: tuple[int, int]) -> Cluster:
+    hosts = tuple(f"127.0.0.1:{port}" for port in ports)
+    return Cluster(workers=2, index=index, role="worker", task=index, tasks={"worker": hosts})
+
+
+def ports() -> tuple[int, int]:
+    with socket.create_server(("", 0)) as one, socket.create_server(("", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def test_processes_that_come_one_after_the_other_meet() -> None:
+    both, met = ports(), threading.Semaphore(0)
+
+    def come(index: int) -> None:
+        distribution.meet(two(index, both), 60.0)
+        with socket.create_server(("127.0.0.1", both[index])):  # as TensorFlow does next
+            met.release()
+            done.wait(60)
+
+    done = threading.Event()
+    late = threading.Timer(0.5, come, (1,))
+    first = threading.Thread(target=come, args=(0,))
+    for thread in (first, late):
+        thread.start()
+    assert met.acquire(timeout=30)
+    assert met.acquire(timeout=30)
+    done.set()
+    first.join()
+    late.join()
+
+
+def test_one_that_never_comes_is_given_up_by_name() -> None:
+    both = ports()
+    program = (
+        "from trainer import distribution as d\n"
+        f"d.meet(d.Cluster(2, 0, 'worker', 0, {two(0, both).tasks!r}), 1.0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 143, done.stderr
+    said = json.loads(done.stdout)
+    assert said["message"] == f"no answer from 127.0.0.1:{both[1]} in 1 s: start all again"
