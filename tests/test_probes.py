@@ -651,6 +651,12 @@ def test_probes_run_on_an_old_python_with_its_stdlib_alone(path: Path) -> None:
 class TestOutputs:
     """What a run left behind, with TensorFlow reading it."""
 
+    @pytest.fixture(autouse=True)
+    def as_in_an_image(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """TensorBoard with TensorFlow, which the factory itself leaves out of it."""
+        for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard"]:
+            monkeypatch.delitem(sys.modules, name)
+
     pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]  # noqa: RUF012
 
     @pytest.fixture
