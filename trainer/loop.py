@@ -293,8 +293,9 @@ class Controller:
         self._saves.append(step)
         if len(self._saves) > 1:
             self._initial = None  # the one before is safely written
-        for observer in self.observers:
-            observer.saved(self.run_, step, seconds)
+        with self.run_.ledger.spend("summaries"):
+            for observer in self.observers:
+                observer.saved(self.run_, step, seconds)
 
     def _state(self) -> dict[str, Any]:
         observers = {one.name: one.state() for one in self.observers if one.name}
@@ -428,7 +429,7 @@ class Controller:
         with self.run_.ledger.spend("summaries"):
             for observer in self.observers:
                 observer.end(self.run_, "stopped" if early else "done")
-        self.run_.writer.flush()
+            self.run_.writer.flush()
         return Outcome(self.position.step, result, early)
 
     def _due(self, period: int) -> bool:

@@ -247,9 +247,9 @@ def _train(
             with run.ledger.spend("evaluation"):
                 save_model("final", run.position)
         result = {**outcome.result, "early": outcome.early, "asked": config.steps}
-        storage.write(
-            f"{config.job_dir}/DONE", json.dumps({"step": outcome.step, **result}).encode()
-        )
+        with run.ledger.spend("checkpoint"):
+            content = json.dumps({"step": outcome.step, **result}).encode()
+            storage.write(f"{config.job_dir}/DONE", content)
     trainer.wait()
     for one in looking:
         one.closed(run)
