@@ -396,12 +396,7 @@ def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
 
 def where(spec: ImageSpec, *field: str) -> str:
     """`images/v100/image.yaml:3: tensorflow`: where a field is written, or would be."""
-    name = ".".join(field)
-    try:
-        document = yamlfile.parse(spec.source.read_text(encoding="utf-8"), shown(spec.source))
-    except (OSError, InputError):
-        return f"{shown(spec.source)}: {name}"
-    return f"{shown(spec.source)}:{document.line(*field)}: {name}"
+    return findings.place(spec.source, shown(spec.source), *field)
 
 
 def schema() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import AfterValidator, BaseModel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from builder import yamlfile
 from builder.errors import InputError
 from builder.yamlfile import Document, Problem
 
@@ -48,6 +49,16 @@ def read_text(path: Path, where: str) -> str:
         ) from None
     except OSError as error:
         raise InputError(f"{where}: {error.strerror}", "make it a file that can be read") from None
+
+
+def place(path: Path, where: str, *field: str) -> str:
+    """`images/v100/image.yaml:3: tensorflow`: where a field is written, or would be."""
+    name = ".".join(field)
+    try:
+        document = yamlfile.parse(path.read_text(encoding="utf-8"), where)
+    except (OSError, InputError):
+        return f"{where}: {name}"
+    return f"{where}:{document.line(*field)}: {name}"
 
 
 def error(where: str, problems: Sequence[Problem]) -> InputError:

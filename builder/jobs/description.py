@@ -677,12 +677,7 @@ def parse(text: str, source: Path) -> Job:
 
 def where(job: Job, *field: str) -> str:
     """`jobs/cats.yaml:3: machine`: where a field is written, or would be."""
-    name = ".".join(field)
-    try:
-        document = yamlfile.parse(job.source.read_text(encoding="utf-8"), shown(job.source))
-    except (OSError, InputError):
-        return f"{shown(job.source)}: {name}"
-    return f"{shown(job.source)}:{document.line(*field)}: {name}"
+    return findings.place(job.source, shown(job.source), *field)
 
 
 def shown(path: Path) -> str:
