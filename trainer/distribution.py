@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,8 @@ from trainer.report import say
 
 _POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
 _POOLS["workerpool3"] = "evaluator"
+_OF_PEERS = re.compile("coordination ?service|remote target|incarnation", re.IGNORECASE)
+"""In the words of TensorFlow's errors about other processes."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,25 @@ def answers(address: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def lost_peer(error: Exception) -> bool:
+    """Does it tell of another process that is gone, or was already started again?
+
+    By its kind, or by its words: a peer that is being started again answers a heartbeat with
+    INTERNAL, "Coordination service is not enabled".
+    """
+    import tensorflow as tf
+
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, kinds) or (
+        isinstance(error, tf.errors.OpError) and _OF_PEERS.search(error.message or "") is not None
+    )
 
 
 def compute_capabilities() -> list[tuple[int, int]]:

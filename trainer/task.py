@@ -52,12 +52,6 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
 
     from trainer import checkpoints, data, evaluator, lease, loop, storage
 
-    lost = (
-        tf.errors.UnavailableError,
-        tf.errors.AbortedError,
-        tf.errors.CancelledError,
-        tf.errors.DeadlineExceededError,
-    )
     try:
         return train(config, place, os.environ, preemption)
     except (UsageError, data.CorruptRecord) as error:
@@ -75,7 +69,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
         # Past TensorFlow's own shutdown, which waits for its threads: the grace period is short.
         os._exit(RESTART)
     except Exception as error:
-        if len(place.tasks) and isinstance(error, lost):
+        if len(place.tasks) and distribution.lost_peer(error):
             text = f"another process is gone, all have to be started again: {_reason(error)}"
             say("error", text, "ERROR")
             os._exit(RESTART)

@@ -452,7 +452,10 @@ def test_a_cluster_whose_worker_is_killed_is_as_good_as_one_machine(
     kills = [local.parse_kill("worker:1@80")]
     cluster = replace(alone, name="cluster", folder=tmp_path / "cluster", pools=pools)
     several, events = run(engine, cluster, kills=kills)
-    assert (single.exit_code, several.exit_code) == (0, 0)
+    said = "\n".join(
+        [*notes(events), *lines(events, "chief-0")[-30:], *lines(events, "worker-1")[-30:]]
+    )
+    assert (single.exit_code, several.exit_code) == (0, 0), said
     results = {one.name: one for one in several.replicas}
     assert results["worker-1"].restarts >= 1
     assert results["evaluator-0"].state == "succeeded"

@@ -166,3 +166,28 @@ def test_one_that_never_comes_is_given_up_by_name() -> None:
     assert done.returncode == 143, done.stderr
     said = json.loads(done.stdout)
     assert said["message"] == f"no answer from 127.0.0.1:{both[1]} in 1 s: start all again"
+
+
+NO_SERVICE = (
+    "Collective ops is aborted by: Coordination service is not enabled.\n\n"
+    "RPC: /tensorflow.CoordinationService/Heartbeat"
+)
+"""What a survivor is told whose heartbeat reached a chief that was being started again."""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("kind", "message", "lost"),
+    [
+        ("UnavailableError", "Socket closed", True),
+        ("InternalError", NO_SERVICE, True),
+        ("InternalError", "cuDNN launch failure: input shape ([32])", False),
+        ("InvalidArgumentError", "Unknown image file format", False),
+    ],
+)
+def test_what_a_lost_peer_says_is_told_from_a_fault_of_the_program(
+    kind: str, message: str, lost: bool
+) -> None:
+    errors = pytest.importorskip("tensorflow").errors
+    assert distribution.lost_peer(getattr(errors, kind)(None, None, message)) is lost
+    assert not distribution.lost_peer(RuntimeError(message))
