@@ -12,7 +12,7 @@ from builder.cli import job_local
 from builder.cli.common import EngineChoice, Json, Registry, out, reporter, root, say, settings
 
 if TYPE_CHECKING:
-    from builder.jobs.checks import Ready
+    from builder.jobs.checks import Image, Ready
     from builder.jobs.logs import LogLine
     from builder.jobs.remote import RemoteJob
     from builder.jobs.service import Service
@@ -40,8 +40,13 @@ def _ready(
     on_event: Any = None,
     program: "tuple[Path, str | None, str | None] | None" = None,
     arguments: tuple[str, ...] = (),
+    bucket: bool = False,
 ) -> "tuple[Ready, Service]":
-    """A job with its image, checked. `program`: a folder, its module and the engine's name."""
+    """A job with its image, checked. `program`: a folder, its module and the engine's name.
+
+    A program's image takes minutes to make, so all else is checked before. `bucket`: that of the
+    job directory, too.
+    """
     from dataclasses import replace
 
     from builder.events import ignore
@@ -57,26 +62,48 @@ def _ready(
     if pushed:
         where = where.known()
     chosen = settings(registry=registry)
+
+    def checked(image: "Image") -> "Ready":
+        found = checks.ready(
+            job,
+            image,
+            where.region,
+            project=where.project,
+            targets=service.targets(root()),
+            cloud=where.endpoint is None and (pushed or chosen.registry is not None),
+        )
+        return _with_bucket(found, where) if bucket else found
+
     open_ends: tuple[str, ...] = ()
     if program:
         from builder.engine import connect
+        from builder.jobs import package
 
         folder, module, engine = program
+        package.program(folder, module)
+        checked(service.planned_image(root(), job, chosen))
         docker = connect(settings(registry=registry, engine=engine), on_event=on_event or ignore)
         image = service.packaged_image(root(), job, chosen, folder, module, docker, on_event)
     elif pushed:
         image, open_ends = service.pushed_image(root(), job, chosen, on_event or ignore)
     else:
         image, open_ends = service.local_image(root(), job, chosen)
-    ready = checks.ready(
-        job,
-        image,
-        where.region,
-        project=where.project,
-        targets=service.targets(root()),
-        cloud=where.endpoint is None and (pushed or chosen.registry is not None),
-    )
+    ready = checked(image)
     return replace(ready, notes=(*open_ends, *ready.notes)), where
+
+
+def _with_bucket(ready: "Ready", where: "Service") -> "Ready":
+    """The same, its bucket looked at: where it is Google's own, or an emulator's."""
+    import os
+    from dataclasses import replace
+
+    from builder.jobs import service, submission
+
+    emulated = bool(os.environ.get("STORAGE_EMULATOR_HOST"))
+    if not ready.job.job_dir or not (where.endpoint is None or emulated):
+        return ready
+    notes = submission.check_bucket(ready, service.storage_client(where))
+    return replace(ready, notes=(*ready.notes, *notes))
 
 
 def _tell(notes: tuple[str, ...]) -> None:
@@ -212,19 +239,10 @@ Poll = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05
 
 
 def _service(project: str | None, region: str | None, name: str | None = None) -> "Service":
-    """Where to ask: as the job's whole name says, or the description of that name."""
-    from dataclasses import replace
+    """Where to ask about this job."""
+    from builder.jobs import service
 
-    from builder.jobs import description, service
-
-    job = None
-    if name and name in description.names(root()):
-        job = description.load(root(), name)
-    found = service.load(root(), job, project=project, region=region)
-    parts = (name or "").split("/")
-    if len(parts) == 6 and parts[0] == "projects":
-        found = replace(found, project=found.project or parts[1], region=parts[3])
-    return found.known()
+    return service.of_job(root(), name, project, region)
 
 
 def _line(job: "RemoteJob") -> str:
@@ -365,17 +383,14 @@ def submit(
     The same command again finds the job that it made: after a lost connection, or while it runs.
     With --wait or --logs the exit code is the job's.
     """
-    from dataclasses import replace
-
     from builder.jobs import service, submission
 
     program = (package, module, engine) if package else None
     given = tuple(arguments or ())
     with reporter() as shown:
-        ready, where = _ready(job, project, region, registry, True, shown.on_event, program, given)
-        if ready.job.job_dir and (where.endpoint is None or _emulated()):
-            notes = submission.check_bucket(ready, service.storage_client(where))
-            ready = replace(ready, notes=(*ready.notes, *notes))
+        ready, where = _ready(
+            job, project, region, registry, True, shown.on_event, program, given, bucket=True
+        )
         sent = submission.submit(
             service.jobs_client(where),
             where,
@@ -394,12 +409,6 @@ def submit(
     _told(sent.job)
     if as_json:
         out({**_json(sent.job), "made": sent.created})
-
-
-def _emulated() -> bool:
-    import os
-
-    return bool(os.environ.get("STORAGE_EMULATOR_HOST"))
 
 
 @job_app.command()

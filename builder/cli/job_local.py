@@ -66,11 +66,12 @@ def local(
 
     One container a replica with TF_CONFIG, CLUSTER_SPEC and AIP_*, restarts as the service does
     them, an end when the chief ends. The exit code is the job's. A job with a study is run once
-    for each trial, a few at a time.
+    for each trial, a few at a time; the same command goes on where a study was interrupted.
     """
     from dataclasses import asdict
 
     from builder.engine import connect
+    from builder.errors import InputError
     from builder.jobs import here
     from builder.jobs import local as runner
     from builder.jobs import package as packages
@@ -79,6 +80,11 @@ def local(
     strikes = here.kills(kill or (), preempt or ())
     shm = here.parse_size(shm_size) if shm_size else None
     described = here.load(root(), job)
+    if described.study is not None and strikes:
+        raise InputError(
+            f"{job} is a study: --kill and --preempt strike a replica of a single run",
+            "leave them out, or take study: out of a copy of the job",
+        )
     program = packages.program(package, module) if package else None
     with reporter() as shown:
         docker = connect(where, on_event=shown.on_event)
@@ -109,14 +115,27 @@ def local(
 
 
 def watch(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job that runs or ran here.")],
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="A job that runs or ran here, or on Vertex AI.")
+    ],
     html: Annotated[
         Path | None, typer.Option(help="Write the job as one HTML page once it is over.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and leave.")] = False,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="The one on Vertex AI, where one has run here, too.")
+    ] = False,
+    poll: Annotated[
+        float, typer.Option(help="Seconds between two looks at Vertex AI.", min=0.05)
+    ] = 10.0,
+    project: Annotated[str | None, typer.Option(help="The Google Cloud project.")] = None,
+    region: Annotated[str | None, typer.Option(help="Such as us-central1.")] = None,
     as_json: Json = False,
 ) -> None:
-    """One page of a local job: state, step, loss, speed, input wait, CPU, memory, GPU.
+    """One page of a job: state, step, loss, speed, input wait, CPU, memory, GPU.
+
+    A job of this machine is watched by its folder. Any other one on Vertex AI, by its status and
+    its log: they tell state, step, loss and speed.
 
     Ends when the job does; Ctrl-C leaves the job alone.
     """
@@ -126,17 +145,17 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from builder.jobs import here, report
+    from builder.jobs import report
     from builder.jobs import watch as watching
     from builder.project import write
 
-    reader = watching.Reader(here.folder_of(root(), job))
+    reader, pause = watched(job, remote, project, region, poll)
     view = reader.view()
     console = Console(stderr=True, highlight=False)
     if not (once or as_json or view.over):
         with Live(watching.page(view), console=console, auto_refresh=False) as live:
             while not view.over:
-                time.sleep(1.0)
+                time.sleep(pause)
                 view = reader.view()
                 live.update(watching.page(view), refresh=True)
     elif not as_json and not OPTIONS.quiet:
@@ -146,6 +165,33 @@ def watch(
         say(f"wrote {html}")
     if as_json:
         out(asdict(view))
+
+
+def watched(
+    job: str, remote: bool, project: str | None, region: str | None, poll: float
+) -> tuple[Any, float]:
+    """What reads a job of this machine, else of Vertex AI, and the seconds between two looks."""
+    from builder.errors import InputError
+    from builder.jobs import here, logs, service, submission, watch_remote
+    from builder.jobs import watch as watching
+
+    folder = here.folder_of(root(), job)
+    if not remote and watching.has_run(folder):
+        return watching.Reader(folder), 1.0
+    try:
+        where = service.of_job(root(), job, project, region)
+    except InputError as error:
+        if remote:
+            raise
+        raise InputError(
+            f"{job} has not run here, and Vertex AI cannot be asked: {error.message}",
+            f"builder job local {job}; or {error.fix}",
+        ) from None
+    client = service.jobs_client(where)
+    found = submission.find(client, where, job)
+    follower = logs.Follower(service.logging_client(where), where.project or "", found.id)
+    look = lambda: submission.get(client, found.name, found.kind)  # noqa: E731
+    return watch_remote.RemoteReader(look, follower), poll
 
 
 def study(docker: Any, job: Any, asked: Any, parallel: int | None, seed: int, json: bool) -> None:

@@ -306,6 +306,7 @@ class Notebook:
     idle: float
     hours: float
     complete: bool
+    verified: bool = False
 
     @property
     def usd(self) -> float:
@@ -321,15 +322,16 @@ def notebook(
     the table and not in the sum.
     """
     chief = replicas[:1]
-    fee = prices.need("fee/training").usd
+    fee = prices.need("fee/training")
     work = training(chief, seconds, prices)
     idle = training(chief, left_on * 3600, prices)
     known = all(line.usd is not None for line in (*work, *idle))
     return Notebook(
-        work=sum(line.usd or 0.0 for line in work) / fee,
-        idle=sum(line.usd or 0.0 for line in idle) / fee,
+        work=sum(line.usd or 0.0 for line in work) / fee.usd,
+        idle=sum(line.usd or 0.0 for line in idle) / fee.usd,
         hours=left_on,
         complete=known,
+        verified=fee.source.verified and all(line.source.verified for line in (*work, *idle)),
     )
 
 
@@ -350,6 +352,7 @@ class Spot:
     usd: float | None
     standard: float
     break_even: float
+    verified: bool = False
 
 
 def spot(
@@ -375,14 +378,17 @@ def spot(
     rate = per_day / 86_400 * machines_
     each = interval / 2 + restart
     share = rate * each
+    spot_lines = training(replicas, seconds, prices, spot=True)
+    verified = all(line.source.verified for line in spot_lines)
     standard = sum(line.usd or 0.0 for line in training(replicas, seconds, prices))
-    cheap = sum(line.usd or 0.0 for line in training(replicas, seconds, prices, spot=True))
+    cheap = sum(line.usd or 0.0 for line in spot_lines)
     # Spot costs what standard costs where the time grows by standard / cheap.
     room = 1 - cheap / standard if standard else 0.0
     break_even = room / (each * machines_) * 86_400 if each else math.inf
     if share >= 1:
+        none = math.inf
         return Spot(
-            interval, restart, per_day, None, math.inf, math.inf, None, standard, break_even
+            interval, restart, per_day, None, none, none, None, standard, break_even, verified
         )
     total = seconds / (1 - share)
     usd = sum(line.usd or 0.0 for line in training(replicas, total, prices, spot=True))
@@ -396,6 +402,7 @@ def spot(
         usd=usd,
         standard=standard,
         break_even=break_even,
+        verified=verified,
     )
 
 

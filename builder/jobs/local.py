@@ -67,6 +67,8 @@ ReplicaState = Literal["waiting", "running", "succeeded", "failed", "stopped"]
 
 _KILL = re.compile(r"(chief|worker|ps|evaluator):(\d+)@(\d+)(s?)")
 _CPUS_MISSING = 1
+_TERM: int = signal.SIGTERM
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class HasClient(Protocol):
@@ -169,15 +171,29 @@ class Outcome:
 
 class Stop:
     """A request to end, from another thread or from a signal. The first one ends the containers
-    with SIGTERM and their grace, the second one kills them."""
+    with SIGTERM and their grace, the second one kills them.
 
-    def __init__(self) -> None:
-        self.requests = 0
-        self.signal = 0
+    `of`: another one, whose requests count here, too; not the other way round.
+    """
 
-    def request(self, number: int = signal.SIGTERM) -> None:
-        self.requests += 1
-        self.signal = number
+    def __init__(self, of: Stop | None = None) -> None:
+        self._of = of
+        self._requests = 0
+        self._signal = 0
+
+    def request(self, number: int = _TERM) -> None:
+        self._requests += 1
+        self._signal = number
+
+    @property
+    def requests(self) -> int:
+        """How often an end was asked for."""
+        return self._requests + (self._of.requests if self._of else 0)
+
+    @property
+    def signal(self) -> int:
+        """The last signal that asked for it, 0 for none."""
+        return self._signal or (self._of.signal if self._of else 0)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -216,10 +232,13 @@ def run(
         client = engine.client
         leftovers.sweep(client)
         image = client.images.get(job.image)
-        with _only_run(job.folder):
+        with only_run(job.folder):
             cluster = _Cluster(client, image, job, identity, kills, stop, on_event)
             try:
                 return cluster.run()
+            except BaseException as error:
+                cluster.broke_off(error)
+                raise
             finally:
                 leftovers.remove(client, identity)
                 leftovers.give_back(job.folder)
@@ -357,7 +376,12 @@ class _Cluster:
     def _failed(self, one: _Running, code: int, out_of_memory: bool) -> None:
         name, how = one.replica.name, described(code, out_of_memory)
         one.state = "failed"
-        if code < 128 or out_of_memory or self.job.restarts == "never":
+        if self._chief_was_done_before(one):
+            self._note(name, f"{how}, after the chief was done")
+            self._end("succeeded", "the chief is done")
+        elif self.stop.requests:
+            self._note(name, f"{how}; the job is being stopped: not started again")
+        elif code < 128 or out_of_memory or self.job.restarts == "never":
             self.failed = name
             self._end("failed", f"{name} {how}" + (f": {one.last[:200]}" if one.last else ""))
         elif one.restarts < RESTARTS_OF_A_REPLICA:
@@ -365,8 +389,7 @@ class _Cluster:
             counted = f"restart {one.restarts} of {RESTARTS_OF_A_REPLICA}"
             if self.job.restarts == "job":
                 self._note(name, f"{how}: all replicas are started again ({counted})")
-                self._stop_all(grace=0.0)
-                self._start_all()
+                self._restart_all()
             else:
                 self._note(name, f"{how}: started again ({counted})")
                 self._start(one)
@@ -377,13 +400,43 @@ class _Cluster:
                 f"{name} {how} after {RESTARTS_OF_A_REPLICA} restarts: the whole job is started "
                 f"again ({self.restarts} of {RESTARTS_OF_A_JOB})",
             )
-            self._stop_all(grace=0.0)
             for other in self.running.values():
                 other.restarts = 0
-            self._start_all()
+            self._restart_all()
         else:
             self.failed = name
             self._end("failed", f"{name} {how}; no restarts are left")
+
+    def _restart_all(self) -> None:
+        """All replicas from the start, unless the chief got done while they were being ended."""
+        self._stop_all(grace=0.0)
+        if any(one.replica.primary and one.state == "succeeded" for one in self.running.values()):
+            self._end("succeeded", "the chief is done")
+        else:
+            self._start_all()
+
+    def _chief_was_done_before(self, one: _Running) -> bool:
+        """Whether the chief ended with 0 before this replica failed.
+
+        The replicas' ends arrive through a thread each: what came first is what the engine says.
+        """
+        for chief in self.running.values():
+            if chief.replica.primary and chief.state == "running" and chief is not one:
+                done, failed = _end_of(chief.container), _end_of(one.container)
+                return bool(done and failed and done[1] == 0 and done[0] <= failed[0])
+        return False
+
+    def broke_off(self, error: BaseException) -> None:
+        """The run ends with an error of the engine or of the factory: state.json says so."""
+        if self.running:
+            asked = isinstance(error, KeyboardInterrupt)
+            self.state = "cancelled" if asked else "failed"
+            self.message = str(error) or type(error).__name__
+            for one in self.running.values():
+                if one.state == "running":
+                    one.state = "stopped"
+            with contextlib.suppress(OSError):
+                self._write()
 
     def _end(self, state: State, message: str) -> None:
         self.state, self.message = state, message
@@ -683,6 +736,20 @@ def default_shm() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+def _end_of(container: Container) -> tuple[datetime, int] | None:
+    """When a container ended, and with which exit code; None while it runs, or where it is gone."""
+    from docker.errors import NotFound
+
+    try:
+        container.reload()
+    except NotFound:  # somebody removed it
+        return None
+    state = container.attrs["State"]
+    if state.get("Running") or not state.get("FinishedAt"):
+        return None
+    return datetime.fromisoformat(state["FinishedAt"]), int(state["ExitCode"])
+
+
 def _signal(container: Container, name: str) -> None:
     from docker.errors import APIError
 
@@ -698,16 +765,19 @@ def _follow(
 
     def read() -> None:
         rest = [b"", b""]
-        with contextlib.suppress(OSError):  # the engine went away
+        try:
             for pair in stream:
                 for side, chunk in enumerate(pair):
                     *whole, rest[side] = (rest[side] + (chunk or b"")).split(b"\n")
                     for line in whole:
                         lines.put(_Said(name, attempt, _text(line)))
-        for line in rest:
-            if line:
-                lines.put(_Said(name, attempt, _text(line)))
-        lines.put(_Ended(name, attempt))
+        except Exception as error:  # the engine went away, or what it sends is torn
+            lines.put(_Said(name, attempt, f"the engine's stream of lines broke off: {error}"))
+        finally:  # whatever happens, somebody waits for this
+            for line in rest:
+                if line:
+                    lines.put(_Said(name, attempt, _text(line)))
+            lines.put(_Ended(name, attempt))
 
     threading.Thread(target=read, daemon=True).start()
 
@@ -719,8 +789,8 @@ def _text(line: bytes) -> str:
 
 @contextlib.contextmanager
 def signals(stop: Stop) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set a flag: nothing is cut off in the middle of making a container. A
-    third one gives up waiting."""
+    """Ctrl-C, SIGTERM and a terminal that closes set a flag: nothing is cut off in the middle of
+    making a container. A fourth one gives up waiting. What is ignored (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -730,7 +800,9 @@ def signals(stop: Stop) -> Iterator[None]:
         if stop.requests > 3:
             raise KeyboardInterrupt
 
-    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    caught = [one for one in _ENDING if one != signal.SIGHUP or not ignored]
+    before = {one: signal.signal(one, handle) for one in caught}
     try:
         yield
     finally:
@@ -739,12 +811,12 @@ def signals(stop: Stop) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _only_run(folder: Path) -> Iterator[None]:
+def only_run(folder: Path, lock: str = f"{LOCAL}/.lock") -> Iterator[None]:
     """One run at a time in a job's folder. Raises InputError where another one is at work."""
     import fcntl
 
-    (folder / LOCAL).mkdir(parents=True, exist_ok=True)
-    with (folder / LOCAL / ".lock").open("a") as file:
+    (folder / lock).parent.mkdir(parents=True, exist_ok=True)
+    with (folder / lock).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,7 +7,7 @@ Filter and labels are those that `gcloud ai custom-jobs stream-logs` uses.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,13 +21,15 @@ PAGE = 1000
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line. replica: `chief-0`, or "service" for what the service itself says."""
+    """One line. replica: `chief-0`, or "service" for what the service itself says; fields: of a
+    line of JSON, which the service takes apart."""
 
     time: datetime
     replica: str
     severity: str
     text: str
     trial: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -103,6 +105,7 @@ def _line(entry: Any, when: datetime) -> LogLine:
         severity=str(entry.severity or "DEFAULT"),
         text=str(text).rstrip("\n"),
         trial=own.get("ml.googleapis.com/trial_id"),
+        fields=dict(payload) if isinstance(payload, dict) else {},
     )
 
 

@@ -242,8 +242,10 @@ def _with_topology(machine: str, topology: str) -> Placement:
             )
     if machine not in _machines():
         raise _no_machine(machine, Placement("ct5lp-hightpu-4t", device("TPU-v5e"), 4, "2x2"))
+    without = next(one for one in combinations() if one.machine == machine)
     raise InputError(
-        f"{machine} has no topology: only TPUs of v5e and later have one", "remove topology"
+        f"{machine} has no topology: only TPUs of v5e and later have one",
+        f"write {without.written}, without topology",
     )
 
 

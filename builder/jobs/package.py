@@ -14,18 +14,30 @@ import json
 import re
 import shutil
 import tempfile
+import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder import accelerators, catalogue, image, lock, plan, project, push, receipts, render
+from builder import (
+    accelerators,
+    audit,
+    catalogue,
+    image,
+    lock,
+    plan,
+    project,
+    push,
+    receipts,
+    render,
+)
 from builder import compatibility as stacks
 from builder import smoke as smoking
 from builder.engine import Engine
 from builder.errors import InputError, OutsideError
 from builder.events import OnEvent, ignore, prefixed
-from builder.receipts import Receipt
+from builder.receipts import Check, Receipt
 from builder.settings import Settings
 
 PACKAGES = Path("build") / "packages"
@@ -216,16 +228,35 @@ def build(
                 folder,
                 inputs=record.inputs,
                 digest=record.digest,
+                others=_device_code(engine, item, record),
                 foreign=True,
                 on_event=on_event,
             )
     return Built(home, name, record, receipt, unchanged)
 
 
+def _device_code(
+    engine: Engine, item: image.Prepared, record: image.ImageRecord
+) -> tuple[Check, ...]:
+    """Whether the target's GPU runs every library, those of the program's requirements, too."""
+    if item.stack.accelerator.kind != "gpu":
+        return ()
+    began = time.monotonic()
+    found = audit.of_image(engine.client, record.image_id)
+    return (audit.check(found, item.stack, item.target, time.monotonic() - began),)
+
+
 def required(receipt: Receipt) -> Mapping[str, int]:
     """The checks that the receipt of a program's image must hold."""
-    del receipt
-    return smoking.PROGRAM_CHECKS
+    gpu = accelerators.find(receipt.accelerator).kind == "gpu"
+    device_code = {audit.CHECK: audit.CHECK_VERSION} if gpu else {}
+    return {**smoking.PROGRAM_CHECKS, **device_code}
+
+
+def is_foreign(receipt: Receipt) -> bool:
+    """Whether a receipt is that of a program's image, by the checks that only those go through."""
+    own = smoking.PROGRAM_CHECKS.keys() - smoking.CHECKS.keys()
+    return any(check.name in own for check in receipt.checks)
 
 
 def push_built(

@@ -176,7 +176,7 @@ def told(quote: Quote, prices: Prices) -> Iterator[str]:
     yield f"{quote.what}: {_time(found.seconds)} ({quote.basis})"
     width = max(len(line.what) for line in found.lines)
     for line in found.lines:
-        mark = "" if line.source.verified else "  unverified"
+        mark = _mark(line.source.verified)
         if line.usd is None or line.price is None:
             yield f"  {line.what:<{width}}  {_amount(line.quantity):>10} {line.unit:<8}  no price"
             continue
@@ -185,7 +185,9 @@ def told(quote: Quote, prices: Prices) -> Iterator[str]:
             f" x {_price(line.price):>9} = {line.usd:>10.4f}{mark}"
         )
     least = "" if found.complete else "at least "
-    yield f"  {'total':<{width}}  {least}USD {found.usd:,.4f}, prices of {prices.as_of}"
+    open_ends = sum(not line.source.verified for line in found.lines if line.usd is not None)
+    marked = f", {open_ends} of {len(found.lines)} rows unverified" if open_ends else ""
+    yield f"  {'total':<{width}}  {least}USD {found.usd:,.4f}, prices of {prices.as_of}{marked}"
     if prices.own:
         yield f"  own prices: {', '.join(sorted(prices.own))}"
     book = quote.notebook
@@ -193,6 +195,7 @@ def told(quote: Quote, prices: Prices) -> Iterator[str]:
         f"the same machine as a notebook: USD {book.work:,.2f} for the work, and "
         f"USD {book.idle:,.2f} for {book.hours:g} h left on: USD {book.usd:,.2f}"
         + ("" if book.complete else " at least")
+        + _mark(book.verified)
     )
     yield from _spot(quote.spot)
     for note in found.notes:
@@ -202,6 +205,11 @@ def told(quote: Quote, prices: Prices) -> Iterator[str]:
             line.source.text for line in found.lines if not line.source.verified
         )
         yield f"unverified: {'; '.join(sources)}"
+
+
+def _mark(verified: bool) -> str:
+    """What stands behind every amount that rests on a price which nobody of us has read."""
+    return "" if verified else "  unverified"
 
 
 def _spot(one: Spot) -> Iterator[str]:
@@ -214,7 +222,7 @@ def _spot(one: Spot) -> Iterator[str]:
         return
     yield (
         f"standard machines USD {one.standard:,.2f}, spot USD {one.usd:,.2f}: {told}; "
-        f"{one.restarts:.1f} restarts, {_time(one.lost)} made again"
+        f"{one.restarts:.1f} restarts, {_time(one.lost)} made again{_mark(one.verified)}"
     )
     if math.isfinite(one.break_even):
         yield f"  spot costs more from {one.break_even:,.1f} preemptions a day and machine"

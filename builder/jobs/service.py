@@ -7,15 +7,16 @@ how an emulator or private access is spoken to.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import accelerators, catalogue, project, receipts, registry
+from builder import accelerators, catalogue, compatibility, project, receipts, registry
 from builder.errors import FactoryError, InputError, OutsideError
 from builder.events import OnEvent, ignore
 from builder.jobs.checks import Image
@@ -101,6 +102,25 @@ def load(
             raise InputError(f"{where}: {value!r} is not what is expected", f"write {example}")
         chosen[name] = value
     return Service(**chosen)
+
+
+def of_job(
+    root: Path, name: str | None, project: str | None = None, region: str | None = None
+) -> Service:
+    """Where to ask about a job: as its whole name says, or the description of that name.
+
+    Raises InputError where no project or no region is known.
+    """
+    from builder.jobs import description
+
+    job = None
+    if name and name in description.names(root):
+        job = description.load(root, name)
+    found = load(root, job, project=project, region=region)
+    parts = (name or "").split("/")
+    if len(parts) == 6 and parts[0] == "projects":
+        found = replace(found, project=found.project or parts[1], region=parts[3])
+    return found.known()
 
 
 def _table(root: Path) -> dict[str, str]:
@@ -196,21 +216,66 @@ def pushed_image(
     image = _foreign(root, name)
     where = registry.parse(name)
     try:  # an image of ours under another name: its receipt lies beside it
-        held = push.verify(name, settings, required=pipeline.required, on_event=on_event)
-        return Image(held.reference, held.digest, None, held.receipt.accelerator, True), ()
+        held = push.verify(name, settings, required=_required, on_event=on_event)
+        pruned = compatibility.RUNS_ON in held.labels
+        return Image(held.reference, held.digest, None, held.receipt.accelerator, True, pruned), ()
     except OutsideError:
         if where.digest:  # this machine cannot ask; the service will
             return image, (f"{where.host} was not asked about {name}",)
         raise
-    except FactoryError:
-        pass
-    if where.digest:
-        return image, ()
+    except FactoryError as error:
+        reason = error.message
     with registry.Registry(where.host) as there:
-        digest = there.head(where.repository, where.target)
-    if digest is None:
-        raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
-    return Image(str(where.at(digest)), digest), (f"{name} is {digest} now",)
+        manifest = there.manifest(where.repository, where.target)
+        if manifest is None:
+            raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
+        labels = _labels(there, where, manifest)
+    digest = manifest.digest
+    notes: tuple[str, ...] = () if where.digest else (f"{name} is {digest} now",)
+    made_for = labels.get(push.ACCELERATOR)
+    if made_for is not None:  # ours, but not proven
+        notes += (f"{reason}: that it is for {made_for} is what its label says",)
+    pruned = compatibility.RUNS_ON in labels
+    return Image(str(where.at(digest)), digest, None, made_for, False, pruned), notes
+
+
+def _labels(
+    there: registry.Registry, where: registry.Reference, image: registry.Manifest
+) -> Mapping[str, str]:
+    """An image's labels; none of a list of images, or where its configuration cannot be read."""
+    try:
+        config = registry.Descriptor.read(image.content["config"])
+        content = json.loads(there.blob(where.repository, config))
+        return dict(content["config"]["Labels"] or {})
+    except (FactoryError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _required(receipt: receipts.Receipt) -> Mapping[str, int]:
+    """The checks that a receipt must hold, be it of a target's image or of a program's."""
+    from builder import image as pipeline
+    from builder.jobs import package
+
+    foreign = package.is_foreign(receipt)
+    return package.required(receipt) if foreign else pipeline.required(receipt)
+
+
+def planned_image(root: Path, job: Job, settings: Settings) -> Image:
+    """What a program's image will be, as far as it is known before it is made.
+
+    Raises InputError for a job whose image is no target, or where no registry is named.
+    """
+    from builder.jobs import here
+
+    if not settings.registry:
+        raise InputError(
+            "a program is pushed before it is sent, and no registry is named",
+            'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml',
+        )
+    target = here.target_of(root, job.image)
+    spec = catalogue.load(root, target)
+    made_for = accelerators.find(spec.accelerator).name
+    return Image(settings.registry, None, target, made_for, False, spec.prune != "off")
 
 
 def packaged_image(
@@ -228,23 +293,17 @@ def packaged_image(
     """
     from builder.jobs import here, package
 
-    if not settings.registry:
-        raise InputError(
-            "a program is pushed before it is sent, and no registry is named",
-            'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml',
-        )
+    planned = planned_image(root, job, settings)
     program = package.program(folder, module)
     target = here.target_of(root, job.image)
     made = package.build(root, settings, engine, target, program, on_event)
     pushed = package.push_built(settings, engine, made, on_event)
-    spec = catalogue.load(root, target)
-    return Image(
-        pushed.reference,
-        pushed.digest,
-        target,
-        made.receipt.accelerator,
-        True,
-        spec.prune != "off",
+    return replace(
+        planned,
+        reference=pushed.reference,
+        digest=pushed.digest,
+        accelerator=made.receipt.accelerator,
+        proven=True,
     )
 
 

@@ -4,7 +4,11 @@ What Vertex AI does with a HyperparameterTuningJob: every trial gets its paramet
 its number in CLOUD_ML_TRIAL_ID, a folder of its own, and its result is the last line for the metric
 in the file that cloudml-hypertune writes. Grid and random search, and a Bayesian one by Optuna's
 tree-structured Parzen estimator; Vertex AI's own Bayesian algorithm is not public, so it proposes
-other values. Early stopping is left out here: every trial runs to its end.
+other values. Early stopping by the service's median rule; its rule of curves is not public.
+
+<folder>/study.json holds what was asked for and every trial from its start on. The same command
+goes on where an interrupted study was: trials that have ended are kept, others run again in their
+folders, where a trainer finds its checkpoints.
 """
 
 from __future__ import annotations
@@ -13,13 +17,15 @@ import itertools
 import json
 import math
 import os
+import statistics
 import sys
 import threading
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -34,8 +40,16 @@ FILE = "study.json"
 FAILED_IN_A_ROW = 3
 """A study without max_failed ends when its first trials all failed, this many."""
 
+MEDIAN_OF = 3
+"""Completed trials that it takes to judge another one by their median. The service does not tell
+its number."""
+JUDGED_EVERY = 0.5
+"""Seconds between two looks at what a trial has reported."""
+
 Value = float | int | str
-TrialState = Literal["running", "succeeded", "failed", "cancelled"]
+TrialState = Literal["running", "succeeded", "stopped", "failed", "cancelled"]
+ENDED = ("succeeded", "stopped", "failed")
+"""Of these a result is known; `stopped`: early, with its last value."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,7 @@ class StudyOutcome:
     best: int | None
     trials: tuple[TrialResult, ...]
     signal: int = 0
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -94,6 +109,9 @@ class Proposer(Protocol):
     def tell(self, key: Any, value: float | None) -> None:
         """What came of it; None: it failed."""
 
+    def recall(self, trial: TrialResult) -> Any:
+        """The next trial of an earlier run, in their order; a key for one that runs again."""
+
 
 class Grid:
     """Every combination, in order."""
@@ -112,11 +130,16 @@ class Grid:
     def tell(self, key: Any, value: float | None) -> None:
         pass
 
+    def recall(self, trial: TrialResult) -> Any:
+        del trial  # the order says which one it was
+        next(self._left, None)
+        return 0
+
 
 class Sampled:
-    """Optuna's random or Bayesian sampler, by ask and tell."""
+    """Optuna's random or Bayesian sampler, by ask and tell. `known`: trials of an earlier run."""
 
-    def __init__(self, study: Study, seed: int) -> None:
+    def __init__(self, study: Study, seed: int, known: int = 0) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -124,8 +147,9 @@ class Sampled:
         sampler: Any = (
             optuna.samplers.RandomSampler(seed=seed)
             if study.algorithm == "random"
-            else optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
+            else optuna.samplers.TPESampler(seed=seed + known, n_startup_trials=startup)
         )
+        self._random = study.algorithm == "random"
         self._parameters = study.parameters
         self._study = optuna.create_study(direction=study.goal, sampler=sampler)
         self._space = {name: distribution(one) for name, one in study.parameters.items()}
@@ -144,6 +168,25 @@ class Sampled:
             self._study.tell(key, state=State.FAIL)
         else:
             self._study.tell(key, value)
+
+    def recall(self, trial: TrialResult) -> Any:
+        from optuna.trial import TrialState as State
+        from optuna.trial import create_trial
+
+        if self._random:  # the same numbers again: the next ones are those that were to come
+            return self._study.ask(self._space)
+        samples = {
+            name: to_sample(self._parameters[name], value)
+            for name, value in trial.parameters.items()
+        }
+        if trial.state not in ENDED:
+            self._study.enqueue_trial(samples)
+            return self._study.ask(self._space)
+        state = State.FAIL if trial.value is None else State.COMPLETE
+        self._study.add_trial(
+            create_trial(state=state, value=trial.value, params=samples, distributions=self._space)
+        )
+        return None
 
 
 def grid_values(one: Parameter) -> list[Value]:
@@ -183,6 +226,18 @@ def from_sample(one: Parameter, value: Any) -> Value:
     return int(value) if one.kind == "integer" else float(value)
 
 
+def to_sample(one: Parameter, value: Value) -> Any:
+    """The sampler's number for a value: `from_sample` the other way round."""
+    if one.values is not None:
+        if one.kind == "categorical":
+            return str(value)
+        return [float(text) for text in sorted(one.values, key=float)].index(float(value))
+    low, high, found = float(one.min or 0), float(one.max or 0), float(value)
+    if one.scale == "reverse-log":
+        found = min(max(low + high - found, low), high)
+    return round(found) if one.kind == "integer" else found
+
+
 def number(text: str) -> Value:
     """'16' -> 16, '0.1' -> 0.1."""
     value = float(text)
@@ -208,14 +263,38 @@ def measurements(text: str, metric: str) -> tuple[Point, ...]:
     return tuple(found)
 
 
+def falls_behind(curve: Sequence[Point], completed: Sequence[Sequence[Point]], goal: str) -> bool:
+    """The median rule: whether the best value of a trial is worse than the median, over completed
+    trials, of the mean of what each reported up to the trial's last step.
+
+    Source: aiplatform v1, StudySpec.MedianAutomatedStoppingSpec. A trial that reports no steps is
+    not judged, nor is one beside fewer than MEDIAN_OF others.
+    """
+    last = max((point.step for point in curve), default=0)
+    sign = 1.0 if goal == "maximize" else -1.0
+    upto = [[sign * point.value for point in one if point.step <= last] for one in completed]
+    means = [statistics.fmean(values) for values in upto if values]
+    if last <= 0 or len(means) < MEDIAN_OF:
+        return False
+    return max(sign * point.value for point in curve) < statistics.median(means)
+
+
 def result(
-    number: int, parameters: Mapping[str, Value], outcome: Outcome, text: str, metric: str
+    number: int,
+    parameters: Mapping[str, Value],
+    outcome: Outcome,
+    text: str,
+    metric: str,
+    early: bool = False,
 ) -> TrialResult:
-    """A trial's result from how its job ended and what it reported."""
+    """A trial's result from how its job ended and what it reported. early: it was stopped because
+    it fell behind."""
     curve = measurements(text, metric)
     state: TrialState = "failed"
     value, message = None, outcome.message
-    if outcome.state == "cancelled":
+    if outcome.state == "cancelled" and early and curve:
+        state, value, message = "stopped", curve[-1].value, "stopped early"
+    elif outcome.state == "cancelled":
         state = "cancelled"
     elif outcome.state == "succeeded" and curve:
         state, value, message = "succeeded", curve[-1].value, ""
@@ -243,6 +322,81 @@ def best(trials: tuple[TrialResult, ...], goal: str) -> TrialResult | None:
     return min(having, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
 
+# --- going on -------------------------------------------------------------------------------------
+
+_SAME = ("metric", "goal", "algorithm", "parameters", "arguments")
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run of the same study left: its trials by number, its seconds, and what it
+    was asked for."""
+
+    trials: tuple[TrialResult, ...] = ()
+    seconds: float = 0.0
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+
+def asked_for(job: LocalJob, study: Study, seed: int) -> dict[str, Any]:
+    """What stands in study.json for a later run to compare."""
+    return {
+        "metric": study.metric,
+        "goal": study.goal,
+        "algorithm": study.algorithm,
+        "parameters": [
+            [name, one.model_dump(mode="json")] for name, one in study.parameters.items()
+        ],
+        "arguments": list(job.arguments),
+        "trials": study.trials,
+        "seed": seed,
+        "image": job.image,
+    }
+
+
+def earlier(folder: Path, asked: Mapping[str, Any]) -> Earlier:
+    """What a run of this study left in its folder; empty where none has run.
+
+    Raises InputError for a study that is over (unless more trials are asked for now), or that
+    asked for something else: its results cannot be compared.
+    """
+    path = folder / FILE
+    away = "remove its folder, or give --job-dir another one"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found = Earlier(
+            tuple(_trial_of(one) for one in content["trials"]),
+            float(content["seconds"]),
+            content["asked"],
+        )
+        before, state, message = found.asked, content["state"], content["message"]
+        different = [name for name in _SAME if before[name] != asked[name]]
+        more = asked["trials"] > before["trials"]
+    except FileNotFoundError:
+        return Earlier()
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path}: no study that could go on", away) from None
+    if different:
+        raise InputError(
+            f"{path}: this study has begun with other {' and '.join(different)}: its results "
+            "cannot be compared",
+            f"write them back to go on; or {away}",
+        )
+    if state == "failed":
+        raise InputError(f"{path}: this study failed: {message}", away)
+    if state == "succeeded" and not more:
+        raise InputError(
+            f"{path}: this study has been run already",
+            f"{away}; with more trials it goes on",
+        )
+    return found
+
+
+def _trial_of(value: Mapping[str, Any]) -> TrialResult:
+    """A TrialResult from the JSON of its fields."""
+    curve = tuple(Point(**point) for point in value["curve"])
+    return TrialResult(**{**value, "curve": curve})
+
+
 # --- running --------------------------------------------------------------------------------------
 
 
@@ -256,91 +410,152 @@ def run(
     stop: Stop | None = None,
     on_event: OnJobEvent = ignore,
 ) -> StudyOutcome:
-    """Run a study to its end; its table is in <folder>/study.json after every trial.
+    """Run a study to its end, or go on with one that was interrupted; its table is in
+    <folder>/study.json from the first trial on.
 
     Raises InputError, OutsideError.
     """
-    at_once = max(1, min(parallel or study.parallel, study.trials))
-    proposer: Proposer = Grid(study) if study.algorithm == "grid" else Sampled(study, seed)
-    stop = stop or Stop()
-    began = time.monotonic()
-    done: dict[int, TrialResult] = {}
-    (job.folder).mkdir(parents=True, exist_ok=True)
-    if (old := job.folder / FILE).exists():
-        raise InputError(
-            f"{old}: this study has been run already",
-            "remove its folder, or give --job-dir another one",
+    with local.only_run(job.folder, ".study.lock"):
+        asked = asked_for(job, study, seed)
+        before = earlier(job.folder, asked)
+        asked["seed"] = before.asked.get("seed", seed)
+        leftovers.open_folder(job.folder)
+        at_once = max(1, min(parallel or study.parallel, study.trials))
+        return _Run(engine, job, study, asked, before, stop or Stop(), on_event).run(at_once)
+
+
+class _Run:
+    """One run of a study. Only its own thread touches `done`; trials run in others."""
+
+    def __init__(
+        self,
+        engine: HasClient,
+        job: LocalJob,
+        study: Study,
+        asked: Mapping[str, Any],
+        before: Earlier,
+        stop: Stop,
+        on_event: OnJobEvent,
+    ) -> None:
+        self.engine, self.job, self.study, self.asked, self.stop = engine, job, study, asked, stop
+        self.began = time.monotonic() - before.seconds
+        self.done: dict[int, TrialResult] = {one.number: one for one in before.trials}
+        self.again: deque[tuple[int, Any, Mapping[str, Value]]] = deque()
+        self.lock = threading.Lock()
+        self.on_event = on_event
+        self.proposer: Proposer = (
+            Grid(study)
+            if study.algorithm == "grid"
+            else Sampled(study, asked["seed"], len(before.trials))
         )
-    leftovers.open_folder(job.folder)
-    lock = threading.Lock()
+        for one in before.trials:
+            key = self.proposer.recall(one)
+            if one.state not in ENDED:
+                self.again.append((one.number, key, one.parameters))
+        self._say_what_was_before(before)
 
-    def tell(event: JobEvent) -> None:
-        with lock:
-            on_event(event)
+    def _say_what_was_before(self, before: Earlier) -> None:
+        if before.trials:
+            kept = len(before.trials) - len(self.again)
+            self.tell(Note("", f"goes on: {kept} of {self.study.trials} trials are kept"))
+            if before.asked["image"] != self.asked["image"]:
+                self.tell(Note("", "the image is another one than that of the trials before"))
+        if self.study.early_stopping == "curve":
+            text = "early_stopping: curve is the service's own: here every trial runs to its end"
+            self.tell(Note("", text))
 
-    def outcome(state: local.State, message: str) -> StudyOutcome:
-        trials = tuple(done[number] for number in sorted(done))
-        found = best(trials, study.goal)
+    def tell(self, event: JobEvent) -> None:
+        with self.lock:
+            self.on_event(event)
+
+    def run(self, at_once: int) -> StudyOutcome:
+        board = Board(self.job.folder, self.study)
+        pending: dict[Future[TrialResult], tuple[int, Any]] = {}
+        message = ""
+        with local.signals(self.stop), ThreadPoolExecutor(at_once) as pool:
+            while True:
+                while len(pending) < at_once and not (message or self.stop.requests):
+                    following = self._next()
+                    if following is None:
+                        break
+                    number, key, values = following
+                    pending[pool.submit(self._start(number, values))] = (number, key)
+                if not pending:
+                    break
+                finished, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    number, key = pending.pop(future)
+                    try:
+                        one = future.result()
+                    except BaseException:  # what the job cannot be, or an engine that is gone
+                        self.stop.request()
+                        raise
+                    self.done[number] = one
+                    self.proposer.tell(key, one.value)
+                    if one.state in ENDED:
+                        board.write(one)
+                    what = shown(one.value) if one.value is not None else one.message
+                    self.tell(Note(f"trial {number}", f"{one.state}: {self.study.metric} {what}"))
+                    self._record(self._outcome("running", ""))
+                    message = message or _given_up(self.study, self.done)
+        return self._end(message)
+
+    def _next(self) -> tuple[int, Any, Mapping[str, Value]] | None:
+        """Number, key and parameters of the next trial; None where nothing is left to try."""
+        if self.again:
+            return self.again.popleft()
+        if len(self.done) >= self.study.trials or (proposed := self.proposer.ask()) is None:
+            return None
+        return len(self.done) + 1, *proposed
+
+    def _start(self, number: int, values: Mapping[str, Value]) -> Callable[[], TrialResult]:
+        """On record before it runs: a trial's folder is never another trial's later."""
+        words = ", ".join(f"{name} {shown(value)}" for name, value in values.items())
+        self.tell(Note(f"trial {number}", f"starts: {words}"))
+        self.done[number] = TrialResult(number, "running", values)
+        self._record(self._outcome("running", ""))
+        return lambda: _trial(
+            self.engine, self.job, self.study, number, values, self.stop, self._curves, self.tell
+        )
+
+    def _curves(self) -> list[tuple[Point, ...]]:
+        """What the trials that ran to their end have reported. Called in other threads."""
+        return [one.curve for one in list(self.done.values()) if one.state == "succeeded"]
+
+    def _end(self, message: str) -> StudyOutcome:
+        state: local.State = "succeeded"
+        valued = sum(one.value is not None for one in self.done.values())
+        if self.stop.requests:
+            state, message = "cancelled", "stopped on request; the same command goes on"
+        elif message or not valued:
+            state, message = "failed", message or "no trial succeeded"
+        else:
+            message = f"{valued} of {len(self.done)} trials"
+        leftovers.give_back(self.job.folder)
+        ended = self._outcome(state, message)
+        self._record(ended)
+        return ended
+
+    def _outcome(self, state: local.State, message: str) -> StudyOutcome:
+        trials = tuple(self.done[number] for number in sorted(self.done))
+        found = best(trials, self.study.goal)
         return StudyOutcome(
-            job.name,
-            study.metric,
-            study.goal,
-            study.algorithm,
+            self.job.name,
+            self.study.metric,
+            self.study.goal,
+            self.study.algorithm,
             state,
             message,
-            round(time.monotonic() - began, 1),
-            str(job.folder),
+            round(time.monotonic() - self.began, 1),
+            str(self.job.folder),
             found.number if found else None,
             trials,
-            stop.signal,
+            self.stop.signal,
+            self.asked,
         )
 
-    board = Board(job.folder, study)
-    pending: dict[Future[TrialResult], tuple[int, Any]] = {}
-    asked, exhausted, state, message = 0, False, "succeeded", ""
-    with local.signals(stop), ThreadPoolExecutor(at_once) as pool:
-        while True:
-            while len(pending) < at_once and asked < study.trials and not exhausted and not message:
-                if stop.requests:
-                    break
-                proposed = proposer.ask()
-                if proposed is None:
-                    exhausted = True
-                    break
-                asked += 1
-                key, values = proposed
-                words = ", ".join(f"{name} {shown(value)}" for name, value in values.items())
-                tell(Note(f"trial {asked}", f"starts: {words}"))
-                done[asked] = TrialResult(asked, "running", values)
-                future = pool.submit(_trial, engine, job, study, asked, values, stop, tell)
-                pending[future] = (asked, key)
-            if not pending:
-                break
-            finished, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-            for future in finished:
-                number, key = pending.pop(future)
-                try:
-                    one = future.result()
-                except BaseException:  # what the job cannot be, or an engine that is gone
-                    stop.request()
-                    raise
-                done[number] = one
-                proposer.tell(key, one.value)
-                board.write(one)
-                what = shown(one.value) if one.value is not None else one.message
-                tell(Note(f"trial {number}", f"{one.state}: {study.metric} {what}"))
-                project.write(job.folder / FILE, dump(outcome("running", "")))
-                message = message or _given_up(study, done)
-    if stop.requests:
-        state, message = "cancelled", "stopped on request"
-    elif message or not any(one.value is not None for one in done.values()):
-        state, message = "failed", message or "no trial succeeded"
-    else:
-        message = f"{sum(one.value is not None for one in done.values())} of {len(done)} trials"
-    leftovers.give_back(job.folder)
-    ended = outcome(state, message)  # type: ignore[arg-type]
-    project.write(job.folder / FILE, dump(ended))
-    return ended
+    def _record(self, outcome: StudyOutcome) -> None:
+        project.write(self.job.folder / FILE, dump(outcome))
 
 
 def _given_up(study: Study, done: Mapping[int, TrialResult]) -> str:
@@ -361,9 +576,10 @@ def _trial(
     number: int,
     values: Mapping[str, Value],
     stop: Stop,
+    curves: Callable[[], Sequence[Sequence[Point]]],
     on_event: OnJobEvent,
 ) -> TrialResult:
-    """One trial from start to end, in a thread."""
+    """One trial from start to end, in a thread. `curves`: of the trials that it is judged by."""
     folder = job.folder / str(number)
     metrics = folder / local.LOCAL / "metrics"
     metrics.mkdir(parents=True, exist_ok=True)
@@ -373,10 +589,32 @@ def _trial(
     def tell(event: JobEvent) -> None:
         on_event(replace(event, replica=f"trial {number}" + _replica(event.replica, mine)))
 
-    outcome = local.run(engine, mine, stop=stop, on_event=tell)
     path = metrics / "output.metrics"
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    return result(number, values, outcome, text, study.metric)
+    own, over = Stop(stop), threading.Event()
+
+    def judge() -> None:
+        while not over.wait(JUDGED_EVERY):
+            if falls_behind(measurements(_text(path), study.metric), curves(), study.goal):
+                tell(Note("", "falls behind the median of the others: it is stopped early"))
+                own.request()
+                return
+
+    if study.early_stopping == "median":
+        threading.Thread(target=judge, daemon=True).start()
+    try:
+        outcome = local.run(engine, mine, stop=own, on_event=tell)
+    finally:
+        over.set()
+    early = own.requests > 0 and not stop.requests
+    return result(number, values, outcome, _text(path), study.metric, early)
+
+
+def _text(path: Path) -> str:
+    """What a trial has reported so far; "" where there is no file yet."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _replica(name: str, job: LocalJob) -> str:

@@ -1,4 +1,5 @@
-"""What a local job does, from its logs, its containers' figures and its TensorBoard events.
+"""What a local job does, from its logs, its containers' figures and its TensorBoard events; the
+page on the terminal, which watch_remote fills for a job on Vertex AI, too.
 
 A Reader looks at a job's folder again and again, reading only what is new, and returns a View; the
 page on the terminal (rich) and the HTML page are made of that. Nothing is asked of the job: it is
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import InputError
-from builder.jobs import leftovers, local
+from builder.jobs import leftovers, local, remote
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -65,7 +66,7 @@ class View:
 
     @property
     def over(self) -> bool:
-        return self.state != "running"
+        return self.state not in remote.ACTIVE
 
 
 @dataclass
@@ -99,13 +100,26 @@ class _Known:
     usage: dict[str, float] = field(default_factory=dict)
 
 
+def has_run(folder: Path) -> bool:
+    """Whether a job runs or ran in a folder. Raises InputError for a study: its trials are jobs."""
+    if (folder / "study.json").is_file():
+        ran = {path.parents[1].name for path in folder.glob(f"*/{local.LOCAL}/{local.STATE}")}
+        trials = sorted(ran, key=lambda name: (len(name), name))
+        raise InputError(
+            f"{folder}: a study, and watched is one trial ({', '.join(trials) or 'none yet'})",
+            f"builder job watch {folder}/{trials[-1] if trials else 1}; builder tensorboard "
+            f"{folder.name} shows all",
+        )
+    return (folder / local.LOCAL / local.STATE).is_file()
+
+
 class Reader:
     """Follows one job's folder. Raises InputError where no job has run in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.local = folder / local.LOCAL
-        if not (self.local / local.STATE).is_file():
+        if not has_run(folder):
             raise InputError(f"{folder}: no job has run there", "builder job local JOB")
         self._tails: dict[Path, _Tail] = {}
         self._known: dict[str, _Known] = {}
@@ -172,12 +186,7 @@ class Reader:
         return 0.0
 
     def _add(self, chart: str, line: str, x: float, y: object) -> None:
-        if isinstance(y, int | float) and math.isfinite(y):
-            points = self._series.setdefault(chart, {}).setdefault(line, [])
-            # a restart goes back: what came after that step is made again
-            while points and chart in BY_STEP and points[-1][0] >= x:
-                points.pop()
-            points.append((x, float(y)))
+        add_point(self._series, chart, line, x, y)
 
     def _read(self, name: str) -> None:
         known = self._known.setdefault(name, _Known())
@@ -286,6 +295,18 @@ BY_STEP = frozenset({*TAGS.values(), "examples per second"})
 """Charts over steps; the others are over seconds."""
 
 
+def add_point(
+    series: dict[str, dict[str, Points]], chart: str, line: str, x: float, y: object
+) -> None:
+    """One more point of a line; what is no finite number is left out."""
+    if isinstance(y, int | float) and math.isfinite(y):
+        points = series.setdefault(chart, {}).setdefault(line, [])
+        # a restart goes back: what came after that step is made again
+        while points and chart in BY_STEP and points[-1][0] >= x:
+            points.pop()
+        points.append((x, float(y)))
+
+
 def _json(text: str) -> dict[str, Any]:
     if text.startswith("{"):
         with contextlib.suppress(ValueError):
@@ -327,6 +348,8 @@ def page(view: View) -> RenderableType:
     from rich.text import Text
 
     colour = {"running": "cyan", "succeeded": "green"}.get(view.state, "red")
+    if view.state != "running" and not view.over:  # queued, pending, being cancelled
+        colour = "yellow"
     message = view.message
     first = next((one for one in view.replicas if one.step is not None), None)
     if not view.over and first:

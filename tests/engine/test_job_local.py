@@ -18,6 +18,7 @@ import pytest
 from builder.engine import BuildRequest, Engine
 from builder.errors import InputError, OutsideError
 from builder.jobs import description, leftovers, local, studies
+from builder.jobs import watch as watching
 from builder.jobs.local import JobEvent, Line, Note, Outcome, Stop
 from builder.jobs.replicas import LocalJob, Pool
 
@@ -267,6 +268,107 @@ def test_an_image_or_a_replica_that_is_not_there(
     assert left(engine) == []
 
 
+# --- ends that cross each other -------------------------------------------------------------------
+
+
+@pytest.fixture
+def workers_end_is_heard_of_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both replicas have ended, whichever was first, when the worker's end arrives; then the
+    chief's."""
+    follow, chief_ended, worker_heard = local._follow, threading.Event(), threading.Event()
+
+    def crossed(container: Any, name: str, attempt: int, lines: Any) -> None:
+        class Lines:
+            def put(self, event: Any) -> None:
+                if isinstance(event, local._Ended) and name == "worker-0":
+                    assert chief_ended.wait(60)
+                elif isinstance(event, local._Ended):
+                    chief_ended.set()
+                    assert worker_heard.wait(60)
+                lines.put(event)
+                if isinstance(event, local._Ended) and name == "worker-0":
+                    worker_heard.set()
+
+        follow(container, name, attempt, Lines())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(local, "_follow", crossed)
+
+
+BOTH = (Pool("chief"), Pool("worker"))
+
+
+@pytest.mark.usefixtures("workers_end_is_heard_of_first")
+def test_a_worker_that_fails_when_the_chief_is_done_fails_nothing(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + '[ "$role" = chief ] && exit 0; sleep 1; exit 1'
+    outcome, events = run(engine, job(script, pools=BOTH))
+    assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
+    assert "failed with exit code 1, after the chief was done" in notes(events)
+    assert [one.state for one in outcome.replicas] == ["succeeded", "failed"]
+
+
+@pytest.mark.usefixtures("workers_end_is_heard_of_first")
+def test_a_chief_that_gets_done_while_all_are_to_start_again_does_not(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + 'echo $role >> /job/starts; [ "$role" = chief ] || exit 139; sleep 1; exit 0'
+    outcome, _ = run(engine, job(script, pools=BOTH, restarts="job"))
+    assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
+    assert sorted((Path(outcome.folder) / "starts").read_text().split()) == ["chief", "worker"]
+
+
+def test_a_replica_that_ends_while_the_job_is_being_stopped_is_not_started_again(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, collect = Stop(), local._Cluster._collect
+
+    def asked_meanwhile(self: Any, one: Any) -> tuple[int, bool]:
+        stop.request(signal.SIGINT)
+        return collect(self, one)
+
+    monkeypatch.setattr(local._Cluster, "_collect", asked_meanwhile)
+    outcome, _ = run(engine, job("echo x >> /job/starts; exit 139"), stop=stop)
+    assert (outcome.state, outcome.exit_code, outcome.replicas[0].restarts) == ("cancelled", 130, 0)
+    assert (Path(outcome.folder) / "starts").read_text() == "x\n"
+
+
+def test_a_stream_of_lines_that_breaks_off_is_no_end(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from docker.models.containers import Container
+    from docker.utils.socket import SocketError
+
+    attach = Container.attach
+
+    def torn(self: Any, **more: Any) -> Iterator[Any]:
+        stream = attach(self, **more)
+
+        def chunks() -> Iterator[Any]:
+            yield next(stream)
+            raise SocketError("Unexpected EOF")
+
+        return chunks()
+
+    monkeypatch.setattr(Container, "attach", torn)
+    outcome, events = run(engine, job("echo begun; sleep 1; exit 3"))
+    assert (outcome.state, outcome.exit_code) == ("failed", 3)
+    assert lines(events, "chief-0")[0] == "begun"
+    assert "broke off: Unexpected EOF" in lines(events, "chief-0")[1]
+
+
+def test_a_run_that_the_engine_refuses_is_on_record_as_failed(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    one = job("exit 0", command=("/no/such/program",))
+    with pytest.raises(OutsideError, match="no/such/program"):
+        local.run(engine, one)
+    assert left(engine) == []
+    view = watching.Reader(one.folder).view()
+    assert (view.state, view.over) == ("failed", True)
+    assert "no/such/program" in view.message
+
+
 RUN = """
 import sys
 from pathlib import Path
@@ -283,8 +385,16 @@ sys.exit(local.run(docker, job).exit_code)
 
 
 def started(shell: str, folder: Path) -> subprocess.Popen[str]:
+    def as_from_a_terminal() -> None:  # nohup and a shell's & would have some of them ignored
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN, shell, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", RUN, shell, str(folder)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=as_from_a_terminal,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"
@@ -307,9 +417,10 @@ def test_ctrl_c_at_ten_random_moments_leaves_nothing(
         process = started(shell, tmp_path / str(number))
         owner = leftovers.owner(process.pid)
         time.sleep(moments.uniform(0, 1.5))
-        process.send_signal(moments.choice([signal.SIGINT, signal.SIGTERM]))
+        number_of = moments.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+        process.send_signal(number_of)  # SIGHUP: its terminal was closed
         code = process.wait(timeout=60)
-        assert code in (130, 143, -signal.SIGINT, -signal.SIGTERM), number
+        assert code in (128 + number_of, -number_of), number
         assert of(engine, owner) == [], number
         written = list((tmp_path / str(number)).rglob("*"))
         assert all(path.stat().st_uid == os.geteuid() for path in written)
@@ -371,6 +482,8 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
     assert json.loads((folder / "study.json").read_text())["best"] == 4
     with pytest.raises(InputError, match="has been run already"):
         studies.run(engine, job(REPORT), study())
+    with pytest.raises(InputError, match="a study, and watched is one trial"):
+        watching.Reader(folder)
     board = hparams(folder)
     assert board["experiment"] == ["rate"]
     assert board["values"] == {t.number: t.parameters["rate"] for t in outcome.trials}
@@ -414,6 +527,65 @@ def test_a_study_that_is_stopped_leaves_nothing(
     outcome = studies.run(engine, job("sleep 60", grace=0.2), study(), stop=stop)
     assert (outcome.state, outcome.exit_code) == ("cancelled", 130)
     assert left(engine) == []
+
+
+def test_a_study_that_was_interrupted_goes_on_where_it_was(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    """Trials 1 and 2 end, 3 is cut off in the middle; then 3 begins again in its folder."""
+    script = (
+        'd=${AIP_MODEL_DIR%/model/}; echo x >> "$d/starts"; '
+        'if [ "$CLOUD_ML_TRIAL_ID" = 3 ] && [ "$(wc -l < $d/starts)" = 1 ]; '
+        "then echo waiting; sleep 60; fi; " + REPORT
+    )
+    one = study("trials: 4, algorithm: random")
+    stop = Stop()
+
+    def watch(event: JobEvent) -> None:
+        if isinstance(event, Line) and event.text == "waiting":
+            stop.request(signal.SIGINT)
+
+    first = studies.run(engine, job(script, grace=0.2), one, seed=9, stop=stop, on_event=watch)
+    assert (first.state, first.exit_code) == ("cancelled", 130)
+    assert [trial.state for trial in first.trials] == ["succeeded", "succeeded", "cancelled"]
+    events: list[JobEvent] = []
+    second = studies.run(engine, job(script, grace=0.2), one, on_event=events.append)
+    assert left(engine) == []
+    assert (second.state, second.best) == ("succeeded", 4)
+    assert second.trials[:2] == first.trials[:2]
+    assert second.trials[2].parameters == first.trials[2].parameters
+    folder = Path(second.folder)
+    starts = [(folder / str(n) / "starts").read_text().count("x") for n in (1, 2, 3, 4)]
+    assert starts == [1, 1, 2, 1]
+    assert "goes on: 2 of 4 trials are kept" in notes(events)
+    rates = [trial.parameters["rate"] for trial in second.trials]
+    assert rates == [values["rate"] for values in tried(one, seed=9)]  # as if never interrupted
+
+
+def tried(one: Any, seed: int) -> list[Any]:
+    proposer = studies.Sampled(one, seed)
+    return [(proposer.ask() or (0, {}))[1] for _ in range(one.trials)]
+
+
+def test_a_trial_that_falls_behind_the_median_is_stopped_early(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = (
+        'say() { echo \'{"score": "\'$1\'", "global_step": "\'$2\'"}\' '
+        '>> "$CLOUD_ML_HP_METRIC_FILE"; }; '
+        'if [ "$CLOUD_ML_TRIAL_ID" = 4 ]; '
+        "then trap 'echo saved; exit 143' TERM; say 0.1 5; "
+        "while :; do sleep 0.1; done; fi; say 0.5 5; say 0.9 10"
+    )
+    one = study("trials: 5, algorithm: random, early_stopping: median")
+    events: list[JobEvent] = []
+    outcome = studies.run(engine, job(script, timeout=60.0), one, on_event=events.append)
+    assert left(engine) == []
+    assert [trial.state for trial in outcome.trials] == [
+        *("succeeded", "succeeded", "succeeded", "stopped", "succeeded")
+    ]
+    assert (outcome.state, outcome.trials[3].value, outcome.best) == ("succeeded", 0.1, 1)
+    assert "saved" in [event.text for event in events if isinstance(event, Line)]
 
 
 # --- our own trainer ------------------------------------------------------------------------------

@@ -318,9 +318,36 @@ def test_every_row_has_a_source_and_the_verified_ones_are_those_that_were_read()
     verified = {item for item, row in TABLE.rows.items() if row.source.verified}
     assert verified == {"machine/n1-standard-4", "accelerator/H100-80GB", "legacy/americas"}
     told = "\n".join(quote.told(_quote(cost.bill(V100, 60, TABLE, region="us-central1")), TABLE))
-    assert told.count("  unverified") == 3 and TABLE.as_of in told
+    rows = told.partition("the same machine as a notebook")[0]
+    assert rows.count("  unverified") == 3 and TABLE.as_of in told
     read = "\n".join(quote.told(_quote(cost.bill(CPU, 60, TABLE, region="us-central1")), TABLE))
     assert read.splitlines()[1].endswith(f"{0.21849885 / 60:.4f}")  # no mark on what was read
+
+
+@pytest.mark.parametrize("machine", [one for one in machines.combinations() if one.device], ids=str)
+def test_every_price_that_nobody_read_is_marked(machine: machines.Placement) -> None:
+    """Row by row, and in every sum that rests on such a row."""
+    assert machine.device is not None
+    replicas = (
+        Replica("chief", 1, machine.machine, machine.device.name, machine.count),
+        Replica("evaluator", 1, "n1-standard-4"),
+    )
+    more = Extras(storage_gb=5, image_gb=2, build_minutes=3)
+    bill = cost.bill(replicas, 3600, TABLE, region="us-central1", more=more)
+    spot = cost.spot(replicas, 3600, TABLE, interval=60, restart=60, per_day=1)
+    made = quote.Quote("x", "", bill, replicas, cost.notebook(replicas, 60, TABLE, 1), spot)
+    told = list(quote.told(made, TABLE))
+    rows = dict(zip(bill.lines, told[1:], strict=False))
+    for line, text in rows.items():
+        priced = line.usd is not None
+        assert text.endswith("  unverified") == (priced and not line.source.verified), text
+        assert text.endswith("no price") == (not priced), text
+    unread = sum(text.endswith("  unverified") for text in rows.values())
+    sums = told[1 + len(rows) :]
+    assert f", {unread} of {len(rows)} rows unverified" in sums[0]
+    assert sums[1].startswith("the same machine as a notebook") and sums[1].endswith("unverified")
+    assert sums[2].startswith("standard machines USD") and sums[2].endswith("unverified")
+    assert all(one.source.text in told[-1] for one in bill.lines if not one.source.verified)
 
 
 def test_own_prices_win_row_by_row(tmp_path: Path) -> None:

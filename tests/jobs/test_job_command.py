@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +28,9 @@ accelerators: 2 x V100
 job_dir: gs://my-bucket/jobs/{job}
 arguments: {steps: 100, batch-size: 32}
 """
+STUDY = """\
+study: {metric: accuracy, trials: 2, algorithm: random, parameters: {rate: {min: 0.1, max: 0.9}}}
+"""
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -42,6 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "trainer" / "task.py").write_text("")
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "cats.yaml").write_text(JOB)
+    (tmp_path / "jobs" / "tuned.yaml").write_text(JOB + STUDY)
     monkeypatch.chdir(tmp_path)
     for name in ("GOOGLE_CLOUD_PROJECT", "STORAGE_EMULATOR_HOST", "BUILDER_JOB_REGION"):
         monkeypatch.delenv(name, raising=False)
@@ -97,6 +103,9 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("status", "cats"), 2, "no project is known", "--project"),
         (("list",), 2, "no project is known", "--project"),
         (("wait", "cats", "--timeout", "x"), 2, "--timeout x", "2h"),
+        (("watch", "dogs"), 2, "dogs has not run here, and Vertex AI cannot be asked", "--project"),
+        (("watch", "cats", "--remote"), 2, "no project is known", "--project"),
+        (("local", "tuned", "--kill", "chief:0@5"), 2, "tuned is a study: --kill", "leave them"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_the_way_out_another(
@@ -237,6 +246,92 @@ def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(
 def test_no_such_job_there(run: Run, loopback: emulator.Loopback) -> None:
     code, _, err = run("job", "status", "dogs")
     assert code == 3 and "no job is called dogs" in err and "builder job list" in err
+
+
+def said(step: int, loss: float) -> str:
+    """A line of our trainer's."""
+    event = {"event": "step", "step": step, "steps": 50, "loss": loss, "eta_seconds": 60}
+    event |= {"examples_per_second": 1234.0}
+    return json.dumps({"severity": "INFO", "message": f"step {step}: loss {loss}", **event})
+
+
+def evaluated(step: int) -> str:
+    event = {"event": "evaluated", "step": step, "loss": 9.0}
+    return json.dumps({"severity": "INFO", "message": f"step {step}: loss 9.0", **event})
+
+
+def test_watch_a_job_there_while_it_runs_and_when_it_is_over(
+    run: Run, loopback: emulator.Loopback, here: Path
+) -> None:
+    chief, goes_on = "workerpool0-0", threading.Event()
+    loopback.service.executor = emulator.Script(
+        (
+            *((chief, said(step, 1 / step)) for step in (10, 20, 30)),
+            (chief, evaluated(30)),
+            ("workerpool1-0", "Step: 25/50 - loss=0.5"),
+            ("service", "Job is running."),
+        ),
+        wait=goes_on,
+    )
+    cluster = JOB + "replicas: {workers: 1}\n"
+    (here / "jobs" / "two.yaml").write_text(cluster)
+    assert run("job", "submit", "two")[0] == 0
+    wait_for(lambda: len(loopback.service.entries) == 6)
+    code, out, _ = run("job", "watch", "two", "--once", "--json")
+    view = json.loads(out)
+    assert (code, view["state"]) == (0, "running")
+    rows = {one["name"]: one for one in view["replicas"]}
+    assert set(rows) == {"chief-0", "worker-0"}
+    assert (rows["chief-0"]["step"], rows["chief-0"]["steps"]) == (30, 50)
+    assert (rows["chief-0"]["loss"], rows["chief-0"]["speed"]) == (pytest.approx(1 / 30), 1234.0)
+    assert (rows["worker-0"]["step"], rows["worker-0"]["loss"]) == (25, 0.5)
+    assert [point[0] for point in view["series"]["loss"]["chief-0"]] == [10, 20, 30]
+    assert view["notes"][0].endswith("running") and view["notes"][1].endswith("Job is running.")
+    _, _, page = run("job", "watch", "two", "--once")
+    assert "step 30 of 50, 0:01:00 left" in page and "chief-0" in page and "running" in page
+    goes_on.set()
+    code, _, page = run("job", "watch", "two", "--poll", "0.05", "--html", "two.html")
+    assert code == 0 and "succeeded" in page
+    assert "<svg" in (here / "two.html").read_text()
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not there():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback) -> None:
+    loopback.service.executor = emulator.Script(
+        (("workerpool0-0", said(10, 0.5)),), metric=lambda given: float(given["rate"])
+    )
+    assert run("job", "submit", "tuned", "--wait", "--poll", "0.05")[0] == 0
+    code, out, _ = run("job", "watch", "tuned", "--json")
+    rows = json.loads(out)["replicas"]
+    assert code == 0 and [one["name"] for one in rows] == ["trial 1", "trial 2"]
+    assert {(one["state"], one["step"], one["loss"]) for one in rows} == {("succeeded", 10, 0.5)}
+    assert all(one["message"].startswith("rate=0.") for one in rows)
+
+
+def test_watch_where_the_log_may_not_be_read(run: Run, loopback: emulator.Loopback) -> None:
+    assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 0
+    loopback.service.faults.bursts = [("/v2/entries:list", 403, 10)]
+    code, out, _ = run("job", "watch", "cats", "--json")
+    view = json.loads(out)
+    assert (code, view["state"]) == (0, "succeeded")
+    assert "the log cannot be read: logs: not allowed" in view["notes"][-1]
+
+
+def test_what_ran_here_is_watched_here(run: Run, loopback: emulator.Loopback, here: Path) -> None:
+    assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 0
+    folder = here / "build" / "jobs" / "cats" / "local"
+    folder.mkdir(parents=True)
+    state = {"job": "cats of here", "state": "failed", "message": "why", "seconds": 1.0}
+    (folder / "state.json").write_text(json.dumps({**state, "replicas": []}))
+    assert json.loads(run("job", "watch", "cats", "--json")[1])["job"] == "cats of here"
+    there = json.loads(run("job", "watch", "cats", "--remote", "--json")[1])
+    assert there["state"] == "succeeded"
 
 
 def test_help_is_quick_and_imports_nothing_slow() -> None:

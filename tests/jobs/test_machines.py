@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,8 +74,6 @@ def is_pod(asked: tuple[str, str, int]) -> bool:
 
 def suggested(fix: str) -> list[tuple[str | None, str | None, int]]:
     """The machines and accelerators that a suggestion names."""
-    import re
-
     machine = re.search(r"machine: (\S+?)(?:,|$| )", fix)
     accelerator = re.search(r"accelerators: (\d+) x ([\w-]+)", fix)
     return [
@@ -96,6 +97,85 @@ def test_every_neighbour_is_refused_with_something_that_works(one: Placement) ->
         machines.place(alone or machine, accelerator, number)
         if ", or machine:" in caught.value.fix:
             machines.place(str(other), name, count)
+
+
+# --- topologies -----------------------------------------------------------------------------------
+
+SLICES = [one for one in ALL if one.topology]
+SHAPES = {(one.machine, one.topology) for one in SLICES}
+
+
+def shapes_beside(one: Placement) -> list[tuple[str, str]]:
+    """What lies one step beside: a side half, double, one more or less, a dimension more or less,
+    the sides the other way round; the same on the other machines, and the shapes of the others."""
+    sides = [int(side) for side in str(one.topology).split("x")]
+    near = [
+        [*sides[:at], side, *sides[at + 1 :]]
+        for at in range(len(sides))
+        for side in {sides[at] // 2, sides[at] * 2, sides[at] - 1, sides[at] + 1} - {0}
+    ]
+    near += [sides[::-1], [*sides, 1], [*sides, 2], sides[:2], [sides[0]]]
+    found = {(one.machine, "x".join(map(str, shape))) for shape in near}
+    found |= {(other.machine, str(one.topology)) for other in ALL}
+    found |= {(one.machine, str(other.topology)) for other in SLICES}
+    return sorted(found - SHAPES)  # fmt: skip
+
+
+def test_the_table_has_the_topologies_of_the_documentation() -> None:
+    assert len(SLICES) == 27
+    assert {one.machine for one in SLICES if one.device and one.device.name == "TPU-v5e"} == {
+        f"ct5lp-hightpu-{chips}t" for chips in (1, 4, 8)
+    }
+    for one in SLICES:  # a slice has as many chips as its sides say
+        assert one.count == math.prod(int(side) for side in str(one.topology).split("x"))
+
+
+@pytest.mark.parametrize("one", SLICES, ids=str)
+def test_every_shape_beside_a_topology_is_refused_with_something_that_works(one: Placement) -> None:
+    for machine, topology in shapes_beside(one):
+        with pytest.raises(InputError) as caught:
+            machines.place(machine, topology=topology)
+        written_ = caught.value.fix
+        other = re.search(r"machine: (\S+?)(?:,|$| )", written_)
+        shape = re.search(r"topology: (\S+?)(?:,|$| )", written_)
+        wanted = re.search(r"accelerators: (\d+) x ([\w-]+)", written_)
+        assert other, written_
+        if wanted:
+            machines.place(other[1], wanted[2], int(wanted[1]))
+        else:
+            machines.place(other[1], topology=shape[1] if shape else None)
+
+
+@pytest.mark.parametrize("one", SLICES, ids=str)
+def test_a_slice_is_not_asked_for_by_a_number_or_by_its_machine_alone(one: Placement) -> None:
+    assert one.device is not None
+    for count in (1, one.count, one.count + 1):
+        with pytest.raises(InputError, match="by its topology") as caught:
+            machines.place(one.machine, one.device.name, count)
+        shape = re.search(r"topology: (\S+?),", caught.value.fix)
+        assert shape and machines.place(one.machine, topology=shape[1]).device is one.device
+    with pytest.raises(InputError, match="needs a topology") as caught:
+        machines.place(one.machine)
+    assert (one.machine, caught.value.fix.removeprefix("add topology: ")) in SHAPES
+    for other in DEVICES:  # an accelerator that it does not carry
+        with pytest.raises(InputError):
+            machines.place(one.machine, other.name, 1)
+
+
+@given(
+    st.sampled_from(sorted({one.machine for one in ALL} | {"ct4p-hightpu-4t"})),
+    st.lists(st.integers(0, 40), min_size=1, max_size=4),
+)
+@settings(deadline=None, max_examples=300)
+def test_no_other_topology_is_taken(machine: str, sides: list[int]) -> None:
+    topology = "x".join(map(str, sides))
+    try:
+        found = machines.place(machine, topology=topology)
+    except InputError as error:
+        assert (machine, topology) not in SHAPES
+        assert error.fix.startswith("write ") and "\n" not in error.message
+    else:
+        assert (found.machine, found.topology) in SHAPES
 
 
 @given(

@@ -1,14 +1,28 @@
 """What a study tries, what it reads of a trial, and when it gives up."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from builder.errors import InputError
 from builder.jobs import description, studies
 from builder.jobs.description import Study
 from builder.jobs.local import Outcome
-from builder.jobs.studies import Grid, Point, Sampled, TrialResult, best, measurements
+from builder.jobs.replicas import LocalJob
+from builder.jobs.studies import (
+    Grid,
+    Point,
+    Sampled,
+    StudyOutcome,
+    TrialResult,
+    best,
+    falls_behind,
+    measurements,
+)
 
 
 def study(text: str, algorithm: str = "random", trials: int = 40) -> Study:
@@ -149,3 +163,165 @@ def test_a_study_gives_up_where_its_trials_only_fail(
     names = {"f": "failed", "s": "succeeded"}
     done = {n: TrialResult(n, names[s], {}, message="why") for n, s in enumerate(states)}  # type: ignore[arg-type]
     assert bool(studies._given_up(one, done)) == gives_up
+
+
+# --- going on where a study was interrupted -------------------------------------------------------
+
+
+def proposer(one: Study, known: int = 0) -> studies.Proposer:
+    return Grid(one) if one.algorithm == "grid" else Sampled(one, 5, known)
+
+
+@pytest.mark.parametrize("algorithm", ["random", "grid"])
+def test_what_comes_next_is_what_would_have_come(algorithm: str) -> None:
+    text = "    batch: {values: [16, 32, 64]}\n    mode: {values: [a, b, c]}\n"
+    one = study(MIXED if algorithm == "random" else text, algorithm, trials=8)
+    whole = asked(one, proposer(one))
+    again = proposer(one, known=5)
+    for number, values in enumerate(whole[:5], 1):
+        again.recall(TrialResult(number, "succeeded" if number % 2 else "cancelled", values, 0.1))
+    rest = [again.ask() for _ in range(3)]
+    assert [found and found[1] for found in rest] == whole[5:]
+
+
+def test_a_bayesian_search_knows_what_the_trials_before_found() -> None:
+    """With the old trials it searches near the best of them from the start."""
+    one = study("    x: {min: 0.0, max: 1.0}\n", "bayesian", trials=60)
+    old = [
+        TrialResult(number, "succeeded", {"x": number / 31}, -((number / 31 - 0.3) ** 2))
+        for number in range(1, 31)
+    ]
+    search, fresh = Sampled(one, 0, known=len(old)), Sampled(one, 0)
+    for trial in old:
+        assert search.recall(trial) is None
+
+    def near(proposer: Sampled) -> int:
+        asked = [float((proposer.ask() or (0, {}))[1]["x"]) for _ in range(20)]
+        return sum(abs(x - 0.3) < 0.15 for x in asked)
+
+    assert near(search) > 11 > near(fresh) + 2
+
+
+@pytest.mark.parametrize("state", ["cancelled", "running"])
+def test_a_trial_that_had_not_ended_is_asked_for_again(state: str) -> None:
+    one = study(MIXED, "bayesian")
+    values = asked(one, Sampled(one, 1))[0]
+    search = Sampled(one, 1, known=1)
+    key = search.recall(TrialResult(1, state, values))  # type: ignore[arg-type]
+    assert key.params["optimizer"] == values["optimizer"]
+    search.tell(key, 0.5)
+
+
+def test_samples_and_values_lead_to_each_other() -> None:
+    one = study(MIXED, "random")
+    for values in asked(one, Sampled(one, 2)):
+        for name, value in values.items():
+            parameter = one.parameters[name]
+            back = studies.from_sample(parameter, studies.to_sample(parameter, value))
+            assert back == pytest.approx(value) if isinstance(value, float) else back == value
+            low, high = parameter.min, parameter.max
+            if low and high:
+                assert float(low) <= studies.to_sample(parameter, value) <= float(high)
+
+
+def recorded(folder: Path, state: str, one: Study, **changes: Any) -> Mapping[str, Any]:
+    """A folder with the study.json of a run that was asked for `one`; what is asked for again."""
+    job = LocalJob("t", "image:1", folder, arguments=("--steps=5",))
+    wanted = studies.asked_for(job, one, seed=3)
+    trials = (
+        TrialResult(1, "succeeded", {"rate": 0.5}, 0.9, "", 2.0, (Point(1, 0.8), Point(2, 0.9))),
+        TrialResult(2, "running", {"rate": 0.25}),
+    )
+    before = {**wanted, **changes}
+    text = studies.dump(
+        StudyOutcome("t", one.metric, one.goal, one.algorithm, state, "why", 7.5, str(folder), 1,
+                     trials, 0, before)  # type: ignore[arg-type]
+    )  # fmt: skip
+    (folder / studies.FILE).write_text(text)
+    return wanted
+
+
+@pytest.mark.parametrize("state", ["running", "cancelled"])
+def test_an_interrupted_study_is_read_back(tmp_path: Path, state: str) -> None:
+    assert studies.earlier(tmp_path, {}) == studies.Earlier()
+    found = studies.earlier(tmp_path, recorded(tmp_path, state, study(MIXED), seed=11))
+    assert [(one.number, one.state) for one in found.trials] == [(1, "succeeded"), (2, "running")]
+    assert found.trials[0].curve == (Point(1, 0.8), Point(2, 0.9))
+    assert (found.seconds, found.asked["seed"]) == (7.5, 11)
+
+
+def test_a_study_that_is_over_goes_on_only_where_more_trials_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has been run already"):
+        studies.earlier(tmp_path, recorded(tmp_path, "succeeded", study(MIXED)))
+    with pytest.raises(InputError, match="this study failed: why"):
+        studies.earlier(tmp_path, recorded(tmp_path, "failed", study(MIXED)))
+    more = recorded(tmp_path, "succeeded", study(MIXED), trials=20)
+    assert len(studies.earlier(tmp_path, more).trials) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"metric": "loss"}, "other metric"),
+        ({"arguments": ["--steps=6"]}, "other arguments"),
+        ({"parameters": [], "goal": "minimize"}, "other goal and parameters"),
+    ],
+)
+def test_results_that_cannot_be_compared_are_not_mixed(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    wanted = recorded(tmp_path, "cancelled", study(MIXED), **changes)
+    with pytest.raises(InputError) as caught:
+        studies.earlier(tmp_path, wanted)
+    assert said in caught.value.message and "--job-dir" in caught.value.fix
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"trials": [{}]}'])
+def test_a_file_that_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / studies.FILE).write_text(text)
+    with pytest.raises(InputError, match="no study that could go on"):
+        studies.earlier(tmp_path, studies.asked_for(LocalJob("t", "i", tmp_path), study(MIXED), 0))
+
+
+# --- early stopping -------------------------------------------------------------------------------
+
+
+def curve(*values: float, every: int = 10) -> tuple[Point, ...]:
+    return tuple(Point(every * number, value) for number, value in enumerate(values, 1))
+
+
+OTHERS = (curve(0.5, 0.7, 0.9), curve(0.4, 0.6, 0.8), curve(0.3, 0.5, 0.7))
+"""Up to step 20 their means are 0.6, 0.5 and 0.4: the median is 0.5."""
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "behind"),
+    [
+        (curve(0.2, 0.49), OTHERS, True),
+        (curve(0.2, 0.5), OTHERS, False),  # strictly below
+        (curve(0.51, 0.1), OTHERS, False),  # its best counts, not its last
+        (curve(0.39), OTHERS, True),  # up to step 10 the median is 0.4
+        (curve(0.41), OTHERS, False),
+        (curve(0.1), OTHERS[:2], False),  # too few to judge by
+        (curve(0.1), (*OTHERS[:2], curve(0.9, every=100)), False),  # one had said nothing by then
+        ((Point(0, 0.1),), OTHERS, False),  # it reports no steps
+        ((), OTHERS, False),
+    ],
+)
+def test_the_median_rule_is_the_services(
+    mine: tuple[Point, ...], others: tuple[tuple[Point, ...], ...], behind: bool
+) -> None:
+    assert falls_behind(mine, others, "maximize") == behind
+    turned = [tuple(replace(point, value=-point.value) for point in one) for one in others]
+    mirrored = tuple(replace(point, value=-point.value) for point in mine)
+    assert falls_behind(mirrored, turned, "minimize") == behind
+
+
+def test_a_trial_that_was_stopped_early_has_its_last_value() -> None:
+    text = '{"accuracy": "0.5", "global_step": "1"}\n{"accuracy": "0.4", "global_step": "2"}\n'
+    early = studies.result(1, {}, outcome("cancelled"), text, "accuracy", early=True)
+    assert (early.state, early.value) == ("stopped", 0.4)
+    asked_to = studies.result(1, {}, outcome("cancelled"), text, "accuracy")
+    assert (asked_to.state, asked_to.value) == ("cancelled", None)
+    done = studies.result(1, {}, outcome(), text, "accuracy", early=True)
+    assert done.state == "succeeded"  # it ended by itself first
