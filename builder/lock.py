@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from builder import catalogue, project, resolver, templates
 from builder.compatibility import OWN_PYTHON
@@ -663,25 +664,27 @@ def _apt(spec: ImageSpec, os_root: Root, held: Iterable[Lock]) -> dict[str, dict
 def resolve_digest(reference: str) -> str | None:
     """The digest of a public image, asked of its registry without any login; None where that
     registry cannot be reached or does not know it. Takes 6 seconds at most."""
-    import httpx
+    from urllib3.exceptions import HTTPError
 
-    from builder import registry
+    from builder import registry, web
 
     name = registry.parse(reference)
     host = registry.DOCKER_HUB_API if name.host == registry.DOCKER_HUB else name.host
     url = f"https://{host}/v2/{name.repository}/manifests/{name.target}"
     headers = {"Accept": f"{registry.OCI_INDEX}, {registry.DOCKER_LIST}"}
     try:
-        with httpx.Client(timeout=DIGEST_TIMEOUT, follow_redirects=True) as client:
-            answer = client.head(url, headers=headers)
-            if answer.status_code == httpx.codes.UNAUTHORIZED:
+        with web.Client(connect=DIGEST_TIMEOUT, read=DIGEST_TIMEOUT) as client:
+            answer = client.request("HEAD", url, headers=headers, follow=True)
+            if answer.status == 401:
                 challenge = answer.headers.get("www-authenticate", "")
                 asked = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-                token = client.get(asked.pop("realm", ""), params=asked).json().get("token", "")
-                answer = client.head(url, headers={**headers, "Authorization": f"Bearer {token}"})
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+                place = f"{asked.pop('realm', '')}?{urlencode(asked)}"
+                token = client.request("GET", place, follow=True).json().get("token", "")
+                known = {**headers, "Authorization": f"Bearer {token}"}
+                answer = client.request("HEAD", url, headers=known, follow=True)
+    except (HTTPError, InputError, ValueError):
         return None
-    digest = answer.headers.get("docker-content-digest", "") if answer.is_success else ""
+    digest = answer.headers.get("docker-content-digest", "") if answer.status == 200 else ""
     return digest if re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None
 
 

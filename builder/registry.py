@@ -31,12 +31,14 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
+from builder import web
 from builder.errors import CheckFailed, FactoryError, InputError, OutsideError
 
 if TYPE_CHECKING:
-    import httpx
+    from urllib3 import BaseHTTPResponse as Response
+    from urllib3.exceptions import HTTPError
 
 DOCKER_HUB: Final = "docker.io"
 DOCKER_HUB_API: Final = "registry-1.docker.io"
@@ -54,6 +56,7 @@ EMPTY: Final = b"{}"
 SMALL: Final = 8 * 1024 * 1024
 """Bytes: no manifest or receipt is larger; more is not read."""
 
+_NEXT: Final = re.compile(r"""<([^>]*)>[^,]*;\s*rel="?next\b""")
 _UNSETTLED: Final = re.compile(r"(MANIFEST_)?BLOB_UNKNOWN|DIGEST_INVALID")
 _ACCEPT: Final = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
 _COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
@@ -465,14 +468,6 @@ class Passing(Exception):  # noqa: N818 - one attempt, not the end
 Right = Literal["read", "write"]
 
 
-def _trust(loopback: bool) -> ssl.SSLContext | bool:
-    """The host's certificates; none where plain http is spoken, for they take 30 ms to read."""
-    if loopback:
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    paths = ssl.get_default_verify_paths()
-    return ssl.create_default_context() if paths.cafile or paths.capath else True
-
-
 class Registry:
     """One registry host. A context manager: it holds connections, and forgets tokens at the end.
 
@@ -480,20 +475,14 @@ class Registry:
     """
 
     def __init__(self, host: str, retry: Retry | None = None, said: Said = silent) -> None:
-        import httpx
-
         self.host = host
         self.retry = retry or Retry()
         self.said = said
         loopback = is_loopback(host)
         api = DOCKER_HUB_API if host == DOCKER_HUB else host
         self.address = f"{'http' if loopback else 'https'}://{api}"
-        self._http = httpx.Client(
-            verify=_trust(loopback),
-            trust_env=not loopback,  # no proxy stands between a machine and itself
-            timeout=httpx.Timeout(60.0, connect=20.0),
-            headers={"User-Agent": "training-image-factory"},
-        )
+        # no proxy stands between a machine and itself
+        self._http = web.Client(proxied=not loopback)
         self._authorization: dict[tuple[str, Right], str] = {}
 
     def __enter__(self) -> Self:
@@ -512,7 +501,7 @@ class Registry:
     def head(self, repository: str, target: str) -> str | None:
         """The digest that a tag or digest leads to, None where it does not exist. One HEAD."""
         response = self._ask("HEAD", repository, f"manifests/{target}", accept=_ACCEPT)
-        if response.status_code == 404:
+        if response.status == 404:
             return None
         if digest := response.headers.get("Docker-Content-Digest"):
             return str(digest)
@@ -525,10 +514,10 @@ class Registry:
         Raises CheckFailed where the bytes are not those that the digest names.
         """
         response = self._ask("GET", repository, f"manifests/{target}", accept=_ACCEPT)
-        if response.status_code == 404:
+        if response.status == 404:
             return None
         media_type = response.headers.get("Content-Type", "").split(";")[0].strip()
-        found = Manifest(response.content, media_type)
+        found = Manifest(response.data, media_type)
         expected = target if ":" in target else response.headers.get("Docker-Content-Digest")
         if expected and expected != found.digest:
             raise self._other_bytes(repository, expected, found.digest)
@@ -562,14 +551,14 @@ class Registry:
                 "this is not an image that the factory pushed",
             )
         response = self._ask("GET", repository, f"blobs/{blob.digest}")
-        if response.status_code == 404:
+        if response.status == 404:
             raise CheckFailed(
                 f"{self.host}/{repository}@{blob.digest}: the registry has lost this blob",
                 "push the image again",
             )
-        if (actual := digest_of(response.content)) != blob.digest:
+        if (actual := digest_of(response.data)) != blob.digest:
             raise self._other_bytes(repository, blob.digest, actual)
-        return response.content
+        return response.data
 
     @contextlib.contextmanager
     def stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
@@ -578,7 +567,7 @@ class Registry:
 
         Raises CheckFailed where it is missing or other, OutsideError where the connection breaks.
         """
-        import httpx
+        from urllib3.exceptions import HTTPError
 
         if not self.has_blob(repository, blob.digest):  # lets us in, too
             raise CheckFailed(
@@ -590,7 +579,7 @@ class Registry:
         seen = hashlib.sha256()
 
         def chunks() -> Iterator[bytes]:
-            for chunk in response.iter_raw(1 << 20):
+            for chunk in response.stream(1 << 20):
                 seen.update(chunk)
                 yield chunk
             if (actual := f"sha256:{seen.hexdigest()}") != blob.digest:
@@ -598,12 +587,13 @@ class Registry:
 
         headers = {"Authorization": known} if known else {}
         try:
-            with self._http.stream("GET", url, headers=headers, follow_redirects=True) as response:
-                if not response.is_success:
-                    response.read()
+            with self._http.request(
+                "GET", url, headers=headers, follow=True, stream=True
+            ) as response:
+                if not _succeeded(response):
                     raise self._refusal(response, repository, "read")
                 yield chunks()
-        except httpx.TransportError as error:
+        except HTTPError as error:
             raise OutsideError(
                 f"{self.host}: the connection broke in the middle of a layer: {error}",
                 "run this again",
@@ -611,7 +601,7 @@ class Registry:
 
     def has_blob(self, repository: str, digest: str) -> bool:
         """Whether a blob lies in this repository."""
-        return self._ask("HEAD", repository, f"blobs/{digest}").status_code == 200
+        return self._ask("HEAD", repository, f"blobs/{digest}").status == 200
 
     def put_blob(self, repository: str, data: bytes) -> Descriptor:
         """Upload small content, unless it is there. A torn upload begins anew."""
@@ -619,7 +609,7 @@ class Registry:
 
         def upload() -> None:
             start = self._once("POST", repository, "blobs/uploads/", right="write")
-            place = self._location(start)
+            place = self._location(repository, start)
             done = self._once(
                 "PUT",
                 repository,
@@ -628,7 +618,7 @@ class Registry:
                 body=data,
                 content_type="application/octet-stream",
             )
-            if done.status_code in (404, 416):  # the session is gone
+            if done.status in (404, 416):  # the session is gone
                 raise Passing(f"{self.host}/{repository}: the upload was lost on the way")
 
         if not self.has_blob(repository, digest):
@@ -639,10 +629,11 @@ class Registry:
         """Raise the error of a push now, before gigabytes are on their way."""
         start = self._ask("POST", repository, "blobs/uploads/", right="write")
         with contextlib.suppress(Passing, FactoryError):  # a courtesy: sessions also expire
-            self._once("DELETE", repository, self._location(start), right="write")
+            self._once("DELETE", repository, self._location(repository, start), right="write")
 
-    def _location(self, response: httpx.Response) -> str:
-        return urljoin(str(response.url), str(response.headers.get("Location", "")))
+    def _location(self, repository: str, started: Response) -> str:
+        asked = f"{self.address}/v2/{repository}/blobs/uploads/"
+        return urljoin(asked, started.headers.get("Location", ""))
 
     # Referrers ----------------------------------------------------------------------------------
 
@@ -652,11 +643,12 @@ class Registry:
         place: str | None = f"referrers/{digest}?artifactType={quote(kind, safe='')}"
         while place:
             response = self._ask("GET", repository, place, accept=OCI_INDEX)
-            if response.status_code != 200:
+            if response.status != 200:
                 break
-            found += _manifests(Manifest(response.content, OCI_INDEX))
-            following = response.links.get("next", {}).get("url")
-            place = urljoin(str(response.url), following) if following else None
+            found += _manifests(Manifest(response.data, OCI_INDEX))
+            following = _NEXT.search(response.headers.get("Link", ""))
+            asked = f"{self.address}/v2/{repository}/"
+            place = urljoin(urljoin(asked, place), following[1]) if following else None
         if not found:  # no API, or one that was added after the receipt
             listed = self.manifest(repository, fallback_tag(digest))
             found += _manifests(listed) if listed else []
@@ -686,7 +678,7 @@ class Registry:
 
     # One request --------------------------------------------------------------------------------
 
-    def _ask(self, method: str, repository: str, place: str, **how: Any) -> httpx.Response:
+    def _ask(self, method: str, repository: str, place: str, **how: Any) -> Response:
         return self.retry.run(lambda: self._once(method, repository, place, **how), self.said)
 
     def _once(
@@ -699,7 +691,7 @@ class Registry:
         accept: str = "*/*",
         body: bytes | None = None,
         content_type: str | None = None,
-    ) -> httpx.Response:
+    ) -> Response:
         """One attempt: an answer below 300, or a 404 (else 400, 405, 406) of a question.
 
         `place` is a path below the repository, or a whole address that the registry gave.
@@ -708,27 +700,25 @@ class Registry:
         headers = {"Accept": accept} | ({"Content-Type": content_type} if content_type else {})
         own = urlsplit(url).netloc == urlsplit(self.address).netloc
 
-        def send() -> httpx.Response:
+        def send() -> Response:
             known = self._authorization.get((repository, right))
             if own and known:
                 headers["Authorization"] = known
-            return self._call(
-                method, url, headers=headers, content=body, follow_redirects=method == "GET"
-            )
+            return self._call(method, url, headers=headers, body=body, follow=method == "GET")
 
         response = send()
-        if response.status_code == 401 and own:
+        if response.status == 401 and own:
             self._authorize(response, repository, right)
             response = send()
             basic = self._authorization[repository, right].startswith("Basic ")
-            if response.status_code == 401 and basic:
+            if response.status == 401 and basic:
                 raise self._bad_credentials(repository, right)
-        if response.is_success:
+        if _succeeded(response):
             return response
-        question = right == "read" and ("referrers/" in place or response.status_code == 404)
+        question = right == "read" and ("referrers/" in place or response.status == 404)
         upload = method == "PUT" and "/uploads/" in url
-        if (question and response.status_code in (400, 404, 405, 406)) or (
-            upload and response.status_code in (404, 416)
+        if (question and response.status in (400, 404, 405, 406)) or (
+            upload and response.status in (404, 416)
         ):
             return response
         if method == "PUT" and (said := _UNSETTLED.search(_message(response))):
@@ -736,36 +726,42 @@ class Registry:
             raise Passing(f"{self.host}/{repository}: the registry answered {said[0]} to PUT")
         raise self._refusal(response, repository, right)
 
-    def _call(self, method: str, url: str, **how: Any) -> httpx.Response:
+    def _call(self, method: str, url: str, **how: Any) -> Response:
         """A request on the wire. Raises Passing for what may pass."""
-        import httpx
+        from urllib3.exceptions import HTTPError
 
         try:
             response = self._http.request(method, url, **how)
-        except httpx.TransportError as error:
+        except HTTPError as error:
             raise self._broken(error, url) from None
-        if response.status_code in (408, 425, 429, 500, 502, 503, 504):
+        if response.status in (408, 425, 429, 500, 502, 503, 504):
             said = _message(response)
             fix = ""
-            if response.status_code == 429:
+            if response.status == 429:
                 fix = "wait, or ask the registry's owner for a larger quota"
                 if self.host == DOCKER_HUB and not self.credentials:
                     fix = "log in, anonymous requests are limited: run: docker login"
             raise Passing(
-                f"{self.host} answered {response.status_code} {response.reason_phrase}"
+                f"{self.host} answered {response.status} {response.reason}"
                 f" to {method}{f': {said}' if said else ''}",
                 fix,
                 _retry_after(response.headers.get("Retry-After", "")),
             )
         return response
 
-    def _broken(self, error: httpx.TransportError, url: str) -> Exception:
-        """A transport error as Passing, or as the OutsideError that no waiting will mend."""
-        import httpx
+    def _broken(self, error: HTTPError, url: str) -> Exception:
+        """No answer, as Passing, or as the OutsideError that no waiting will mend."""
+        from urllib3.exceptions import NewConnectionError, ProxyError, TimeoutError
 
         host = urlsplit(url).netloc
         causes = list(_chain(error))
         reason = str(causes[-1] or error).strip() or type(error).__name__
+        if "Tunnel connection failed" in reason:
+            return OutsideError(
+                f"{host}: the proxy refused: {reason}", "check HTTPS_PROXY and NO_PROXY"
+            )
+        if by_proxy := any(isinstance(cause, ProxyError) for cause in causes):
+            host += " through HTTPS_PROXY"
         for cause in causes:
             if isinstance(cause, ssl.SSLCertVerificationError):
                 return OutsideError(
@@ -782,24 +778,21 @@ class Registry:
                 )
             if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:
                 return OutsideError(
-                    f"{host}: no such host ({cause.strerror})", "correct the name of the registry"
+                    f"{host}: no such host ({cause.strerror})",
+                    f"correct the name of the {'proxy' if by_proxy else 'registry'}",
                 )
-        if isinstance(error, httpx.ProxyError):
-            return OutsideError(
-                f"{host}: the proxy refused: {reason}", "check HTTPS_PROXY and NO_PROXY"
-            )
-        if isinstance(error, httpx.TimeoutException):
+        if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
             return Passing(f"{host} gave no answer in time ({type(error).__name__})")
         return Passing(f"{host}: the connection failed: {reason}")
 
     # Being let in -------------------------------------------------------------------------------
 
-    def _authorize(self, response: httpx.Response, repository: str, right: Right) -> None:
+    def _authorize(self, response: Response, repository: str, right: Right) -> None:
         """Answer a 401 with what it asks for: Basic, or a Bearer token (distribution, "token")."""
         challenges = dict(
             re.findall(
                 r"(?i)\b(basic|bearer)\s+(.*?)(?=,\s*(?:basic|bearer)\s|$)",
-                ", ".join(response.headers.get_list("WWW-Authenticate")),
+                ", ".join(response.headers.getlist("WWW-Authenticate")),
             )
         )
         challenges = {scheme.lower(): words for scheme, words in challenges.items()}
@@ -833,11 +826,13 @@ class Registry:
                 "refresh_token": known.identity_token,
                 "client_id": "training-image-factory",
             }
-            response = self._call("POST", realm, data=form)
+            headers = {"Content-Type": "application/x-www-form-urlencoded"}
+            response = self._call("POST", realm, headers=headers, body=urlencode(form).encode())
         else:
             headers = {"Authorization": f"Basic {_basic(known)}"} if known else {}
-            response = self._call("GET", realm, params=asked, headers=headers)
-        if not response.is_success:
+            place = f"{realm}{'&' if address.query else '?'}{urlencode(asked)}"
+            response = self._call("GET", place, headers=headers)
+        if not _succeeded(response):
             raise self._bad_credentials(repository, right)
         try:
             answer = response.json()
@@ -862,13 +857,13 @@ class Registry:
 
     # What it said -------------------------------------------------------------------------------
 
-    def _refusal(self, response: httpx.Response, repository: str, right: Right) -> FactoryError:
+    def _refusal(self, response: Response, repository: str, right: Right) -> FactoryError:
         """An answer that no waiting will change, in one line, with what to do."""
         said = _message(response)
         return refused(
             Reference(self.host, repository),
-            response.status_code,
-            said or response.reason_phrase,
+            response.status,
+            said or response.reason or "",
             right,
             self.credentials,
         )
@@ -951,14 +946,14 @@ def _basic(known: Credentials) -> str:
     return base64.b64encode(f"{known.username}:{known.password}".encode()).decode()
 
 
-def _message(response: httpx.Response) -> str:
+def _message(response: Response) -> str:
     """The registry's own words on one line, "" where it has none."""
     try:
         errors = response.json()["errors"]
         words = [f"{one.get('code', '')} {one.get('message') or ''}".strip() for one in errors]
     except (ValueError, KeyError, TypeError, AttributeError):
         plain = "text/plain" in response.headers.get("Content-Type", "")
-        words = [response.text] if plain else []
+        words = [response.data.decode(errors="replace")] if plain else []
     return " ".join("; ".join(words).split())[:300]
 
 
@@ -972,8 +967,14 @@ def _retry_after(value: str) -> float | None:
         return None
 
 
+def _succeeded(response: Response) -> bool:
+    return 200 <= response.status < 300
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it came from: urllib3 hands that on as an argument, Python as a cause."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen
-        seen = seen.__cause__ or seen.__context__
+        inside = (one for one in seen.args if isinstance(one, BaseException))
+        seen = next(inside, None) or seen.__cause__ or seen.__context__

@@ -140,22 +140,20 @@ def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], ca: str | None) ->
 
 
 def _ask(pins: Iterable[Pin], ca: str | None) -> dict[str, int]:
-    import ssl
+    from urllib3.exceptions import HTTPError
 
-    import httpx
-
-    verify = ssl.create_default_context(cafile=ca)
+    from builder import web
 
     def size(pin: Pin) -> tuple[str, int | None]:
         try:
-            answer = client.head(pin.url)
-        except httpx.HTTPError:
+            answer = client.request("HEAD", pin.url, follow=True)
+        except HTTPError:
             return pin.sha256, None
-        length = answer.headers.get("content-length", "") if answer.is_success else ""
+        length = answer.headers.get("content-length", "") if answer.status == 200 else ""
         return pin.sha256, int(length) if length.isdigit() else None
 
     with (
-        httpx.Client(verify=verify, timeout=SIZE_TIMEOUT, follow_redirects=True) as client,
+        web.Client(connect=SIZE_TIMEOUT, read=SIZE_TIMEOUT, cafile=ca) as client,
         ThreadPoolExecutor(8) as pool,
     ):
         return {sha256: size for sha256, size in pool.map(size, pins) if size is not None}

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -669,7 +669,7 @@ def url64(data: bytes) -> str:
 def tokens(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[tuple[Any, RegistryServer]]:
     """A token service that signs for USER, and a real registry that believes nobody else."""
     cert, key = certificate
-    asked: list[httpx.QueryParams] = []
+    asked: list[dict[str, str]] = []
 
     def sign(scope: str) -> bytes:
         kind, name, actions = scope.split(":")
@@ -700,7 +700,7 @@ def tokens(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[tuple[Any
         def log_message(self, *_: object) -> None:
             pass
 
-        def answer(self, query: httpx.QueryParams, allowed: bool) -> None:
+        def answer(self, query: dict[str, str], allowed: bool) -> None:
             asked.append(query)
             body = json.dumps({"token": sign(query["scope"]).decode()} if allowed else {}).encode()
             self.send_response(200 if allowed else 401)
@@ -710,11 +710,11 @@ def tokens(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[tuple[Any
 
         def do_GET(self) -> None:
             allowed = self.headers.get("Authorization") == f"Basic {coded()}"
-            self.answer(httpx.URL(self.path).params, allowed)
+            self.answer(dict(parse_qsl(urlsplit(self.path).query)), allowed)
 
         def do_POST(self) -> None:
             form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            query = httpx.QueryParams(form)
+            query = dict(parse_qsl(form))
             self.answer(query, query["refresh_token"] == "refresh")
 
     service = HTTPServer(("127.0.0.1", 0), Tokens)
@@ -747,7 +747,7 @@ def tokens(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[tuple[Any
     ],
 )
 def test_bearer_tokens(
-    tokens: tuple[list[httpx.QueryParams], RegistryServer],
+    tokens: tuple[list[dict[str, str]], RegistryServer],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     entry: dict[str, str],
