@@ -24,7 +24,7 @@ from builder import registry
 from builder.errors import OutsideError
 from builder.plan import APP, File, ImagePlan
 from builder.registry import Descriptor, Manifest, Reference, Registry, digest_of, silent
-from builder.render import EPOCH
+from builder.templates import EPOCH
 
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+zstd"
 _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"

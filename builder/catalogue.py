@@ -30,12 +30,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from builder import accelerators, findings, yamlfile
+from builder import accelerators, findings, project, yamlfile
 from builder.errors import InputError
 from builder.findings import matches, refuse
 from builder.yamlfile import Document, Problem
 
-IMAGES = "images"
+IMAGES = project.IMAGES
 FILE = "image.yaml"
 REQUIREMENTS = "requirements.txt"
 """In the trainer's folder: what the trainer needs beside TensorFlow."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from builder import (
     accelerators,
-    append,
     audit,
     catalogue,
     compatibility,
@@ -37,12 +36,12 @@ from builder import (
 from builder import smoke as smoking
 from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
 from builder.errors import CheckFailed, InputError, OutsideError
-from builder.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore, prefixed
+from builder.events import OnEvent, StepDone, StepProgress, StepStarted, ignore, prefixed
 from builder.network import discover
 from builder.receipts import Check, Problem, Receipt
 from builder.settings import LOCAL_REPOSITORY, Settings
 
-BUILD = "build"
+BUILD = project.BUILD
 RECORD = "image.json"
 SMOKE_RECORDS = Path(__file__).parent / "data" / "smoke"
 BASES_AT_ONCE = 2
@@ -340,7 +339,7 @@ def _image(
 ) -> ImageRecord:
     """The training image of a target on its base, and its record."""
     began = time.monotonic()
-    built = _thin(engine, item, f"{LOCAL_REPOSITORY}:{item.target}", "engine", no_cache, on_event)
+    built = thin(engine, item, f"{LOCAL_REPOSITORY}:{item.target}", "engine", no_cache, on_event)
     pins = sorted(item.lock.packages.values(), key=lambda pin: -(pin.bytes or 0))
     record = ImageRecord(
         target=item.target,
@@ -369,7 +368,7 @@ def _image(
     return record
 
 
-def _thin(
+def thin(
     engine: Engine,
     item: Prepared,
     reference: str,
@@ -377,6 +376,7 @@ def _thin(
     no_cache: bool,
     on_event: OnEvent,
 ) -> BuiltImage:
+    """The training image of a target on its base, under `reference`."""
     with tempfile.TemporaryDirectory(prefix="image-") as scratch:
         staged = plan.stage(replace(item.plan, base=None), Path(scratch) / "context")
         return engine.build(
@@ -393,46 +393,6 @@ def _thin(
             ),
             on_event,
         )
-
-
-@dataclass(frozen=True)
-class Unproven:
-    """An image in the registry that nothing has proven yet. digest: of its manifest."""
-
-    reference: str
-    digest: str
-
-
-def build_in_registry(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    item: Prepared,
-    on_event: OnEvent = ignore,
-) -> Unproven:
-    """The training image onto its base in the registry, without pulling it: kilobytes each way.
-
-    An engine is only asked for where the Dockerfile does more than copy the trainer. The tag is
-    `unproven-<hash>`: no tag that people follow moves before a smoke run. Raises OutsideError where
-    the registry lacks the base.
-    """
-    if not settings.registry:
-        raise InputError(
-            "no registry is set: there is nowhere to build to",
-            'use --registry HOST/PATH, or write registry = "HOST/PATH" in builder.toml',
-        )
-    to = registry.parse(settings.registry).tagged(f"unproven-{item.plan.inputs_hash[:16]}")
-    events = prefixed(item.target, on_event)
-    if reading := append.read(item.plan.image.dockerfile):
-        step, began = f"append to {reading.base}", time.monotonic()
-        events(StepStarted(step))
-        sent = append.append(item.plan.image, reading, to, lambda line: events(StepLog(step, line)))
-        events(StepDone(step, time.monotonic() - began))
-        if sent:
-            return Unproven(str(to), sent.digest)
-    reference = f"{settings.registry}:{to.tag}"
-    built = _thin(engine(), item, reference, "registry", False, events)
-    assert built.digest
-    return Unproven(reference, built.digest)
 
 
 # --- proving and pushing --------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from builder.errors import InputError
 from builder.project import hash_of
-from builder.render import BASE_DOCKERFILE, DOCKERFILE, EPOCH
+from builder.templates import BASE_DOCKERFILE, DOCKERFILE, EPOCH
 
 if TYPE_CHECKING:
     from builder.catalogue import ImageSpec
@@ -82,7 +82,7 @@ class Plan:
     @property
     def inputs_hash(self) -> str:
         """Over everything: equal hashes are equal images."""
-        return hash_of(self.base.hash if self.base else "", self.image.hash)
+        return inputs_hash(self.base.hash if self.base else "", self.image.hash)
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,23 @@ def plan(root: Path, spec: ImageSpec, lock: Lock, rendered: Rendered) -> Plan:
     if rendered.base_dockerfile and rendered.base_hash and lock.root:
         files = {name: File(text.encode()) for name, text in sorted(lock.files.items())}
         base = BasePlan(rendered.base_hash, rendered.base_dockerfile, files, lock.root)
-    files = _trainer(root, spec)
+    files = trainer(root, spec.trainer.package, spec.program.flat)
     if base is None:
         files |= {name: File(text.encode()) for name, text in sorted(lock.files.items())}
     return Plan(
-        spec.name, base, ImagePlan(_hash(rendered.dockerfile, files), rendered.dockerfile, files)
+        spec.name,
+        base,
+        ImagePlan(content_hash(rendered.dockerfile, files), rendered.dockerfile, files),
     )
 
 
-def _hash(dockerfile: str, files: Mapping[str, File]) -> str:
+def inputs_hash(base: str, image: str) -> str:
+    """Over the hashes of both images; `base` is "" on a published one."""
+    return hash_of(base, image)
+
+
+def content_hash(dockerfile: str, files: Mapping[str, File]) -> str:
+    """16 hex digits over a Dockerfile and its context."""
     parts = [dockerfile]
     for name, file in sorted(files.items()):
         parts += [name, str(file.executable), hashlib.sha256(file.content).hexdigest()]
@@ -127,11 +135,14 @@ def _hash(dockerfile: str, files: Mapping[str, File]) -> str:
 # --- the trainer ---------------------------------------------------------------------------------
 
 
-def _trainer(root: Path, spec: ImageSpec) -> dict[str, File]:
-    """The trainer's files by their name in the context, sorted. The catalogue has seen it there."""
-    source = root / spec.trainer.package
+def trainer(root: Path, package: str, flat: bool) -> dict[str, File]:
+    """The trainer's files by their name in the context, sorted. The catalogue has seen it there.
+
+    package, flat: its folder, and whether the module lies in that and not in a package.
+    """
+    source = root / package
     # `python -m` starts in /app
-    to = PurePosixPath(APP) if spec.program.flat else PurePosixPath(APP, source.name)
+    to = PurePosixPath(APP) if flat else PurePosixPath(APP, source.name)
     return {
         str(to / path.relative_to(source).as_posix()): _file(root, path) for path in walk(source)
     }

@@ -14,6 +14,10 @@ from pathlib import Path
 from builder.errors import InputError
 
 MARKER = "builder.toml"
+IMAGES = "images"
+"""The folder with a folder for each target."""
+BUILD = "build"
+"""The folder of what builds leave; it may be deleted."""
 
 
 def find_root(start: Path | None = None) -> Path:

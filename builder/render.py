@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from builder import catalogue, compatibility, lock, project, resolver
 from builder.errors import InputError
 from builder.project import hash_of
-from builder.templates import PACKAGED, TEMPLATES, folder_of
+from builder.templates import BASE_DOCKERFILE, DOCKERFILE, EPOCH, PACKAGED, TEMPLATES, folder_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -29,12 +29,7 @@ if TYPE_CHECKING:
     from builder.compatibility import Stack
     from builder.lock import Lock
 
-BASE_DOCKERFILE = "base.Dockerfile"
-DOCKERFILE = "Dockerfile"
 VENV = "/opt/venv"
-EPOCH = 315532800
-"""Date of every file in an image, in seconds: 1980-01-01, the earliest that a zip file can hold."""
-
 LABELS = "training-image-factory"
 """The first part of the labels that say what an image is made of."""
 

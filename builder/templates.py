@@ -6,6 +6,11 @@ from pathlib import Path
 
 from builder.project import hash_of
 
+BASE_DOCKERFILE = "base.Dockerfile"
+DOCKERFILE = "Dockerfile"
+EPOCH = 315532800
+"""Date of every file in an image, in seconds: 1980-01-01, the earliest that a zip file can hold."""
+
 TEMPLATES = "templates"
 PACKAGED = Path(__file__).parent.parent / TEMPLATES
 

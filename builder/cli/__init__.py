@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -26,6 +26,10 @@ from builder.cli.job import job_app
 from builder.cli.job_local import Module, Package
 from builder.console import duration, size
 from builder.errors import FactoryError
+
+if TYPE_CHECKING:
+    from builder.engine import Engine
+    from builder.settings import Settings
 
 HELP = """From one small file per accelerator to a proven TensorFlow training image.
 
@@ -149,20 +153,16 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build images; what several share is built once."""
+    if to_registry:
+        build_to_registry(chosen(targets, everything), settings(registry, engine), as_json)
+        return
     from builder import image as pipeline
     from builder.engine import connect
 
     with reporter() as shown:
         where = settings(registry=registry, engine=engine)
         prepared = [pipeline.prepare(root(), target) for target in chosen(targets, everything)]
-        if to_registry:
-            sent = [
-                pipeline.build_in_registry(
-                    where, lambda: connect(where, on_event=shown.on_event), item, shown.on_event
-                )
-                for item in prepared
-            ]
-        elif base_only:
+        if base_only:
             made = pipeline.bases(
                 root(),
                 where,
@@ -182,12 +182,6 @@ def build(
                 locked=locked,
                 on_event=shown.on_event,
             )
-    if to_registry:
-        for one in sent:
-            say(f"{one.reference}  {one.digest}")
-        if as_json:
-            out([{"reference": one.reference, "digest": one.digest} for one in sent])
-        return
     if base_only:
         for base in made.values():
             say(f"{base.reference}  {base.digest or base.image_id}  ({base.origin})")
@@ -198,6 +192,23 @@ def build(
         summary(record)
     if as_json:
         out([record_json(record) for record in records])
+
+
+def build_to_registry(targets: tuple[str, ...], where: "Settings", as_json: bool) -> None:
+    """`builder build --to-registry`."""
+    from builder import to_registry
+
+    def engine() -> "Engine":
+        from builder.engine import connect
+
+        return connect(where, on_event=shown.on_event)
+
+    with reporter() as shown:
+        sent = to_registry.build(root(), where, targets, engine, shown.on_event)
+    for one in sent:
+        say(f"{one.reference}  {one.digest}")
+    if as_json:
+        out([{"reference": one.reference, "digest": one.digest} for one in sent])
 
 
 @app.command()

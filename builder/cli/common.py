@@ -65,11 +65,12 @@ def settings(registry: str | None = None, engine: str | None = None) -> "Setting
 
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
     """The targets of this call. Raises InputError where none is named."""
-    from builder.catalogue import targets as known
     from builder.errors import InputError
 
-    if everything or targets == ["all"]:
+    if targets and targets != ["all"] and not everything:
+        return tuple(dict.fromkeys(targets))
+    from builder.catalogue import targets as known
+
+    if everything or targets:
         return known(root())
-    if not targets:
-        raise InputError("no target named", f"name one of {', '.join(known(root()))}, or --all")
-    return tuple(dict.fromkeys(targets))
+    raise InputError("no target named", f"name one of {', '.join(known(root()))}, or --all")
