@@ -143,7 +143,9 @@ def audit(
 
     root: of the project, None outside of one; engine: connects, called where one is needed. A
     target is judged for its own accelerator, anything else for every GPU that is known, unless
-    `gpus` names some. Raises InputError for a name that is nothing, OutsideError.
+    `gpus` names some. `everything`: the project's GPU targets, too; those that the engine holds no
+    image of are noted. Raises InputError for a name that is nothing, and where nothing could be
+    read; OutsideError.
     """
     targets = catalogue.targets(root) if root else ()
     asked = tuple(_device(name) for name in gpus)
@@ -174,6 +176,12 @@ def audit(
                 found.append(Audited(name, Audit(()), (), note=f"not read ({error.fix})"))
         elif not Path(name).exists():
             found.append(_of_image(settings, engine, name, asked, on_event, targets))
+    if all(one.note for one in found):  # of --all: no success where nothing was looked at
+        raise InputError(
+            f"the engine holds no image of a GPU target ({', '.join(one.name for one in found)}): "
+            "nothing was audited",
+            f"run builder build {found[0].name}, or name an image in a registry",
+        )
     return tuple(found)
 
 

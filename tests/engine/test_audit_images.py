@@ -48,11 +48,18 @@ def test_an_image_that_is_not_there(engine: Engine) -> None:
 
 
 def test_all_says_which_targets_are_not_built(
-    engine: Engine, project: Path, write_target: Callable[..., Path]
+    engine: Engine, image: str, project: Path, write_target: Callable[..., Path]
 ) -> None:
+    """They are named below the table of those that are; where none is, nothing was audited."""
     write_target("accelerator: V100\nsize_budget: 3 GB\n", "never-built")
     write_target("accelerator: CPU\nsize_budget: 1 GB\n", "without-gpu")
-    found = audit.audit(project, Settings(), lambda: engine, [], everything=True)
-    assert audit.table(found) == ("never-built: not read (run builder build never-built)",)
+    found = audit.audit(
+        project, Settings(), lambda: engine, [image], everything=True, gpus=["V100"]
+    )
+    assert audit.table(found)[-1] == "never-built: not read (run builder build never-built)"
+    audit.require(found)
+    with pytest.raises(InputError, match=r"no image of a GPU target \(never-built\)") as caught:
+        audit.audit(project, Settings(), lambda: engine, [], everything=True)
+    assert caught.value.fix.startswith("run builder build never-built")
     with pytest.raises(InputError, match="never-built: the engine holds no image"):
         audit.audit(project, Settings(), lambda: engine, ["never-built"])
