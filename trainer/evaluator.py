@@ -7,22 +7,29 @@ tells the trainer when nothing gets better. It ends with the job.
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from trainer import export, inner, insight, model, storage
+from trainer import export, inner, insight, markers, model, storage
 from trainer import observer as seam
 from trainer.checkpoints import Checkpoint, Checkpoints, Position, Torn
 from trainer.config import Config, UsageError
 from trainer.judge import Judge
 from trainer.lease import Lease
 from trainer.ledger import Ledger, process_age
-from trainer.loop import EVALUATIONS, tell
+from trainer.loop import tell
 from trainer.report import say
 
-FAILED = "FAILED"
-"""Below the job folder: the trainers have given up; there until they are started again."""
 LOOK = 0.5
 """Seconds between two looks for a checkpoint."""
+
+
+class GivenUp(Exception):  # noqa: N818 - the trainers have, not this
+    """The trainers have given up, with the exit code `code`."""
+
+    def __init__(self, failed: Mapping[str, Any]) -> None:
+        super().__init__(f"the trainers have given up: {failed.get('message')}")
+        self.code = int(failed.get("code", 1))
 
 
 def run(
@@ -35,7 +42,10 @@ def run(
     policy: str,
     facts: dict[str, Any],
 ) -> None:
-    """Evaluate until the job is done. SIGTERM ends it at any time: a restart goes on."""
+    """Evaluate until the job is done. SIGTERM ends it at any time: a restart goes on.
+
+    Raises GivenUp, UsageError.
+    """
     storage.check_writable(config.job_dir)
     lease = Lease(config.job_dir, "evaluator")
     lease.take()
@@ -59,30 +69,36 @@ def run(
             policy=policy,
             facts=facts,
         )
-        _loop(look, evaluation, insight.observers(config, place))
+        _loop(look, evaluation, seam.Watch(insight.observers(config, place)))
     finally:
         lease.release()
 
 
-def _loop(look: seam.Run, evaluation: inner.Evaluation, watching: list[Any]) -> None:
+def _loop(look: seam.Run, evaluation: inner.Evaluation, watch: seam.Watch) -> None:
     config = look.config
-    path = f"{config.job_dir}/{EVALUATIONS}"
+    path = f"{config.job_dir}/{markers.EVALUATIONS}"
     judge = Judge(config.metric, config.early_stopping, config.early_stopping_delta)
-    found = _read(path)
+    found = markers.read(path)
     judge.restore(found.get("judge", {}))
+    if markers.more(config, found):  # to train longer: with new patience
+        judge.waited = 0
     last = int(found.get("step", -1))
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep_checkpoints)
-    for observer in watching:
-        observer.begin(look)
+    watch.begin(look)
+    # What is there already may be of the attempt before: its trainers, which take it away when
+    # they start, are waited for as they wait for each other.
+    earlier = markers.read(f"{config.job_dir}/{markers.FAILED}")
+    patience = time.monotonic() + config.peer_timeout
     time.sleep(config.evaluate_delay)
     while True:
-        done = storage.gfile.exists(f"{config.job_dir}/DONE")
+        done = markers.finished(config) is not None
         checkpoint = _newest(checkpoints, last)
         if checkpoint is None:
             if done:
                 break
-            if failed := _read(f"{config.job_dir}/{FAILED}"):
-                raise UsageError(f"the trainers have given up: {failed.get('message')}")
+            failed = markers.read(f"{config.job_dir}/{markers.FAILED}")
+            if failed and (failed != earlier or time.monotonic() > patience):
+                raise GivenUp(failed)
             time.sleep(LOOK)
             continue
         began = time.monotonic()
@@ -94,8 +110,8 @@ def _loop(look: seam.Run, evaluation: inner.Evaluation, watching: list[Any]) -> 
         tell(last, result)
         better = judge.better(last, result)
         content = {"step": last, **result, "stop": judge.stop, "judge": judge.state()}
-        for observer in watching:
-            observer.evaluated(look, last, result)
+        content |= markers.asked(config)
+        watch.evaluated(look, last, result)
         look.writer.flush()
         if better and config.keep_best:
             best = Checkpoints(f"{config.checkpoint_dir}/best", keep=1)
@@ -107,11 +123,10 @@ def _loop(look: seam.Run, evaluation: inner.Evaluation, watching: list[Any]) -> 
         storage.write(path, json.dumps(content).encode())
         while time.monotonic() - began < config.evaluate_interval:
             # Not past the end of the job: its last checkpoint is evaluated at once.
-            if storage.gfile.exists(f"{config.job_dir}/DONE"):
+            if markers.finished(config) is not None:
                 break
             time.sleep(LOOK)
-    for observer in watching:
-        observer.end(look, "done")
+    watch.end(look, "done")
     look.writer.flush()
     say("done", f"the job is done; last evaluated step {last}", step=max(last, 0))
 
@@ -137,10 +152,3 @@ def _assign(network: Any, checkpoint: Checkpoint, config: Config) -> None:
                 "evaluator the same options as the trainers"
             )
         variable.assign(value)
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(storage.read(path)))
-    except (*storage.NOT_FOUND, ValueError):
-        return {}

@@ -34,14 +34,18 @@ class Events:
     """
 
     def __init__(self, folder: str, first_step: int = 0) -> None:
-        storage.gfile.makedirs(folder)
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
         self.path = f"{folder}/{name}.{next(_NUMBER):04d}"  # read in the order of names
-        self._file = tf.io.TFRecordWriter(self.path)
+        self._file: Any = None
         self._thread = ThreadPoolExecutor(1, "events")
         self._broken = False
+        self._guarded(lambda: self._open(folder))
         self._put(_Event(wall_time=time.time(), file_version="brain.Event:2"))
         self.restart(first_step)  # The first START of a folder means nothing to readers.
+
+    def _open(self, folder: str) -> None:
+        storage.gfile.makedirs(folder)
+        self._file = tf.io.TFRecordWriter(self.path)
 
     def restart(self, step: int) -> None:
         """Make readers forget what was written for `step` and later ones."""
@@ -92,11 +96,11 @@ class Events:
 
     def flush(self) -> None:
         """Ask for everything so far to become readable; does not wait."""
-        self._thread.submit(self._guarded, self._file.flush)
+        self._thread.submit(self._guarded, lambda: self._file.flush())
 
     def close(self) -> None:
         """Write all of it, and wait."""
-        self._thread.submit(self._guarded, self._file.close)
+        self._thread.submit(self._guarded, lambda: self._file.close())
         self._thread.shutdown(wait=True)
 
     def _hparams(self, tag: str, content: bytes) -> None:
@@ -118,9 +122,10 @@ class Events:
         if not self._broken:
             try:
                 action()
-            except tf.errors.OpError as error:  # No reason to stop a training run.
+            except Exception as error:  # No reason to stop a training run.
                 self._broken = True
-                text = f"no more TensorBoard events: {self.path}: {error.message}"
+                reason = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
+                text = f"no more TensorBoard events: {self.path}: {reason}"
                 say("summaries_failed", text, "WARNING")
 
 

@@ -15,10 +15,16 @@ import tensorflow as tf
 
 from trainer import augment, data, model, optimization
 from trainer.config import Config, UsageError
+from trainer.report import say
 
 METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
 """Of each step: loss and accuracy over the batch of all replicas; the norm of their gradient
 before clipping; seconds until the batch was there (0 with --deterministic)."""
+
+
+class WithoutXla(Exception):  # noqa: N818 - nothing is wrong
+    """XLA may be to blame that the first call failed: nothing was trained yet, nothing is compiled
+    any more, and a batch is gone. Try again, with a new iterator."""
 
 
 class Trainer:
@@ -47,6 +53,7 @@ class Trainer:
         self.workers = workers
         with strategy.scope():
             self.model = model.build(config, classes, policy)
+        self.xla = self._wants_xla()
         self.total = tf.function(self._total)
         self.synchronise = tf.function(self._synchronise) if self._drifting() else lambda: None
         self.use_learning_rate(1.0)
@@ -60,12 +67,26 @@ class Trainer:
         if self.replicas > 1:  # their gradients are summed here, where clipping can see the sum
             one = getattr(self.optimizer, "inner_optimizer", self.optimizer)
             one._all_reduce_sum_gradients = list
-        compiled = optimization.use_xla(self.config.xla, self.replicas, tpu=False)
-        gradients = tf.function(self._gradients, jit_compile=True) if compiled else self._gradients
-        self._gradients_function = gradients
-        # Traced anew: the functions below hold on to the optimizer and its variables.
+        self._trace()
+
+    def _trace(self) -> None:
+        """Anew: the functions hold on to the optimizer and its variables."""
+        self._gradients_function: Any = self._gradients
+        if self.xla:
+            self._gradients_function = tf.function(self._gradients, jit_compile=True)
+        self._untried = self.xla
+        self._without = ""
         self._train = tf.function(self._train_steps)
         self._snapshot = tf.function(self._read)
+
+    def _wants_xla(self) -> bool:
+        """Is the gradient computation to be compiled? Says so where it was asked for and is not."""
+        tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
+        wanted = optimization.use_xla(self.config.xla, self.replicas, tpu)
+        if self.config.xla == "on" and not (wanted or tpu):
+            text = f"--xla on is left off: it does not work with {self.replicas} replicas"
+            say("xla", text, "WARNING", compiled=False)
+        return wanted
 
     @property
     def replica_batch_size(self) -> int:
@@ -89,9 +110,31 @@ class Trainer:
         return iter(self.strategy.distribute_datasets_from_function(make))
 
     def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:
-        """Make `count` steps: METRICS, each with one value a step."""
-        values = self._train(batches, tf.constant(count)).numpy()
+        """Make `count` steps: METRICS, each with one value a step. Raises WithoutXla."""
+        untried = self._untried
+        before = {k: v.numpy() for k, v in self.snapshot().items()} if untried else {}
+        try:
+            values = self._train(batches, tf.constant(count)).numpy()
+        except tf.errors.OpError as error:
+            if not untried:
+                raise
+            self.xla = False
+            self._trace()
+            self.restore(before)  # what does not wait for the gradients, such as a counter, is done
+            self._without = " ".join(str(error.message).split())[:300]
+            raise WithoutXla from error
+        self._tell_of_xla()
         return dict(zip(METRICS, values.T, strict=True))
+
+    def _tell_of_xla(self) -> None:
+        """Once, after a call that worked."""
+        if self._untried:
+            say("xla", "the gradients are computed by XLA", compiled=True)
+        if self._without:
+            name, reason = self.model.name, self._without
+            text = f"--xla on is left off: it does not work for {name} here: {reason}"
+            say("xla", text, "WARNING", compiled=False)
+        self._untried, self._without = False, ""
 
     def vote(self, values: list[float]) -> list[float]:
         """The sum of each value over all workers; every worker has to ask, at the same point."""

@@ -37,6 +37,7 @@ def observers(config: Config, place: Any) -> list[Observer]:
         machine,
         InputReport(config),
         Trial(os.environ),
+        Files(board),
         Account(board, machine, activations),
     ]
 
@@ -151,6 +152,16 @@ class Utilization(Observer):
         return rates
 
 
+class Files(Observer):
+    """Closes the event files, when all but the account have had their last words."""
+
+    def __init__(self, board: summaries.Board) -> None:
+        self.board = board
+
+    def end(self, run: Run, outcome: str) -> None:
+        self.board.close()
+
+
 class Account(Observer):
     """The ledger over all attempts: journal while it runs, summary.json at the end."""
 
@@ -224,7 +235,6 @@ class Account(Observer):
             self._best = {"metric": metric, "value": result[metric], "step": step}
 
     def end(self, run: Run, outcome: str) -> None:
-        self.board.close()
         self._outcome = outcome
         if run.place.chief:
             self._conclude(run)
@@ -262,6 +272,7 @@ class Account(Observer):
             "summaries": self.board.costs,
             "activations": self.activations.latest,
             "software": run.facts,
+            "left_out": run.left_out,
         }
 
     def _note(self, run: Run, clean: bool) -> None:

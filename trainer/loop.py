@@ -6,26 +6,23 @@ each inner call.
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from trainer import storage
+from trainer import markers
 from trainer.checkpoints import Background, Checkpoints, Position, Spoiled, Torn
 from trainer.config import Config, UsageError
-from trainer.inner import Evaluation, Trainer
+from trainer.inner import Evaluation, Trainer, WithoutXla
 from trainer.judge import Judge
-from trainer.observer import Observer, Run
+from trainer.observer import Observer, Run, Watch
 from trainer.preemption import Preempted, Preemption
 from trainer.report import say
 
 CALL = 0.25
 """Seconds that an inner call should not exceed: the look at signals comes after it."""
-EVALUATIONS = "evaluations.json"
-"""Below the job folder: what a dedicated evaluator has found."""
 
 
 class NotFinite(Exception):  # noqa: N818 - named for what the loss is
@@ -92,7 +89,7 @@ class Controller:
         self.config: Config = run.config
         self.place = run.place
         self.preemption = preemption
-        self.observers = observers
+        self.watch = Watch(observers)
         self.export = export
         self.steps = run.steps
         self.records = sum(shard.records for shard in run.train)
@@ -123,8 +120,7 @@ class Controller:
         """Train to the last step. Raises NotFinite, Preempted, UsageError, and what goes wrong."""
         early = False
         self._restore()
-        for observer in self.observers:
-            observer.begin(self.run_)
+        self.watch.begin(self.run_)
         batches = self._batches()
         if self._due(self.config.evaluate_every) and self._evaluated != self.position.step:
             early = self._inline(too_soon=False)  # it was stopped between saving and evaluating
@@ -136,6 +132,9 @@ class Controller:
                     raise NotFinite(self.position.step, float("nan"))
             except NotFinite as error:
                 self._recover(error)
+                batches = self._batches()
+                continue
+            except WithoutXla:
                 batches = self._batches()
                 continue
             if votes.failed:
@@ -189,12 +188,15 @@ class Controller:
             self.run_.position = checkpoint.position
             self.judge.restore(state.get("judge", {}))
             self._evaluated = state.get("evaluated", -1)
+            if markers.more(self.config, state):
+                # To train longer: with new patience, and not stopped by one more look at where
+                # the shorter run ended.
+                self.judge.waited = 0
+                self._evaluated = self.position.step
             if not self._calls:  # a recovery keeps what this attempt has spent and seen
                 if "ledger" in state:
                     self.run_.ledger.restore(state["ledger"])
-                for observer in self.observers:
-                    if observer.name in state.get("observers", {}):
-                        observer.restore(state["observers"][observer.name])
+                self.watch.restore(self.run_, state.get("observers", {}))
             return True
         return False
 
@@ -207,10 +209,9 @@ class Controller:
         cadences = (self.config.checkpoint_every, self.config.evaluate_every)
         most = [self.config.steps_per_loop, self.steps - step]
         most += [period - step % period for period in cadences if period]
-        for observer in self.observers:
-            wanted = observer.until(step)
-            if wanted is not None and wanted > step:
-                most.append(wanted - step)
+        wanted = self.watch.until(step)
+        if wanted is not None:
+            most.append(wanted - step)
         if self._pace:
             most.append(max(1, int(CALL / self._pace)))
         return min(most)
@@ -236,8 +237,7 @@ class Controller:
             self._move(made)
             with self.run_.ledger.spend("summaries"):
                 seen = {name: values[:made] for name, values in metrics.items()}
-                for observer in self.observers:
-                    observer.steps(self.run_, first, seen)
+                self.watch.steps(self.run_, first, seen)
         if made < count:
             raise NotFinite(first + made, float(metrics["loss"][made]))
 
@@ -294,26 +294,24 @@ class Controller:
         if len(self._saves) > 1:
             self._initial = None  # the one before is safely written
         with self.run_.ledger.spend("summaries"):
-            for observer in self.observers:
-                observer.saved(self.run_, step, seconds)
+            self.watch.saved(self.run_, step, seconds)
 
     def _state(self) -> dict[str, Any]:
-        observers = {one.name: one.state() for one in self.observers if one.name}
         return {
+            **markers.asked(self.config),
             "ledger": self.run_.ledger.state(),
             "judge": self.judge.state(),
             "evaluated": self._evaluated,
             "factor": self.factor,
             "tries": self.tries,
-            "observers": observers,
+            "observers": self.watch.states(self.run_),
         }
 
     def _leave(self) -> None:
         """All ranks are at the same step: write, and go."""
         self._collect(wait=True)
         trouble = self._trouble
-        for observer in self.observers:
-            observer.end(self.run_, "preempted")
+        self.watch.end(self.run_, "preempted")
         self.run_.writer.flush()
         self.trainer.wait()  # None may leave while the chief still writes.
         if trouble is not None:
@@ -344,8 +342,7 @@ class Controller:
         step = self.position.step
         tell(step, result)
         with self.run_.ledger.spend("summaries"):
-            for observer in self.observers:
-                observer.evaluated(self.run_, step, result)
+            self.watch.evaluated(self.run_, step, result)
         return result
 
     def _between(self) -> None:
@@ -367,16 +364,14 @@ class Controller:
                 self.export("latest", self.position)
 
     def _evaluator_stops(self) -> bool:
-        """Has the dedicated evaluator seen enough? It is asked every other second at most."""
+        """Has the dedicated evaluator seen enough of this run, not of a shorter one before it? It
+        is asked every other second at most."""
         now = time.monotonic()
         if now - self._looked_at < 2 or not self.config.early_stopping:
             return False
         self._looked_at = now
-        try:
-            found = json.loads(storage.read(f"{self.config.job_dir}/{EVALUATIONS}"))
-        except (*storage.NOT_FOUND, ValueError):
-            return False
-        return bool(found.get("stop"))
+        found = markers.read(f"{self.config.job_dir}/{markers.EVALUATIONS}")
+        return bool(found.get("stop")) and not markers.more(self.config, found)
 
     def _recover(self, error: NotFinite) -> None:
         """Back to the last good checkpoint with a smaller learning rate; all ranks alike.
@@ -427,8 +422,7 @@ class Controller:
         if self.place.chief and self.inline:
             self._keep(better)
         with self.run_.ledger.spend("summaries"):
-            for observer in self.observers:
-                observer.end(self.run_, "stopped" if early else "done")
+            self.watch.end(self.run_, "stopped" if early else "done")
             self.run_.writer.flush()
         return Outcome(self.position.step, result, early)
 

@@ -1,10 +1,13 @@
 """The seam between the loop and what looks on: summaries, utilisation, tuning, progress.
 
 The loop calls every observer at the same places on every rank, in the order of the list. An
-observer reads and reports; it takes part in no collective, and it changes nothing of the run.
+observer reads and reports; it takes part in no collective, and it changes nothing of the run. So
+one that fails, on whatever rank, can be left out there and then: see Watch.
 """
 
-from collections.abc import Mapping
+import json
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
+from trainer.report import say
 
 
 class Writer:
@@ -73,6 +77,8 @@ class Run:
     policy: str = "float32"
     facts: dict[str, Any] = field(default_factory=dict)
     """Software and devices, as in the first log line."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Observers that failed in this attempt, by name, and how."""
 
 
 class Observer:
@@ -86,7 +92,8 @@ class Observer:
 
     def until(self, step: int) -> int | None:
         """The next step (> `step`) after which it wants to be called; None: any. One inner call
-        never goes past it, so that a profile or a histogram is of the very step asked for."""
+        never goes past it, so that a profile or a histogram is of the very step asked for. A
+        function of `step` and the options alone: all ranks have to come to the same."""
         return None
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
@@ -113,3 +120,71 @@ class Observer:
 
     def restore(self, state: dict[str, Any]) -> None:
         """What `state` gave when the checkpoint was taken; called before `begin`."""
+
+
+class Watch:
+    """The observers of a run as one. One that raises is told of, once, and left out from then on.
+
+    What looks on must not end a run of hours. Leaving it out on one rank alone is no harm to the
+    others, as it takes part in no collective. Where a call ends, though, all ranks have to come to
+    the same: what is left out is still asked `until`, and what that raises is not caught.
+    """
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._all = tuple(observers)
+        self._kept = list(observers)
+
+    def until(self, step: int) -> int | None:
+        """The next step after which one of them wants to be called."""
+        wanted = [one.until(step) for one in self._all]
+        return min((one for one in wanted if one is not None and one > step), default=None)
+
+    def begin(self, run: Run) -> None:
+        self._each(run, lambda one: one.begin(run))
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        self._each(run, lambda one: one.steps(run, first_step, metrics))
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        self._each(run, lambda one: one.evaluated(run, step, result))
+
+    def saved(self, run: Run, step: int, seconds: float) -> None:
+        self._each(run, lambda one: one.saved(run, step, seconds))
+
+    def end(self, run: Run, outcome: str) -> None:
+        self._each(run, lambda one: one.end(run, outcome))
+
+    def closed(self, run: Run) -> None:
+        self._each(run, lambda one: one.closed(run))
+
+    def states(self, run: Run) -> dict[str, Any]:
+        """What is to lie in the checkpoint, by name."""
+        found: dict[str, Any] = {}
+
+        def ask(one: Observer) -> None:
+            if one.name:
+                found[one.name] = json.loads(json.dumps(one.state()))
+
+        self._each(run, ask)
+        return found
+
+    def restore(self, run: Run, states: Mapping[str, Any]) -> None:
+        self._each(run, lambda one: one.restore(states[one.name]) if one.name in states else None)
+
+    def _each(self, run: Run, tell: Callable[[Observer], None]) -> None:
+        for one in tuple(self._kept):
+            try:
+                tell(one)
+            except Exception as error:
+                self._kept.remove(one)
+                name = type(one).__name__
+                said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                run.left_out[name] = said
+                say(
+                    "observer",
+                    f"{name} failed and is left out from here on, training goes on: {said}",
+                    "WARNING",
+                    step=run.position.step,
+                    observer=name,
+                    traceback=traceback.format_exc(),
+                )

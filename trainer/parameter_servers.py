@@ -22,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import augment, data, distribution, inner, model, optimization, storage
+from trainer import augment, data, distribution, inner, markers, model, optimization
 from trainer.config import Config, UsageError
 from trainer.preemption import RESTART
 from trainer.report import say
@@ -57,6 +57,12 @@ class ParameterServers(inner.Trainer):
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, steps, workers=1)
+
+    def _wants_xla(self) -> bool:
+        if self.config.xla == "on":
+            text = "--xla on is left off: it does not work with parameter servers"
+            say("xla", text, "WARNING", compiled=False)
+        return False
 
     def use_learning_rate(self, factor: float) -> None:
         """A new update rule with `factor` times the learning rate asked for; its state is lost."""
@@ -252,7 +258,7 @@ def serve(config: Config, place: distribution.Cluster) -> int:
             seen = True
             deadline = time.monotonic() + GONE
         time.sleep(0.5)
-    if storage.gfile.exists(f"{config.job_dir}/DONE"):
+    if markers.finished(config) is not None:
         say("done", "the job is done", role=place.role)
         return 0
     text = "the chief is gone" if seen else f"the chief did not come in {config.peer_timeout:g} s"

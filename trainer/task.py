@@ -14,6 +14,7 @@ import json
 import math
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,7 +51,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     import tensorflow as tf
 
-    from trainer import checkpoints, data, evaluator, lease, loop, storage
+    from trainer import checkpoints, data, evaluator, lease, loop, markers, storage
 
     try:
         return train(config, place, os.environ, preemption)
@@ -61,9 +62,12 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     except loop.NotFinite as error:
         if place.chief:
             with contextlib.suppress(tf.errors.OpError, OSError):
-                content = json.dumps({"code": NOT_FINITE, "message": str(error)})
-                storage.write(f"{config.job_dir}/{evaluator.FAILED}", content.encode())
+                content = {"code": NOT_FINITE, "message": str(error), "time": time.time()}
+                path = f"{config.job_dir}/{markers.FAILED}"
+                storage.write(path, json.dumps(content).encode())
         return _end(place, NOT_FINITE, str(error), step=error.step)
+    except evaluator.GivenUp as error:
+        return _end(place, error.code, str(error))
     except Preempted as error:
         say("preempted", str(error), "WARNING", step=error.step)
         # Past TensorFlow's own shutdown, which waits for its threads: the grace period is short.
@@ -112,10 +116,11 @@ def train(
     import keras
     import tensorflow as tf
 
-    from trainer import data, evaluator
+    from trainer import data, evaluator, markers
 
-    if finished := _finished(config):
-        text = f"already finished at step {finished['step']}: nothing to do"
+    if finished := markers.finished(config):
+        early = ", stopped early" if finished.get("early") else ""
+        text = f"already finished at step {finished['step']}{early}: nothing to do"
         say("done", text, step=finished["step"])
         return OK
     if config.deterministic:
@@ -170,7 +175,7 @@ def _train(
     preemption: Preemption,
     held: Any,
 ) -> int:
-    from trainer import export, inner, insight, loop, storage
+    from trainer import export, inner, insight, loop, markers, storage
     from trainer import observer as seam
     from trainer.checkpoints import Position
     from trainer.ledger import Ledger, process_age
@@ -217,13 +222,12 @@ def _train(
         folder = config.model_dir if name == "final" else f"{config.job_dir}/export/{name}"
         export.save(trainer.model, names, config, folder, name, position.step)
 
-    looking = insight.observers(config, place)
     controller = loop.Controller(
         trainer,
         evaluation,
         run,
         preemption,
-        looking,
+        insight.observers(config, place),
         held.check if held is not None else lambda: None,
         save_model,
     )
@@ -232,21 +236,18 @@ def _train(
     except Preempted:
         raise
     except Exception as error:
-        for one in looking:
-            with contextlib.suppress(Exception):  # what went wrong first is what counts
-                one.end(run, "diverged" if isinstance(error, loop.NotFinite) else "fault")
+        controller.watch.end(run, "diverged" if isinstance(error, loop.NotFinite) else "fault")
         raise
     if place.chief:
         if "final" in config.export:
             with run.ledger.spend("evaluation"):
                 save_model("final", run.position)
-        result = {**outcome.result, "early": outcome.early, "asked": config.steps}
+        result = {**outcome.result, "early": outcome.early, **markers.asked(config)}
         with run.ledger.spend("checkpoint"):
             content = json.dumps({"step": outcome.step, **result}).encode()
-            storage.write(f"{config.job_dir}/DONE", content)
+            storage.write(f"{config.job_dir}/{markers.DONE}", content)
     trainer.wait()
-    for one in looking:
-        one.closed(run)
+    controller.watch.closed(run)
     early = ", early" if outcome.early else ""
     say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **outcome.result)
     return OK
@@ -262,31 +263,17 @@ def sized(config: Config, replicas: int, records: int) -> Config:
     return config
 
 
-def _finished(config: Config) -> dict[str, Any] | None:
-    """What DONE says, where this job did all that is asked for."""
-    from trainer import storage
-
-    try:
-        done = dict(json.loads(storage.read(f"{config.job_dir}/DONE")))
-    except (*storage.NOT_FOUND, ValueError):
-        return None
-    if config.epochs or done["step"] >= config.steps:
-        return done
-    # Stopped early it is finished, unless more is asked for than was then.
-    return done if done.get("early") and done.get("asked", 0) >= config.steps else None
-
-
 def _claim(config: Config) -> Any:
     """Make sure that this run, and it alone, can write its folders. Raises UsageError."""
-    from trainer import evaluator, lease, storage
+    from trainer import lease, markers, storage
 
     for folder in dict.fromkeys((config.job_dir, config.checkpoint_dir, config.log_dir)):
         storage.check_writable(folder)
     storage.check_writable(config.model_dir.rpartition("/")[0] or "/")
     held = lease.Lease(config.job_dir)
     held.take()
-    if storage.gfile.exists(f"{config.job_dir}/{evaluator.FAILED}"):
-        storage.gfile.remove(f"{config.job_dir}/{evaluator.FAILED}")
+    if storage.gfile.exists(f"{config.job_dir}/{markers.FAILED}"):
+        storage.gfile.remove(f"{config.job_dir}/{markers.FAILED}")
     return held
 
 

@@ -218,6 +218,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._fresh: list[Mapping[str, float]] = []
         self._sums: dict[str, list[float]] = {}
+        self._error: Exception | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="utilisation", daemon=True)
 
@@ -245,7 +246,10 @@ class Sampler:
                 total[2] = max(total[2], value)
 
     def fresh(self) -> dict[str, float]:
-        """Means since the last call; empty where there was no look since."""
+        """Means since the last call; empty where there was no look since. Raises what ended the
+        looking."""
+        if self._error is not None:
+            raise self._error
         with self._lock:
             looks, self._fresh = self._fresh, []
         keys = dict.fromkeys(key for one in looks for key in one)
@@ -262,7 +266,11 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:
+                self._error = error
+                return
 
 
 def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runs import SMOKE, mirrored, same_weights, scalars, weights
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
@@ -203,6 +204,10 @@ def test_a_loss_that_is_not_finite_is_recovered_from_with_a_smaller_rate(
     [back] = [line for line in lines if line["event"] == "diverged"]
     assert "with 1e-06 times the learning rate, try 1 of 1" in back["message"]
     assert lines[-1]["loss"] < 2.25
+    log = EventAccumulator(str(tmp_path / "logs/train"), {"tensors": 0})
+    log.Reload()
+    steps = [event.step for event in log.Tensors("loss")]
+    assert steps == list(range(1, 61)), "what was made again replaces what it was before"
     state = json.loads((tmp_path / "checkpoints/step-00000060.json").read_text())["state"]
     assert state["factor"] == pytest.approx(1e-6)
     code, lines = task(*options[:-1], 8, "--steps", 61, *wild)
@@ -224,7 +229,10 @@ def test_a_run_that_gets_no_better_stops_early_and_is_done(tmp_path: Path, task)
     assert [step for name, step in exported if name == "latest"] == [10, 20, 30, 30]
     assert not (tmp_path / "model").exists()
     code, lines = task(*options, *stopping)
-    assert (code, lines[-1]["message"]) == (0, "already finished at step 30: nothing to do")
+    assert (code, lines[-1]["message"]) == (
+        0,
+        "already finished at step 30, stopped early: nothing to do",
+    )
 
 
 def test_two_runs_on_one_folder_do_not_meet(start, tmp_path: Path, task) -> None:
