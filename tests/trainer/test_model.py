@@ -196,6 +196,8 @@ def test_head_as_asked_for() -> None:
     names = [layer.name for layer in network.layers if layer.name.startswith("head_")]
     assert names == ["head_pool", "head_hidden", "head_dropout", "head_logits"]
     assert isinstance(network.get_layer("head_pool"), keras.layers.GlobalMaxPooling2D)
+    assert network.get_layer("head_hidden").units == 16
+    assert network.get_layer("head_dropout").rate == 0.5
 
 
 def rates(*options: object, steps: int = 100, replicas: int = 1) -> np.ndarray:
@@ -246,6 +248,42 @@ def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> N
     assert found[-1] < found[0]
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -> None:
+    """Without a gradient nothing else moves; Keras' own AdamW decays if it is not told."""
+    options = ("--optimizer", name, "--learning-rate", 0.5, "--weight-decay", decay)
+    inputs = keras.Input((3,))
+    x = keras.layers.BatchNormalization()(keras.layers.Dense(2, bias_initializer="ones")(inputs))
+    network = keras.Model(inputs, x)
+    network.trainable_variables[-1].assign([1.0, 1.0])  # beta
+    optimizer = optimization.optimizer(config(*options), 1, 100, "float32")
+    optimizer.build(network.trainable_variables)
+    before = values(network)
+    variables = network.trainable_variables
+    optimizer.apply([tf.zeros(v.shape) for v in variables], variables)
+    for variable in variables:
+        factor = 1 - 0.5 * decay if variable.path.endswith("/kernel") else 1.0
+        expected = before[variable.path] * factor
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6, err_msg=variable.path)
+
+
+def test_options_reach_the_optimizer() -> None:
+    sgd = optimization.optimizer(config("--optimizer", "sgd", "--momentum", 0.8), 1, 9, "float32")
+    assert (sgd.momentum, sgd.nesterov) == (0.8, True)
+    options = ("--optimizer", "rmsprop", "--momentum", 0.7)
+    assert optimization.optimizer(config(*options), 1, 9, "float32").momentum == 0.7
+
+
+@pytest.mark.parametrize(
+    ("policy", "scaled"), [("float32", 1.0), ("mixed_bfloat16", 1.0), ("mixed_float16", 2.0**15)]
+)
+def test_only_float16_has_its_loss_scaled(policy: str, scaled: float) -> None:
+    optimizer = optimization.optimizer(config(), 1, 9, policy)
+    optimizer.build([keras.Variable([0.0])])
+    assert float(optimizer.scale_loss(tf.constant(1.0))) == scaled
+
+
 def test_label_smoothing_is_the_cross_entropy_with_smoothed_labels() -> None:
     labels, logits = tf.constant([0, 2]), tf.constant([[2.0, 0, 1], [0.5, 0, 1]])
     smoothed = optimization.losses(config("--label-smoothing", 0.3), labels, logits)
@@ -266,6 +304,16 @@ def test_l2_is_of_kernels_alone() -> None:
     found = optimization.penalty(config("--l2", 0.01), network.trainable_variables)
     assert float(found) == pytest.approx(expected, rel=1e-5)
     assert float(optimization.penalty(config(), network.trainable_variables)) == 0.0
+
+
+def test_l2_is_of_both_kernels_of_a_separable_convolution() -> None:
+    inputs = keras.Input((4, 4, 3))
+    network = keras.Model(inputs, keras.layers.SeparableConv2D(2, 3)(inputs))
+    *kernels, _ = network.trainable_variables
+    assert len(kernels) == 2
+    expected = 0.01 * sum(float((v.numpy() ** 2).sum()) for v in kernels)
+    found = optimization.penalty(config("--l2", 0.01), network.trainable_variables)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
 def test_xla_only_where_it_works() -> None:

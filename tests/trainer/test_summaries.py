@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ from runs import SMOKE
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata as hparams
 
-from trainer import drawing, events, summaries, task
+from trainer import data, drawing, events, summaries, task
+from trainer.config import parse
 
 pytestmark = pytest.mark.tensorflow
 
@@ -178,10 +180,18 @@ def test_what_it_cost_is_in_the_summary(jobs: tuple[Path, dict[str, list[dict]]]
     assert 0 < spent <= summary["time"]["seconds"]["summaries"] + costs["graph"]["seconds"] + 1
 
 
-def test_too_dear_is_skipped_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cadences_and_what_is_too_dear_is_skipped_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--records", str(SMOKE), "--job-dir", str(tmp_path), "--steps", "60"]
     arguments += ["--batch", "8", "--activations-every", "10", "--summary-budget", "0.0001"]
+    arguments += ["--scalars-every", "7", "--histograms-every", "45"]
     assert task.main(arguments) == 0
+    log = EventAccumulator(str(tmp_path / "logs/train"), {"tensors": 0})
+    log.Reload()
+    assert [event.step for event in log.Tensors("loss")] == list(range(7, 60, 7))
+    histograms = [event.step for event in log.Tensors("weights/conv1/kernel")]
+    assert histograms == [45, 60], "and once more at the end"
     cost = json.loads((tmp_path / "summary.json").read_text())["summaries"]["activations"]
     assert (cost["times"], cost["skipped"]) == (2, 4)
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -301,6 +311,95 @@ def test_a_sigmoid_at_its_bounds_is_saturated() -> None:
     assert dead == pytest.approx(1 / 4)
 
 
+def test_a_relu6_is_saturated_at_6_and_dead_at_either_bound() -> None:
+    layer = keras.layers.Dense(4, "relu6")
+    # Unit 0 goes from 0 to 6, 1 from 0 to 1, 2 is always 6, 3 always 0.
+    _, (_, _, zeros, dead, saturated) = of_layer(layer, [6, 1, 0, 0], [0, 0, 9, -1])
+    assert zeros == pytest.approx((1 + 1 + 0 + 2) / 8)
+    assert dead == pytest.approx(2 / 4)
+    assert saturated == pytest.approx((1 + 0 + 2 + 0) / 8)
+
+
+def test_the_split_of_a_step_is_of_the_time_since_the_last_call() -> None:
+    spent = dict.fromkeys(("input", "compute", "checkpoint", "evaluation", "summaries"), 1.0)
+    spent["other"] = 1.0
+    ledger = types.SimpleNamespace(seconds=lambda: dict(spent))
+    run: Any = types.SimpleNamespace(
+        ledger=ledger,
+        config=types.SimpleNamespace(batch_size=8),
+        position=types.SimpleNamespace(epoch=0.5),
+    )
+    scalars = summaries.Scalars(summaries.Board())
+    scalars._before = ledger.seconds()
+    metrics = {"seconds": np.full(4, 0.5, np.float32)}
+    for _ in range(2):
+        spent["compute"] += 2.0
+        spent["input"] += 0.4
+        found = scalars._speed(run, metrics, 4)
+        assert found["step_ms/compute"] == pytest.approx(500)
+        assert found["step_ms/input"] == pytest.approx(100)
+        assert found["step_ms/checkpoint"] == 0
+    assert found["examples_per_second"] == pytest.approx(16)
+
+
+class Shown:
+    """Stands for the board: what would be written, by tag."""
+
+    writes = True
+
+    def __init__(self) -> None:
+        self.images_of: dict[str, list[Any]] = {}
+
+    def spend(self, kind: str) -> Any:
+        return contextlib.nullcontext()
+
+    def of(self, run: str) -> "Shown":
+        assert run == "validation"
+        return self
+
+    def images(self, step: int, tag: str, images: list[Any]) -> None:
+        self.images_of[tag] = images
+
+
+def test_the_surest_mistakes_come_first_and_the_matrix_has_a_row_for_each_true_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The network answers what a picture's first value says, as sure as its second one is high."""
+    answers, sureness = [0, 1, 2, 1, 0, 2], [9, 1, 2, 8, 3, 5]
+    labels = np.array([0, 1, 1, 0, 2, 0])
+    images = np.zeros((6, 2, 2, 3), np.uint8)
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = answers, sureness
+
+    def network(images: Any, training: bool) -> Any:
+        first = tf.cast(images[:, 0, 0, :2], tf.float32)
+        return tf.one_hot(tf.cast(first[:, 0], tf.int32), 3) * first[:, 1:]
+
+    monkeypatch.setattr(drawing, "confusion", lambda matrix, names: matrix.tolist())
+    monkeypatch.setattr(drawing, "captioned", lambda image, lines: (image[0, 0, 1], lines))
+    board: Any = Shown()
+    pool: Any = types.SimpleNamespace(examples=lambda run: (images, labels))
+    run: Any = types.SimpleNamespace(
+        config=types.SimpleNamespace(examples=3), steps=1, names=("a", "b", "c"), model=network
+    )
+    summaries.Pictures(board, pool).evaluated(run, 1, {})
+    assert board.images_of["confusion"] == [[[1, 1, 1], [0, 1, 1], [1, 0, 0]]]
+    shown = board.images_of["misclassified"]
+    assert [sure for sure, _ in shown] == [8, 5, 3]
+    assert shown[0][1] == ["is a", "100% b"]
+
+
+def test_the_pool_is_of_real_examples_alone() -> None:
+    """200 there are; batches are filled up with ones that count nothing."""
+    config = parse(["--records", str(SMOKE), "--job-dir", "-", "--image-size", "8"], {})
+    run: Any = types.SimpleNamespace(
+        validation=data.find(str(SMOKE), "validation"), config=config, names=tuple("0123456789")
+    )
+    images, labels = summaries.Pool().examples(run)
+    assert (len(images), len(labels)) == (200, 200)
+    assert images.max(axis=(1, 2, 3)).min() > 0
+    assert set(labels) == set(range(10))
+
+
 def test_kinds_of_activation() -> None:
     layers = keras.layers
     assert summaries.activation(layers.ReLU()) == "relu"
@@ -361,6 +460,18 @@ def test_a_full_disk_stops_the_summaries_and_not_the_run(
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["event"] for one in said] == ["summaries_failed"]
     assert "no space left" in said[0]["message"]
+
+
+def test_a_folder_that_cannot_be_made_stops_the_summaries_and_not_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = events.Events("/proc/nowhere")
+    log.scalars(1, {"loss": 1.0})
+    log.flush()
+    log.close()
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["event"] for one in said] == ["summaries_failed"]
+    assert "/proc/nowhere" in said[0]["message"]
 
 
 def test_captions_and_matrices_are_drawn() -> None:
