@@ -5,7 +5,8 @@ machine is mounted, so that it works on a remote engine as well. Four checks, in
 
 * loader: TensorFlow finds each library it opens by name (builder/probes/loader.py);
 * contents: no secrets, no caches, not root, exactly the locked packages (probes/contents.py);
-* training: a run is killed after a checkpoint, the next one resumes there, the loss falls;
+* training: a run is killed after a checkpoint, the next one resumes there, the loss falls, and
+  what was held out is told apart;
 * outputs: SavedModel, TensorBoard events and checkpoint can be used (probes/outputs.py).
 
 Of a program that is not ours (`Program`) nobody knows how to train with it. There, two others stand
@@ -14,7 +15,8 @@ starts (its entry point answers to --help, or does at least not fall over its im
 
 The trainer is started with the image's own entry point and `--records DIR --job-dir DIR --steps N
 --batch N --checkpoint-every N`, and has to say what it does in lines of JSON on stdout:
-{"event": "step" | "checkpoint" | "resumed", "step": N, "loss": X}.
+{"event": "step" | "checkpoint" | "resumed", "step": N, "loss": X}, and where it evaluates
+{"event": "evaluated", "step": N, "accuracy": X}.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     from builder.catalogue import ImageSpec
     from builder.compatibility import Stack
 
-CHECKS: Mapping[str, int] = {"loader": 1, "contents": 1, "training": 1, "outputs": 1}
+CHECKS: Mapping[str, int] = {"loader": 1, "contents": 1, "training": 2, "outputs": 1}
 """The checks of a smoke run and their versions: raise one when it starts to ask for more."""
 
 PROGRAM_CHECKS: Mapping[str, int] = {
@@ -71,6 +73,8 @@ RECEIPT = "receipt.json"
 LOG = "smoke.log"
 LOSS_FALLS_TO = 0.7
 """The mean of the last losses has to be below this share of the mean of the first ones."""
+ACCURACY = 0.9
+"""Of the held-out digits, where the trainer tells of an evaluation; one in ten is chance."""
 
 _LABEL = "training-image-factory.smoke"
 _OWNER = "training-image-factory.smoke.owner"
@@ -111,13 +115,14 @@ class HasClient(Protocol):
 
 @dataclass(frozen=True)
 class Event:
-    """One line that the trainer said. `loss` is NaN where it said so."""
+    """One line that the trainer said. `loss` is NaN where it said so; `accuracy` of "evaluated"."""
 
     name: str
     step: int | None = None
     loss: float | None = None
     message: str = ""
     severity: str = "INFO"
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,12 @@ class Run:
     def losses(self) -> tuple[float, ...]:
         """The training losses, in order."""
         return tuple(e.loss for e in self.of("step") if e.loss is not None)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the last evaluation on what was held out; None where it told of none."""
+        found = [e.accuracy for e in self.of("evaluated") if e.accuracy is not None]
+        return found[-1] if found else None
 
     @property
     def last_step(self) -> int:
@@ -336,6 +347,7 @@ def _training(bench: _Bench, spec: ImageSpec, size: Size, note: str) -> Verdict:
     seen["second"] = _summary(second)
     seen["finished"] = second.exit_code == 0
     seen["loss"] = falling(first.losses, second.losses)
+    seen["accuracy"] = second.accuracy
     return judge_second(first, second, steps), seen
 
 
@@ -435,6 +447,15 @@ def judge_second(first: Run, second: Run, steps: int) -> list[Problem]:
                 f"{LOSS_FALLS_TO * losses['first']:.4g})",
                 fix="see build/*/smoke.log; learning rate, labels or a frozen model are the usual "
                 "reasons",
+            )
+        )
+    elif second.accuracy is not None and not second.accuracy >= ACCURACY:
+        problems.append(
+            Problem(
+                message=f"it does not learn: {second.accuracy:.1%} of the held-out digits are "
+                f"right after {steps} steps (wanted: {ACCURACY:.0%})",
+                fix="where the loss falls all the same, training and evaluation do not see the "
+                "same: preprocessing, BatchNorm's statistics or the order of the labels",
             )
         )
     return problems
@@ -794,7 +815,7 @@ def _event(value: Mapping[str, Any]) -> Event | None:
     name = value.get("event")
     if not isinstance(name, str):
         return None
-    step, loss = value.get("step"), value.get("loss")
+    step, loss, accuracy = value.get("step"), value.get("loss"), value.get("accuracy")
     if isinstance(loss, str):  # JSON has no NaN: "nan"
         try:
             loss = float(loss)
@@ -806,6 +827,7 @@ def _event(value: Mapping[str, Any]) -> Event | None:
         loss=float(loss) if isinstance(loss, int | float) else None,
         message=str(value.get("message", "")),
         severity=str(value.get("severity", "INFO")),
+        accuracy=float(accuracy) if isinstance(accuracy, int | float) else None,
     )
 
 

@@ -25,9 +25,14 @@ def second(*events: Event, code: int = 0, **more: object) -> Run:
     return Run(code, 5.0, events or SECOND.events, **more)  # type: ignore[arg-type]
 
 
+def evaluated(step: int, accuracy: float) -> Event:
+    return Event("evaluated", step, 0.3, accuracy=accuracy)
+
+
 def test_a_good_pair_of_runs() -> None:
     assert judge_first(FIRST, 100) == []
     assert judge_second(FIRST, SECOND, 100) == []
+    assert judge_second(FIRST, second(*SECOND.events, evaluated(100, 0.9)), 100) == []
 
 
 def test_killed_only_behind_a_checkpoint_and_a_step_more() -> None:
@@ -84,6 +89,11 @@ def test_a_first_run_that_could_not_be_killed(run: Run, message: str) -> None:
         (
             second(Event("resumed", 40), *steps(50, 100, lambda _: math.nan)),
             "the loss is nan at step 50",
+        ),
+        (
+            second(*SECOND.events, evaluated(60, 0.95), evaluated(100, 0.895)),
+            "it does not learn: 89.5% of the held-out digits are right after 100 steps "
+            "(wanted: 90%)",
         ),
         (
             second(code=1, tail=("ValueError: torn",)),
@@ -161,6 +171,10 @@ def test_the_loss_is_compared_over_five_of_each_end_or_fewer() -> None:
     [
         ('{"event": "step", "step": 3, "loss": 0.5}', Event("step", 3, 0.5)),
         ('{"event": "done"}', Event("done")),
+        (
+            '{"event": "evaluated", "step": 3, "loss": 0.5, "accuracy": 0.75}',
+            Event("evaluated", 3, 0.5, accuracy=0.75),
+        ),
         ('{"message": "hello"}', None),
         ("{not json", None),
         ("[1]", None),
