@@ -7,11 +7,14 @@ reported at once, each with file, line, field and what to write instead.
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
 import json
 import re
 import unicodedata
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -211,7 +214,7 @@ PythonRequirement = Annotated[str, AfterValidator(_requirement)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Trainer(_Model):
@@ -402,6 +405,8 @@ def where(spec: ImageSpec, *field: str) -> str:
 def schema() -> dict[str, Any]:
     """JSON Schema of image.yaml, for an editor: what `builder schema` writes."""
     result = ImageSpec.model_json_schema()
+    _describe(ImageSpec, result)
+    _describe(Trainer, result["$defs"]["Trainer"])
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     known, tables = accelerators.accelerators().values(), accelerators.tables()
     fields = result["properties"]
@@ -412,6 +417,18 @@ def schema() -> dict[str, Any]:
     for name in ("environment", "labels"):
         fields[name]["additionalProperties"] = {"type": ["string", "number", "boolean"]}
     return result
+
+
+def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
+    """Put the text below each field of a model into its schema. Pydantic would do that itself, and
+    look into this file whenever it is loaded."""
+    (body,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(body, ast.ClassDef)
+    for field, text in pairwise(body.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
+                found = schema["properties"][name] | {"description": inspect.cleandoc(words)}
+                schema["properties"][name] = dict(sorted(found.items()))
 
 
 def schema_text() -> str:

@@ -107,7 +107,8 @@ def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = N
     return Rendered(base_dockerfile, base_hash, dockerfile)
 
 
-def pruning_program() -> dict[str, str]:
+@cache
+def pruning_program() -> Mapping[str, str]:
     """File name -> text of builder/devicecode, which the build mounts as the context devicecode."""
     folder = resources.files("builder.devicecode")
     return {
@@ -180,8 +181,11 @@ def render_target(root: Path, target: str) -> Rendered:
     Raises InputError for an image.yaml that cannot be, and where it is not locked.
     """
     spec = catalogue.load(root, target)
-    stack = compatibility.resolve(spec)
-    return render(spec, stack, lock.read(root, target), folder_of(root))
+    return _rendered(root, spec, compatibility.resolve(spec))
+
+
+def _rendered(root: Path, spec: ImageSpec, stack: Stack) -> Rendered:
+    return render(spec, stack, lock.read(root, spec.name), folder_of(root))
 
 
 def check(root: Path, targets: Iterable[str] | None = None) -> tuple[Drift, ...]:
@@ -251,9 +255,10 @@ def cloud_files(root: Path) -> dict[str, str]:
     templates = folder_of(root)
     dockerfile = _template(f"cloud/{BUILDER_DOCKERFILE}", templates, suite=BUILDER_SUITE)
     specs = [catalogue.load(root, name) for name in catalogue.targets(root)]
+    stacks = {spec.name: compatibility.resolve(spec) for spec in specs}
     bases: dict[str, list[str]] = {}
     for spec in specs:
-        hash_ = render_target(root, spec.name).base_hash
+        hash_ = _rendered(root, spec, stacks[spec.name]).base_hash
         bases.setdefault(hash_ or "", []).append(spec.name)
     published = bases.pop("", [])
     largest = {
@@ -276,7 +281,7 @@ def cloud_files(root: Path) -> dict[str, str]:
             {
                 "name": spec.name,
                 "accelerator": spec.accelerator,
-                "audited": compatibility.resolve(spec).accelerator.kind == "gpu",
+                "audited": stacks[spec.name].accelerator.kind == "gpu",
                 "waits_for": next(
                     (f"base-{'-'.join(names)}" for names in bases.values() if spec.name in names),
                     "changed",

@@ -226,3 +226,4 @@ def _forget_tables() -> None:
     for function in (accelerators.accelerators, accelerators.tables, accelerators._names):
         function.cache_clear()
     render._environment.cache_clear()
+    render.pruning_program.cache_clear()
