@@ -173,7 +173,7 @@ def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, tuple[
         return _foreign(root, name), () if "@" in name else (_by_tag(name),)
     spec = catalogue.load(root, name)
     receipt = receipts.read(root / "build" / name / "receipt.json")
-    pruned = spec.prune != "off"
+    pruned = _pruned(spec)
     if receipt is None or receipt.digest is None or not receipt.passed:
         tag = f"{settings.repository}:{name}"
         return Image(tag, None, name, spec.accelerator, False, pruned), (
@@ -211,7 +211,7 @@ def pushed_image(
             name,
             found.receipt.accelerator,
             True,
-            spec.prune != "off",
+            _pruned(spec),
         ), ()
     image = _foreign(root, name)
     where = registry.parse(name)
@@ -275,7 +275,12 @@ def planned_image(root: Path, job: Job, settings: Settings) -> Image:
     target = here.target_of(root, job.image)
     spec = catalogue.load(root, target)
     made_for = accelerators.find(spec.accelerator).name
-    return Image(settings.registry, None, target, made_for, False, spec.prune != "off")
+    return Image(settings.registry, None, target, made_for, False, _pruned(spec))
+
+
+def _pruned(spec: catalogue.ImageSpec) -> bool:
+    """Whether other GPUs' device code is taken out: only where there is a GPU to keep it for."""
+    return spec.prune != "off" and accelerators.find(spec.accelerator).kind == "gpu"
 
 
 def packaged_image(

@@ -126,12 +126,20 @@ class Script:
 def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Executor:
     """An executor that runs a job's containers on the engine, through `builder.jobs.local`.
 
-    `images`: the reference that a job names -> what the engine calls that image.
+    `images`: the reference that a job names -> what the engine calls that image; any other one is
+    pulled from its registry, by the digest that the job names.
     """
     from builder.jobs import local, studies
     from builder.jobs.replicas import LocalJob, Pool, Trial
 
     roles = ("chief", "worker", "ps", "evaluator")
+
+    def image_of(reference: str) -> str:
+        if reference in images:
+            return images[reference]
+        assert "@sha256:" in reference, f"not by digest: {reference}"
+        engine.client.images.pull(reference)
+        return reference
 
     def execute(work: Work) -> Done:
         pools = [
@@ -150,7 +158,7 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
             trial = Trial(work.trial, work.arguments, metrics)
         job = LocalJob(
             name=f"loopback-{work.id}",
-            image=images[container.image_uri],
+            image=image_of(container.image_uri),
             folder=place,
             pools=tuple(
                 Pool(roles[index], pool.replica_count)  # type: ignore[arg-type]
