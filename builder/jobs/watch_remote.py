@@ -63,7 +63,7 @@ class RemoteReader:
     follower: Follower
     _known: dict[str, _Known] = field(default_factory=dict)
     _series: dict[str, dict[str, Points]] = field(default_factory=dict)
-    _notes: list[str] = field(default_factory=list)
+    _notes: list[tuple[datetime, str]] = field(default_factory=list)
     _state: str = ""
     _unreadable: str = ""
 
@@ -84,7 +84,7 @@ class RemoteReader:
             image=job.image,
             replicas=_trials(job, self._known) if job.trials else _replicas(job, self._known),
             series=self._series,
-            notes=tuple(self._notes),
+            notes=tuple(f"{when:%H:%M:%S} {text}" for when, text in sorted(self._notes)),
             summary={},
         )
 
@@ -111,7 +111,7 @@ class RemoteReader:
                 add_point(self._series, "examples per second", name, new["step"], speed)
 
     def _note(self, when: datetime, text: str) -> None:
-        self._notes.append(f"{when.astimezone(UTC):%H:%M:%S} {text}")
+        self._notes.append((when.astimezone(UTC), text))
 
 
 def _replicas(job: RemoteJob, known: Mapping[str, _Known]) -> tuple[ReplicaView, ...]:

@@ -93,7 +93,7 @@ def moved(script: Path, tmp_path: Path) -> Iterator[Path]:
     """The same folder with a requirement that would move TensorFlow."""
     folder = tmp_path / f"moved-{os.getpid()}"
     shutil.copytree(script, folder)
-    (folder / "requirements.txt").write_text("pyyaml>=6\ntensorflow<2.20\n")
+    (folder / "requirements.txt").write_text("pyyaml>=6\ntensorflow==2.19.1\n")
     yield folder
     remove(folder)
 
@@ -231,6 +231,8 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
     assert f"{where}@{digest} is an image for CPU; the job runs on n1-standard-4 with 1 x T4" in err
     assert "write image: t4" in err
     assert len(loopback.service.jobs) == 2
+    image, notes = seen(gpu)
+    assert (image.accelerator, image.proven, notes) == ("CPU", True, ())
 
 
 @pytest.mark.parametrize(
@@ -238,7 +240,7 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
     [
         (
             "",
-            'requirements.txt:2: "tensorflow<2.20" would move tensorflow-cpu 2.21.0 to ',
+            'requirements.txt:2: "tensorflow==2.19.1" would move tensorflow-cpu 2.21.0 to ',
             "builder explain cpu",
         ),
         ("accelerators: 1 x T4\n", "cpu is an image for CPU; the job runs on", "image: t4"),
