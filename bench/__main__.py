@@ -8,18 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "devicecode", "image", "prune", "trainer_loop", "input_pipeline")
+NAMES = ("startup", "devicecode", "image", "change", "prune", "trainer_loop", "input_pipeline")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("benches", nargs="*", metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--target", default="v100", help="of `image`: v100, cpu ...")
+    parser.add_argument("--target", default="v100", help="of `image`, `change`: v100, cpu ...")
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path("/var/tmp"),
-        help="where `image` and `prune` put their engines",
+        help="where `image`, `change` and `prune` put their engines",
     )
     parser.add_argument("--targets", default="", help="of `prune`: v100,t4; all GPUs by default")
     parser.add_argument("--resume", action="store_true", help="of `prune`: keep what is measured")
@@ -43,6 +43,10 @@ def run(name: str, chosen: argparse.Namespace) -> int:
         from bench import image
 
         return image.main(chosen.target, chosen.folder)
+    if name == "change":
+        from bench import change
+
+        return change.main(chosen.target, chosen.folder)
     if name == "prune":
         from bench import prune
 
