@@ -1,13 +1,15 @@
 """Real clusters on loopback: two workers and an evaluator, killed, told to stop, started again."""
 
+import json
 import random
+import re
 import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import SMOKE, cluster, same_weights, scalars
+from runs import ROOT, SMOKE, cluster, same_weights, scalars
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 tf = pytest.importorskip("tensorflow")
@@ -16,6 +18,18 @@ from trainer import config, data, inner  # noqa: E402
 
 STEPS = 100
 OPTIONS = ("--checkpoint-every", 20, "--deterministic", "--steps", STEPS)
+LOOKED_AT = ("--histograms-every", 25, "--activations-every", 25, "--summary-budget", 1)
+LOOKED_AT += ("--profile-steps", "31,33", "--sample-every", 0.5, "--price-per-hour", 1)
+"""All that can look on does; what is not named here is on anyway."""
+UNSEEN = ("--histograms-every", 0, "--activations-every", 0, "--scalars-every", 0)
+UNSEEN += ("--graph", "false", "--sample-every", 0)
+FAULT = """
+import os
+from trainer import drawing
+if os.environ.get("NAME") == "worker0":
+    drawing.confusion = None
+"""
+"""As sitecustomize.py: what looks on fails on the chief, and on it alone."""
 EXACT, TOLERANCE = 10, 0.15
 """Two workers add up their gradients in another order than one process. Rounding is all that
 differs, and it grows from step to step: the first EXACT losses are the same to 0.2 %, all of them
@@ -23,19 +37,25 @@ within TOLERANCE."""
 
 
 def test_killed_and_stopped_workers_end_as_unbroken_ones(start, tmp_path: Path) -> None:
-    """Ends with the same bits, and learns as one worker does with the same batches."""
+    """Ends with the same bits, and learns as one worker does with the same batches; whether
+    everything looks on, or next to nothing, and that fails on one of them."""
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     throttled = ("--evaluate-interval", 600, "--export", "final,best,latest")
     chief, worker, evaluator = (
-        start(unbroken, *OPTIONS, *throttled, **environment)
+        start(unbroken, *OPTIONS, *throttled, *LOOKED_AT, **environment)
         for environment in cluster("worker", "worker", "evaluator")
     )
     assert [run.end(300) for run in (chief, worker, evaluator)] == [0, 0, 0], worker.stderr()
     check_evaluator(chief.lines, evaluator.lines, unbroken)
     check_losses(unbroken)
+    check_summaries(unbroken, chief.process.pid, evaluator.process.pid)
+    (tmp_path / "sitecustomize.py").write_text(FAULT)
+    path = f"{tmp_path}:{ROOT}"
+    unseen = (*OPTIONS, *UNSEEN, "--evaluate-every", 20)
 
     def pair() -> list:
-        return [start(broken, *OPTIONS, **one) for one in cluster("worker", "worker")]
+        ranks = cluster("worker", "worker")
+        return [start(broken, *unseen, PYTHONPATH=path, **one) for one in ranks]
 
     ranks = pair()
     ranks[0].until("step", random.randint(25, 45))
@@ -54,6 +74,32 @@ def test_killed_and_stopped_workers_end_as_unbroken_ones(start, tmp_path: Path) 
     ranks = pair()
     assert [run.end(300) for run in ranks] == [0, 0], ranks[1].stderr()
     same_weights(unbroken, broken, STEPS)
+    [left_out] = ranks[0].events("observer")
+    assert (left_out["observer"], left_out["severity"]) == ("Pictures", "WARNING")
+    assert len(ranks[0].events("evaluated")) > 1, "it went on after that, with the other"
+    assert ranks[1].events("observer") == []
+
+
+def check_summaries(job: Path, chief: int, evaluator: int) -> None:
+    """All of it is there, of the chief's writing (and of evaluations, the evaluator's)."""
+    written = sorted((job / "logs").rglob("events.out.tfevents.*"))
+    by = {
+        folder: {int(re.search(r"\.(\d+)\.\d{4}$", path.name)[1]) for path in found}
+        for folder in ("logs", "train", "validation")
+        if (found := [path for path in written if path.parent.name == folder])
+    }
+    assert by == {"logs": {chief}, "train": {chief}, "validation": {chief, evaluator}}
+    [trace] = (job / "logs/train/plugins/profile").glob("*/*.xplane.pb")
+    assert trace.stat().st_size > 0
+    found = json.loads((job / "summary.json").read_text())
+    kinds = {"scalars", "histograms", "activations", "pictures", "graph", "hyperparameters"}
+    assert kinds | {"profile"} <= found["summaries"].keys()
+    assert found["summaries"]["histograms"]["times"] == STEPS // 25
+    assert found["left_out"] == {}
+    assert found["speed"]["machine"]["cpu"]["mean"] > 0
+    assert found["time"]["cost"]["total"] > 0
+    tags = scalars(job / "logs/train").keys()
+    assert {"zeros/conv1", "gradient_norm", "utilisation/cpu", "step_ms/total"} <= tags
 
 
 def check_evaluator(trainers: list[dict], evaluator: list[dict], job: Path) -> None:
