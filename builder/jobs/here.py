@@ -99,7 +99,7 @@ def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
 def _records_of_project(root: Path, arguments: Sequence[str]) -> Path | None:
     """The folder of the project that `--records` names, where it is one: `data/records`."""
     found = None
-    for one, following in zip(arguments, (*arguments[1:], ""), strict=True):
+    for one, following in zip(arguments, (*arguments, "")[1:], strict=True):
         name, _, value = one.partition("=")
         if name == "--records":
             found = value or following
