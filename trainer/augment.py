@@ -70,22 +70,23 @@ def of(config: Config) -> Augmentation:
     )
 
 
-def window(height: tf.Tensor, width: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """[top, left, height, width] of what is seen of a picture, in pixels, int32.
+def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """[..., (top, left, height, width)] of what is seen of pictures of size [..., (height, width)],
+    in pixels, int32.
 
     Area and the logarithm of the ratio are uniform (Szegedy et al., Going Deeper with Convolutions,
     section 6); a side that would be longer than the picture is cut to it.
     """
+    size = tf.cast(size, tf.int32)
     if how.crop >= 1:
-        return tf.stack([0, 0, height, width])
-    tall, wide = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
-    area = tall * wide * (how.crop + (1 - how.crop) * draws[_AREA])
-    ratio = tf.exp((2 * draws[_RATIO] - 1) * math.log(how.crop_ratio))
-    sides = tf.sqrt(tf.stack([area / ratio, area * ratio]))
-    most = tf.stack([tall, wide])
-    sides = tf.clip_by_value(tf.round(sides), 1.0, most)
-    start = tf.floor(draws[_TOP : _LEFT + 1] * (most - sides + 1))
-    return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], 0), tf.int32)
+        return tf.concat([tf.zeros_like(size), size], -1)
+    most = tf.cast(size, tf.float32)
+    area = most[..., 0] * most[..., 1] * (how.crop + (1 - how.crop) * draws[..., _AREA])
+    ratio = tf.exp((2 * draws[..., _RATIO] - 1) * math.log(how.crop_ratio))
+    sides = tf.sqrt(tf.stack([area / ratio, area * ratio], -1))
+    sides = tf.minimum(tf.maximum(tf.round(sides), 1.0), most)
+    start = tf.floor(draws[..., _TOP : _LEFT + 1] * (most - sides + 1))
+    return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], -1), tf.int32)
 
 
 def placed(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:

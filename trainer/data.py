@@ -14,21 +14,27 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from trainer import augment, storage, tfrecord
+from trainer import augment, parts, storage, tfrecord
 from trainer.augment import NONE, Augmentation
 from trainer.config import Config, UsageError
+from trainer.parts import Piece, Shard, part
 from trainer.report import say
 
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
+SIZED = FEATURES | {
+    "image/height": tf.io.FixedLenFeature([], tf.int64),
+    "image/width": tf.io.FixedLenFeature([], tf.int64),
+}
+"""Of JPEGs with their size noted beside them (Shard.jpeg)."""
 PIXELS = {
     "image/pixels": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
@@ -37,7 +43,11 @@ PIXELS = {
 WINDOW = 4096
 """Examples that are shuffled together, at most."""
 WINDOW_BYTES = 64 << 20
-"""And their size: three to five times this is held in memory."""
+"""And their size, in memory."""
+GROUP, GROUP_BYTES = 256, 8 << 20
+"""Examples that are parsed together, at most, and their size."""
+MOST = 65535
+"""Pixels of a JPEG's side."""
 CYCLE = 8
 """Files read in turns."""
 
@@ -46,35 +56,16 @@ class CorruptRecord(Exception):  # noqa: N818 - named for what was found
     """A record that cannot be read; names its file."""
 
 
-@dataclass(frozen=True)
-class Shard:
-    """A TFRecord file."""
-
-    path: str
-    records: int
-    bytes: int = 0
-    side: int = 0
-    """Pixels of the squares in it; 0: encoded pictures of any size."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Records [start, start + count) of a file."""
-
-    path: str
-    start: int
-    count: int
-
-
 def find(folder: str, split: str) -> tuple[Shard, ...]:
     """The files of a split ("train", "validation"), sorted. Raises UsageError, CorruptRecord."""
     known = _known(folder)
 
     def shard(path: str) -> Shard:
-        size = storage.gfile.stat(path).length
-        told = known.get(path.rpartition("/")[2], {})
-        counted = told["records"] if told.get("bytes") == size else count_records(path)
-        return Shard(path, counted, size)
+        length = storage.gfile.stat(path).length
+        told = known.get((path.rpartition("/")[2], length))
+        if told is None:
+            return Shard(path, count_records(path), length)
+        return Shard(path, told["records"], length, jpeg=told.get("jpeg", 0))
 
     paths = _paths(folder, split)
     with ThreadPoolExecutor(8) as pool:
@@ -95,19 +86,20 @@ def usable(
     side = _side(_paths(folder, split))
 
     def sift(path: str) -> tuple[Shard, list[str]]:
-        size = storage.gfile.stat(path).length
-        told = known.get(path.rpartition("/")[2], {})
+        length = storage.gfile.stat(path).length
+        told = known.get((path.rpartition("/")[2], length))
+        jpeg = told.get("jpeg", 0) if told else 0
         try:
             records = count_records(path)
-            if _reads(path, None if told.get("bytes") == size else (image_size, classes, side)):
-                return Shard(path, records, size), []
+            if _reads(path, (image_size, classes, side) if told is None else None):
+                return Shard(path, records, length, jpeg=jpeg), []
         except CorruptRecord:
             pass
         good, problems = _sifted(path, image_size, classes, side)
         copy = Path(_scratch(), f"{path.rpartition('/')[2]}")
         content = b"".join(map(tfrecord.frame, good))
         copy.write_bytes(content)
-        return Shard(str(copy), len(good), len(content)), problems
+        return Shard(str(copy), len(good), len(content), jpeg=jpeg), problems
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sifted = list(pool.map(sift, _paths(folder, split)))
@@ -159,20 +151,6 @@ def count_records(path: str) -> int:
         raise CorruptRecord(f"{path}: {damaged}") from None
 
 
-def part(shards: Iterable[Shard], worker: int, workers: int) -> tuple[Piece, ...]:
-    """The records of one of `workers`: contiguous, disjoint, together all, equal to within one."""
-    shards = tuple(shards)
-    total = sum(shard.records for shard in shards)
-    first, end = total * worker // workers, total * (worker + 1) // workers
-    pieces, offset = [], 0
-    for shard in shards:
-        start, stop = max(first - offset, 0), min(end - offset, shard.records)
-        if start < stop:
-            pieces.append(Piece(shard.path, start, stop - start))
-        offset += shard.records
-    return tuple(pieces)
-
-
 def training(
     shards: tuple[Shard, ...],
     context: tf.distribute.InputContext,
@@ -190,17 +168,18 @@ def training(
     already trained on.
     """
     pieces = part(shards, context.input_pipeline_id, context.num_input_pipelines)
-    own = sum(piece.count for piece in pieces)
+    own = parts.size(pieces)
     if not own:
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
-    first, offset = divmod(consumed // context.num_input_pipelines, own)
-    side = shards[0].side
+    first, offset = parts.position(consumed, context.num_input_pipelines, own)
+    side, jpeg = shards[0].side, _jpeg(shards)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, context.input_pipeline_id], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
-        examples = _shuffled(pieces, key, window(shards), classes, side, augmentation)
+        size, together = window(shards), group(shards)
+        examples = _shuffled(pieces, key, size, together, classes, side, jpeg, augmentation)
         # Skipped are encoded records, so taking up a position costs no decoding.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
@@ -209,15 +188,26 @@ def training(
         return (
             examples.batch(batch_size, drop_remainder=True)
             .map(
-                lambda contents, labels, _: (_pixels(contents, side), labels),
+                lambda contents, labels, *_: (_pixels(contents, side), labels),
                 num_parallel_calls=tf.data.AUTOTUNE,
                 deterministic=True,
             )
             .prefetch(tf.data.AUTOTUNE)
         )
 
-    def example(content: tf.Tensor, label: tf.Tensor, draws: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return _augmented(content, draws, image_size, side, augmentation), label
+    def example(
+        content: tf.Tensor, label: tf.Tensor, draws: tf.Tensor, seen: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        if side:
+            image = _pixels(content[None], side)[0]
+            image = image if augmentation.crop >= 1 else _slice(image, seen)
+        elif jpeg:
+            image = _jpeg_view(content, seen, image_size, augmentation, jpeg)
+        else:
+            image = _view(content, draws, image_size, augmentation)
+        image = augment.placed(image, draws, augmentation)
+        image = augment.change(_resized(image, image_size), draws, augmentation)
+        return _uint8(image), label
 
     return (
         examples.map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -277,7 +267,7 @@ def parse(
     record: tf.Tensor, image_size: int, classes: int, side: int = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """A serialised tf.train.Example into image and label, without augmentation."""
-    contents, labels = _examples(record[None], classes, side)
+    contents, labels, _ = _examples(record[None], classes, side)
     if side:
         image = _uint8(_resized(_pixels(contents, side)[0], image_size))
         return image, labels[0]
@@ -295,9 +285,18 @@ def decode(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
 
 def window(shards: tuple[Shard, ...]) -> int:
     """Examples that are shuffled together; a function of the files alone, as the order is."""
+    return max(32, min(WINDOW, WINDOW_BYTES // _mean(shards)))
+
+
+def group(shards: tuple[Shard, ...]) -> int:
+    """Examples that are parsed together; a function of the files alone, as what is drawn is."""
+    return max(1, min(GROUP, GROUP_BYTES // _mean(shards)))
+
+
+def _mean(shards: tuple[Shard, ...]) -> int:
+    """Bytes of a record."""
     records, size = sum(s.records for s in shards), sum(s.bytes for s in shards)
-    mean = max(1, size // max(1, records))
-    return max(32, min(WINDOW, WINDOW_BYTES // mean))
+    return max(1, size // max(1, records))
 
 
 def find_corrupt(folder: str, image_size: int) -> str | None:
@@ -335,16 +334,23 @@ def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, .
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     side = _side(shard.path for shard in shards if shard.records)
-    return tuple(Shard(s.path, s.records, s.bytes, side) for s in shards)
+    return tuple(replace(shard, side=side) for shard in shards)
 
 
-def _known(folder: str) -> dict[str, dict[str, Any]]:
-    """Size and number of records of each file, as trainer.records noted them in dataset.json."""
+def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """What trainer.records noted of each file in dataset.json, by its name and size in bytes."""
     try:
         splits = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["splits"]
-        return {name: told for split in splits.values() for name, told in split["files"].items()}
+        files = [item for split in splits.values() for item in split["files"].items()]
+        return {(name, told["bytes"]): told for name, told in files if "records" in told}
     except (tf.errors.NotFoundError, ValueError, KeyError, AttributeError, TypeError):
         return {}
+
+
+def _jpeg(shards: tuple[Shard, ...]) -> int:
+    """Shard.jpeg of all of them together."""
+    sides = [shard.jpeg for shard in shards if shard.records]
+    return max(sides) if all(sides) else 0
 
 
 def _side(paths: Iterable[str]) -> int:
@@ -429,54 +435,68 @@ def _shuffled(
     pieces: tuple[Piece, ...],
     key: tf.Tensor,
     size: int,
+    group: int,
     classes: int,
     side: int,
+    jpeg: int,
     augmentation: Augmentation,
 ) -> tf.data.Dataset:
-    """(content, label, draws) of the examples of `pieces`, in the order that `key` (two int64)
-    gives.
+    """(content, label, draws, what is seen of it) of the examples of `pieces`, in the order that
+    `key` (two int64) gives. What is seen is [0, 0, 0, 0] where the size is not known.
 
-    Files in random order, several at once, then each window of `size` examples permuted. Not
-    Dataset.shuffle: that takes no seed that is computed in the graph, as an epoch's is. What is
-    the same work for each is done for a window at once.
+    Files in random order, several at once, then drawn at random from a window of `size` examples.
+    What is the same small work for each is done for a group at once.
     """
     order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
     paths, starts, counts = zip(*((p.path, p.start, p.count) for p in pieces), strict=True)
     draws = 1 if augmentation.none else augment.DRAWS  # 0: unbatch crashes (TF 2.21)
 
-    def permute(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        contents, labels, sizes = _examples(records, classes, side, jpeg)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
-        records = tf.random.experimental.stateless_shuffle(records, seed, alg="philox")
-        contents, labels = _examples(records, classes, side)
-        seed = tf.random.fold_in(seed, 1, alg="philox")
         drawn = tf.random.stateless_uniform([tf.shape(labels)[0], draws], seed, alg="philox")
-        return contents, labels, drawn
+        return contents, labels, drawn, augment.window(sizes, drawn, augmentation)
 
-    return (
-        tf.data.Dataset.from_tensor_slices(
-            tuple(tf.gather(tf.constant(column), order) for column in (paths, starts, counts))
-        )
-        .interleave(
-            _records,
-            cycle_length=min(CYCLE, len(pieces)),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        .batch(size)
-        .enumerate()
-        .map(permute)
-        .prefetch(1)
-        .unbatch()
+    records = tf.data.Dataset.from_tensor_slices(
+        tuple(tf.gather(tf.constant(column), order) for column in (paths, starts, counts))
+    ).interleave(
+        _records,
+        cycle_length=min(CYCLE, len(pieces)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
     )
+    return _drawn(records, size, key).batch(group).enumerate().map(prepared).prefetch(1).unbatch()
 
 
-def _examples(records: tf.Tensor, classes: int, side: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Contents and labels of serialised examples, checked."""
-    examples = tf.io.parse_example(records, PIXELS if side else FEATURES)
+def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Dataset:
+    """Dataset.shuffle with a window of `size`, and with a seed that is computed in the graph, as an
+    epoch's is: what Dataset.shuffle takes is fixed when the graph is made."""
+    shuffled = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(records),
+        buffer_size=size,
+        seed=tf.bitwise.bitwise_or(key[0], 1),  # Two zeros would be a seed from the clock.
+        seed2=key[1],
+        reshuffle_each_iteration=False,
+        output_types=[tf.string],
+        output_shapes=[tf.TensorShape([])],
+    )
+    return tf.data.experimental.from_variant(shuffled, records.element_spec)
+
+
+def _examples(
+    records: tf.Tensor, classes: int, side: int, jpeg: int = 0
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Contents, labels and sizes [n, 2] of serialised examples, checked. A size that is not noted
+    is 0."""
+    examples = tf.io.parse_example(records, PIXELS if side else SIZED if jpeg else FEATURES)
     labels = examples["image/class/label"]
     tf.debugging.assert_less(labels, tf.cast(classes, tf.int64), "label beyond labels.txt")
     tf.debugging.assert_non_negative(labels, "negative label")
-    return examples["image/pixels" if side else "image/encoded"], labels
+    if jpeg and not side:
+        sizes = tf.stack([examples["image/height"], examples["image/width"]], 1)
+    else:
+        sizes = tf.fill([tf.size(labels), 2], tf.constant(side, tf.int64))
+    return examples["image/pixels" if side else "image/encoded"], labels, sizes
 
 
 def _pixels(contents: tf.Tensor, side: int) -> tf.Tensor:
@@ -484,51 +504,47 @@ def _pixels(contents: tf.Tensor, side: int) -> tf.Tensor:
     return tf.reshape(tf.io.decode_raw(contents, tf.uint8, fixed_length=None), [-1, side, side, 3])
 
 
-def _augmented(
-    content: tf.Tensor, draws: tf.Tensor, image_size: int, side: int, how: Augmentation
-) -> tf.Tensor:
-    if side:
-        image = _pixels(content[None], side)[0]
-        if how.crop < 1:
-            image = _slice(image, augment.window(tf.constant(side), tf.constant(side), draws, how))
-    else:
-        image = _view(content, draws, image_size, how)
-    image = augment.placed(image, draws, how)
-    return _uint8(augment.change(_resized(image, image_size), draws, how))
-
-
 def _view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) -> tf.Tensor:
-    """What is seen of an encoded picture, in its own pixels or a half, quarter or eighth of them.
-
-    Of a JPEG only the rows and columns in the crop are decoded, and at the scale that is nearest
-    to what is needed, never below.
-    """
+    """What is seen of an encoded picture: in its own pixels, or a half, quarter or eighth."""
 
     def jpeg() -> tf.Tensor:
-        shape = tf.io.extract_jpeg_shape(encoded)
-        seen = augment.window(shape[0], shape[1], draws, how)
-        scale = tf.reduce_min(seen[2:]) // image_size
-
-        def scaled(ratio: int) -> tf.Tensor:
-            if how.crop >= 1:
-                return tf.io.decode_jpeg(encoded, channels=3, ratio=ratio)
-            crop = tf.maximum(seen // ratio, [0, 0, 1, 1]) if ratio > 1 else seen
-            return tf.image.decode_and_crop_jpeg(encoded, crop, channels=3, ratio=ratio)
-
-        enough = tf.reduce_sum(tf.cast(scale >= tf.constant([2, 4, 8]), tf.int32))
-        return tf.switch_case(
-            enough,
-            [lambda ratio=ratio: scaled(ratio) for ratio in (1, 2, 4, 8)],
-        )
+        seen = augment.window(tf.io.extract_jpeg_shape(encoded)[:2], draws, how)
+        return _jpeg_view(encoded, seen, image_size, how, MOST)
 
     def other() -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
         if how.crop >= 1:
             return image
-        shape = tf.shape(image)
-        return _slice(image, augment.window(shape[0], shape[1], draws, how))
+        return _slice(image, augment.window(tf.shape(image)[:2], draws, how))
 
     return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
+
+
+def _jpeg_view(
+    encoded: tf.Tensor,
+    seen: tf.Tensor,
+    image_size: int,
+    how: Augmentation,
+    most: int,
+) -> tf.Tensor:
+    """What is `seen` of a JPEG the shorter side of which is at most `most` pixels.
+
+    Only the rows and columns in the crop are decoded, and at the scale that is nearest to what is
+    needed, never below.
+    """
+    ratios = [ratio for ratio in (1, 2, 4, 8) if ratio == 1 or ratio * image_size <= most]
+
+    def scaled(ratio: int) -> tf.Tensor:
+        if how.crop >= 1:
+            return tf.io.decode_jpeg(encoded, channels=3, ratio=ratio)
+        crop = tf.maximum(seen // ratio, [0, 0, 1, 1]) if ratio > 1 else seen
+        return tf.image.decode_and_crop_jpeg(encoded, crop, channels=3, ratio=ratio)
+
+    if len(ratios) == 1:
+        return scaled(1)
+    scale = tf.reduce_min(seen[2:]) // image_size
+    enough = tf.reduce_sum(tf.cast(scale >= tf.constant(ratios[1:]), tf.int32))
+    return tf.switch_case(enough, [lambda ratio=ratio: scaled(ratio) for ratio in ratios])
 
 
 def _slice(image: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
@@ -536,14 +552,13 @@ def _slice(image: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
 
 
 def _resized(image: tf.Tensor, image_size: int) -> tf.Tensor:
-    """A float32 square."""
-    image = tf.ensure_shape(image, [None, None, 3])
-    resized = tf.cond(
-        tf.reduce_all(tf.equal(tf.shape(image)[:2], image_size)),
-        lambda: tf.cast(image, tf.float32),
-        lambda: tf.image.resize(image, (image_size, image_size)),
-    )
-    return tf.ensure_shape(resized, [image_size, image_size, 3])
+    """A float32 square. What has that size already is not changed.
+
+    The same numbers as from bytes, in half the time: TensorFlow's kernel reads floats four at a
+    time, bytes one by one.
+    """
+    image = tf.cast(tf.ensure_shape(image, [None, None, 3]), tf.float32)
+    return tf.image.resize(image, (image_size, image_size))
 
 
 def _uint8(image: tf.Tensor) -> tf.Tensor:

@@ -65,6 +65,8 @@ class Prepared:
     """What it was and what was done to it, as `dataset.json` counts them."""
     histogram: tuple[int, ...]
     """256 counts of each of red, green and blue."""
+    jpeg: bool
+    """The content is a JPEG file."""
 
 
 def prepare(content: bytes, form: Form) -> Prepared:
@@ -130,7 +132,8 @@ def _prepare(content: bytes, form: Form) -> Prepared:
         if image.mode == "L":
             facts.append("grey")
             histogram = histogram * 3
-        return Prepared(encoded, *image.size, tuple(facts), tuple(histogram))
+        jpeg = form.encoding != "uint8" and encoded.startswith(b"\xff\xd8\xff")
+        return Prepared(encoded, *image.size, tuple(facts), tuple(histogram), jpeg)
 
 
 def _flat(image: Any, background: str) -> tuple[Any, list[str]]:

@@ -43,7 +43,7 @@ from trainer.pictures import ENCODINGS, Form, Prepared, Unreadable, prepare
 from trainer.sources import Picture
 from trainer.sources import SourceError as RecordsError
 
-FORMAT = 1
+FORMAT = 2
 """Of dataset.json, and of what is written: another number, and work of before is made again."""
 SHARD_SIZE = 1000
 """Examples of a file, at most."""
@@ -249,8 +249,11 @@ def make(shard: Shard, path: Path, options: Options) -> dict[str, Any]:
 
 
 def _example(made: Prepared, label: int, name: str, form: Form) -> bytes:
+    more: dict[str, tfrecord.Value] = {"filename": name.encode()}
     if form.encoding != "uint8":
-        return serialise(made.content, label, filename=name.encode())
+        # The size, so that a reader can choose what it decodes before it looks at the picture.
+        more |= {"height": made.height, "width": made.width}
+        return serialise(made.content, label, **more)
     return tfrecord.example(
         {
             "image/pixels": made.content,
@@ -269,6 +272,7 @@ class _Report:
     classes: Counter[str] = field(default_factory=Counter)
     facts: Counter[str] = field(default_factory=Counter)
     source_bytes: int = 0
+    jpegs: int = 0
     widths: list[int] = field(default_factory=list)
     heights: list[int] = field(default_factory=list)
     pixels: list[int] = field(default_factory=lambda: [0] * 9)
@@ -281,6 +285,7 @@ class _Report:
         self.classes[picture.label] += 1
         self.facts.update(made.facts)
         self.source_bytes += len(content)
+        self.jpegs += made.jpeg
         self.widths.append(made.width)
         self.heights.append(made.height)
         for channel in range(3):
@@ -397,7 +402,8 @@ def _dataset(
         )
         split["records"] += report["records"]
         split["classes"].update(report["classes"])
-        split["files"][shard.name] = {key: report[key] for key in ("records", "bytes", "sha256")}
+        told = {key: report[key] for key in ("records", "bytes", "sha256")}
+        split["files"][shard.name] = told | {"jpeg": _longest(report)}
     for split in splits.values():
         split["classes"] = {name: split["classes"].get(name, 0) for name in names}
     splits = {name: split for name, split in splits.items() if split["records"]}
@@ -420,6 +426,17 @@ def _dataset(
         "duplicates": _duplicates(shards, reports),
         "skipped": sorted(problem for report in reports for problem in report["skipped"]),
     }
+
+
+def _longest(report: Mapping[str, Any]) -> int:
+    """The longest shorter side of a file's pictures; 0 where one of them is no JPEG.
+
+    With it the reader knows beforehand what it will not meet: another format, or a JPEG so large
+    that it is to be decoded at half its size.
+    """
+    if not report["records"] or report["jpegs"] < report["records"]:
+        return 0
+    return max(map(min, report["widths"], report["heights"]))
 
 
 def _spread(values: Sequence[int]) -> dict[str, float]:

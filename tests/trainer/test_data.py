@@ -1,9 +1,12 @@
 """Each example once an epoch, whatever the files and workers, in an order that resumes."""
 
 import io
-from collections import Counter
+import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,18 +50,6 @@ def labels(
     return [int(label) for _, batch in dataset.take(count) for label in batch]
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 12))
-def test_parts_are_disjoint_whole_and_even(sizes: list[int], workers: int) -> None:
-    files = [Shard(str(number), size) for number, size in enumerate(sizes)]
-    parts = [data.part(files, worker, workers) for worker in range(workers)]
-    seen = [(p.path, p.start + n) for part in parts for p in part for n in range(p.count)]
-    assert Counter(seen) == Counter(
-        (shard.path, number) for shard in files for number in range(shard.records)
-    )
-    counts = [sum(piece.count for piece in part) for part in parts]
-    assert max(counts) - min(counts) <= 1
-
-
 @pytest.mark.parametrize(
     ("sizes", "workers"),
     [((12,), 1), ((12,), 3), ((5, 0, 7), 2), ((1, 1, 1, 1), 3), ((9, 2, 2), 4)],
@@ -88,12 +79,12 @@ def test_the_order_changes_with_epoch_and_seed_and_with_nothing_else(tmp_path: P
 
 @settings(max_examples=10, deadline=None)  # Each builds pipelines for every worker; that is slow.
 @given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=7).filter(lambda sizes: sum(sizes) > 5),
+    st.lists(st.integers(0, 9), min_size=1, max_size=10).filter(lambda sizes: sum(sizes) > 5),
     st.integers(1, 6),
     st.integers(0, 2**31),
     st.data(),
 )
-def test_no_record_is_missed_or_seen_twice_for_any_files_workers_seeds_and_restarts(
+def test_the_pipeline_misses_no_record_and_sees_none_twice(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
     workers: int,
@@ -250,6 +241,86 @@ def test_what_the_records_tool_writes_is_trained_and_evaluated_on(
                 assert image[:, :4].min() > 230
                 assert image[8, 12, 0 if number else 2] > 200
                 assert image[8, 12, 1] < 60
+
+
+def photographs(folder: Path, *sizes: tuple[int, int], count: int = 24) -> Path:
+    """Class folders of JPEGs that are nowhere alike."""
+    for kind in ("one", "other"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(count):
+            image = Image.effect_noise(sizes[number % len(sizes)], 60)
+            other = Image.radial_gradient("L").resize(image.size)
+            Image.merge("RGB", (image, other, image.transpose(0))).save(
+                folder / kind / f"{number}.jpg", quality=90
+            )
+    return folder
+
+
+def pictures(files: tuple[Shard, ...], count: int, size: int, **options: Any) -> list[np.ndarray]:
+    """The first `count` batches of 8."""
+    dataset = data.training(
+        files,
+        context(0, 1),
+        **{"batch_size": 8, "image_size": size, "classes": 2, "seed": 5, "consumed": 0, **options},
+    )
+    return [images.numpy() for images, _ in dataset.take(count)]
+
+
+@pytest.mark.parametrize("size", [16, 48])
+@pytest.mark.parametrize(
+    "how", [augment.NONE, augment.Augmentation(crop=0.3, flip="both", turn=True)]
+)
+def test_what_is_known_of_the_files_makes_it_faster_and_changes_no_picture(
+    tmp_path: Path, size: int, how: augment.Augmentation
+) -> None:
+    """JPEGs of 90 x 60 and 50 x 70; for 16 pixels they are decoded at a half."""
+    source = photographs(tmp_path / "in", (90, 60), (50, 70))
+    assert records.main([str(source), str(tmp_path / "out"), "--workers", "1"]) == 0
+    known = data.find(str(tmp_path / "out"), "train")
+    assert [shard.jpeg for shard in known] == [60] * len(known)
+    unknown = tuple(replace(shard, jpeg=0) for shard in known)
+    for one, other in zip(
+        pictures(known, 9, size, augmentation=how),
+        pictures(unknown, 9, size, augmentation=how),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_one_picture_that_is_no_jpeg_makes_its_file_an_unknown_one(tmp_path: Path) -> None:
+    source = photographs(tmp_path / "in", (90, 60), count=8)
+    Image.new("RGB", (30, 30), "red").save(source / "one" / "0.png")
+    options = ("--workers", "1", "--encoding", "keep", "--shard-size", "3")
+    assert records.main([str(source), str(tmp_path / "out"), *options]) == 0
+    found = [
+        s.jpeg for split in ("train", "validation") for s in data.find(str(tmp_path / "out"), split)
+    ]
+    assert found.count(0) == 1
+    assert set(found) == {0, 60}
+    files = data.find(str(tmp_path / "out"), "train")
+    assert all(batch.shape == (8, 16, 16, 3) for batch in pictures(files, 3, 16))
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_a_crop_is_what_cutting_it_from_the_whole_picture_gives(subsampling: str) -> None:
+    """libjpeg-turbo decodes crops of subsampled pictures by code of its own."""
+    buffer = io.BytesIO()
+    noise = [Image.effect_noise((141, 97), 60 + channel) for channel in range(3)]
+    Image.merge("RGB", noise).save(buffer, "jpeg", quality=90, subsampling=subsampling)
+    encoded = tf.constant(buffer.getvalue())
+    whole = tf.io.decode_jpeg(encoded, 3).numpy()
+    chance = random.Random(0)
+    how = augment.Augmentation(crop=0.3)
+    for _ in range(60):
+        height, width = chance.randint(1, 97), chance.randint(1, 141)
+        top, left = chance.randint(0, 97 - height), chance.randint(0, 141 - width)
+        seen = tf.constant([top, left, height, width])
+        ours = data._jpeg_view(encoded, seen, 200, how, 97).numpy()
+        theirs = whole[top : top + height, left : left + width]
+        # At the edge there is no neighbour to interpolate colours of half the resolution from.
+        edge = 0 if subsampling == "4:4:4" else 1
+        inside = (slice(edge, height - edge), slice(edge, width - edge))
+        np.testing.assert_array_equal(ours[inside], theirs[inside])
 
 
 def test_dataset_json_spares_counting_and_is_not_believed_blindly(

@@ -108,6 +108,22 @@ def test_another_picture_moves_at_most_one_of_its_class(pictures: Path, tmp_path
     assert {name for name in before ^ after if name.startswith("grey")} == set()
 
 
+def test_a_record_has_its_pictures_size_and_dataset_json_what_a_reader_can_rely_on(
+    pictures: Path, tmp_path: Path
+) -> None:
+    for encoding, longest in (("jpeg", 12), ("keep", 0), ("png", 0), ("uint8", 0)):
+        out = tmp_path / encoding
+        resize = ("--resize", 8) if encoding == "uint8" else ()
+        assert run(pictures, out, "--encoding", encoding, *resize) == 0
+        splits = json.loads((out / "dataset.json").read_text())["splits"]
+        files = [told for split in splits.values() for told in split["files"].values()]
+        assert {told["jpeg"] for told in files} == {longest}
+        for record in read(out, "train"):
+            if encoding != "uint8":
+                with Image.open(io.BytesIO(record["image/encoded"])) as image:
+                    assert (record["image/width"], record["image/height"]) == image.size
+
+
 def test_any_number_of_processes_gives_the_same_bytes(pictures: Path, tmp_path: Path) -> None:
     for workers in (1, 3):
         options = Options(shard_size=4, workers=workers)
