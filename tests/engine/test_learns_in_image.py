@@ -1,0 +1,90 @@
+"""It learns from real pictures in the training image, as `builder job run` starts it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from builder.engine import Engine
+from builder.jobs import local
+from builder.jobs.replicas import LocalJob
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.tensorflow]
+
+ROOT = Path(__file__).resolve().parents[2]
+Pictures = tuple[np.ndarray, list[str]]
+"""uint8 pictures, and the class of each."""
+
+
+def digits() -> Pictures:
+    found = pytest.importorskip("sklearn.datasets").load_digits()
+    return np.round(found.images * 255 / 16).astype(np.uint8), [str(one) for one in found.target]
+
+
+def photographs() -> Pictures:
+    """100 faces, then 100 other things (skimage.data.lfw_subset)."""
+    found = pytest.importorskip("skimage.data").lfw_subset()
+    return np.round(found * 255).astype(np.uint8), ["face"] * 100 + ["other"] * 100
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine) -> str:
+    """The CPU image with the trainer of the working tree."""
+    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return "training:cpu"
+
+
+@pytest.mark.parametrize(
+    ("pictures", "options", "bar"),
+    [
+        (
+            digits,
+            "--image-size=16 --steps=700 --schedule=cosine --learning-rate=0.003 --crop=0.7",
+            0.97,
+        ),
+        (
+            photographs,
+            "--image-size=24 --steps=400 --flip=horizontal --crop=0.8 --brightness=0.2 "
+            "--contrast=0.2",
+            0.95,
+        ),
+    ],
+)
+def test_the_image_learns_to_tell_what_it_was_not_shown(
+    engine: Engine,
+    image: str,
+    tmp_path: Path,
+    pictures: Callable[[], Pictures],
+    options: str,
+    bar: float,
+) -> None:
+    for number, (pixels, label) in enumerate(zip(*pictures(), strict=True)):
+        path = tmp_path / "pictures" / label / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    records = [sys.executable, "-m", "trainer.records", tmp_path / "pictures", tmp_path / "records"]
+    subprocess.run([*records, "--encoding", "png", "--validation", "0.25"], cwd=ROOT, check=True)
+    splits = json.loads((tmp_path / "records/dataset.json").read_text())["splits"]
+    said: list[Any] = []
+    job = LocalJob(
+        "learns",
+        image,
+        tmp_path / "job",
+        arguments=(*options.split(), "--steps-per-loop=50"),
+        records=tmp_path / "records",
+        pass_job_dir=True,
+        shm=1 << 28,
+    )
+    outcome = local.run(engine, job, on_event=said.append)
+    last = [str(getattr(one, "text", one)) for one in said][-5:]
+    assert outcome.exit_code == 0, "\n".join(last)
+    found = json.loads((tmp_path / "job/summary.json").read_text())["evaluation"]
+    assert found["examples"] == splits["validation"]["records"]
+    assert found["accuracy"] >= bar, found
