@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import accelerators, catalogue, compatibility, project, receipts, registry
-from builder.errors import FactoryError, InputError, OutsideError
+from builder.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.events import OnEvent, ignore
 from builder.jobs.checks import Image
 from builder.jobs.description import Job
@@ -215,28 +215,27 @@ def pushed_image(
         ), ()
     image = _foreign(root, name)
     where = registry.parse(name)
-    try:  # an image of ours under another name: its receipt lies beside it
-        held = push.verify(name, settings, required=_required, on_event=on_event)
-        pruned = compatibility.RUNS_ON in held.labels
-        return Image(held.reference, held.digest, None, held.receipt.accelerator, True, pruned), ()
+    try:
+        with registry.Registry(where.host) as there:
+            manifest = there.manifest(where.repository, where.target)
+            labels = _labels(there, where, manifest) if manifest else {}
     except OutsideError:
         if where.digest:  # this machine cannot ask; the service will
             return image, (f"{where.host} was not asked about {name}",)
         raise
-    except FactoryError as error:
-        reason = error.message
-    with registry.Registry(where.host) as there:
-        manifest = there.manifest(where.repository, where.target)
-        if manifest is None:
-            raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
-        labels = _labels(there, where, manifest)
-    digest = manifest.digest
-    notes: tuple[str, ...] = () if where.digest else (f"{name} is {digest} now",)
-    made_for = labels.get(push.ACCELERATOR)
-    if made_for is not None:  # ours, but not proven
-        notes += (f"{reason}: that it is for {made_for} is what its label says",)
+    if manifest is None:
+        raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
+    held = where.at(manifest.digest)
+    notes: tuple[str, ...] = () if where.digest else (f"{name} is {manifest.digest} now",)
+    made_for, proven = labels.get(push.ACCELERATOR), False
+    if made_for is not None:  # an image of ours under another name: its receipt lies beside it
+        try:
+            found = push.verify(str(held), settings, required=_required, on_event=on_event)
+            made_for, proven = found.receipt.accelerator, True
+        except CheckFailed as error:
+            notes += (f"{error.message}: that it is for {made_for} is what its label says",)
     pruned = compatibility.RUNS_ON in labels
-    return Image(str(where.at(digest)), digest, None, made_for, False, pruned), notes
+    return Image(str(held), manifest.digest, None, made_for, proven, pruned), notes
 
 
 def _labels(

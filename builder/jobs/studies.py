@@ -419,6 +419,8 @@ def run(
         asked = asked_for(job, study, seed)
         before = earlier(job.folder, asked)
         asked["seed"] = before.asked.get("seed", seed)
+        if asked["seed"] != seed:
+            on_event(Note("", f"it began with seed {asked['seed']}, and goes on with that"))
         leftovers.open_folder(job.folder)
         at_once = max(1, min(parallel or study.parallel, study.trials))
         return _Run(engine, job, study, asked, before, stop or Stop(), on_event).run(at_once)

@@ -558,6 +558,7 @@ def test_a_study_that_was_interrupted_goes_on_where_it_was(
     starts = [(folder / str(n) / "starts").read_text().count("x") for n in (1, 2, 3, 4)]
     assert starts == [1, 1, 2, 1]
     assert "goes on: 2 of 4 trials are kept" in notes(events)
+    assert "it began with seed 9, and goes on with that" in notes(events)
     rates = [trial.parameters["rate"] for trial in second.trials]
     assert rates == [values["rate"] for values in tried(one, seed=9)]  # as if never interrupted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,3 +181,26 @@ def test_a_tag_of_any_other_image_becomes_its_digest(here: Path, server: Registr
         service.pushed_image(here, gone, Settings())
     by_digest = jobfiles.job(f"image: {server.host}/others/image@{manifest.digest}\n" + BASE)
     assert service.pushed_image(here, by_digest, Settings())[0].digest == manifest.digest
+
+
+@pytest.mark.network
+def test_a_digest_that_its_registry_does_not_hold_is_refused(
+    here: Path, server: RegistryServer
+) -> None:
+    gone = jobfiles.job(f"image: {server.host}/others/image@{jobfiles.DIGEST}\n" + BASE)
+    with pytest.raises(OutsideError, match="has no such image"):
+        service.pushed_image(here, gone, Settings())
+
+
+def test_a_registry_that_only_the_service_reaches_is_not_asked(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = functools.partial(Registry, retry=registry.Retry(1))
+    monkeypatch.setattr(registry, "Registry", impatient)
+    job = jobfiles.job(f"image: 127.0.0.1:9/others/image@{jobfiles.DIGEST}\n" + BASE)
+    image, notes = service.pushed_image(here, job, Settings())
+    assert (image.digest, image.accelerator) == (jobfiles.DIGEST, None)
+    assert notes == (f"127.0.0.1:9 was not asked about {job.image}",)
+    by_tag = jobfiles.job("image: 127.0.0.1:9/others/image:1.0\n" + BASE)
+    with pytest.raises(OutsideError):
+        service.pushed_image(here, by_tag, Settings())
