@@ -193,7 +193,9 @@ class Trainer:
         def average() -> None:
             variables = self._drifting()
             context = tf.distribute.get_replica_context()
-            values = [tf.convert_to_tensor(variable.value) for variable in variables]
+            # Through identity: what is read of a variable says nothing of its device, without
+            # which TensorFlow refuses to reduce it where a process has one replica.
+            values = [tf.identity(variable.value) for variable in variables]
             means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
             for variable, mean in zip(variables, means, strict=True):
                 variable.assign(mean)
