@@ -1,9 +1,12 @@
 """Real clusters on loopback: two workers and an evaluator, killed, told to stop, started again."""
 
 import json
+import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -100,6 +103,32 @@ def check_summaries(job: Path, chief: int, evaluator: int) -> None:
     assert found["time"]["cost"]["total"] > 0
     tags = scalars(job / "logs/train").keys()
     assert {"zeros/conv1", "gradient_norm", "utilisation/cpu", "step_ms/total"} <= tags
+
+
+def test_workers_agree_on_what_batch_norm_saw() -> None:
+    """Each saw other pictures; what is saved and evaluated is the mean of both."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, ROOT / "tests/trainer/agree.py"],
+            env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for environment in cluster("worker", "worker")
+    ]
+    try:
+        said = [rank.communicate(timeout=200) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said[0][1][-2000:]
+    mine, agreed = (
+        [np.array(json.loads(out)[key]) for out, _ in said] for key in ("mine", "agreed")
+    )
+    assert not np.array_equal(*mine)
+    np.testing.assert_array_equal(*agreed)
+    np.testing.assert_allclose(agreed[0], (mine[0] + mine[1]) / 2, rtol=1e-5)
 
 
 def check_evaluator(trainers: list[dict], evaluator: list[dict], job: Path) -> None:
