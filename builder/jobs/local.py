@@ -353,7 +353,7 @@ class _Cluster:
             with one.log.open("a", encoding="utf-8") as file:
                 stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
                 file.write(f"{stamp} {event.text}\n")
-            self.on_event(Line(event.name, event.text))
+            self._tell(Line(event.name, event.text))
             one.last = said(event.text) or one.last
             step = step_of(event.text)
             if step is not None:
@@ -610,7 +610,15 @@ class _Cluster:
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
         with (self.job.folder / LOCAL / NOTES).open("a", encoding="utf-8") as file:
             file.write(f"{stamp} {replica or 'job'}: {text}\n")
-        self.on_event(Note(replica, text))
+        self._tell(Note(replica, text))
+
+    def _tell(self, event: JobEvent) -> None:
+        """A terminal that is gone ends the run in order: the trainers get their grace."""
+        try:
+            self.on_event(event)
+        except OSError:
+            self.on_event = ignore
+            self.stop.request(signal.SIGHUP)
 
     def _outcome(self) -> Outcome:
         code = 0

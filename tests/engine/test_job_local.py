@@ -1,5 +1,6 @@
 """Jobs as containers: busybox stands for a program that is not ours, training:cpu is ours."""
 
+import errno
 import json
 import os
 import random
@@ -331,6 +332,20 @@ def test_a_replica_that_ends_while_the_job_is_being_stopped_is_not_started_again
     outcome, _ = run(engine, job("echo x >> /job/starts; exit 139"), stop=stop)
     assert (outcome.state, outcome.exit_code, outcome.replicas[0].restarts) == ("cancelled", 130, 0)
     assert (Path(outcome.folder) / "starts").read_text() == "x\n"
+
+
+def test_a_terminal_that_is_gone_ends_the_job_in_order(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    def closed(event: JobEvent) -> None:
+        if event == Line("chief-0", "ready"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    script = "trap 'echo saved > /job/saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    outcome = local.run(engine, job(script), on_event=closed)
+    assert left(engine) == []
+    assert (outcome.state, outcome.exit_code) == ("cancelled", 128 + signal.SIGHUP)
+    assert (Path(outcome.folder) / "saved").exists()
 
 
 def test_a_stream_of_lines_that_breaks_off_is_no_end(
