@@ -43,11 +43,16 @@ class Pool:
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a study: its number from 1, its arguments, the folder its metrics arrive in."""
+    """One trial of a study: its number from 1, its arguments, the folder its metrics arrive in.
+
+    place: among the `at_once` trials that run side by side, from 0: no two have the same.
+    """
 
     number: int
     arguments: tuple[str, ...]
     metrics: Path
+    place: int = 0
+    at_once: int = 1
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,8 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
     this machine's. Raises InputError where an argument names a bucket without a local folder."""
     places = [(pool, index) for pool in job.pools for index in range(pool.count)]
     hosts = {(pool.role, index): _host(pool.role, index, identity) for pool, index in places}
-    shares = _shares([pool.gpus for pool, _ in places], gpus)
+    mine, crowded = _of_trial(gpus, job.trial)
+    shares = _shares([pool.gpus for pool, _ in places], mine, crowded)
     arguments = _arguments(job)
     return tuple(
         Replica(
@@ -246,9 +252,20 @@ class Share:
     shared: bool = False
 
 
-def _shares(wanted: Sequence[int], gpus: Sequence[str]) -> list[Share]:
-    """This machine's GPUs among the replicas that would carry some: each its own as far as they
-    reach, else they go round."""
+def _of_trial(gpus: Sequence[str], trial: Trial | None) -> tuple[Sequence[str], bool]:
+    """The GPUs of a trial among those that run at once, and whether others use them, too: as many
+    for each, what does not divide stays idle; one of them, where there are fewer than trials."""
+    if trial is None or trial.at_once == 1 or not gpus:
+        return gpus, False
+    each = len(gpus) // trial.at_once
+    if not each:
+        return [gpus[trial.place % len(gpus)]], True
+    return gpus[trial.place * each : (trial.place + 1) * each], False
+
+
+def _shares(wanted: Sequence[int], gpus: Sequence[str], crowded: bool = False) -> list[Share]:
+    """GPUs among the replicas that would carry some: each its own as far as they reach, else they
+    go round. `crowded`: other trials use them, too."""
     total = sum(wanted)
     if not gpus or not total:
         return [Share() for _ in wanted]
@@ -256,5 +273,5 @@ def _shares(wanted: Sequence[int], gpus: Sequence[str]) -> list[Share]:
     for count in wanted:
         ids = [gpus[(position + step) % len(gpus)] for step in range(min(count, len(gpus)))]
         position += count
-        found.append(Share(tuple(ids), bool(ids) and total > len(gpus)))
+        found.append(Share(tuple(ids), bool(ids) and (crowded or total > len(gpus))))
     return found

@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import statistics
 import sys
 import threading
@@ -467,40 +468,52 @@ class _Run:
             self.tell(Note("", text))
 
     def tell(self, event: JobEvent) -> None:
+        """A terminal that is gone ends the study in order."""
         with self.lock:
-            self.on_event(event)
+            try:
+                self.on_event(event)
+            except OSError:
+                self.on_event = ignore
+                self.stop.request(signal.SIGHUP)
 
     def run(self, at_once: int) -> StudyOutcome:
-        board = Board(self.job.folder, self.study)
-        pending: dict[Future[TrialResult], tuple[int, Any]] = {}
-        message = ""
         with local.signals(self.stop), ThreadPoolExecutor(at_once) as pool:
-            while True:
-                while len(pending) < at_once and not (message or self.stop.requests):
-                    following = self._next()
-                    if following is None:
-                        break
-                    number, key, values = following
-                    pending[pool.submit(self._start(number, values))] = (number, key)
-                if not pending:
-                    break
-                finished, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    number, key = pending.pop(future)
-                    try:
-                        one = future.result()
-                    except BaseException:  # what the job cannot be, or an engine that is gone
-                        self.stop.request()
-                        raise
-                    self.done[number] = one
-                    self.proposer.tell(key, one.value)
-                    if one.state in ENDED:
-                        board.write(one)
-                    what = shown(one.value) if one.value is not None else one.message
-                    self.tell(Note(f"trial {number}", f"{one.state}: {self.study.metric} {what}"))
-                    self._record(self._outcome("running", ""))
-                    message = message or _given_up(self.study, self.done)
+            try:
+                message = self._try_all(pool, at_once)
+            except BaseException:  # what the job cannot be, or an engine that is gone
+                self.stop.request()  # or the pool would wait for what still runs
+                raise
         return self._end(message)
+
+    def _try_all(self, pool: ThreadPoolExecutor, at_once: int) -> str:
+        """Trial after trial until none is left to try, or it is enough: then why."""
+        board = Board(self.job.folder, self.study)
+        pending: dict[Future[TrialResult], tuple[int, int, Any]] = {}
+        places = deque(range(at_once))
+        message = ""
+        while True:
+            while places and not (message or self.stop.requests):
+                following = self._next()
+                if following is None:
+                    break
+                number, key, values = following
+                place = places.popleft()
+                begun = pool.submit(self._start(number, values, place, at_once))
+                pending[begun] = (place, number, key)
+            if not pending:
+                return message
+            finished, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in finished:
+                place, number, key = pending.pop(future)
+                places.append(place)
+                one = self.done[number] = future.result()
+                self.proposer.tell(key, one.value)
+                if one.state in ENDED:
+                    board.write(one)
+                what = shown(one.value) if one.value is not None else one.message
+                self.tell(Note(f"trial {number}", f"{one.state}: {self.study.metric} {what}"))
+                self._record(self._outcome("running", ""))
+                message = message or _given_up(self.study, self.done)
 
     def _next(self) -> tuple[int, Any, Mapping[str, Value]] | None:
         """Number, key and parameters of the next trial; None where nothing is left to try."""
@@ -510,14 +523,19 @@ class _Run:
             return None
         return len(self.done) + 1, *proposed
 
-    def _start(self, number: int, values: Mapping[str, Value]) -> Callable[[], TrialResult]:
+    def _start(
+        self, number: int, values: Mapping[str, Value], place: int, at_once: int
+    ) -> Callable[[], TrialResult]:
         """On record before it runs: a trial's folder is never another trial's later."""
         words = ", ".join(f"{name} {shown(value)}" for name, value in values.items())
         self.tell(Note(f"trial {number}", f"starts: {words}"))
         self.done[number] = TrialResult(number, "running", values)
         self._record(self._outcome("running", ""))
+        arguments = tuple(f"--{name}={shown(value)}" for name, value in values.items())
+        metrics = self.job.folder / str(number) / local.LOCAL / "metrics"
+        trial = Trial(number, arguments, metrics, place, at_once)
         return lambda: _trial(
-            self.engine, self.job, self.study, number, values, self.stop, self._curves, self.tell
+            self.engine, self.job, self.study, trial, values, self.stop, self._curves, self.tell
         )
 
     def _curves(self) -> list[tuple[Point, ...]]:
@@ -575,23 +593,20 @@ def _trial(
     engine: HasClient,
     job: LocalJob,
     study: Study,
-    number: int,
+    trial: Trial,
     values: Mapping[str, Value],
     stop: Stop,
     curves: Callable[[], Sequence[Sequence[Point]]],
     on_event: OnJobEvent,
 ) -> TrialResult:
     """One trial from start to end, in a thread. `curves`: of the trials that it is judged by."""
-    folder = job.folder / str(number)
-    metrics = folder / local.LOCAL / "metrics"
-    metrics.mkdir(parents=True, exist_ok=True)
-    arguments = tuple(f"--{name}={shown(value)}" for name, value in values.items())
-    mine = replace(job, folder=folder, trial=Trial(number, arguments, metrics))
+    trial.metrics.mkdir(parents=True, exist_ok=True)
+    mine = replace(job, folder=job.folder / str(trial.number), trial=trial)
 
     def tell(event: JobEvent) -> None:
-        on_event(replace(event, replica=f"trial {number}" + _replica(event.replica, mine)))
+        on_event(replace(event, replica=f"trial {trial.number}" + _replica(event.replica, mine)))
 
-    path = metrics / "output.metrics"
+    path = trial.metrics / "output.metrics"
     own, over = Stop(stop), threading.Event()
 
     def judge() -> None:
@@ -608,7 +623,7 @@ def _trial(
     finally:
         over.set()
     early = own.requests > 0 and not stop.requests
-    return result(number, values, outcome, _text(path), study.metric, early)
+    return result(trial.number, values, outcome, _text(path), study.metric, early)
 
 
 def _text(path: Path) -> str:

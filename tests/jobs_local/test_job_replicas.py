@@ -110,6 +110,28 @@ def test_this_machines_gpus_are_shared_out(
     assert all(("TF_FORCE_GPU_ALLOW_GROWTH" in one.environment) == shared for one in found)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "at_once", "expected", "shared"),
+    [
+        (4, 2, [("0",), ("2",)], False),
+        (3, 2, [("0",), ("1",)], False),  # the third stays idle
+        (2, 3, [("0",), ("1",), ("0",)], True),
+        (1, 2, [("0",), ("0",)], True),
+        (2, 1, [("0",)], False),
+        (0, 2, [(), ()], False),
+    ],
+)
+def test_trials_that_run_at_once_keep_off_each_others_gpus(
+    tmp_path: Path, gpus: int, at_once: int, expected: list, shared: bool
+) -> None:
+    ids = tuple(map(str, range(gpus)))
+    for place, mine in enumerate(expected):
+        trial = Trial(7, (), tmp_path, place, at_once)
+        (found,) = replicas(job(tmp_path, pools=(Pool("chief", 1, 1),), trial=trial), "abc", ids)
+        assert found.gpus == mine
+        assert ("TF_FORCE_GPU_ALLOW_GROWTH" in found.environment) == shared
+
+
 def test_a_preemption_is_written_as_role_index_and_step() -> None:
     assert parse_kill("worker:1@50") == Kill("worker", 1, step=50)
     assert parse_kill("chief:0@12s", soft=True) == Kill("chief", 0, seconds=12.0, soft=True)

@@ -1,6 +1,8 @@
 """What a study tries, what it reads of a trial, and when it gives up."""
 
 import json
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from builder.errors import InputError
+from builder.errors import InputError, OutsideError
 from builder.jobs import description, studies
 from builder.jobs.description import Study
 from builder.jobs.local import Outcome
-from builder.jobs.replicas import LocalJob
+from builder.jobs.replicas import LocalJob, Trial
 from builder.jobs.studies import (
     Grid,
     Point,
@@ -281,6 +283,63 @@ def test_a_file_that_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / studies.FILE).write_text(text)
     with pytest.raises(InputError, match="no study that could go on"):
         studies.earlier(tmp_path, studies.asked_for(LocalJob("t", "i", tmp_path), study(MIXED), 0))
+
+
+# --- several at once ------------------------------------------------------------------------------
+
+
+def test_no_two_trials_have_the_same_place_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, active, seen = threading.Lock(), set(), []
+
+    def trial(_engine: Any, _job: Any, _study: Any, one: Trial, values: Any, *_: Any) -> Any:
+        with lock:
+            assert one.place not in active
+            active.add(one.place)
+            seen.append((one.place, one.at_once, len(active)))
+        time.sleep(0.01 * (one.number % 3))
+        with lock:
+            active.remove(one.place)
+        return TrialResult(one.number, "succeeded", values, 0.5)
+
+    monkeypatch.setattr(studies, "_trial", trial)
+    no_engine: Any = None
+    ended = studies.run(no_engine, LocalJob("t", "i", tmp_path), study(MIXED), parallel=3)
+    assert (ended.state, len(ended.trials)) == ("succeeded", 40)
+    assert {place for place, _, _ in seen} == {0, 1, 2}
+    assert {at_once for _, at_once, _ in seen} == {3}
+    assert max(running for _, _, running in seen) == 3
+
+
+@pytest.mark.parametrize("error", [OutsideError("the engine is gone", ""), OSError(5, "EIO")])
+def test_whatever_ends_a_study_ends_its_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A fault in one of them, or a terminal that is gone: the others are not waited for."""
+
+    def trial(_engine: Any, _job: Any, _study: Any, one: Trial, values: Any, stop: Any, *_: Any):
+        if one.number == 2 and isinstance(error, OutsideError):
+            raise error
+        while not stop.requests:
+            time.sleep(0.01)
+        return TrialResult(one.number, "cancelled", values)
+
+    def terminal(event: Any) -> None:
+        if isinstance(error, OSError):
+            raise error
+
+    monkeypatch.setattr(studies, "_trial", trial)
+    no_engine: Any = None
+    job = LocalJob("t", "i", tmp_path)
+    if isinstance(error, OutsideError):
+        with pytest.raises(OutsideError, match="the engine is gone"):
+            studies.run(no_engine, job, study(MIXED), parallel=2, on_event=terminal)
+    else:
+        ended = studies.run(no_engine, job, study(MIXED), parallel=2, on_event=terminal)
+        assert (ended.state, ended.exit_code) == ("cancelled", 129)
+    states = [one["state"] for one in json.loads((tmp_path / studies.FILE).read_text())["trials"]]
+    assert set(states) <= {"running", "cancelled"}  # to go on with
 
 
 # --- early stopping -------------------------------------------------------------------------------
