@@ -7,7 +7,8 @@ The pictures: real photographs that come with scikit-learn and scikit-image, cut
 
 * ours: the files through `python -m trainer.records --resize 256` once, then the training pipeline
   with a random crop of at least 35 % of the area and flips; also without --resize, and the whole
-  picture instead of a crop;
+  picture instead of a crop; with a cut (a random square of 224 x 224, not resized) and flips, from
+  JPEGs and from pixels (`--encoding uint8 --resize 256`); and pixels that are left as they are;
 * Keras: image_dataset_from_directory on the folder of files, with a prefetch;
 * the post's way: TFRecords of JPEGs of 224 x 224, quality 95, augmented when they were written,
   read with parallel reads, a map for each record and a prefetch, uint8 out (its shuffle buffer
@@ -38,6 +39,15 @@ from bench import Row, load, report
 
 FILES, SIZE, BATCH, ROUNDS, SECONDS = 768, 224, 64, 7, 1.5
 FASTER, OF_TURBO = 1.5, 0.8
+OURS = {
+    "ours": ("Keras", "the post's way", "libjpeg-turbo"),
+    "ours, cut": ("libjpeg-turbo",),
+    "ours, uint8, cut": ("Keras", "the post's way"),
+    "ours, not resized": (),
+    "ours, whole picture": (),
+    "ours, uint8": (),
+}
+"""Our ways, and whom each is to be faster than by the bars."""
 
 
 def main() -> int:
@@ -46,13 +56,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="input-", dir="/var/tmp") as folder:
         rates, used, spent = measure(Path(folder))
     rows = []
-    for ours in ("ours", "ours, not resized", "ours, whole picture", "ours, uint8"):
-        compared = [("Keras", FASTER), ("the post's way", FASTER)]
+    for ours, barred in OURS.items():
+        compared = {"Keras": ("Keras", FASTER), "the post's way": ("the post's way", FASTER)}
         if (turbo := f"libjpeg-turbo for {ours}") in rates:
-            compared.append((turbo, OF_TURBO))
-        for theirs, faster in compared:
-            rows.append(_row(ours, theirs, rates, 1 / faster if ours == "ours" else None))
-        for theirs, _ in compared:
+            compared["libjpeg-turbo"] = (turbo, OF_TURBO)
+        for name, (theirs, faster) in compared.items():
+            rows.append(_row(ours, theirs, rates, 1 / faster if name in barred else None))
+        for theirs, _ in compared.values():
             how = f"median of {ROUNDS} rounds; processor time of all threads for one image"
             what = f"{ours}, processor time"
             rows.append(Row(what, 1000 * used[ours], 1000 * used[theirs], theirs, how, "ms"))
@@ -82,23 +92,29 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
     files = folder / "files"
     photographs(files)
     began = time.perf_counter()
-    made = {
-        "ours": records(files, folder / "resized", "--resize", "256"),
-        "ours, not resized": records(files, folder / "whole"),
-        "ours, uint8": records(files, folder / "uint8", "--encoding", "uint8", "--resize", "224"),
-    }
-    made["ours, whole picture"] = made["ours, not resized"]
+    pixels = ("--encoding", "uint8", "--resize")
+    resized = records(files, folder / "resized", "--resize", "256")
+    whole = records(files, folder / "whole")
+    squares = records(files, folder / "uint8", *pixels, str(SIZE))
+    larger = records(files, folder / "uint8-256", *pixels, "256")
     spent = time.perf_counter() - began
     posts(files, folder / "post")
 
+    crop = {"crop": 0.35, "flip": "horizontal"}
+    cut = {"cut": SIZE, "flip": "horizontal"}
     contestants: dict[str, Iterator[int]] = {
-        name: ours(path, crop="whole" not in name and "uint8" not in name)
-        for name, path in made.items()
+        "ours": ours(resized, **crop),
+        "ours, cut": ours(resized, **cut),
+        "ours, uint8, cut": ours(larger, **cut),
+        "ours, not resized": ours(whole, **crop),
+        "ours, whole picture": ours(whole),
+        "ours, uint8": ours(squares),
     }
     contestants["Keras"] = keras(files)
     contestants["the post's way"] = post(folder / "post")
-    for name in ("ours", "ours, not resized", "ours, whole picture"):
-        contestants[f"libjpeg-turbo for {name}"] = turbo(made[name])
+    decoded = {"ours": resized, "ours, cut": resized, "ours, not resized": whole}
+    for name, made in decoded.items():
+        contestants[f"libjpeg-turbo for {name}"] = turbo(made)
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for number in range(ROUNDS + 1):
         for name, images in contestants.items():
@@ -134,11 +150,11 @@ def _busy(seconds: float) -> float:
     return (time.process_time() - used) / seconds
 
 
-def ours(folder: Path, crop: bool) -> Iterator[int]:
+def ours(folder: Path, **how: Any) -> Iterator[int]:
     import tensorflow as tf
 
     from trainer import data
-    from trainer.augment import NONE, Augmentation
+    from trainer.augment import Augmentation
 
     dataset = data.training(
         data.find(str(folder), "train"),
@@ -148,7 +164,7 @@ def ours(folder: Path, crop: bool) -> Iterator[int]:
         classes=2,
         seed=0,
         consumed=0,
-        augmentation=Augmentation(crop=0.35, flip="horizontal") if crop else NONE,
+        augmentation=Augmentation(**how),
     )
     for images, _ in dataset:
         yield len(images)

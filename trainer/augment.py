@@ -30,6 +30,9 @@ class Augmentation:
     """Least share of the area that is seen; 1: always the whole picture."""
     crop_ratio: float = 4 / 3
     """The crop's sides are in a ratio of 1 / this to this, in pixels of the picture."""
+    cut: int = 0
+    """Pixels: a square of this side is seen, of the picture as it is stored; what is smaller is
+    seen as far as it goes. 0: no. Then `crop` does not count."""
     flip: str = "none"
     """none, horizontal, vertical or both; each with probability 1/2."""
     turn: bool = False
@@ -48,6 +51,16 @@ class Augmentation:
         return self == Augmentation(crop_ratio=self.crop_ratio)
 
     @property
+    def whole(self) -> bool:
+        """All of each picture is seen."""
+        return self.crop >= 1 and not self.cut
+
+    @property
+    def changes(self) -> bool:
+        """Pixels do not only move."""
+        return self.colour or self.erase > 0
+
+    @property
     def colour(self) -> bool:
         return any((self.brightness, self.contrast, self.saturation, self.hue))
 
@@ -60,6 +73,7 @@ def of(config: Config) -> Augmentation:
     return Augmentation(
         crop=config.crop,
         crop_ratio=config.crop_ratio,
+        cut=config.image_size if config.cut else 0,
         flip=config.flip,
         turn=config.turn,
         brightness=config.brightness,
@@ -78,13 +92,19 @@ def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
     section 6); a side that would be longer than the picture is cut to it.
     """
     size = tf.cast(size, tf.int32)
-    if how.crop >= 1:
+    if how.whole:
         return tf.concat([tf.zeros_like(size), size], -1)
     most = tf.cast(size, tf.float32)
+    if how.cut:
+        return _placed(tf.minimum(most, float(how.cut)), most, draws)
     area = most[..., 0] * most[..., 1] * (how.crop + (1 - how.crop) * draws[..., _AREA])
     ratio = tf.exp((2 * draws[..., _RATIO] - 1) * math.log(how.crop_ratio))
     sides = tf.sqrt(tf.stack([area / ratio, area * ratio], -1))
-    sides = tf.minimum(tf.maximum(tf.round(sides), 1.0), most)
+    return _placed(tf.minimum(tf.maximum(tf.round(sides), 1.0), most), most, draws)
+
+
+def _placed(sides: tf.Tensor, most: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+    """A window of these sides, anywhere in a picture of the sides `most`."""
     start = tf.floor(draws[..., _TOP : _LEFT + 1] * (most - sides + 1))
     return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], -1), tf.int32)
 

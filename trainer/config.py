@@ -143,6 +143,7 @@ class Config:
     """What a record that cannot be read does: fail, or skip."""
     crop: float
     crop_ratio: float
+    cut: bool
     flip: str
     turn: bool
     brightness: float
@@ -275,6 +276,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     add("--on-corrupt", choices=("fail", "skip"), default="fail", help="records that are damaged")
     add("--crop", type=float, default=1.0, help="least share of the area that is seen; 1: all")
     add("--crop-ratio", type=float, default=4 / 3, help="of a crop's sides, at most")
+    add(
+        "--cut",
+        type=_switch,
+        nargs="?",
+        const=True,
+        default=False,
+        help="see a random square of --image-size pixels, as stored: a crop without resizing",
+    )
     add("--flip", choices=("none", "horizontal", "vertical", "both"), default="none")
     add("--turn", type=_switch, nargs="?", const=True, default=False, help="by 0, 90, 180, 270")
     add("--brightness", type=float, default=0.0, help="factor in 1 +- this")
@@ -357,6 +366,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     if given["profile_steps"] and given["profile_steps"][0] > given["steps"]:
         first, last = given["profile_steps"]
         raise UsageError(f"--profile-steps {first},{last}: the run is over before the first")
+    if given["cut"] and given["crop"] < 1:
+        raise UsageError(f"--cut and --crop {given['crop']}: one of the two")
     if given["metric"] not in METRICS:
         raise UsageError(f"--metric {given['metric']}: must be one of {', '.join(METRICS)}")
     given["weights_sha256"] = given["weights_sha256"].lower()

@@ -65,7 +65,7 @@ def find(folder: str, split: str) -> tuple[Shard, ...]:
         told = known.get((path.rpartition("/")[2], length))
         if told is None:
             return Shard(path, count_records(path), length)
-        return Shard(path, told["records"], length, jpeg=told.get("jpeg", 0))
+        return Shard(path, told["records"], length, jpeg=_sides(told))
 
     paths = _paths(folder, split)
     with ThreadPoolExecutor(8) as pool:
@@ -88,7 +88,7 @@ def usable(
     def sift(path: str) -> tuple[Shard, list[str]]:
         length = storage.gfile.stat(path).length
         told = known.get((path.rpartition("/")[2], length))
-        jpeg = told.get("jpeg", 0) if told else 0
+        jpeg = _sides(told or {})
         try:
             records = count_records(path)
             if _reads(path, (image_size, classes, side) if told is None else None):
@@ -173,13 +173,15 @@ def training(
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed, context.num_input_pipelines, own)
-    side, jpeg = shards[0].side, _jpeg(shards)
+    side, (least, most) = shards[0].side, _jpeg(shards)
+    known = side or least
+    exact = side == image_size if augmentation.whole else augmentation.cut == image_size <= known
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, context.input_pipeline_id], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
         size, together = window(shards), group(shards)
-        examples = _shuffled(pieces, key, size, together, classes, side, jpeg, augmentation)
+        examples = _shuffled(pieces, key, size, together, classes, side, least > 0, augmentation)
         # Skipped are encoded records, so taking up a position costs no decoding.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
@@ -200,12 +202,14 @@ def training(
     ) -> tuple[tf.Tensor, ...]:
         if side:
             image = _pixels(content[None], side)[0]
-            image = image if augmentation.crop >= 1 else _slice(image, seen)
-        elif jpeg:
-            image = _jpeg_view(content, seen, image_size, augmentation, jpeg)
+            image = image if augmentation.whole else _slice(image, seen)
+        elif least:
+            image = _jpeg_view(content, seen, image_size, augmentation, most)
         else:
             image = _view(content, draws, image_size, augmentation)
         image = augment.placed(image, draws, augmentation)
+        if exact and not augmentation.changes:  # Then it stays in bytes.
+            return tf.ensure_shape(image, [image_size, image_size, 3]), label
         image = augment.change(_resized(image, image_size), draws, augmentation)
         return _uint8(image), label
 
@@ -347,10 +351,18 @@ def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
         return {}
 
 
-def _jpeg(shards: tuple[Shard, ...]) -> int:
+def _sides(told: dict[str, Any]) -> tuple[int, int]:
+    """Shard.jpeg of what dataset.json says of a file."""
+    match told.get("jpeg"):
+        case [int(least), int(most)]:
+            return least, most
+    return 0, 0
+
+
+def _jpeg(shards: tuple[Shard, ...]) -> tuple[int, int]:
     """Shard.jpeg of all of them together."""
-    sides = [shard.jpeg for shard in shards if shard.records]
-    return max(sides) if all(sides) else 0
+    least, most = zip(*(shard.jpeg for shard in shards if shard.records), strict=True)
+    return (min(least), max(most)) if all(least) else (0, 0)
 
 
 def _side(paths: Iterable[str]) -> int:
@@ -438,7 +450,7 @@ def _shuffled(
     group: int,
     classes: int,
     side: int,
-    jpeg: int,
+    sized: bool,
     augmentation: Augmentation,
 ) -> tf.data.Dataset:
     """(content, label, draws, what is seen of it) of the examples of `pieces`, in the order that
@@ -452,7 +464,7 @@ def _shuffled(
     draws = 1 if augmentation.none else augment.DRAWS  # 0: unbatch crashes (TF 2.21)
 
     def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        contents, labels, sizes = _examples(records, classes, side, jpeg)
+        contents, labels, sizes = _examples(records, classes, side, sized)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
         drawn = tf.random.stateless_uniform([tf.shape(labels)[0], draws], seed, alg="philox")
         return contents, labels, drawn, augment.window(sizes, drawn, augmentation)
@@ -484,15 +496,15 @@ def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Datas
 
 
 def _examples(
-    records: tf.Tensor, classes: int, side: int, jpeg: int = 0
+    records: tf.Tensor, classes: int, side: int, sized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Contents, labels and sizes [n, 2] of serialised examples, checked. A size that is not noted
     is 0."""
-    examples = tf.io.parse_example(records, PIXELS if side else SIZED if jpeg else FEATURES)
+    examples = tf.io.parse_example(records, PIXELS if side else SIZED if sized else FEATURES)
     labels = examples["image/class/label"]
     tf.debugging.assert_less(labels, tf.cast(classes, tf.int64), "label beyond labels.txt")
     tf.debugging.assert_non_negative(labels, "negative label")
-    if jpeg and not side:
+    if sized and not side:
         sizes = tf.stack([examples["image/height"], examples["image/width"]], 1)
     else:
         sizes = tf.fill([tf.size(labels), 2], tf.constant(side, tf.int64))
@@ -513,7 +525,7 @@ def _view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) ->
 
     def other() -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-        if how.crop >= 1:
+        if how.whole:
             return image
         return _slice(image, augment.window(tf.shape(image)[:2], draws, how))
 
@@ -532,10 +544,11 @@ def _jpeg_view(
     Only the rows and columns in the crop are decoded, and at the scale that is nearest to what is
     needed, never below.
     """
+    most = min(most, how.cut or most)
     ratios = [ratio for ratio in (1, 2, 4, 8) if ratio == 1 or ratio * image_size <= most]
 
     def scaled(ratio: int) -> tf.Tensor:
-        if how.crop >= 1:
+        if how.whole:
             return tf.io.decode_jpeg(encoded, channels=3, ratio=ratio)
         crop = tf.maximum(seen // ratio, [0, 0, 1, 1]) if ratio > 1 else seen
         return tf.image.decode_and_crop_jpeg(encoded, crop, channels=3, ratio=ratio)

@@ -17,9 +17,9 @@ class Shard:
     bytes: int = 0
     side: int = 0
     """Pixels of the squares in it; 0: encoded pictures of any size."""
-    jpeg: int = 0
-    """All are JPEGs with their size noted beside them, and the shorter side of none is longer than
-    this, in pixels. 0: that is not known."""
+    jpeg: tuple[int, int] = (0, 0)
+    """All are JPEGs with their size noted beside them, and these are the least and the most pixels
+    that the shorter side of one has. (0, 0): that is not known."""
 
 
 @dataclass(frozen=True)

@@ -403,7 +403,7 @@ def _dataset(
         split["records"] += report["records"]
         split["classes"].update(report["classes"])
         told = {key: report[key] for key in ("records", "bytes", "sha256")}
-        split["files"][shard.name] = told | {"jpeg": _longest(report)}
+        split["files"][shard.name] = told | {"jpeg": _jpegs(report)}
     for split in splits.values():
         split["classes"] = {name: split["classes"].get(name, 0) for name in names}
     splits = {name: split for name, split in splits.items() if split["records"]}
@@ -428,15 +428,16 @@ def _dataset(
     }
 
 
-def _longest(report: Mapping[str, Any]) -> int:
-    """The longest shorter side of a file's pictures; 0 where one of them is no JPEG.
+def _jpegs(report: Mapping[str, Any]) -> tuple[int, int]:
+    """Least and most of the shorter sides of a file's pictures; 0, 0 where one is no JPEG.
 
-    With it the reader knows beforehand what it will not meet: another format, or a JPEG so large
-    that it is to be decoded at half its size.
+    With it the reader knows beforehand what it will not meet: another format, a JPEG smaller than
+    what it cuts out, or one so large that it is to be decoded at half its size.
     """
     if not report["records"] or report["jpegs"] < report["records"]:
-        return 0
-    return max(map(min, report["widths"], report["heights"]))
+        return 0, 0
+    shorter = list(map(min, report["widths"], report["heights"]))
+    return min(shorter), max(shorter)
 
 
 def _spread(values: Sequence[int]) -> dict[str, float]:

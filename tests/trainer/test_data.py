@@ -16,7 +16,7 @@ from runs import SMOKE
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from trainer import augment, data, records, tfrecord  # noqa: E402
+from trainer import augment, config, data, records, tfrecord  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
 from trainer.data import Shard  # noqa: E402
 from trainer.records import serialise  # noqa: E402
@@ -268,7 +268,15 @@ def pictures(files: tuple[Shard, ...], count: int, size: int, **options: Any) ->
 
 @pytest.mark.parametrize("size", [16, 48])
 @pytest.mark.parametrize(
-    "how", [augment.NONE, augment.Augmentation(crop=0.3, flip="both", turn=True)]
+    "how",
+    [
+        augment.NONE,
+        augment.Augmentation(crop=0.3, flip="both", turn=True),
+        augment.Augmentation(cut=16, flip="horizontal"),
+        augment.Augmentation(cut=48, flip="horizontal"),
+        augment.Augmentation(cut=48, erase=0.1, hue=0.1),
+        augment.Augmentation(cut=55),
+    ],
 )
 def test_what_is_known_of_the_files_makes_it_faster_and_changes_no_picture(
     tmp_path: Path, size: int, how: augment.Augmentation
@@ -277,14 +285,41 @@ def test_what_is_known_of_the_files_makes_it_faster_and_changes_no_picture(
     source = photographs(tmp_path / "in", (90, 60), (50, 70))
     assert records.main([str(source), str(tmp_path / "out"), "--workers", "1"]) == 0
     known = data.find(str(tmp_path / "out"), "train")
-    assert [shard.jpeg for shard in known] == [60] * len(known)
-    unknown = tuple(replace(shard, jpeg=0) for shard in known)
+    assert [shard.jpeg for shard in known] == [(50, 60)] * len(known)
+    unknown = tuple(replace(shard, jpeg=(0, 0)) for shard in known)
     for one, other in zip(
         pictures(known, 9, size, augmentation=how),
         pictures(unknown, 9, size, augmentation=how),
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_cut_and_a_crop_are_two_ways_of_the_same() -> None:
+    given = ["--records", "r", "--job-dir", "j", "--image-size", "32", "--cut"]
+    assert augment.of(config.parse(given, {})).cut == 32
+    with pytest.raises(UsageError, match=r"--cut and --crop 0.5: one of the two"):
+        config.parse([*given, "--crop", "0.5"], {})
+
+
+@pytest.mark.parametrize("encoding", [(), ("--encoding", "uint8", "--resize", "40")])
+def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(
+    tmp_path: Path, encoding: tuple[str, ...]
+) -> None:
+    """Left to right the pictures become brighter, by 4 a pixel: so it is seen where each cut is."""
+    for kind in ("one", "other"):
+        (tmp_path / "in" / kind).mkdir(parents=True)
+        ramp = Image.fromarray(np.tile(np.arange(40, dtype=np.uint8) * 4, (40, 1)))
+        for number in range(40):
+            ramp.save(tmp_path / "in" / kind / f"{number}.jpg", quality=100)
+    assert records.main([*map(str, (tmp_path / "in", tmp_path / "out")), *encoding]) == 0
+    files = data.find(str(tmp_path / "out"), "train")
+    how = augment.Augmentation(cut=24, flip="horizontal")
+    ramps = np.concatenate(pictures(files, 5, 24, augmentation=how))[:, 3, :, 0].astype(int)
+    steps = (ramps[:, -1] - ramps[:, 0]) / 23
+    np.testing.assert_allclose(abs(steps), 4, atol=0.1)  # Not resized,
+    assert min(steps) < 0 < max(steps)  # flipped,
+    assert len({min(row) // 4 for row in ramps.tolist()}) > 8  # and elsewhere each time.
 
 
 def test_one_picture_that_is_no_jpeg_makes_its_file_an_unknown_one(tmp_path: Path) -> None:
@@ -295,8 +330,8 @@ def test_one_picture_that_is_no_jpeg_makes_its_file_an_unknown_one(tmp_path: Pat
     found = [
         s.jpeg for split in ("train", "validation") for s in data.find(str(tmp_path / "out"), split)
     ]
-    assert found.count(0) == 1
-    assert set(found) == {0, 60}
+    assert found.count((0, 0)) == 1
+    assert set(found) == {(0, 0), (60, 60)}
     files = data.find(str(tmp_path / "out"), "train")
     assert all(batch.shape == (8, 16, 16, 3) for batch in pictures(files, 3, 16))
 
