@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import InputError, OutsideError
-from builder.jobs import description, here, local
+from builder.jobs import description, here, local, studies
 
 MIRROR_EVERY = 15.0
 """Seconds between two looks at Cloud Storage."""
@@ -55,13 +55,13 @@ def sources(root: Path, names: Sequence[str]) -> tuple[Source, ...]:
     """The folders of these jobs: names of local jobs, folders, gs:// addresses; a job that did not
     run here is looked for in its bucket. No name: every local job. Raises InputError."""
     if not names:
-        folders = sorted((root / here.FOLDER).glob(f"*/{local.LOCAL}"))
+        folders = _ran(root)
         if not folders:
             raise InputError(
                 "no job has run on this machine yet",
                 "builder job local JOB, or name a folder or a gs:// address",
             )
-        return tuple(Source(path.parent.name, str(path.parent)) for path in folders)
+        return tuple(Source(path.name, str(path)) for path in folders)
     found: dict[str, Source] = {}
     for name in names:
         source = _source(root, name)
@@ -69,6 +69,13 @@ def sources(root: Path, names: Sequence[str]) -> tuple[Source, ...]:
             source = Source(f"{source.name}+", source.place)
         found[source.name] = source
     return tuple(found.values())
+
+
+def _ran(root: Path) -> list[Path]:
+    """The folders of jobs and of studies that ran here."""
+    marks = (local.LOCAL, studies.FILE)
+    found = {path.parent for mark in marks for path in (root / here.FOLDER).glob(f"*/{mark}")}
+    return sorted(found)
 
 
 def _source(root: Path, name: str) -> Source:
@@ -79,7 +86,7 @@ def _source(root: Path, name: str) -> Source:
     folder = here.folder_of(root, name)
     if folder.is_dir():
         return Source(folder.name, str(folder))
-    known = sorted(path.parent.name for path in (root / here.FOLDER).glob(f"*/{local.LOCAL}"))
+    known = [path.name for path in _ran(root)]
     if name in description.names(root):
         job = description.load(root, name)
         if (job.job_dir or "").startswith("gs://") and "{job}" not in (job.job_dir or ""):

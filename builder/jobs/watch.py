@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import InputError
-from builder.jobs import leftovers, local, remote
+from builder.jobs import leftovers, local, remote, studies
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -102,7 +102,7 @@ class _Known:
 
 def has_run(folder: Path) -> bool:
     """Whether a job runs or ran in a folder. Raises InputError for a study: its trials are jobs."""
-    if (folder / "study.json").is_file():
+    if (folder / studies.FILE).is_file():
         ran = {path.parents[1].name for path in folder.glob(f"*/{local.LOCAL}/{local.STATE}")}
         trials = sorted(ran, key=lambda name: (len(name), name))
         raise InputError(
@@ -212,9 +212,7 @@ class Reader:
     def _events(self) -> None:
         """TensorBoard's scalars that have a chart here."""
         try:
-            from builder.jobs.studies import without_tensorflow
-
-            without_tensorflow()
+            studies.without_tensorflow()
             from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
                 event_file_loader,
             )

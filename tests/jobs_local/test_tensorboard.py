@@ -68,6 +68,13 @@ def test_jobs_are_found_by_name_folder_and_address(ran: Path) -> None:
     assert error.value.fix == "known: cats, dogs"
 
 
+def test_a_study_is_one_of_the_jobs(ran: Path) -> None:
+    trial = ran / "build/jobs/tuned/1"
+    (trial / "local").mkdir(parents=True)
+    (trial.parent / "study.json").write_text("{}")
+    assert [one.name for one in tensorboard.sources(ran, ())] == ["cats", "dogs", "tuned"]
+
+
 def test_a_job_that_runs_in_a_bucket_is_found_by_its_description(ran: Path) -> None:
     (ran / "jobs").mkdir()
     text = "image: cpu\nmachine: n1-standard-4\njob_dir: gs://mine/jobs/far\n"
