@@ -385,7 +385,12 @@ def test_a_run_that_the_engine_refuses_is_on_record_as_failed(
 
 
 RUN = """
+import signal
 import sys
+# as from a terminal: nohup and a shell's & have some of them ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
 from builder import engine
 from builder.jobs import local
@@ -400,16 +405,8 @@ sys.exit(local.run(docker, job).exit_code)
 
 
 def started(shell: str, folder: Path) -> subprocess.Popen[str]:
-    def as_from_a_terminal() -> None:  # nohup and a shell's & would have some of them ignored
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN, shell, str(folder)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=as_from_a_terminal,
+        [sys.executable, "-c", RUN, shell, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"
