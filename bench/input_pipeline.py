@@ -18,8 +18,9 @@ The pictures: real photographs that come with scikit-learn and scikit-image, cut
 
 Each in turn, over and over; the table has the median of the rounds, in seconds for 1,000 images by
 the clock, and beside it the processor time of all threads, which other work on the machine disturbs
-less. A turn begins when the one before has come to rest: prefetching goes on after the last batch
-was taken. What was prefetched meanwhile is dropped.
+less. A turn is a pipeline of its own, warm when the clock starts, gone before the next begins: one
+that is left waiting fills its buffers, makes them larger each time they were emptied, and delivers
+from them when it should be making.
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import Row, load, report
 
-FILES, SIZE, BATCH, ROUNDS, SECONDS = 768, 224, 64, 7, 1.5
+FILES, SIZE, BATCH, ROUNDS, SECONDS, WARM = 768, 224, 64, 7, 1.5, 20
 FASTER, OF_TURBO = 1.5, 0.8
+Pictures = Generator[int, None, None]
+"""How many came with each batch."""
 OURS = {
     "ours": ("Keras", "the post's way", "libjpeg-turbo"),
     "ours, cut": ("libjpeg-turbo",),
@@ -102,25 +107,23 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
 
     crop = {"crop": 0.35, "flip": "horizontal"}
     cut = {"cut": SIZE, "flip": "horizontal"}
-    contestants: dict[str, Iterator[int]] = {
-        "ours": ours(resized, **crop),
-        "ours, cut": ours(resized, **cut),
-        "ours, uint8, cut": ours(larger, **cut),
-        "ours, not resized": ours(whole, **crop),
-        "ours, whole picture": ours(whole),
-        "ours, uint8": ours(squares),
+    contestants: dict[str, Callable[[], Pictures]] = {
+        "ours": lambda: ours(resized, **crop),
+        "ours, cut": lambda: ours(resized, **cut),
+        "ours, uint8, cut": lambda: ours(larger, **cut),
+        "ours, not resized": lambda: ours(whole, **crop),
+        "ours, whole picture": lambda: ours(whole),
+        "ours, uint8": lambda: ours(squares),
+        "Keras": lambda: keras(files),
+        "the post's way": lambda: post(folder / "post"),
     }
-    contestants["Keras"] = keras(files)
-    contestants["the post's way"] = post(folder / "post")
     decoded = {"ours": resized, "ours, cut": resized, "ours, not resized": whole}
     for name, made in decoded.items():
-        contestants[f"libjpeg-turbo for {name}"] = turbo(made)
+        contestants[f"libjpeg-turbo for {name}"] = partial(turbo, made)
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
-    for number in range(ROUNDS + 1):
-        for name, images in contestants.items():
-            found = one(images)
-            if number:  # The first warms up.
-                seen[name].append(found)
+    for _ in range(ROUNDS):
+        for name, start in contestants.items():
+            seen[name].append(one(start()))
     rates, used = (
         {name: statistics.median(turn[column] for turn in turns) for name, turns in seen.items()}
         for column in (0, 1)
@@ -128,29 +131,18 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
     return rates, used, spent
 
 
-def one(images: Iterator[int]) -> tuple[float, float]:
+def one(images: Pictures) -> tuple[float, float]:
     """Images a second over SECONDS, and the seconds of processor time for each."""
-    while _busy(0.1) > 0.05:
-        pass
-    waited = 0
-    while waited < 3:  # What is there already comes at once; what has to be made does not.
-        began = time.perf_counter()
-        next(images)
-        waited += time.perf_counter() - began > 0.003
-    count, began, used = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < SECONDS:
-        count += next(images)
-    return count / (time.perf_counter() - began), (time.process_time() - used) / count
+    with closing(images):
+        for _ in range(WARM):
+            next(images)
+        count, began, used = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - began < SECONDS:
+            count += next(images)
+        return count / (time.perf_counter() - began), (time.process_time() - used) / count
 
 
-def _busy(seconds: float) -> float:
-    """Cores that this process uses while it should have nothing to do."""
-    used = time.process_time()
-    time.sleep(seconds)
-    return (time.process_time() - used) / seconds
-
-
-def ours(folder: Path, **how: Any) -> Iterator[int]:
+def ours(folder: Path, **how: Any) -> Pictures:
     import tensorflow as tf
 
     from trainer import data
@@ -170,7 +162,7 @@ def ours(folder: Path, **how: Any) -> Iterator[int]:
         yield len(images)
 
 
-def keras(files: Path) -> Iterator[int]:
+def keras(files: Path) -> Pictures:
     import keras as k
     import tensorflow as tf
 
@@ -202,7 +194,7 @@ def posts(files: Path, out: Path) -> None:
                 writer.write(tf.train.Example(features=features).SerializeToString())
 
 
-def post(folder: Path) -> Iterator[int]:
+def post(folder: Path) -> Pictures:
     import tensorflow as tf
 
     kinds = {
@@ -225,7 +217,7 @@ def post(folder: Path) -> Iterator[int]:
         yield len(images)
 
 
-def turbo(folder: Path) -> Iterator[int]:
+def turbo(folder: Path) -> Pictures:
     import simplejpeg
     import tensorflow as tf
 
