@@ -124,15 +124,18 @@ class Controller:
         batches = self._batches()
         if self._due(self.config.evaluate_every) and self._evaluated != self.position.step:
             early = self._inline(too_soon=False)  # it was stopped between saving and evaluating
-        while self.position.step < self.steps and not early:
+        while True:
             try:
+                if early or self.position.step >= self.steps:
+                    self._settle()
+                    return self._finish(early)
                 self._train(batches, self._count())
                 votes = self._vote()
                 if votes.spoiled:
                     raise NotFinite(self.position.step, float("nan"))
             except NotFinite as error:
                 self._recover(error)
-                batches = self._batches()
+                batches, early = self._batches(), False
                 continue
             except WithoutXla:
                 batches = self._batches()
@@ -149,7 +152,6 @@ class Controller:
             early = votes.stop
             if evaluating and not last and self.inline:
                 early = self._inline(too_soon=votes.wait)
-        return self._finish(early)
 
     # What a run does
 
@@ -314,8 +316,8 @@ class Controller:
         self.watch.end(self.run_, "preempted")
         self.run_.writer.flush()
         self.trainer.wait()  # None may leave while the chief still writes.
-        if trouble is not None:
-            raise trouble
+        if trouble is not None and not isinstance(trouble, Spoiled):
+            raise trouble  # The next run goes on from before a spoiled one.
         raise Preempted(self.position.step)
 
     def _inline(self, too_soon: bool) -> bool:
@@ -408,12 +410,20 @@ class Controller:
             step=self.position.step,
         )
 
-    def _finish(self, early: bool) -> Outcome:
-        """The last evaluation, with everything safely written."""
+    def _settle(self) -> None:
+        """Wait until everything is safely written. Raises NotFinite where the weights are no
+        numbers any more, which the loss does not always tell."""
         self._collect(wait=True)
-        failed = self.trainer.vote([float(self._trouble is not None)])[0]
-        if failed:
+        spoiled = isinstance(self._trouble, Spoiled)
+        failed = self._trouble is not None and not spoiled
+        votes = self.trainer.vote([float(spoiled), float(failed)])
+        if votes[1] > 0:
             raise self._trouble or Stopped("the chief cannot go on; it says why")
+        if votes[0] > 0:
+            raise NotFinite(self.position.step, float("nan"))
+
+    def _finish(self, early: bool) -> Outcome:
+        """The last evaluation."""
         if self.place.workers == 1:
             self.preemption.saved(True)
         result = self._evaluate()

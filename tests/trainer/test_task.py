@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from trainer import distribution  # noqa: E402
+from trainer import distribution, inner  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
@@ -242,3 +242,26 @@ def test_two_runs_on_one_folder_do_not_meet(start, tmp_path: Path, task) -> None
     assert code == 2
     assert f"another run (process {first.process.pid} on " in lines[-1]["message"]
     first.until("step", first.lines[-1]["step"] + 10)
+
+
+@pytest.mark.parametrize(("retries", "code"), [(0, 4), (1, 0)])
+def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task, retries: int, code: int
+) -> None:
+    """A ReLU makes 0 of NaN on some machines, so that only the last checkpoint shows it."""
+    whole = inner.Trainer.snapshot
+    spoil = [True]
+
+    def snapshot(self: inner.Trainer) -> dict:
+        found = whole(self)
+        if self.optimizer.iterations.numpy() == 20 and spoil.pop(0):
+            spoil.append(False)
+            found = {k: v * float("nan") if v.dtype.is_floating else v for k, v in found.items()}
+        return found
+
+    monkeypatch.setattr(inner.Trainer, "snapshot", snapshot)
+    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 20)
+    ended, lines = task(*options, "--nan-retries", retries)
+    assert ended == code
+    assert len([line for line in lines if line["event"] == "diverged"]) == retries
+    assert (tmp_path / "DONE").exists() is (code == 0)
