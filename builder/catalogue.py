@@ -460,12 +460,12 @@ def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[P
     package = root / trainer.package
     steps = trainer.module.split(".")
     path = package.parent.joinpath(*steps)
-    if _is_module(package.joinpath(*steps)):
+    if project.is_module(package.joinpath(*steps)):
         return []
     if steps[0] != package.name:
         what = f"{trainer.module} is not in the folder {trainer.package}"
         fix = f"write {package.name}.<module>, such as {package.name}.task"
-    elif not _is_module(path):
+    elif not project.is_module(path):
         found = (path.with_suffix(".py")).relative_to(root)
         what = f"there is no module {trainer.module}: no file {found}"
         names = [".".join([package.name, file.stem]) for file in package.glob("*.py")]
@@ -476,16 +476,11 @@ def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[P
     return [Problem(document.line("trainer", "module"), "trainer.module", what, fix)]
 
 
-def _is_module(path: Path) -> bool:
-    """Whether `python -m` can start what lies there."""
-    return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()
-
-
 def _program(trainer: Trainer, root: Path) -> Program:
     """Raises InputError with every line of requirements.txt that cannot be."""
     package = root / trainer.package
     steps = trainer.module.split(".")
-    inside = steps[0] == package.name and _is_module(package.parent.joinpath(*steps))
+    inside = steps[0] == package.name and project.is_module(package.parent.joinpath(*steps))
     path = package / REQUIREMENTS
     if not path.is_file():
         return Program(flat=not inside)

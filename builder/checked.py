@@ -93,11 +93,10 @@ def _seen(root: Path, program: Program) -> list[object]:
     folder = root / program.package
     steps = program.module.split(".")
     modules = (folder.joinpath(*steps), folder.parent.joinpath(*steps))
-    places = [place for m in modules for place in (m.with_suffix(".py"), m / "__main__.py")]
     requirements = folder / "requirements.txt"
     return [
         str(folder.resolve()),
-        [place.is_file() for place in places],
+        [project.is_module(module) for module in modules],
         requirements.read_text(errors="replace") if requirements.is_file() else None,
     ]
 

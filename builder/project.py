@@ -35,6 +35,11 @@ def find_root(start: Path | None = None) -> Path:
     )
 
 
+def is_module(path: Path) -> bool:
+    """Whether `python -m` can start what lies there: path.py, or the folder's __main__.py."""
+    return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()
+
+
 def write(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all: to a name of its own beside it, then renamed."""
     data = content.encode() if isinstance(content, str) else content

@@ -943,7 +943,7 @@ def _manifests(listed: Manifest) -> list[Descriptor]:
 
 
 def _basic(known: Credentials) -> str:
-    return base64.b64encode(f"{known.username}:{known.password}".encode()).decode()
+    return web.basic(known.username, known.password)
 
 
 def _message(response: Response) -> str:

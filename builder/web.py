@@ -149,9 +149,13 @@ def without_login(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     if not parts.username:
         return url, ""
-    words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return bare, base64.b64encode(words.encode()).decode()
+    return bare, basic(unquote(parts.username), unquote(parts.password or ""))
+
+
+def basic(username: str, password: str) -> str:
+    """What follows `Basic` in an Authorization."""
+    return base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
 def _proxy_manager(proxy: str, how: Mapping[str, Any]) -> urllib3.ProxyManager:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,20 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "trainer" / "__init__.py").touch()
     (tmp_path / "trainer" / "task.py").touch()
     return tmp_path
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A project with this repository's targets and templates and a small trainer, not checked."""
+    root = tmp_path / "project"
+    for name in ("images", "templates"):
+        shutil.copytree(ROOT / name, root / name)
+    (root / "trainer").mkdir()
+    for name, text in {"__init__.py": "", "task.py": "print('trained')\n"}.items():
+        (root / "trainer" / name).write_text(text)
+    shutil.copy(ROOT / "trainer" / "requirements.txt", root / "trainer")
+    (root / "builder.toml").write_text("")
+    return root
 
 
 @pytest.fixture

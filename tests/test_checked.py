@@ -19,20 +19,6 @@ PROGRAM = Program("trainer", "trainer.task", False)
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A project with this repository's targets and templates and a small trainer, not checked."""
-    root = tmp_path / "project"
-    for name in ("images", "templates"):
-        shutil.copytree(ROOT / name, root / name)
-    (root / "trainer").mkdir()
-    for name, text in {"__init__.py": "", "task.py": "print('trained')\n"}.items():
-        (root / "trainer" / name).write_text(text)
-    shutil.copy(ROOT / "trainer" / "requirements.txt", root / "trainer")
-    (root / "builder.toml").write_text("")
-    return root
-
-
-@pytest.fixture
 def known(copy: Path) -> Path:
     """The same project, with its target checked."""
     to_registry.prepared(copy, TARGET)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,19 +30,6 @@ CONFIG = {"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
     with registry_server.registry(tmp_path_factory.mktemp("registry")) as running:
         yield running
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A project with this repository's targets, not checked yet."""
-    root = tmp_path / "project"
-    for name in ("images", "templates"):
-        shutil.copytree(ROOT / name, root / name)
-    (root / "trainer").mkdir()
-    (root / "trainer" / "task.py").write_text("print('trained')\n")
-    shutil.copy(ROOT / "trainer" / "requirements.txt", root / "trainer")
-    (root / "builder.toml").write_text("")
-    return root
 
 
 def no_engine() -> NoReturn:

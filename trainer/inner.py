@@ -27,6 +27,11 @@ class WithoutXla(Exception):  # noqa: N818 - nothing is wrong
     any more, and a batch is gone. Try again, with a new iterator."""
 
 
+def left_off(why: str) -> None:
+    """Say that XLA was asked for and is not used."""
+    say("xla", f"--xla on is left off: it does not work {why}", "WARNING", compiled=False)
+
+
 class Trainer:
     """Model, optimizer and the functions that run on the devices."""
 
@@ -84,8 +89,7 @@ class Trainer:
         tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         wanted = optimization.use_xla(self.config.xla, self.replicas, tpu)
         if self.config.xla == "on" and not (wanted or tpu):
-            text = f"--xla on is left off: it does not work with {self.replicas} replicas"
-            say("xla", text, "WARNING", compiled=False)
+            left_off(f"with {self.replicas} replicas")
         return wanted
 
     @property
@@ -131,9 +135,7 @@ class Trainer:
         if self._untried:
             say("xla", "the gradients are computed by XLA", compiled=True)
         if self._without:
-            name, reason = self.model.name, self._without
-            text = f"--xla on is left off: it does not work for {name} here: {reason}"
-            say("xla", text, "WARNING", compiled=False)
+            left_off(f"for {self.model.name} here: {self._without}")
         self._untried, self._without = False, ""
 
     def vote(self, values: list[float]) -> list[float]:

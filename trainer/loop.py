@@ -43,7 +43,7 @@ class Outcome:
 
     step: int
     result: dict[str, float]
-    """The last evaluation."""
+    """The last evaluation, with everything safely written."""
     early: bool = False
     """Stopped because nothing got better."""
 
@@ -125,11 +125,12 @@ class Controller:
         if self._due(self.config.evaluate_every) and self._evaluated != self.position.step:
             early = self._inline(too_soon=False)  # it was stopped between saving and evaluating
         while True:
+            over = early or self.position.step >= self.steps
             try:
-                if early or self.position.step >= self.steps:
-                    self._settle()
-                    return self._finish(early)
-                self._train(batches, self._count())
+                if over:
+                    self._collect(wait=True)  # spoiled weights do not always show in the loss
+                else:
+                    self._train(batches, self._count())
                 votes = self._vote()
                 if votes.spoiled:
                     raise NotFinite(self.position.step, float("nan"))
@@ -142,6 +143,8 @@ class Controller:
                 continue
             if votes.failed:
                 raise self._trouble or Stopped("the chief cannot go on; it says why")
+            if over:
+                return self._finish(early)
             last = self.position.step == self.steps
             evaluating = self._due(self.config.evaluate_every)
             saving = self._due(self.config.checkpoint_every) or votes.save or last or evaluating
@@ -410,20 +413,8 @@ class Controller:
             step=self.position.step,
         )
 
-    def _settle(self) -> None:
-        """Wait until everything is safely written. Raises NotFinite where the weights are no
-        numbers any more, which the loss does not always tell."""
-        self._collect(wait=True)
-        spoiled = isinstance(self._trouble, Spoiled)
-        failed = self._trouble is not None and not spoiled
-        votes = self.trainer.vote([float(spoiled), float(failed)])
-        if votes[1] > 0:
-            raise self._trouble or Stopped("the chief cannot go on; it says why")
-        if votes[0] > 0:
-            raise NotFinite(self.position.step, float("nan"))
-
     def _finish(self, early: bool) -> Outcome:
-        """The last evaluation."""
+        """The last evaluation, with everything safely written."""
         if self.place.workers == 1:
             self.preemption.saved(True)
         result = self._evaluate()

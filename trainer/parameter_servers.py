@@ -60,8 +60,7 @@ class ParameterServers(inner.Trainer):
 
     def _wants_xla(self) -> bool:
         if self.config.xla == "on":
-            text = "--xla on is left off: it does not work with parameter servers"
-            say("xla", text, "WARNING", compiled=False)
+            inner.left_off("with parameter servers")
         return False
 
     def use_learning_rate(self, factor: float) -> None:

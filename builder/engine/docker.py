@@ -29,12 +29,10 @@ from builder.engine.progress import Failure, Progress, Step
 from builder.errors import OutsideError
 from builder.events import OnEvent, ignore
 from builder.settings import Settings
+from builder.templates import EPOCH
 
 if TYPE_CHECKING:
     import docker
-
-EPOCH = 315532800
-"""Seconds: the time of everything in an image, 1980-01-01. Zip archives know no earlier one."""
 
 COMPRESSION_LEVEL = 3
 """zstd's own default. TensorFlow's largest library (788 MB) on two busy cores: level 1 gives 161 MB

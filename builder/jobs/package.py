@@ -84,9 +84,9 @@ def program(folder: Path, module: str | None) -> Program:
     if module and module.endswith(".py"):
         module = module.removesuffix(".py").replace("/", ".")
     steps = (module or "").split(".")
-    if module and _is_module(folder.joinpath(*steps)):
+    if module and project.is_module(folder.joinpath(*steps)):
         return Program(folder, module, flat=True)
-    if module and steps[0] == folder.name and _is_module(folder.parent.joinpath(*steps)):
+    if module and steps[0] == folder.name and project.is_module(folder.parent.joinpath(*steps)):
         return Program(folder, module, flat=False)
     names = [path.stem for path in sorted(folder.glob("*.py")) if not path.stem.startswith("__")]
     names = [f"{folder.name}.{one}" for one in names] if _is_package(folder) else names
@@ -98,10 +98,6 @@ def program(folder: Path, module: str | None) -> Program:
 
 def _is_package(folder: Path) -> bool:
     return (folder / "__init__.py").is_file()
-
-
-def _is_module(path: Path) -> bool:
-    return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()
 
 
 def requirements(one: Program) -> tuple[str, str]:
