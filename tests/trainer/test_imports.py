@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from runs import ROOT
 
 EVERYWHERE = {*sys.stdlib_module_names, "numpy", "tensorflow", "keras", "trainer"}
-TOOLS = {"PIL", "fsspec", "google_crc32c", "psutil", "pynvml", "tf_keras", "gcsfs", "libtpu"}
+TOOLS = {"PIL", "fsspec", "google_crc32c", "psutil", "pynvml", "tf_keras", "gcsfs", "libtpu"} | {
+    "soundfile",
+    "soxr",
+}
 """Of the tools beside training, or done without where absent: imported where they are used."""
 
 

@@ -1,0 +1,165 @@
+"""Sound files as the trainer hears them: mono, at one rate, as WAV. Needs soundfile and soxr.
+
+What a decoder for training ignores is put right once, here: channels, rates, depths, codecs. A clip
+is kept as long as it is; how much of it is heard is decided when it is read.
+"""
+
+import io
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+SUFFIXES = frozenset(
+    [
+        ".aif",
+        ".aifc",
+        ".aiff",
+        ".au",
+        ".caf",
+        ".flac",
+        ".mp3",
+        ".oga",
+        ".ogg",
+        ".opus",
+        ".rf64",
+        ".snd",
+        ".w64",
+        ".wav",
+        ".wave",
+    ]
+)
+"""Formats of libsndfile that are in use (soundfile.available_formats() has all)."""
+LONGEST = 600.0
+"""Seconds of a file, at most: 19 MB at 16,000 a second. One file is one example, so that a longer
+one is a mistake, most likely."""
+HEARD = 10.0
+"""Seconds that the model hears where nothing is said: as long as the longest, but no more."""
+HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+"""Of a WAV file with nothing but PCM samples in it: RIFF, fmt and the beginning of data."""
+
+_LESS = r"^\s*(?:data|SSND|Data Size|Riff size|riff)\s*:\s*(\d+) \(should be (\d+)\)"
+_UNKNOWN = 0x7FFFF000
+
+
+class Unreadable(Exception):  # noqa: N818 - named for what was found
+    """A sound that cannot be decoded; says why."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How sounds are stored, and how much of each is heard."""
+
+    rate: int = 16000
+    """Samples a second."""
+    seconds: float | None = None
+    """What the model hears of a clip. None: as long as the longest, but no more than HEARD. What is
+    stored does not depend on it."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A sound as it is stored, and what was found out about it."""
+
+    content: bytes
+    """A WAV file: 16 bits, one channel."""
+    frames: int
+    """Samples of it."""
+    facts: tuple[str, ...]
+    """What it was and what was done to it, as `dataset.json` counts them."""
+    silent: bool
+    """All samples are 0."""
+
+
+def missing() -> str | None:
+    """What has to be installed before a sound can be read, as one line; None where all is there."""
+    try:
+        import soundfile  # noqa: F401
+        import soxr  # noqa: F401
+    except (ImportError, OSError) as error:  # OSError: there is no libsndfile for this machine
+        return f"sounds need soundfile and soxr: pip install soundfile soxr ({error})"
+    return None
+
+
+def prepare(content: bytes, form: Form) -> Prepared:
+    """Decode a sound, make it mono and 16 bits at the rate of `form`. Raises Unreadable.
+
+    Channels are averaged. What is louder than full scale (a file of floats can be) is made
+    quieter as a whole, not clipped.
+    """
+    import numpy as np
+    import soxr
+
+    samples, rate, facts = _decoded(content)
+    if not np.isfinite(samples).all():
+        raise Unreadable("has samples that are no finite numbers")
+    channels = samples.shape[1]
+    if channels > 1:
+        facts.append(f"{channels} channels averaged")
+    mono = samples.mean(axis=1)
+    if rate != form.rate:
+        facts.append(f"{rate} samples a second to {form.rate}")
+        mono = soxr.resample(mono, rate, form.rate)
+    peak = float(np.abs(mono).max(initial=0.0))
+    if peak > 1.0:
+        facts.append("louder than full scale: made quieter")
+        mono = mono / peak
+    stored = np.clip(np.rint(mono * 32768.0), -32768, 32767).astype("<i2")
+    if not stored.size:
+        raise Unreadable("has no samples")
+    return Prepared(
+        wav(stored.tobytes(), form.rate), stored.size, tuple(facts), not bool(stored.any())
+    )
+
+
+def wav(samples: bytes, rate: int) -> bytes:
+    """A WAV file of 16-bit samples of one channel, as tf.audio.decode_wav reads it."""
+    size = len(samples)
+    chunks = (b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", size)
+    return HEADER.pack(*chunks) + samples
+
+
+def _decoded(content: bytes) -> tuple[Any, int, list[str]]:
+    """float32 [frames, channels], samples a second, facts."""
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            if file.frames > LONGEST * file.samplerate:
+                length = f"{file.frames / file.samplerate:,.0f} s"
+                raise Unreadable(f"is {length} long: cut it into parts of at most {LONGEST:.0f} s")
+            samples = file.read(dtype="float32", always_2d=True)
+            kind = file.format
+            short = _cut_short(kind, len(samples), file.frames, file.extra_info)
+            if short or (kind == "OGG" and _last_page_cut(content)):
+                raise Unreadable("is cut short")
+            return samples, file.samplerate, [f"format {kind} {file.subtype}"]
+    except (soundfile.SoundFileError, ValueError, TypeError) as error:
+        raise Unreadable(_reason(content, error)) from error
+    except MemoryError as error:
+        raise Unreadable("too large") from error
+
+
+def _cut_short(kind: str, read: int, promised: int, log: str) -> bool:
+    """Is there less than the header says? libsndfile reads what there is, and notes the rest."""
+    if read < promised:  # An MP3 file's length is an estimate where its header has none.
+        return kind != "MP3" or read < 0.9 * promised
+    noted = re.search(_LESS, log, re.MULTILINE)
+    # What was written to a pipe has no length: all bits set, or as good as.
+    return bool(noted) and int(noted[2]) < int(noted[1]) < _UNKNOWN
+
+
+def _last_page_cut(content: bytes) -> bool:
+    """Is the last page of an Ogg file not all there? (RFC 3533, section 6: the page's header)"""
+    segments = content.rfind(b"OggS") + 27
+    if segments > len(content):
+        return True
+    body = segments + content[segments - 1]
+    return body + sum(content[segments:body]) > len(content)
+
+
+def _reason(content: bytes, error: BaseException) -> str:
+    if not content:
+        return "is empty"
+    text = " ".join(str(error).split()).rpartition(">: ")[2]
+    return "not a sound that libsndfile knows" if "not recognised" in text else text[:200]
