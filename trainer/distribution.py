@@ -61,41 +61,83 @@ def cluster(environment: Mapping[str, str]) -> Cluster:
     distributed training).
     """
     source = "TF_CONFIG" if environment.get("TF_CONFIG", "").strip() else "CLUSTER_SPEC"
-    text = environment.get(source, "").strip() or "{}"
-    try:
-        config = json.loads(text)
-        tasks = {kind: tuple(hosts) for kind, hosts in config.get("cluster", {}).items()}
-        kind = config.get("task", {}).get("type", "worker")
-        task = int(config.get("task", {}).get("index", 0))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{source} cannot be read: {error}") from None
-    if source == "CLUSTER_SPEC":
-        tasks = {_POOLS.get(pool, pool): hosts for pool, hosts in tasks.items()}
-        kind = _POOLS.get(kind, kind)
-    tasks = {"chief" if name == "master" else name: hosts for name, hosts in tasks.items() if hosts}
-    kind = "chief" if kind == "master" else kind
+    tasks, named = _read(source, environment.get(source, "").strip() or "{}")
+    kind, task = named or ("worker", 0)
     if kind not in _POOLS.values():
         known = ", ".join(_POOLS.values())
         raise UsageError(f"{source}: a task of type {kind!r} is not one of {known}")
     if kind == "evaluator":  # which some leave out of the cluster that they name
         return Cluster(index=task, role="evaluator", task=task, tasks=tasks)
-    if tasks.get("ps"):
-        if not (tasks.get("chief") and tasks.get("worker")):
-            raise UsageError(f"{source}: parameter servers need a chief and at least one worker")
-        _exists(source, kind, task, tasks)
-        return Cluster(index=task, role=kind, task=task, tasks=tasks)
     chiefs, workers = tasks.get("chief", ()), tasks.get("worker", ())
     total = len(chiefs) + len(workers)
-    if total <= 1:
+    if tasks.get("ps"):
+        if not (chiefs and workers):
+            raise UsageError(f"{source}: parameter servers need a chief and at least one worker")
+    elif total <= 1:
         return Cluster(tasks=tasks if tasks.get("evaluator") else {})
-    _exists(source, kind, task, tasks)
+    if named is None:
+        raise UsageError(
+            f'{source}: which of its processes this is, is not said: "task" is missing'
+        )
+    if not 0 <= task < len(tasks.get(kind, ())):
+        raise UsageError(f"{source}: there is no task {kind}/{task} in its cluster")
+    if tasks.get("ps"):
+        return Cluster(index=task, role=kind, task=task, tasks=tasks)
     index = task if kind == "chief" else len(chiefs) + task
     return Cluster(total, index, kind, task, tasks)
 
 
-def _exists(source: str, kind: str, task: int, tasks: Mapping[str, tuple[str, ...]]) -> None:
-    if not 0 <= task < len(tasks.get(kind, ())):
-        raise UsageError(f"{source}: there is no task {kind}/{task} in its cluster")
+def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, int] | None]:
+    """Addresses by type of task, and type and index of this process, where they are given.
+
+    Raises UsageError.
+    """
+
+    def refused(why: object) -> UsageError:
+        return UsageError(f"{source} cannot be read: {why}")
+
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refused(error) from None
+    if not isinstance(config, dict):
+        raise refused('it has to be a JSON object with "cluster" and "task"')
+    cluster, own = config.get("cluster") or {}, config.get("task") or {}
+    if not (isinstance(cluster, dict) and isinstance(own, dict)):
+        raise refused('"cluster" and "task" have to be JSON objects')
+    tasks: dict[str, tuple[str, ...]] = {}
+    for name, hosts in cluster.items():
+        if not (isinstance(hosts, list) and all(isinstance(host, str) for host in hosts)):
+            raise refused(f"the addresses of {name} have to be a list of host:port")
+        if wrong := [host for host in hosts if not _address(host)]:
+            raise refused(f"{wrong[0]!r}, of {name}, is not host:port")
+        if hosts:
+            tasks[_kind(name)] = tuple(hosts)
+    if unknown := [name for name in tasks if name not in _POOLS.values()]:
+        known = ", ".join(_POOLS.values())
+        raise UsageError(f"{source}: its cluster has a {unknown[0]!r}, not one of {known}")
+    for name in ("chief", "evaluator"):
+        if len(tasks.get(name, ())) > 1:
+            raise UsageError(f"{source}: {len(tasks[name])} of type {name}, there can be one")
+    addresses = [host for hosts in tasks.values() for host in hosts]
+    if twice := [host for host in addresses if addresses.count(host) > 1]:
+        raise UsageError(f"{source}: {twice[0]} is the address of two processes")
+    if not own:
+        return tasks, None
+    index = own.get("index", 0)
+    if isinstance(index, bool) or not re.fullmatch(r"\d{1,9}", str(index)):
+        raise refused(f"the task's index {index!r} is not a number of 0 or more")
+    return tasks, (_kind(str(own.get("type", "worker"))), int(index))
+
+
+def _kind(name: str) -> str:
+    """A role, of a name of TensorFlow's or of a worker pool of Vertex AI's."""
+    return _POOLS.get(name, "chief" if name == "master" else name)
+
+
+def _address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port) < 65536
 
 
 def has_tpu(environment: Mapping[str, str]) -> bool:

@@ -18,6 +18,12 @@ def tf_config(kind: str, index: int, **cluster: int) -> dict[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": hosts, "task": {"type": kind, "index": index}})}
 
 
+def spelt(cluster: object, **task: object) -> dict[str, str]:
+    """As a person writes it; task=None leaves the task out."""
+    told = {} if task.get("task", 1) is None else {"task": {"type": "worker", "index": 0, **task}}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, **told})}
+
+
 def test_without_tf_config_there_is_one_worker() -> None:
     assert distribution.cluster({}) == Cluster(workers=1, index=0)
     assert distribution.cluster({}).chief
@@ -65,6 +71,13 @@ def test_vertex_s_worker_pools_are_roles_and_tf_config_wins() -> None:
     place = distribution.cluster(spec)
     assert (place.workers, place.index, place.role, place.evaluator) == (3, 2, "worker", True)
     assert distribution.cluster({**spec, **tf_config("chief", 0, chief=1, worker=1)}).chief
+    pools["workerpool2"] = ["e:1", "f:1"]
+    for pool, role in zip(sorted(pools), ("chief", "worker", "ps", "evaluator"), strict=True):
+        task = {"type": pool, "index": len(pools[pool]) - 1}
+        spec = {"CLUSTER_SPEC": json.dumps({"cluster": pools, "task": task})}
+        place = distribution.cluster(spec)
+        assert (place.role, place.task, place.chief) == (role, task["index"], role == "chief")
+        assert (place.parameter_servers, place.evaluator, place.workers) == (True, True, 1)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +103,21 @@ def test_a_strategy_that_the_cluster_is_not_made_for_is_refused(
     ("environment", "message"),
     [
         ({"TF_CONFIG": "{"}, "TF_CONFIG cannot be read"),
-        ({"TF_CONFIG": "[]"}, "TF_CONFIG cannot be read"),
+        ({"TF_CONFIG": "[]"}, "TF_CONFIG cannot be read: it has to be a JSON object"),
+        ({"TF_CONFIG": "[" * 10**5}, "TF_CONFIG cannot be read"),
+        (spelt({"worker": "a:1,b:1"}), "the addresses of worker have to be a list of host:port"),
+        (spelt({"worker": [1, 2]}), "the addresses of worker have to be a list of host:port"),
+        (spelt({"worker": ["a", "b:1"]}), "'a', of worker, is not host:port"),
+        (spelt({"worker": ["grpc://a:1", "b:1"]}), "'grpc://a:1', of worker, is not host:port"),
+        (spelt({"worker": ["a:0", "b:1"]}), "'a:0', of worker, is not host:port"),
+        (spelt({"worker": ["a:1", "a:1"]}), "a:1 is the address of two processes"),
+        (spelt({"worker": ["a:1", "b:1"]}, task=None), "which of its processes this is"),
+        (spelt({"worker": ["a:1", "b:1"]}, index=None), "index None is not a number"),
+        (spelt({"worker": ["a:1", "b:1"]}, index=-1), "index -1 is not a number"),
+        (spelt(["a:1"]), "have to be JSON objects"),
+        (spelt({"chief": ["a:1", "b:1"]}), "2 of type chief, there can be one"),
+        (spelt({"worker": ["a:1"], "evaluator": ["b:1", "c:1"]}), "2 of type evaluator"),
+        (spelt({"worker": ["a:1"], "sidecar": ["b:1"]}), "has a 'sidecar', not one of chief"),
         (tf_config("worker", 5, worker=2), "no task worker/5"),
         (tf_config("sidecar", 0, worker=2), "'sidecar' is not one of chief, worker, ps, evaluator"),
         (tf_config("worker", 0, worker=2, ps=1), "parameter servers need a chief"),
