@@ -9,6 +9,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Sound:
+    """How the sounds of records are heard."""
+
+    rate: int
+    """Samples a second."""
+    seconds: float
+    """What the model hears of a clip."""
+
+    @property
+    def samples(self) -> int:
+        return max(1, round(self.rate * self.seconds))
+
+
+@dataclass(frozen=True)
 class Shard:
     """A TFRecord file."""
 
@@ -20,6 +34,8 @@ class Shard:
     jpeg: tuple[int, int] = (0, 0)
     """All are JPEGs with their size noted beside them, and these are the least and the most pixels
     that the shorter side of one has. (0, 0): that is not known."""
+    sound: Sound | None = None
+    """None: these are pictures."""
 
 
 @dataclass(frozen=True)

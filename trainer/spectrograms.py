@@ -1,0 +1,113 @@
+"""Sounds as pictures: WAV files in, log-mel spectrograms out, as uint8 squares.
+
+What is behind it (models, precision, misclassified examples) is the same for both then. Training,
+evaluation and the SavedModel share these functions; they are TensorFlow's own operations.
+"""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.parts import Sound
+
+WINDOW = 0.025
+"""Seconds that one spectrum is of."""
+HOP = 0.010
+"""Seconds from one to the next, at most."""
+BANDS = 80
+"""Of the mel scale, at most; a larger picture is enlarged to its height."""
+LOWEST = 20.0
+"""Hertz."""
+RANGE = 80.0
+"""Decibels from black to white. White is the loudest there is, so that how loud a recording is made
+does not matter (as in librosa's power_to_db(ref=max, top_db=80)),"""
+QUIET = -80.0
+"""but at least so loud, in decibels of full scale: the noise of silence stays dark."""
+
+
+def piece(
+    wav: tf.Tensor, sound: Sound, place: float | tf.Tensor = 0.5, more: float = 0.0
+) -> tf.Tensor:
+    """float32 [samples], -1 to 1: what is heard of a WAV file of 16 bits at the rate of `sound`.
+
+    `place`, from 0 to 1 (excluded), says which part of a longer one, and where in the silence a
+    shorter one lies; 0.5 is the middle. `more`: seconds of silence that are added to both ends
+    before. Channels are averaged. Raises tf.errors.InvalidArgumentError for another rate.
+    """
+    samples, rate = tf.audio.decode_wav(wav)
+    said = f"a sound is not at {sound.rate} samples a second"
+    with tf.control_dependencies([tf.debugging.assert_equal(rate, sound.rate, said)]):
+        mono = tf.reduce_mean(samples, axis=1)
+    silence = round(more * sound.rate)
+    mono = tf.pad(mono, [[silence, silence]])
+    spare = tf.shape(mono)[0] - sound.samples
+    room = tf.abs(spare)
+    first = tf.cast(tf.floor(place * tf.cast(room + 1, tf.float32)), tf.int32)
+    first = tf.minimum(first, room)
+    before = tf.where(spare < 0, first, 0)
+    padded = tf.pad(mono, [[before, tf.maximum(-spare, 0) - before]])
+    start = tf.where(spare < 0, 0, first)
+    return tf.ensure_shape(padded[start : start + sound.samples], [sound.samples])
+
+
+def noisy(samples: tf.Tensor, share: float | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """With white noise, `share` as strong as the sound (root mean square). `seed`: int32 [2]."""
+    strength = share * tf.sqrt(tf.reduce_mean(tf.square(samples)))
+    noise = tf.random.stateless_normal(tf.shape(samples), seed, alg="philox")
+    return tf.clip_by_value(samples + strength * noise, -1.0, 1.0)
+
+
+def picture(samples: tf.Tensor, rate: int, size: int) -> tf.Tensor:
+    """The spectrogram of float32 [n] as a float32 square, 0 to 255, of three equal channels.
+
+    Time goes from left to right, pitch from the bottom to the top.
+    """
+    length, bands = int(samples.shape[0]), min(size, BANDS)
+    # Several spectra are averaged to a column where it is longer than from one to the next.
+    each = max(1, -(-length // round(size * HOP * rate)))
+    count = size * each
+    window = round(WINDOW * rate)
+    points = _points(rate, bands, window)
+    # The middle of each is the middle of its share of the time; beyond the ends there is silence.
+    middles = (2 * tf.range(count, dtype=tf.int64) + 1) * length // (2 * count)
+    places = tf.cast(middles, tf.int32)[:, None] + tf.range(window)
+    around = tf.pad(samples, [[window // 2, window - window // 2]])
+    shape = tf.signal.hann_window(window)
+    frames = tf.gather(around, places) * (shape / tf.reduce_sum(shape))
+    spectra = tf.signal.rfft(frames, [points])
+    power = tf.square(tf.math.real(spectra)) + tf.square(tf.math.imag(spectra))
+    heard = tf.matmul(power, mel_weights(rate, bands, points))
+    columns = tf.reduce_mean(tf.reshape(heard, [size, each, bands]), axis=1)
+    decibels = 10.0 / np.log(10.0) * tf.math.log(tf.maximum(columns, 1e-20))
+    loudest = tf.maximum(tf.reduce_max(decibels), QUIET)
+    light = tf.clip_by_value(1.0 + (decibels - loudest) / RANGE, 0.0, 1.0)
+    image = tf.repeat(255.0 * tf.transpose(light)[::-1, :, None], 3, axis=-1)
+    return tf.image.resize(image, (size, size)) if bands < size else image
+
+
+@functools.cache
+def mel_weights(rate: int, bands: int, points: int) -> np.ndarray:
+    """float32 [points // 2 + 1, bands]: triangles that are equally wide on the mel scale.
+
+    Mel as in HTK, 1127 ln(1 + f / 700 Hz), from LOWEST to half the rate, as
+    tf.signal.linear_to_mel_weight_matrix has it.
+    """
+    edges = np.linspace(_mel(LOWEST), _mel(rate / 2), bands + 2)
+    bins = _mel(np.linspace(0.0, rate / 2, points // 2 + 1))[:, None]
+    rising = (bins - edges[:-2]) / (edges[1:-1] - edges[:-2])
+    falling = (edges[2:] - bins) / (edges[2:] - edges[1:-1])
+    weights = np.maximum(0.0, np.minimum(rising, falling))
+    weights[0] = 0.0  # A constant is no sound.
+    return weights.astype(np.float32)
+
+
+def _mel(hertz: float | np.ndarray) -> np.ndarray:
+    return 1127.0 * np.log1p(np.asarray(hertz) / 700.0)
+
+
+def _points(rate: int, bands: int, window: int) -> int:
+    """Of the Fourier transform: so many that the narrowest band, the lowest, has one to itself."""
+    edges = np.linspace(_mel(LOWEST), _mel(rate / 2), bands + 2)
+    narrowest = float(np.diff(700.0 * np.expm1(edges[:2] / 1127.0))[0])
+    return 1 << int(np.ceil(np.log2(max(window, rate / narrowest))))
