@@ -5,9 +5,10 @@ Needs no TensorFlow, so a mistake on the command line is answered at once.
 
 import argparse
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 PRECISIONS = ("auto", "float32", "mixed_float16", "mixed_bfloat16")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "lamb", "lion")
@@ -16,6 +17,8 @@ STRATEGIES = ("auto", "one", "mirrored", "multiworker", "tpu", "ps")
 EXPORTS = ("final", "best", "latest")
 METRICS = ("accuracy", "loss")
 """What an evaluation measures."""
+WEIGHTS_FILES = (".h5", ".keras")
+"""How the names of weights files end."""
 
 
 UNKNOWN = 2**62
@@ -157,6 +160,32 @@ class Config:
     output: str
 
 
+_WHAT = """Train an image classifier on TFRecords. Goes on by itself from the newest whole
+checkpoint of the job folder; a job that is done is left alone. Options may have underscores for
+hyphens, and their value after = or a space, as tuning services write them; of two, the last
+counts."""
+_CODES = """Exit codes: 0 done, 1 a fault of the program, 2 what was given cannot be right, 3 a
+folder could not be written, 4 the loss was not finite, 143 stopped: start it again."""
+
+
+class _Help(argparse.HelpFormatter):
+    """Says what each option is if it is not given, and what kind of value it takes."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        if default is None or default in ("", argparse.SUPPRESS) or "default" in text:
+            return text
+        if isinstance(default, bool):
+            default = str(default).lower()
+        elif isinstance(default, float):
+            default = f"{default:g}"
+        return f"{text} (default: {default})"
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        kinds = {_integer: "N", _whole: "N", _layers: "N", float: "X", _switch: "true|false"}
+        return kinds.get(action.type, action.dest.rpartition("_")[2].upper())
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises instead of printing several lines and leaving."""
 
@@ -170,23 +199,42 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     An option of its own wins over AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR,
     and these win over the folders below --job-dir. Raises UsageError.
     """
-    parser = _Parser(prog="python -m trainer.task", description=__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("--records", required=True, help="folder of TFRecords and labels.txt")
-    add("--job-dir", help="folder of everything the run writes (default: beside AIP_MODEL_DIR)")
-    add("--model-dir", help="SavedModel (default: AIP_MODEL_DIR or JOB_DIR/model)")
-    add("--checkpoint-dir", help="default: AIP_CHECKPOINT_DIR or JOB_DIR/checkpoints")
-    add("--log-dir", help="TensorBoard (default: AIP_TENSORBOARD_LOG_DIR or JOB_DIR/logs)")
+    parser = _Parser(
+        usage="python -m trainer.task --records DIR [--job-dir DIR] [option ...]",
+        description=_WHAT,
+        epilog=_CODES,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    section = lambda title: parser.add_argument_group(title).add_argument  # noqa: E731
+    add = section("the run")
+    add("--records", required=True, metavar="DIR", help="folder of TFRecords and labels.txt")
+    add(
+        "--job-dir",
+        metavar="DIR",
+        help="folder of everything the run writes (default: beside AIP_MODEL_DIR)",
+    )
+    add("--model-dir", metavar="DIR", help="SavedModel (default: AIP_MODEL_DIR or JOB_DIR/model)")
+    add(
+        "--checkpoint-dir",
+        metavar="DIR",
+        help="default: AIP_CHECKPOINT_DIR or JOB_DIR/checkpoints",
+    )
+    add(
+        "--log-dir",
+        metavar="DIR",
+        help="TensorBoard (default: AIP_TENSORBOARD_LOG_DIR or JOB_DIR/logs)",
+    )
     add("--steps", type=_integer, help="optimizer steps of the whole run (default: 1000)")
-    add("--epochs", type=float, default=0.0, help="in place of --steps")
+    add("--epochs", type=float, default=0.0, help="in place of --steps; 0: no")
     add("--batch-size", "--batch", type=_integer, default=32, help="examples a step, all replicas")
-    add("--learning-rate", type=float, default=0.002)
+    add("--learning-rate", type=float, default=0.002, help="after warm-up, before any decay")
     add("--image-size", type=_integer, default=32, help="pixels a side")
     add("--checkpoint-every", type=_integer, default=100, help="steps")
-    add("--keep-checkpoints", type=_integer, default=3)
+    add("--keep-checkpoints", type=_integer, default=3, help="the last so many")
     add("--evaluate-every", type=_integer, default=0, help="steps; 0: only at the end")
-    add("--steps-per-loop", type=_integer, default=10)
-    add("--seed", type=_integer, default=0)
+    add("--steps-per-loop", type=_integer, default=10, help="at most, between two looks around")
+    add("--seed", type=_integer, default=0, help="of weights, order and augmentation")
     add("--precision", choices=PRECISIONS, default="auto", help="auto: by the device")
     add(
         "--deterministic",
@@ -196,24 +244,29 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         default=False,
         help="same bits each time, for some speed",
     )
-    # Distribution
+    add = section("distribution")
     add("--strategy", choices=STRATEGIES, default="auto", help="auto: by environment and devices")
-    add("--replica-batch-size", type=_whole, default=0, help="in place of --batch-size")
+    add("--replica-batch-size", type=_whole, default=0, help="in place of --batch-size; 0: no")
     add("--peer-timeout", type=float, default=600.0, help="seconds to wait for another rank")
     add("--grace", type=float, default=25.0, help="seconds from SIGTERM to leaving, at the latest")
-    # Train and evaluate
+    add = section("train and evaluate")
     add("--checkpoint-seconds", type=float, default=0.0, help="besides --checkpoint-every")
     add("--keep-best", type=_switch, nargs="?", const=True, default=True, help="by --metric")
-    add("--evaluation", choices=("auto", "inline", "dedicated"), default="auto")
+    add(
+        "--evaluation",
+        choices=("auto", "inline", "dedicated"),
+        default="auto",
+        help="by the trainers or an evaluator; auto: by the cluster",
+    )
     add("--evaluate-batches", type=_whole, default=0, help="0: all validation records")
     add("--evaluate-delay", type=float, default=0.0, help="seconds; dedicated evaluator")
     add("--evaluate-interval", type=float, default=0.0, help="least seconds between evaluations")
     add("--early-stopping", type=_whole, default=0, help="evaluations without a better --metric")
     add("--early-stopping-delta", type=float, default=0.0, help="by how much better is better")
     add("--nan-retries", type=_whole, default=2, help="back to the last checkpoint, smaller rate")
-    add("--nan-factor", type=float, default=0.5, help="of the learning rate, at each of them")
+    add("--nan-factor", type=float, default=0.5, help="of the learning rate, at each retry")
     add("--export", type=_exports, default="final", help="some of final,best,latest; or none")
-    # Model
+    add = section("model")
     add("--model", default="small_cnn", help="small_cnn, or a name of keras.applications")
     add(
         "--weights",
@@ -238,15 +291,21 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     add("--head-units", type=_whole, default=0, help="of a hidden layer before the logits")
     add("--dropout", type=float, default=0.0, help="share, before the logits")
     add("--l2", type=float, default=0.0, help="times the squared kernels, added to the loss")
-    add("--label-smoothing", type=float, default=0.0)
-    # Optimizer
-    add("--optimizer", choices=OPTIMIZERS, default="adam")
+    add("--label-smoothing", type=float, default=0.0, help="share of the label given to all")
+    add = section("optimizer")
+    add("--optimizer", choices=OPTIMIZERS, default="adam", help="sgd: with Nesterov momentum")
     add("--momentum", type=float, default=0.9, help="sgd and rmsprop")
     add("--weight-decay", type=float, default=0.0, help="decoupled; not of biases and norms")
     add("--clip-norm", type=float, default=0.0, help="of all gradients together; 0: as they are")
     add("--schedule", choices=SCHEDULES, default="constant", help="of the learning rate")
     add("--warmup-steps", type=_whole, default=0, help="linear from 0")
-    add("--decay-at", type=_shares, default="0.5,0.75", help="step: shares of the run")
+    add(
+        "--decay-at",
+        type=_shares,
+        default="0.5,0.75",
+        metavar="X,X",
+        help="step: shares of the run",
+    )
     add("--decay-factor", type=float, default=0.1, help="step: at each of them")
     add("--final-learning-rate", type=float, default=0.0, help="cosine: share left at the end")
     add(
@@ -256,12 +315,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         help="by the number of replicas",
     )
     add("--xla", choices=("auto", "on", "off"), default="auto", help="auto: on a TPU")
-    # TensorBoard; cadences in steps, 0: never
-    add("--scalars-every", type=_whole, default=1)
+    add = section("TensorBoard; cadences in steps, 0: never")
+    add("--scalars-every", type=_whole, default=1, help="loss, rate, norm, speed")
     add("--histograms-every", type=_whole, default=500, help="of weights")
     add("--activations-every", type=_whole, default=500, help="with zeros, dead and saturated")
     add("--examples", type=_whole, default=8, help="misclassified, as pictures; 0: none")
-    add("--graph", type=_switch, nargs="?", const=True, default=True)
+    add("--graph", type=_switch, nargs="?", const=True, default=True, help="the model, once")
     add(
         "--summary-budget",
         type=float,
@@ -269,10 +328,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         help="share of the time that histograms and activations may cost before they are skipped",
     )
     add("--profile-steps", type=_steps, metavar="FIRST,LAST", help="profile these steps")
-    # Utilisation and cost
+    add = section("utilisation and cost")
     add("--sample-every", type=float, default=5.0, help="seconds; 0: no look at the machine")
     add("--price-per-hour", type=float, default=0.0, help="of all the run's machines together")
-    # Input and augmentation
+    add = section("input and augmentation")
     add("--on-corrupt", choices=("fail", "skip"), default="fail", help="records that are damaged")
     add("--crop", type=float, default=1.0, help="least share of the area that is seen; 1: all")
     add("--crop-ratio", type=float, default=4 / 3, help="of a crop's sides, at most")
@@ -284,14 +343,19 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         default=False,
         help="see a random square of --image-size pixels, as stored: a crop without resizing",
     )
-    add("--flip", choices=("none", "horizontal", "vertical", "both"), default="none")
+    add(
+        "--flip",
+        choices=("none", "horizontal", "vertical", "both"),
+        default="none",
+        help="at random",
+    )
     add("--turn", type=_switch, nargs="?", const=True, default=False, help="by 0, 90, 180, 270")
     add("--brightness", type=float, default=0.0, help="factor in 1 +- this")
     add("--contrast", type=float, default=0.0, help="factor in 1 +- this")
     add("--saturation", type=float, default=0.0, help="factor in 1 +- this")
     add("--hue", type=float, default=0.0, help="share of the colour circle, either way")
     add("--erase", type=float, default=0.0, help="share of the area, in half of the pictures")
-    # Hyperparameters and output
+    add = section("hyperparameters and output")
     add("--metric", default="accuracy", help="what a trial reports: accuracy or loss")
     add("--output", choices=("auto", "json", "text"), default="auto", help="auto: by the terminal")
     given = vars(parser.parse_args(_hyphens(arguments)))
@@ -361,19 +425,45 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
             option = key.replace("_", "-")
             bounds = f"between {low:g} and {high:g}" if high < math.inf else f"{low:g} or more"
             raise UsageError(f"--{option} {given[key]:g}: must be {bounds}")
-    if given["warmup_steps"] >= given["steps"] and given["warmup_steps"]:
-        raise UsageError(f"--warmup-steps {given['warmup_steps']}: the run is over before its end")
-    if given["profile_steps"] and given["profile_steps"][0] > given["steps"]:
-        first, last = given["profile_steps"]
-        raise UsageError(f"--profile-steps {first},{last}: the run is over before the first")
     if given["cut"] and given["crop"] < 1:
         raise UsageError(f"--cut and --crop {given['crop']}: one of the two")
     if given["metric"] not in METRICS:
         raise UsageError(f"--metric {given['metric']}: must be one of {', '.join(METRICS)}")
     given["weights_sha256"] = given["weights_sha256"].lower()
+    _check_weights(given)
     if not (math.isfinite(given["learning_rate"]) and given["learning_rate"] > 0):
         raise UsageError(f"--learning-rate {given['learning_rate']}: must be more than 0")
-    return Config(**{**given, "job_dir": job_dir})
+    config = Config(**{**given, "job_dir": job_dir})
+    check_length(config)
+    return config
+
+
+def check_length(config: Config) -> None:
+    """Refuse what would never come about in `config.steps` steps. Raises UsageError."""
+    if config.warmup_steps and config.warmup_steps >= config.steps:
+        text = f"the run of {config.steps} steps is over before its end"
+        raise UsageError(f"--warmup-steps {config.warmup_steps}: {text}")
+    if config.profile_steps and config.profile_steps[0] > config.steps:
+        first, last = config.profile_steps
+        text = f"the run of {config.steps} steps is over before the first"
+        raise UsageError(f"--profile-steps {first},{last}: {text}")
+
+
+def _check_weights(given: Mapping[str, Any]) -> None:
+    """What goes with --weights: nothing that was asked for is passed over in silence."""
+    weights, checksum = given["weights"], given["weights_sha256"]
+    file = weights.endswith(WEIGHTS_FILES)
+    if weights == "imagenet" and given["model"].lower() == "small_cnn":
+        raise UsageError("--weights imagenet: there are none for small_cnn; give a --model")
+    if checksum and not file:
+        ends = " or ".join(WEIGHTS_FILES)
+        raise UsageError(f"--weights-sha256: --weights {weights} is no file ({ends})")
+    if checksum and not re.fullmatch("[0-9a-f]{64}", checksum):
+        raise UsageError(f"--weights-sha256 {checksum}: is not 64 hexadecimal digits")
+    if given["reuse_head"] and (file or weights in ("none", "imagenet")):
+        raise UsageError(
+            f"--reuse-head: --weights {weights} has no head; give a folder of checkpoints"
+        )
 
 
 def _hyphens(arguments: Sequence[str]) -> list[str]:

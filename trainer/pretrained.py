@@ -12,11 +12,8 @@ import tensorflow as tf
 
 from trainer import storage
 from trainer.checkpoints import Checkpoints, Torn
-from trainer.config import Config, UsageError
+from trainer.config import WEIGHTS_FILES, Config, UsageError
 from trainer.report import say
-
-_FILES = (".h5", ".keras")
-
 
 Plain = Callable[[], keras.Model]
 """Makes the backbone as Keras knows it, with nothing before and after it."""
@@ -30,7 +27,7 @@ def load(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
     """
     if config.weights in ("none", "imagenet"):  # The second is there already, through Keras.
         return
-    if config.weights.endswith(_FILES):
+    if config.weights.endswith(WEIGHTS_FILES):
         _file(network, config, head, plain)
     else:
         _checkpoint(network, config, head)
@@ -94,8 +91,8 @@ def _checkpoint(network: keras.Model, config: Config, head: str) -> None:
             say("torn", f"a checkpoint that is not whole, passed: {torn}", "WARNING", step=step)
     if values is None:
         raise UsageError(
-            f"--weights {config.weights}: no {' or '.join(_FILES)} file, and a folder without a "
-            "whole checkpoint"
+            f"--weights {config.weights}: no {' or '.join(WEIGHTS_FILES)} file, and a folder "
+            "without a whole checkpoint"
         )
     # A checkpoint numbers its variables: "0004 conv1/kernel".
     by_path = {name.partition(" ")[2]: value for name, value in values.items()}

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer import distribution
-from trainer.config import Config, UsageError, parse
+from trainer.config import Config, UsageError, check_length, parse
 from trainer.preemption import RESTART, Preempted, Preemption, watch_metadata
 from trainer.report import say, speak_as, speak_in
 
@@ -254,12 +254,16 @@ def _train(
 
 
 def sized(config: Config, replicas: int, records: int) -> Config:
-    """With --epochs as steps, and --replica-batch-size as the batch of all replicas."""
+    """With --epochs as steps, and --replica-batch-size as the batch of all replicas.
+
+    Raises UsageError where that is too short a run for what was asked for.
+    """
     if config.replica_batch_size:
         config = dataclasses.replace(config, batch_size=config.replica_batch_size * replicas)
     if config.epochs:
         steps = max(1, round(config.epochs * records / config.batch_size))
         config = dataclasses.replace(config, steps=steps)
+    check_length(config)
     return config
 
 

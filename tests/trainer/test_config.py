@@ -1,11 +1,14 @@
 """The command line, and the environment that Vertex AI gives. No TensorFlow."""
 
+import argparse
+import dataclasses
 import subprocess
 import sys
 
 import pytest
 
-from trainer.config import UsageError, parse
+from trainer import config, task
+from trainer.config import Config, UsageError, parse
 
 VERTEX = {
     "AIP_MODEL_DIR": "gs://bucket/run/model/",
@@ -104,13 +107,20 @@ def test_each_trial_has_a_folder_of_its_own() -> None:
         (["--decay-at", "0.5,0.2"], "argument --decay-at: '0.5,0.2' is not a rising list"),
         (["--decay-at", "x"], "argument --decay-at: 'x' is not a rising list"),
         (["--warmup-steps", "2.5"], "argument --warmup-steps: '2.5' is not a whole number"),
-        (["--warmup-steps", "1000"], "--warmup-steps 1000: the run is over before its end"),
+        (["--warmup-steps", "1000"], "--warmup-steps 1000: the run of 1000 steps is over before"),
         (["--graph", "maybe"], "argument --graph: 'maybe' is not one of true, false"),
         (["--dropout", "1.5"], "--dropout 1.5: must be between 0 and 0.99"),
         (["--l2", "nan"], "--l2 nan: must be between 0 and 1"),
         (["--price-per-hour", "-1"], "--price-per-hour -1: must be 0 or more"),
         (["--metric", "f1"], "--metric f1: must be one of accuracy, loss"),
         (["--fine-tune-layers", "some"], "argument --fine-tune-layers: 'some' is not a whole"),
+        (["--weights", "imagenet"], "--weights imagenet: there are none for small_cnn"),
+        (["--weights-sha256", "0" * 64], "--weights-sha256: --weights none is no file"),
+        (
+            ["--weights", "a.h5", "--weights-sha256", "12"],
+            "--weights-sha256 12: is not 64 hexadecimal digits",
+        ),
+        (["--weights", "a.keras", "--reuse-head"], "--reuse-head: --weights a.keras has no head"),
     ],
 )
 def test_a_mistake_in_what_looks_on_is_one_line(wrong: list[str], message: str) -> None:
@@ -118,3 +128,73 @@ def test_a_mistake_in_what_looks_on_is_one_line(wrong: list[str], message: str) 
         parse(["--records", "r", "--job-dir", "j", *wrong], {})
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def options() -> list[argparse.Action]:
+    """Every option but --help, as argparse knows it."""
+    found: list[argparse.Action] = []
+
+    def stop(parser: argparse.ArgumentParser, *_: object) -> None:
+        found.extend(parser._actions[1:])
+        raise UsageError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        with pytest.raises(UsageError):
+            parse([], {})
+    return found
+
+
+def test_every_field_of_a_run_is_an_option_and_help_says_what_it_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = {field.name for field in dataclasses.fields(Config)}
+    assert {one.dest for one in options()} == fields
+    with pytest.raises(SystemExit) as end:
+        parse(["--help"], {})
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    for one in options():
+        assert one.help, one.dest
+        assert f"{one.option_strings[0]} " in shown
+    assert "Exit codes: 0 done" in shown
+    assert "examples a step, all replicas (default: 32)" in shown
+
+
+@pytest.mark.parametrize("form", ["--name=value", "--na_me=value", "--na_me value"])
+def test_every_option_can_be_a_trials_parameter(form: str) -> None:
+    """As a tuning service writes them: names with underscores, whole numbers as 8.0."""
+    values = {"steps": "8.0", "image_size": "8.0", "weights": "a.h5", "profile_steps": "2,3"}
+    values |= {"weights_sha256": "0" * 64, "decay_at": "0.2,0.5", "export": "best,latest"}
+    values |= {"metric": "loss", "model": "mobilenetv2", "warmup_steps": "4.0"}
+    apart = {"epochs": "steps", "reuse_head": "weights_sha256", "cut": "crop"}
+    """Those that go with none of some other."""
+    arguments, asked = [], {}
+    for one in options():
+        if one.dest in apart:
+            continue
+        value = values.get(one.dest)
+        if value is None:
+            numbers = {float: "1.0", config._integer: "2.0", config._whole: "2.0"}
+            numbers |= {config._layers: "2.0", config._switch: "true", None: "text"}
+            value = one.choices[-1] if one.choices else numbers[one.type]
+        bounds = {"dropout": "0.5", "label_smoothing": "0.5", "momentum": "0.5", "hue": "0.5"}
+        value = {**bounds, "erase": "0.5"}.get(one.dest, value)
+        name = one.option_strings[0]
+        name = "--" + name[2:].replace("-", "_") if "_" in form else name
+        arguments += [f"{name}={value}"] if "=" in form else [name, value]
+        asked[one.dest] = one.type(value) if one.type else value
+    found = parse(arguments, {})
+    for name, value in asked.items():
+        assert getattr(found, name) == value, name
+
+
+def test_what_never_comes_about_is_refused_when_the_epochs_are_counted_too() -> None:
+    given = ["--records", "r", "--job-dir", "j", "--epochs", "2"]
+    for option, message in (
+        (("--warmup-steps", "50"), "--warmup-steps 50: the run of 50 steps is over before its end"),
+        (("--profile-steps", "51,60"), "--profile-steps 51,60: the run of 50 steps is over"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            task.sized(parse([*given, *option], {}), 1, 800)
+    assert task.sized(parse([*given, "--warmup-steps", "49"], {}), 1, 800).steps == 50
