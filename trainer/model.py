@@ -25,6 +25,11 @@ from trainer.optimization import optimizer
 __all__ = ["Depth", "build", "depth", "layers_of", "optimizer"]
 
 _HEAD = "head_"
+_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels, in 0..1: what EfficientNetB0 to B7 want subtracted and divided by. Keras
+has them in a layer that its weights file fills, and in one more that is there with "imagenet" alone
+(tensorflow/tensorflow#49930), so that two builds of a network would not compute the same. Here they
+are in Preprocess, and those layers do nothing."""
 _NORMALISATION = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "LayerScale")
 
 
@@ -59,11 +64,11 @@ def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> k
     # the same names whenever the model is built. There is no public way to start from 0.
     reset_uids()
     try:
-        network = _assemble(config, classes, pretrain)
+        network = _assemble(config, classes)
     finally:
         keras.config.set_dtype_policy(before)
     if pretrain:
-        pretrained.load(network, config, _HEAD, lambda: _plain(config))
+        pretrained.load(network, config, _HEAD, lambda weights: _plain(config, weights))
     _freeze(network, config)
     return network
 
@@ -160,14 +165,14 @@ class Preprocess(keras.layers.Layer):
         return {**super().get_config(), **mine}
 
 
-def _assemble(config: Config, classes: int, pretrain: bool) -> keras.Model:
+def _assemble(config: Config, classes: int) -> keras.Model:
     size = config.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
     if config.model == "small_cnn":
         features = _small_cnn(images)
         name = "small_cnn"
     else:
-        features = _application(config, images, pretrain)
+        features = _application(config, images)
         name = config.model.lower()
         pool = "Average" if config.pooling == "avg" else "Max"
         pooling = getattr(keras.layers, f"Global{pool}Pooling2D")
@@ -183,15 +188,15 @@ def _assemble(config: Config, classes: int, pretrain: bool) -> keras.Model:
     return keras.Model(images, logits, name=name)
 
 
-def _plain(config: Config) -> keras.Model:
-    """The backbone as Keras makes it, in float32, for a weights file."""
+def _plain(config: Config, weights: str | None = None) -> keras.Model:
+    """The backbone as Keras makes it, in float32: for a weights file, or with `weights`."""
     size = config.image_size
     reset_uids()
     if config.model == "small_cnn":
         images = keras.Input((size, size, 3), dtype="uint8", name="images")
         return keras.Model(images, _small_cnn(images))
     maker, _ = application(config.model)
-    return maker(include_top=False, weights=None, input_shape=(size, size, 3))
+    return maker(include_top=False, weights=weights, input_shape=(size, size, 3))
 
 
 def _small_cnn(images: Any) -> Any:
@@ -203,26 +208,23 @@ def _small_cnn(images: Any) -> Any:
     return layers.Flatten(name="flatten")(x)
 
 
-def _application(config: Config, images: Any, pretrain: bool) -> Any:
+def _application(config: Config, images: Any) -> Any:
+    """The same network whatever its weights are: they are copied into it, see pretrained.py."""
     maker, preprocess = application(config.model)
-    pixels = Preprocess.like(preprocess, name="preprocess")(images)
-    weights = "imagenet" if pretrain and config.weights == "imagenet" else None
+    if maker.__module__.endswith(".efficientnet"):
+        mean, deviation = np.array(_MEAN), np.array(_DEVIATION)
+        scale, offset = 1 / deviation, -255 * mean / deviation  # Keras' own layer divides by 255.
+        pixels = Preprocess(scale.tolist(), offset.tolist(), False, name="preprocess")(images)
+    else:
+        pixels = Preprocess.like(preprocess, name="preprocess")(images)
     size = config.image_size
     try:
         backbone = maker(
-            include_top=False, weights=weights, input_tensor=pixels, input_shape=(size, size, 3)
+            include_top=False, weights=None, input_tensor=pixels, input_shape=(size, size, 3)
         )
     except ValueError as error:
         text = " ".join(str(error).split())[:200]
         raise UsageError(f"--model {config.model} at --image-size {size}: {text}") from error
-    except Exception as error:
-        if weights is None:
-            raise
-        raise UsageError(
-            f"--weights imagenet: {config.model}'s cannot be had here "
-            f"({' '.join(str(error).split())[:120]}): put the file among KERAS_HOME/models, or "
-            "give it with --weights FILE"
-        ) from error
     return backbone.output
 
 

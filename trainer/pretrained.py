@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer import storage
@@ -15,8 +16,10 @@ from trainer.checkpoints import Checkpoints, Torn
 from trainer.config import WEIGHTS_FILES, Config, UsageError
 from trainer.report import say
 
-Plain = Callable[[], keras.Model]
-"""Makes the backbone as Keras knows it, with nothing before and after it."""
+Plain = Callable[[str | None], keras.Model]
+"""Makes the backbone as Keras knows it, with nothing before and after it: "imagenet" or None."""
+_CONSTANTS = "normalization/"
+"""Path of EfficientNet's mean and variance of pixels, which model.py has in a layer of its own."""
 
 
 def load(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
@@ -25,12 +28,27 @@ def load(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
     The layers whose names begin with `head` keep their fresh weights, unless they come from a
     checkpoint and --reuse-head says that its classes are the same.
     """
-    if config.weights in ("none", "imagenet"):  # The second is there already, through Keras.
+    if config.weights == "none":
         return
-    if config.weights.endswith(WEIGHTS_FILES):
+    if config.weights == "imagenet":
+        _imagenet(network, config, head, plain)
+    elif config.weights.endswith(WEIGHTS_FILES):
         _file(network, config, head, plain)
     else:
         _checkpoint(network, config, head)
+
+
+def _imagenet(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
+    try:
+        saved = plain("imagenet")
+    except Exception as error:
+        raise UsageError(
+            f"--weights imagenet: {config.model}'s cannot be had here "
+            f"({' '.join(str(error).split())[:120]}): put the file among KERAS_HOME/models, or "
+            "give it with --weights FILE"
+        ) from error
+    copied = _copy(saved, network, head)
+    say("weights", f"{copied} variables of ImageNet, from Keras", variables=copied)
 
 
 def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
@@ -49,7 +67,7 @@ def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None
         path = Path(folder) / Path(config.weights).name
         path.write_bytes(content)
         try:
-            copied = _copy(plain, network, path, head)
+            copied = _copy(_read(plain, path), network, head)
         except Exception as error:
             text = " ".join(str(error).split())[:200]
             raise UsageError(
@@ -59,19 +77,28 @@ def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None
     say("weights", text, variables=copied, sha256=found)
 
 
-def _copy(plain: Plain, network: keras.Model, path: Path, head: str) -> int:
-    """By the variables' paths, all of the backbone. Raises where one is missing."""
+def _read(plain: Plain, path: Path) -> keras.Model:
     if path.suffix == ".keras":
-        saved = keras.saving.load_model(path, compile=False)
-    else:
-        # Into the very model such a file is of: in one with layers of our own, Keras would leave
-        # what it does not find as it is, with no more than a warning.
-        saved = plain()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            saved.load_weights(str(path))
+        return keras.saving.load_model(path, compile=False)
+    # Into the very model such a file is of: in one with layers of our own, Keras would leave
+    # what it does not find as it is, with no more than a warning.
+    saved = plain(None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        saved.load_weights(str(path))
+    return saved
+
+
+def _copy(saved: keras.Model, network: keras.Model, head: str) -> int:
+    """By the variables' paths, all of the backbone. Raises ValueError where one is missing."""
     values = {variable.path: variable for variable in saved.weights}
-    wanted = [v for v in network.variables if not v.path.startswith(head)]
+    pixels = values.get(f"{_CONSTANTS}mean")
+    ours = any(layer.name == "preprocess" for layer in saved.layers)
+    if pixels is not None and not ours and not np.any(pixels.numpy()):
+        raise ValueError(
+            "it was trained on pixels less no mean, and so not from ImageNet's weights"
+        )
+    wanted = [v for v in network.weights if not v.path.startswith((head, _CONSTANTS))]
     missing = [v.path for v in wanted if v.path not in values]
     if missing:
         raise ValueError(f"it has no {missing[0]}")
@@ -98,7 +125,7 @@ def _checkpoint(network: keras.Model, config: Config, head: str) -> None:
     by_path = {name.partition(" ")[2]: value for name, value in values.items()}
     wanted = [
         variable
-        for variable in network.variables
+        for variable in network.weights
         if config.reuse_head or not variable.path.startswith(head)
     ]
     for variable in wanted:

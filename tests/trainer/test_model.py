@@ -166,6 +166,66 @@ def test_a_weights_file_is_loaded_only_with_the_checksum_it_should_have(
         model.build(config("--model", "mobilenetv2", "--weights", path), 3, "float32")
 
 
+@pytest.fixture
+def efficientnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights in the form of Keras' own file of EfficientNetB0, and Keras finding it.
+
+    Its "variance" is the standard deviation, as in theirs (tensorflow/tensorflow#49930).
+    """
+    backbone = keras.applications.EfficientNetB0(
+        include_top=False, weights=None, input_shape=(32, 32, 3)
+    )
+    constants = {v.path.rpartition("/")[2]: v for v in backbone.get_layer(index=2).weights}
+    constants["mean"].assign([0.485, 0.456, 0.406])
+    constants["variance"].assign([0.229, 0.224, 0.225])
+    path = tmp_path / "efficientnet.weights.h5"
+    backbone.save_weights(path)
+    monkeypatch.setattr(keras.src.utils.file_utils, "get_file", lambda *_, **__: str(path))
+    return path
+
+
+@pytest.mark.parametrize("given", ["imagenet", "file"])
+def test_efficientnet_computes_what_keras_does_and_so_does_what_is_exported(
+    efficientnet: Path, given: str
+) -> None:
+    """Keras' own has one layer more with weights="imagenet" than without."""
+    theirs = keras.applications.EfficientNetB0(
+        include_top=False, weights="imagenet", input_shape=(32, 32, 3)
+    )
+    weights = given if given == "imagenet" else str(efficientnet)
+    chosen = config("--model", "efficientnetb0", "--weights", weights)
+    network = model.build(chosen, 3, "float32")
+    features = keras.Model(network.inputs, network.get_layer("top_activation").output)
+    expected = theirs(pixels().astype(np.float32)).numpy()
+    apart = np.abs(features(pixels()).numpy() - expected).max()
+    assert apart < 1e-3 * np.abs(expected).max()
+    # As the evaluator, the export and a checkpoint's reader make it.
+    again = model.build(chosen, 3, "float32", pretrain=False)
+    for variable, value in zip(again.variables, network.variables, strict=True):
+        variable.assign(value)
+    np.testing.assert_allclose(again(pixels()), network(pixels()), rtol=1e-5)
+
+
+def test_an_efficientnet_of_other_pixels_is_refused(tmp_path: Path) -> None:
+    backbone = keras.applications.EfficientNetB0(
+        include_top=False, weights=None, input_shape=(32, 32, 3)
+    )
+    backbone.save_weights(tmp_path / "own.weights.h5")
+    chosen = config("--model", "efficientnetb0", "--weights", tmp_path / "own.weights.h5")
+    with pytest.raises(UsageError, match="trained on pixels less no mean"):
+        model.build(chosen, 3, "float32")
+
+
+def test_weights_that_keras_cannot_get_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("URL fetch failure: [Errno -2]\nName or service not known")
+
+    monkeypatch.setattr(keras.src.utils.file_utils, "get_file", offline)
+    with pytest.raises(UsageError, match="mobilenetv2's cannot be had here") as error:
+        model.build(config("--model", "mobilenetv2", "--weights", "imagenet"), 3, "float32")
+    assert "\n" not in str(error.value)
+
+
 def test_a_whole_keras_model_gives_its_backbone(tmp_path: Path) -> None:
     first = model.build(config("--model", "mobilenetv2"), 9, "float32")
     first.save(tmp_path / "mine.keras")
