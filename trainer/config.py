@@ -154,6 +154,13 @@ class Config:
     saturation: float
     hue: float
     erase: float
+    # Of sounds (trainer/spectrograms.py, trainer/augment.py)
+    seconds: float
+    """What is heard of each; 0: as the records say."""
+    rate: int
+    """Samples a second; 0: as the records say. In a run that has begun, 0: they have pictures."""
+    shift: float
+    noise: float
     # Hyperparameters and output (trainer/hypertune.py, trainer/report.py)
     metric: str
     """The tag under which a trial's metric is reported: a metric of the evaluation."""
@@ -355,6 +362,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     add("--saturation", type=float, default=0.0, help="factor in 1 +- this")
     add("--hue", type=float, default=0.0, help="share of the colour circle, either way")
     add("--erase", type=float, default=0.0, help="share of the area, in half of the pictures")
+    add = section("sounds")
+    add("--seconds", type=float, default=0.0, help="what is heard of each; 0: as the records say")
+    add("--rate", type=_whole, default=0, help="samples a second; 0: as the records say")
+    add("--shift", type=float, default=0.0, help="seconds earlier or later, at most")
+    add("--noise", type=float, default=0.0, help="white, at most so strong as a share of the sound")
     add = section("hyperparameters and output")
     add("--metric", default="accuracy", help="what a trial reports: accuracy or loss")
     add("--output", choices=("auto", "json", "text"), default="auto", help="auto: by the terminal")
@@ -419,6 +431,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         ("saturation", 0.0, 1.0),
         ("hue", 0.0, 0.5),
         ("erase", 0.0, 0.9),
+        ("seconds", 0.0, 600.0),
+        ("shift", 0.0, 600.0),
+        ("noise", 0.0, 10.0),
         ("price_per_hour", 0.0, math.inf),
     ):
         if not low <= given[key] <= high:
