@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from trainer import storage
 
@@ -107,12 +106,18 @@ class Checkpoints:
             expected = (record.pop("bytes"), record.pop("crc32"))
             state = record.pop("state", {})
             position = Position(**record)
-        except (ValueError, TypeError, KeyError, tf.errors.NotFoundError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, *storage.NOT_FOUND) as error:
             raise Torn(f"{arrays}: {type(error).__name__}: {error}") from error
         if (len(content), zlib.crc32(content)) != expected:
             raise Torn(f"{arrays}: {len(content)} bytes that are not the {expected[0]} written")
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return Checkpoint(position, {name: archive[name] for name in archive.files}, state)
+
+    def size(self) -> int:
+        """Bytes of the checkpoints that are there, the best one included."""
+        folders = (self, Checkpoints(f"{self.folder}/best", keep=1))
+        paths = [path for one in folders for step in one.steps() for path in one._paths(step)]
+        return sum(storage.gfile.stat(path).length for path in paths if storage.gfile.exists(path))
 
     def copy(self, step: int, folder: str) -> None:
         """Copy a checkpoint to another folder, of which it becomes the only one."""
@@ -221,7 +226,7 @@ class Background:
             self._allowed()
             try:
                 path = self.checkpoints.save(position, arrays, state)
-            except (tf.errors.OpError, OSError) as error:
+            except storage.FAILURES as error:
                 if number + 1 == self.TRIES:
                     folder, text = self.checkpoints.folder, str(error).split("\n")[0][:200]
                     raise Unwritable(

@@ -143,7 +143,8 @@ class Trainer:
         if self.workers == 1:
             return values
         local = self.replicas // self.workers
-        return [float(v) / local for v in self.total(tf.constant(values, tf.float32)).numpy()]
+        # In float64, which is exact for any number of steps.
+        return [float(v) / local for v in self.total(tf.constant(values, tf.float64)).numpy()]
 
     def wait(self) -> None:
         """Return when every worker is here."""

@@ -1,12 +1,14 @@
 """One run at a time on a job folder.
 
 On a disk the kernel keeps the lock (flock) and frees it when the process dies, kill -9 included,
-so a restart never waits. A bucket knows no locks: there the holder rewrites a small object every
+so a restart never waits; where somebody removes its file, or the whole folder, the holder takes it
+again before it writes. A bucket knows no locks: there the holder rewrites a small object every
 few seconds, and whoever comes watches it; one that changes is alive, one that does not is dead
 and is taken over. No clocks are compared. The holder reads it again before each commit, so that
 one that was only asleep does not write into its successor's folder.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -19,6 +21,7 @@ from typing import IO
 
 from trainer import storage
 from trainer.config import UsageError
+from trainer.report import say
 
 BEAT = 4.0
 """Seconds between two signs of life in a bucket; a newcomer watches for three of them."""
@@ -38,6 +41,12 @@ class Lease:
         self._token = uuid.uuid4().hex
         self._stop = threading.Event()
         self._remote = storage.remote(folder)
+        self._taken = False
+
+    @property
+    def held(self) -> bool:
+        """Was it taken, and not released yet?"""
+        return self._taken
 
     def take(self) -> None:
         """Raises UsageError where another run holds it."""
@@ -45,17 +54,23 @@ class Lease:
             self._take_remote()
         else:
             self._take_local()
+        self._taken = True
 
     def check(self) -> None:
         """Raises Lost where it is not this run's any more."""
         if not self._remote:
+            self._check_local()
             return
         holder = self._read().get("token")
         if holder != self._token:
             raise Lost(f"another run has taken over {self.path}: this one stops without writing")
 
     def release(self) -> None:
+        """Once; where it was never taken, or is released already, nothing."""
         self._stop.set()
+        if not self._taken:
+            return
+        self._taken = False
         if self._remote:
             if self._read().get("token") == self._token:
                 storage.gfile.remove(self.path)
@@ -88,6 +103,22 @@ class Lease:
         file.write(self._content())
         file.flush()
         self._file = file
+
+    def _check_local(self) -> None:
+        """The lock is on a file, and counts as long as that is the one that others find."""
+        if self._file is None:
+            return
+        mine = os.fstat(self._file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(mine, Path(self.path).stat()):
+                return
+        self._file.close()
+        self._file = None
+        try:
+            self._take_local()
+        except UsageError as error:
+            raise Lost(f"{self.path} was removed, and now {error}") from None
+        say("lock", f"{self.path} was removed: taken again", "WARNING")
 
     def _take_remote(self) -> None:
         seen = self._read()

@@ -36,6 +36,9 @@ class NotFinite(Exception):  # noqa: N818 - named for what the loss is
 class Stopped(Exception):  # noqa: N818 - another rank's trouble
     """The chief met with something that ends the run; it says what."""
 
+    def __init__(self) -> None:
+        super().__init__("the chief cannot go on; its log says why")
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -91,6 +94,7 @@ class Controller:
         self.preemption = preemption
         self.watch = Watch(observers)
         self.export = export
+        self.allowed = allowed
         self.steps = run.steps
         self.records = sum(shard.records for shard in run.train)
         self.judge = Judge(
@@ -142,7 +146,7 @@ class Controller:
                 batches = self._batches()
                 continue
             if votes.failed:
-                raise self._trouble or Stopped("the chief cannot go on; it says why")
+                raise self._trouble or Stopped
             if over:
                 return self._finish(early)
             last = self.position.step == self.steps
@@ -332,7 +336,7 @@ class Controller:
         better = self.judge.better(step, result)
         self._evaluated = step
         if self.place.chief:
-            self._keep(better)
+            self.attempt(lambda: self._keep(better))
         if self.judge.stop:
             text = f"{self.judge.metric} has not got better since step {self.judge.best_step}"
             say("early", f"{text}: stopping", step=step)
@@ -354,6 +358,21 @@ class Controller:
         """Evaluation loses nothing, as a checkpoint was taken before it: all leave together."""
         if self.trainer.vote([float(self.preemption.requested)])[0] > 0:
             self._leave()
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do what the chief does alone, if this run may still write. What goes wrong is raised on
+        all ranks at the next vote, or by `settle`."""
+        if self._trouble is None:
+            try:
+                self.allowed()
+                work()
+            except Exception as error:
+                self._trouble = error
+
+    def settle(self) -> None:
+        """Return when the chief is here, too. Raises what went wrong there, Stopped elsewhere."""
+        if self.trainer.vote([float(self._trouble is not None)])[0]:
+            raise self._trouble or Stopped
 
     def _keep(self, better: bool) -> None:
         """The best checkpoint, and the SavedModels that go with an evaluation."""
@@ -421,7 +440,8 @@ class Controller:
         self.preemption.saved(True)
         better = self.judge.better(self.position.step, result)
         if self.place.chief and self.inline:
-            self._keep(better)
+            self.attempt(lambda: self._keep(better))
+        self.settle()
         with self.run_.ledger.spend("summaries"):
             self.watch.end(self.run_, "stopped" if early else "done")
             self.run_.writer.flush()

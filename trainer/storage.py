@@ -1,5 +1,6 @@
 """Files on a disk or in a bucket, whole or not at all."""
 
+import errno
 import os
 import shutil
 import uuid
@@ -11,6 +12,10 @@ from trainer.config import UsageError
 
 gfile = tf.io.gfile
 NOT_FOUND = (tf.errors.NotFoundError, FileNotFoundError)
+FAILURES = (tf.errors.OpError, OSError)
+"""What writing raises."""
+_OUTSIDE = ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "EIO", "ESTALE", "ENOTDIR")
+"""Of errors, by name: the disk's or its owner's, no fault of the program."""
 
 
 def remote(path: str) -> bool:
@@ -51,6 +56,16 @@ def replace_folder(temporary: str, path: str) -> None:
         gfile.rmtree(path)
     gfile.makedirs(path.rpartition("/")[0])
     gfile.rename(temporary, path)
+
+
+def unwritable(error: Exception) -> str:
+    """In one line what the disk said, where `error` tells of one that is full or closed to this
+    program; else nothing. TensorFlow passes the system's words on, not its numbers."""
+    numbers = [getattr(errno, name) for name in _OUTSIDE]
+    text = " ".join(str(getattr(error, "message", None) or error).split())[:300]
+    if isinstance(error, tf.errors.OpError):
+        return text if any(os.strerror(number) in text for number in numbers) else ""
+    return text if isinstance(error, OSError) and error.errno in numbers else ""
 
 
 def check_writable(folder: str) -> None:

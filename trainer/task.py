@@ -11,6 +11,7 @@ loss of another process, start it again.
 import contextlib
 import dataclasses
 import json
+import linecache
 import math
 import os
 import sys
@@ -49,46 +50,85 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
         speak_as(place.index)
     speak_in(config.output)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    import tensorflow as tf
+    from trainer import evaluator, lease, loop  # noqa: F401 - and all that they import
 
-    from trainer import checkpoints, data, evaluator, lease, loop, markers, storage
+    if place.parameter_servers:
+        from trainer import parameter_servers  # noqa: F401
 
+    _hold_sources()
+    claim = lease.Lease(config.job_dir)
     try:
-        return train(config, place, os.environ, preemption)
-    except (UsageError, data.CorruptRecord) as error:
-        return _end(place, USAGE, str(error))
-    except (checkpoints.Unwritable, lease.Lost, loop.Stopped) as error:
-        return _end(place, OUTSIDE, str(error))
-    except loop.NotFinite as error:
-        if place.chief:
-            with contextlib.suppress(tf.errors.OpError, OSError):
-                content = {"code": NOT_FINITE, "message": str(error), "time": time.time()}
-                path = f"{config.job_dir}/{markers.FAILED}"
-                storage.write(path, json.dumps(content).encode())
-        return _end(place, NOT_FINITE, str(error), step=error.step)
-    except evaluator.GivenUp as error:
-        return _end(place, error.code, str(error))
+        return train(config, place, os.environ, preemption, claim)
     except Preempted as error:
+        claim.release()
         say("preempted", str(error), "WARNING", step=error.step)
         # Past TensorFlow's own shutdown, which waits for its threads: the grace period is short.
         os._exit(RESTART)
     except Exception as error:
-        if len(place.tasks) and distribution.lost_peer(error):
-            text = f"another process is gone, all have to be started again: {_reason(error)}"
-            say("error", text, "ERROR")
-            os._exit(RESTART)
-        if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
-            corrupt = data.find_corrupt(config.records, config.image_size)
-            if corrupt:
-                return _end(place, USAGE, corrupt)
-        traceback.print_exc()
-        return _end(place, FAULT, f"{type(error).__name__}: {_first(error)}")
+        code, text = _verdict(error, config, place)
+        if claim.held and not isinstance(error, lease.Lost) and code != RESTART:
+            _leave_word(config, code, text)
+        claim.release()
+        if code == FAULT:
+            traceback.print_exc()
+        fields = {"step": error.step} if isinstance(error, loop.NotFinite) else {}
+        return _end(place, code, text, **fields)
+    finally:
+        claim.release()
+
+
+def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> tuple[int, str]:
+    """Exit code and one line."""
+    import tensorflow as tf
+
+    from trainer import checkpoints, data, evaluator, lease, loop, storage
+
+    if isinstance(error, UsageError | data.CorruptRecord):
+        return USAGE, str(error)
+    if isinstance(error, checkpoints.Unwritable | lease.Lost | loop.Stopped):
+        return OUTSIDE, str(error)
+    if isinstance(error, loop.NotFinite):
+        return NOT_FINITE, str(error)
+    if isinstance(error, evaluator.GivenUp):
+        return error.code, str(error)
+    if place.tasks and distribution.lost_peer(error):
+        why = f"another process is gone, all have to be started again: {_reason(error)}"
+        return RESTART, why
+    if full := storage.unwritable(error):
+        return OUTSIDE, f"cannot go on: {full}"
+    if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
+        corrupt = data.find_corrupt(config.records, config.image_size)
+        if corrupt:
+            return USAGE, corrupt
+    return FAULT, f"{type(error).__name__}: {_first(error)}"
+
+
+def _leave_word(config: Config, code: int, text: str) -> None:
+    """For a dedicated evaluator, which would wait for ever for trainers that have given up."""
+    from trainer import markers, storage
+
+    with contextlib.suppress(*storage.FAILURES):
+        content = {"code": code, "message": text, "time": time.time()}
+        storage.write(f"{config.job_dir}/{markers.FAILED}", json.dumps(content).encode())
+
+
+def _hold_sources() -> None:
+    """Keep the source of what was imported: it may be edited while this program runs.
+
+    TensorFlow reads a function's source when it first traces it, for an evaluation maybe hours
+    after the start. linecache looks at a file again, unless its entry has no time.
+    """
+    for name, module in tuple(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name.startswith("trainer.") and path:
+            lines = linecache.getlines(path)
+            linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
 
 
 def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> int:
     """Say why, and leave with `code`: at once where TensorFlow's shutdown would wait for others."""
     say("error", text, "ERROR", **fields)
-    if place.workers > 1 or place.parameter_servers:
+    if place.workers > 1 or place.parameter_servers or code == RESTART:
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -111,8 +151,12 @@ def train(
     place: distribution.Cluster,
     environment: Mapping[str, str],
     preemption: Preemption,
+    claim: Any,
 ) -> int:
-    """A whole run, from the devices to the SavedModel. Raises what `main` turns into codes."""
+    """A whole run, from the devices to the SavedModel. Raises what `_verdict` turns into codes.
+
+    `claim` is the job folder's lease (lease.Lease), which the chief takes and `_main` releases.
+    """
     import keras
     import tensorflow as tf
 
@@ -130,37 +174,33 @@ def train(
         from trainer import parameter_servers
 
         return parameter_servers.serve(config, place)
-    held, problem = None, None
+    problem = None
     if place.chief:
         try:
-            held = _claim(config)
+            _claim(config, claim)
         except UsageError as error:
             if place.workers == 1:
                 raise
             problem = error  # the others are to hear of it, and wait for us until then
-    try:
-        strategy = distribution.create(place, environment, config)
-        preemption.install()
-        watch_metadata(preemption.request, environment)
-        policy = distribution.precision(
-            config.precision, distribution.has_tpu(environment), distribution.compute_capabilities()
-        )
-        facts = distribution.facts(strategy, place)
-        text = f"TensorFlow {facts['tensorflow']} on {', '.join(facts['devices'])}, {policy}"
-        say("start", text, precision=policy, **facts)
-        _agree(strategy, place, problem)
-        names = data.class_names(config.records)
-        shards, held_out = data.splits(config, len(names))
-        config = sized(config, strategy.num_replicas_in_sync, sum(s.records for s in shards))
-        if place.role == "evaluator":
-            evaluator.run(config, place, strategy, names, shards, held_out, policy, facts)
-            return OK
-        return _train(
-            config, place, strategy, names, shards, held_out, policy, facts, preemption, held
-        )
-    finally:
-        if held is not None:
-            held.release()
+    strategy = distribution.create(place, environment, config)
+    preemption.install()
+    watch_metadata(preemption.request, environment)
+    policy = distribution.precision(
+        config.precision, distribution.has_tpu(environment), distribution.compute_capabilities()
+    )
+    facts = distribution.facts(strategy, place)
+    text = f"TensorFlow {facts['tensorflow']} on {', '.join(facts['devices'])}, {policy}"
+    say("start", text, precision=policy, **facts)
+    _agree(strategy, place, problem)
+    names = data.class_names(config.records)
+    shards, held_out = data.splits(config, len(names))
+    config = sized(config, strategy.num_replicas_in_sync, sum(s.records for s in shards))
+    if place.role == "evaluator":
+        evaluator.run(config, place, strategy, names, shards, held_out, policy, facts)
+        return OK
+    return _train(
+        config, place, strategy, names, shards, held_out, policy, facts, preemption, claim
+    )
 
 
 def _train(
@@ -173,16 +213,13 @@ def _train(
     policy: str,
     facts: dict[str, Any],
     preemption: Preemption,
-    held: Any,
+    claim: Any,
 ) -> int:
     from trainer import export, inner, insight, loop, markers, storage
     from trainer import observer as seam
     from trainer.checkpoints import Position
     from trainer.ledger import Ledger, process_age
 
-    if place.chief:
-        content = json.dumps(dataclasses.asdict(config), indent=1).encode()
-        storage.write(f"{config.job_dir}/config.json", content)
     trainer: inner.Trainer
     if place.parameter_servers:
         from trainer import parameter_servers as servers
@@ -196,11 +233,13 @@ def _train(
     else:
         trainer = inner.Trainer(strategy, config, len(names), policy, config.steps, place.workers)
         evaluation = inner.Evaluation(strategy, trainer.model, config, len(names), held_out)
+    problem = None
     if place.chief:
-        size = sum(math.prod(v.shape) * 4 for v in trainer.variables().values())
-        count = config.keep_checkpoints + 2
-        what = f"{count} checkpoints of {size / 1e6:,.0f} MB"
-        storage.check_space(config.checkpoint_dir, size * count, what)
+        try:
+            _prepare(config, sum(math.prod(v.shape) * 4 for v in trainer.variables().values()))
+        except (UsageError, *storage.FAILURES) as error:
+            problem = error
+    _agree(strategy, place, problem)
     run = seam.Run(
         config=config,
         place=place,
@@ -228,7 +267,7 @@ def _train(
         run,
         preemption,
         insight.observers(config, place),
-        held.check if held is not None else lambda: None,
+        claim.check,
         save_model,
     )
     try:
@@ -238,7 +277,8 @@ def _train(
     except Exception as error:
         controller.watch.end(run, "diverged" if isinstance(error, loop.NotFinite) else "fault")
         raise
-    if place.chief:
+
+    def conclude() -> None:
         if "final" in config.export:
             with run.ledger.spend("evaluation"):
                 save_model("final", run.position)
@@ -246,7 +286,10 @@ def _train(
         with run.ledger.spend("checkpoint"):
             content = json.dumps({"step": outcome.step, **result}).encode()
             storage.write(f"{config.job_dir}/{markers.DONE}", content)
-    trainer.wait()
+
+    if place.chief:
+        controller.attempt(conclude)
+    controller.settle()
     controller.watch.closed(run)
     early = ", early" if outcome.early else ""
     say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **outcome.result)
@@ -267,22 +310,35 @@ def sized(config: Config, replicas: int, records: int) -> Config:
     return config
 
 
-def _claim(config: Config) -> Any:
+def _claim(config: Config, claim: Any) -> None:
     """Make sure that this run, and it alone, can write its folders. Raises UsageError."""
-    from trainer import lease, markers, storage
+    from trainer import markers, storage
 
     for folder in dict.fromkeys((config.job_dir, config.checkpoint_dir, config.log_dir)):
         storage.check_writable(folder)
     storage.check_writable(config.model_dir.rpartition("/")[0] or "/")
-    held = lease.Lease(config.job_dir)
-    held.take()
+    claim.take()
     if storage.gfile.exists(f"{config.job_dir}/{markers.FAILED}"):
         storage.gfile.remove(f"{config.job_dir}/{markers.FAILED}")
-    return held
 
 
-def _agree(strategy: Any, place: distribution.Cluster, problem: UsageError | None) -> None:
-    """Where the chief may not run, none may. Raises UsageError on all ranks."""
+def _prepare(config: Config, size: int) -> None:
+    """Room for checkpoints of `size` bytes, beside the ones that are there, and config.json.
+
+    Raises UsageError, and what writing raises.
+    """
+    from trainer import checkpoints, storage
+
+    there = checkpoints.Checkpoints(config.checkpoint_dir, config.keep_checkpoints).size()
+    count = config.keep_checkpoints + 2  # the best, and the one that is being written
+    what = f"{count} checkpoints of {size / 1e6:,.0f} MB"
+    storage.check_space(config.checkpoint_dir, max(size, size * count - there), what)
+    content = json.dumps(dataclasses.asdict(config), indent=1).encode()
+    storage.write(f"{config.job_dir}/config.json", content)
+
+
+def _agree(strategy: Any, place: distribution.Cluster, problem: Exception | None) -> None:
+    """Where the chief may not run, none may. Raises `problem` there, UsageError elsewhere."""
     import tensorflow as tf
 
     if place.workers > 1:

@@ -58,6 +58,15 @@ def test_one_that_was_cut_short_is_seen(checkpoints: Checkpoints, keep: float, s
         checkpoints.load(20)
 
 
+@pytest.mark.parametrize("content", [b"\0" * 200, b"[]", b'"step"', b"{}", b"7"])
+def test_a_marker_that_is_none_is_seen(checkpoints: Checkpoints, content: bytes) -> None:
+    """Zeros are what some file systems leave after a power cut."""
+    save(checkpoints, 20)
+    (Path(checkpoints.folder) / "step-00000020.json").write_bytes(content)
+    with pytest.raises(Torn):
+        checkpoints.load(20)
+
+
 def test_a_flipped_bit_is_seen(checkpoints: Checkpoints) -> None:
     save(checkpoints, 20)
     path = Path(checkpoints.folder) / "step-00000020.npz"
@@ -152,3 +161,13 @@ def test_the_best_one_is_a_copy_of_its_own(checkpoints: Checkpoints) -> None:
     assert checkpoints.steps() == [60, 80]
     assert best.steps() == [40]
     assert best.load(40).variables.keys() == VALUES.keys()
+
+
+def test_what_is_there_counts_as_room_for_what_replaces_it(checkpoints: Checkpoints) -> None:
+    assert checkpoints.size() == 0
+    save(checkpoints, 20, 40)
+    checkpoints.copy(40, f"{checkpoints.folder}/best")
+    Path(checkpoints.folder, "something-else").write_bytes(bytes(1000))
+    both = list(Path(checkpoints.folder).rglob("step-*"))
+    assert len(both) == 6
+    assert checkpoints.size() == sum(path.stat().st_size for path in both)

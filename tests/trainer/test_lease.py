@@ -1,12 +1,14 @@
 """One run at a time on a folder: by the kernel's lock on a disk, by signs of life in a bucket."""
 
+import errno
+import shutil
 import uuid
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.tensorflow
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 from trainer import storage  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
@@ -61,3 +63,39 @@ def test_a_folder_is_written_to_and_measured_before_a_run_starts(tmp_path: Path)
     storage.check_space(str(tmp_path / "not/there/yet"), 1000, "2 checkpoints")
     with pytest.raises(UsageError, match=r"MB free, 2 checkpoints need 1,000,000,000,000 MB"):
         storage.check_space(str(tmp_path / "not/there/yet"), 10**18, "2 checkpoints")
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
+    first = Lease(str(tmp_path / "job"))
+    first.take()
+    shutil.rmtree(tmp_path / "job")
+    first.check()
+    with pytest.raises(UsageError, match="another run"):
+        Lease(str(tmp_path / "job")).take()
+
+
+def test_a_run_whose_folder_was_removed_and_is_another_s_now_is_told(tmp_path: Path) -> None:
+    first, second = (Lease(str(tmp_path / "job")) for _ in range(2))
+    first.take()
+    (tmp_path / "job/run.lock").unlink()
+    second.take()
+    with pytest.raises(Lost, match=r"run\.lock was removed, and now another run \(process"):
+        first.check()
+    second.check()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "job/DONE"), "No space left on device"),
+        (tf.errors.ResourceExhaustedError(None, None, "job/DONE; No space left on device"), "DONE"),
+        (tf.errors.FailedPreconditionError(None, None, "job; Read-only file system"), "Read-only"),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), ""),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"), ""),
+        (KeyError("a"), ""),
+    ],
+)
+def test_a_full_disk_is_told_from_a_fault_of_the_program(error: Exception, says: str) -> None:
+    found = storage.unwritable(error)
+    assert says in found
+    assert bool(found) is bool(says)

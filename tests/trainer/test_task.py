@@ -1,8 +1,12 @@
 """Whole runs: learning, being killed, told to stop, going wrong, in one process and in two."""
 
+import errno
+import importlib.util
+import inspect
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +18,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from trainer import distribution, inner  # noqa: E402
+from trainer import distribution, inner, storage  # noqa: E402
+from trainer import task as task_module  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
@@ -265,3 +270,43 @@ def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is
     assert ended == code
     assert len([line for line in lines if line["event"] == "diverged"]) == retries
     assert (tmp_path / "DONE").exists() is (code == 0)
+
+
+def test_a_program_that_is_edited_while_it_runs_is_traced_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow reads a function's source when it first traces it, of an evaluation hours later."""
+    path = tmp_path / "trainer_made_up.py"
+    path.write_text("def whole(x):\n    return x\n")
+    spec = importlib.util.spec_from_file_location("trainer.made_up", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "trainer.made_up", module)
+    task_module._hold_sources()
+    path.write_text("def another(x, y):\n    return y\n\n\ndef whole(x):\n    return x\n")
+    os.utime(path, (0, 0))
+    assert inspect.getsource(module.whole) == "def whole(x):\n    return x\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 3),
+        (KeyError("a fault"), 1),
+    ],
+)
+def test_what_ends_the_run_is_left_for_an_evaluator_to_read(
+    error: Exception, code: int, tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for ever for trainers that are not started again."""
+
+    def replace(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(storage, "replace_folder", replace)
+    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 2, "--image-size", 8)
+    ended, lines = task(*options)
+    assert ended == code
+    word = json.loads((tmp_path / "FAILED").read_text())
+    assert (word["code"], word["message"]) == (code, lines[-1]["message"])
+    assert not (tmp_path / "DONE").exists()
