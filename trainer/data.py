@@ -173,9 +173,10 @@ def training(
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed, context.num_input_pipelines, own)
-    side, (least, most) = shards[0].side, _jpeg(shards)
-    known = side or least
-    exact = side == image_size if augmentation.whole else augmentation.cut == image_size <= known
+    side, (least, most, longest) = shards[0].side, _jpeg(shards)
+    square = side or (least if least == longest else 0)
+    whole, cut = augmentation.whole, augmentation.cut
+    exact = square == image_size if whole else cut == image_size <= (side or least)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, context.input_pipeline_id], tf.int64)
@@ -202,7 +203,7 @@ def training(
     ) -> tuple[tf.Tensor, ...]:
         if side:
             image = _pixels(content[None], side)[0]
-            image = image if augmentation.whole else _slice(image, seen)
+            image = image if whole else _slice(image, seen)
         elif least:
             image = _jpeg_view(content, seen, image_size, augmentation, most)
         else:
@@ -351,18 +352,18 @@ def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
         return {}
 
 
-def _sides(told: dict[str, Any]) -> tuple[int, int]:
+def _sides(told: dict[str, Any]) -> tuple[int, int, int]:
     """Shard.jpeg of what dataset.json says of a file."""
     match told.get("jpeg"):
-        case [int(least), int(most)]:
-            return least, most
-    return 0, 0
+        case [int(least), int(most), int(longest)]:
+            return least, most, longest
+    return 0, 0, 0
 
 
-def _jpeg(shards: tuple[Shard, ...]) -> tuple[int, int]:
+def _jpeg(shards: tuple[Shard, ...]) -> tuple[int, int, int]:
     """Shard.jpeg of all of them together."""
-    least, most = zip(*(shard.jpeg for shard in shards if shard.records), strict=True)
-    return (min(least), max(most)) if all(least) else (0, 0)
+    least, most, longest = zip(*(shard.jpeg for shard in shards if shard.records), strict=True)
+    return (min(least), max(most), max(longest)) if all(least) else (0, 0, 0)
 
 
 def _side(paths: Iterable[str]) -> int:

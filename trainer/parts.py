@@ -31,9 +31,9 @@ class Shard:
     bytes: int = 0
     side: int = 0
     """Pixels of the squares in it; 0: encoded pictures of any size."""
-    jpeg: tuple[int, int] = (0, 0)
+    jpeg: tuple[int, int, int] = (0, 0, 0)
     """All are JPEGs with their size noted beside them, and these are the least and the most pixels
-    that the shorter side of one has. (0, 0): that is not known."""
+    that the shorter side of one has, and the most that any side has. Zeros: that is not known."""
     sound: Sound | None = None
     """None: these are pictures."""
 

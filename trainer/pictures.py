@@ -43,13 +43,15 @@ class Form:
     encoding: str = "jpeg"
     """jpeg: JPEG, baseline; a JPEG file that is already what would be written is taken over as it
     is. png: PNG, without loss. keep: as the file is, where TensorFlow reads it as a person sees
-    it, else as jpeg. uint8: the pixels themselves, in a square."""
+    it, else as jpeg. uint8: the pixels themselves."""
     quality: int = 90
     """Of a JPEG, 1 to 100, on libjpeg's scale."""
     subsampling: str = "4:2:0"
     """Of a JPEG's colours. 4:2:0 has half the samples of 4:4:4."""
     resize: int | None = None
-    """Pixels: of the shorter side, never enlarged; of the square's side for uint8."""
+    """Pixels: of the shorter side, never enlarged; of a square's side, whatever the picture has."""
+    square: bool = False
+    """The whole picture, squeezed into a square of `resize` pixels; uint8 always is."""
     background: str = "white"
     """What is seen through transparent pixels."""
 
@@ -192,15 +194,17 @@ def _to_srgb(image: Any, profile: bytes) -> Any:
 def _resized(image: Any, form: Form) -> Any:
     from PIL import Image
 
-    if form.encoding == "uint8":
-        side = form.resize or 0
-        if image.size == (side, side):
-            return image
-        return image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3)
-    if not form.resize or min(image.size) <= form.resize:
+    if not form.resize:
         return image
     scale = form.resize / min(image.size)
-    size = tuple(max(1, round(side * scale)) for side in image.size)
+    if form.square or form.encoding == "uint8":
+        size = (form.resize, form.resize)
+    elif scale < 1:
+        size = tuple(max(1, round(side * scale)) for side in image.size)
+    else:
+        return image
+    if image.size == size:
+        return image
     return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3)
 
 

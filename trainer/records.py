@@ -43,7 +43,7 @@ from trainer.pictures import ENCODINGS, Form, Prepared, Unreadable, prepare
 from trainer.sources import Picture
 from trainer.sources import SourceError as RecordsError
 
-FORMAT = 2
+FORMAT = 3
 """Of dataset.json, and of what is written: another number, and work of before is made again."""
 SHARD_SIZE = 1000
 """Examples of a file, at most."""
@@ -428,16 +428,18 @@ def _dataset(
     }
 
 
-def _jpegs(report: Mapping[str, Any]) -> tuple[int, int]:
-    """Least and most of the shorter sides of a file's pictures; 0, 0 where one is no JPEG.
+def _jpegs(report: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Least and most of the shorter sides of a file's pictures, and the longest side of all; zeros
+    where one is no JPEG.
 
     With it the reader knows beforehand what it will not meet: another format, a JPEG smaller than
-    what it cuts out, or one so large that it is to be decoded at half its size.
+    what it cuts out, one so large that it is to be decoded at half its size, or another size than
+    that of all the others.
     """
     if not report["records"] or report["jpegs"] < report["records"]:
-        return 0, 0
+        return 0, 0, 0
     shorter = list(map(min, report["widths"], report["heights"]))
-    return min(shorter), max(shorter)
+    return min(shorter), max(shorter), max(report["widths"] + report["heights"])
 
 
 def _spread(values: Sequence[int]) -> dict[str, float]:
@@ -674,7 +676,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
         options = Options(
             form=Form(
-                given.encoding, given.quality, given.subsampling, given.resize, given.background
+                given.encoding,
+                given.quality,
+                given.subsampling,
+                given.resize,
+                given.square,
+                given.background,
             ),
             validation=given.validation,
             split_by=given.split_by,
@@ -725,8 +732,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--resize",
         type=int,
         metavar="N",
-        help="pixels of the shorter side; never enlarges. For "
-        "uint8: of the square that the whole picture becomes",
+        help="pixels of the shorter side; never enlarges. With "
+        "--square and for uint8: of the square that the whole picture becomes",
+    )
+    add(
+        "--square",
+        action="store_true",
+        help="squares of --resize pixels, all of the same size: those of "
+        "--image-size need no resizing in training",
     )
     add("--background", default="white", help="seen through transparency (white)")
     add("--validation", type=float, default=0.1, help="share of each class held out (0.1)")
@@ -757,8 +770,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         value = getattr(given, name)
         if value is not None and not least <= value <= most:
             parser.error(f"--{name.replace('_', '-')} is between {least} and {most}")
-    if given.encoding == "uint8" and not given.resize:
-        parser.error("--encoding uint8 needs --resize: all pictures then have one size")
+    if (given.encoding == "uint8" or given.square) and not given.resize:
+        what = "--square" if given.square else "--encoding uint8"
+        parser.error(f"{what} needs --resize: all pictures then have one size")
     try:
         from PIL import ImageColor
 

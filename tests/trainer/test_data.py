@@ -285,8 +285,45 @@ def test_what_is_known_of_the_files_makes_it_faster_and_changes_no_picture(
     source = photographs(tmp_path / "in", (90, 60), (50, 70))
     assert records.main([str(source), str(tmp_path / "out"), "--workers", "1"]) == 0
     known = data.find(str(tmp_path / "out"), "train")
-    assert [shard.jpeg for shard in known] == [(50, 60)] * len(known)
-    unknown = tuple(replace(shard, jpeg=(0, 0)) for shard in known)
+    assert [shard.jpeg for shard in known] == [(50, 60, 90)] * len(known)
+    assert_no_picture_changes(known, size, how)
+
+
+@pytest.mark.parametrize("size", [16, 48])
+@pytest.mark.parametrize(
+    "how",
+    [
+        augment.NONE,
+        augment.Augmentation(flip="both", turn=True),
+        augment.Augmentation(crop=0.3),
+        augment.Augmentation(cut=32),
+        augment.Augmentation(erase=0.1),
+    ],
+)
+def test_squares_that_need_no_resize_are_the_pictures_that_one_would_have_made(
+    tmp_path: Path, size: int, how: augment.Augmentation
+) -> None:
+    source = photographs(tmp_path / "in", (90, 60), (30, 70))
+    options = ("--workers", "1", "--resize", "48", "--square")
+    assert records.main([str(source), str(tmp_path / "out"), *options]) == 0
+    known = data.find(str(tmp_path / "out"), "train")
+    assert [shard.jpeg for shard in known] == [(48, 48, 48)] * len(known)
+    assert_no_picture_changes(known, size, how)
+
+
+def test_pictures_of_one_height_are_no_squares_yet(tmp_path: Path) -> None:
+    source = photographs(tmp_path / "in", (90, 60))
+    assert records.main([*map(str, (source, tmp_path / "out")), "--resize", "48"]) == 0
+    known = data.find(str(tmp_path / "out"), "train")
+    assert {shard.jpeg for shard in known} == {(48, 48, 72)}
+    assert_no_picture_changes(known, 48, augment.NONE)
+
+
+def assert_no_picture_changes(
+    known: tuple[Shard, ...], size: int, how: augment.Augmentation
+) -> None:
+    """Where nothing is known of the files."""
+    unknown = tuple(replace(shard, jpeg=(0, 0, 0)) for shard in known)
     for one, other in zip(
         pictures(known, 9, size, augmentation=how),
         pictures(unknown, 9, size, augmentation=how),
@@ -330,8 +367,8 @@ def test_one_picture_that_is_no_jpeg_makes_its_file_an_unknown_one(tmp_path: Pat
     found = [
         s.jpeg for split in ("train", "validation") for s in data.find(str(tmp_path / "out"), split)
     ]
-    assert found.count((0, 0)) == 1
-    assert set(found) == {(0, 0), (60, 60)}
+    assert found.count((0, 0, 0)) == 1
+    assert set(found) == {(0, 0, 0), (60, 60, 90)}
     files = data.find(str(tmp_path / "out"), "train")
     assert all(batch.shape == (8, 16, 16, 3) for batch in pictures(files, 3, 16))
 

@@ -179,6 +179,16 @@ def test_a_side_that_the_decoder_halves_to_exactly_is_not_mistaken_for_untouched
     assert shown(made).size == (80, 40)
 
 
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "keep"])
+def test_a_square_is_the_whole_picture_and_all_have_its_size(encoding: str) -> None:
+    form = Form(encoding, resize=40, square=True)
+    for size in ((64, 32), (400, 900), (20, 10), (40, 40)):
+        made = prepare(file(picture(size=size), "PNG"), form)
+        assert (made.width, made.height) == shown(made).size == (40, 40)
+        assert_colour(shown(made), (6, 20), RED)
+        assert_colour(shown(made), (34, 20), BLUE)
+
+
 def test_uint8_is_the_whole_picture_in_a_square() -> None:
     made = prepare(file(picture(size=(64, 32)), "PNG"), Form("uint8", resize=16))
     assert len(made.content) == 16 * 16 * 3

@@ -111,19 +111,21 @@ def test_another_picture_moves_at_most_one_of_its_class(pictures: Path, tmp_path
 def test_a_record_has_its_pictures_size_and_dataset_json_what_a_reader_can_rely_on(
     pictures: Path, tmp_path: Path
 ) -> None:
-    for encoding, longest in (
-        ("jpeg", [8, 12]),
-        ("keep", [0, 0]),
-        ("png", [0, 0]),
-        ("uint8", [0, 0]),
+    square = ("--resize", 8, "--square")
+    for encoding, options, expected in (
+        ("jpeg", (), [8, 12, 27]),
+        ("jpeg", square, [8, 8, 8]),
+        ("keep", (), [0, 0, 0]),
+        ("png", square, [0, 0, 0]),
+        ("uint8", square[:2], [0, 0, 0]),
     ):
-        out = tmp_path / encoding
-        resize = ("--resize", 8) if encoding == "uint8" else ()
-        assert run(pictures, out, "--encoding", encoding, *resize) == 0
+        out = tmp_path / f"{encoding}{len(options)}"
+        assert run(pictures, out, "--encoding", encoding, *options) == 0
         splits = json.loads((out / "dataset.json").read_text())["splits"]
         files = [told for split in splits.values() for told in split["files"].values()]
         found = [told["jpeg"] for told in files]
-        assert [min(least for least, _ in found), max(most for _, most in found)] == longest
+        least, most, longest = zip(*found, strict=True)
+        assert [min(least), max(most), max(longest)] == expected
         for record in read(out, "train"):
             if encoding != "uint8":
                 with Image.open(io.BytesIO(record["image/encoded"])) as image:
@@ -367,11 +369,12 @@ def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -
         ("--validation", "1.5"),
         ("--quality", "0"),
         ("--encoding", "uint8"),
+        ("--square",),
         ("--background", "transparentish"),
         ("--shard-size", "0"),
     ],
 )
-def test_a_wrong_option_is_refused(wrong: tuple[str, str], tmp_path: Path, capsys) -> None:
+def test_a_wrong_option_is_refused(wrong: tuple[str, ...], tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         records.main([str(tmp_path), str(tmp_path / "out"), *wrong])
     assert stopped.value.code == 2
