@@ -8,13 +8,15 @@ The pictures: real photographs that come with scikit-learn and scikit-image, cut
 * ours: the files through `python -m trainer.records --resize 256` once, then the training pipeline
   with a random crop of at least 35 % of the area and flips; also without --resize, and the whole
   picture instead of a crop; with a cut (a random square of 224 x 224, not resized) and flips, from
-  JPEGs and from pixels (`--encoding uint8 --resize 256`); and pixels that are left as they are;
+  JPEGs and from pixels (`--encoding uint8 --resize 256`); squares (`--resize 224 --square`) with
+  flips, and as they are, which is what the post's way does; and pixels that are left as they are;
 * Keras: image_dataset_from_directory on the folder of files, with a prefetch;
 * the post's way: TFRecords of JPEGs of 224 x 224, quality 95, augmented when they were written,
   read with parallel reads, a map for each record and a prefetch, uint8 out (its shuffle buffer
   of 100 batches is 10 here, which only spares it time);
-* libjpeg-turbo alone (simplejpeg's): nothing but decoding the bytes that our records hold, held in
-  memory, in as many threads as there are cores.
+* libjpeg-turbo alone (simplejpeg's): nothing but decoding, of bytes held in memory, in as many
+  threads as there are cores: the files, which is what Keras has to decode, and what our records
+  hold.
 
 Each in turn, over and over; the table has the median of the rounds, in seconds for 1,000 images by
 the clock, and beside it the processor time of all threads, which other work on the machine disturbs
@@ -44,10 +46,13 @@ FILES, SIZE, BATCH, ROUNDS, SECONDS, WARM = 768, 224, 64, 7, 1.5, 20
 FASTER, OF_TURBO = 1.5, 0.8
 Pictures = Generator[int, None, None]
 """How many came with each batch."""
+KERAS, POST, FILES_ALONE = "Keras", "the post's way", "libjpeg-turbo for the files"
 OURS = {
-    "ours": ("Keras", "the post's way", "libjpeg-turbo"),
-    "ours, cut": ("libjpeg-turbo",),
-    "ours, uint8, cut": ("Keras", "the post's way"),
+    "ours": (KERAS, POST, FILES_ALONE, "libjpeg-turbo for ours"),
+    "ours, cut": (POST, "libjpeg-turbo for ours, cut"),
+    "ours, squares": (POST, "libjpeg-turbo for ours, squares"),
+    "ours, squares, as they are": (POST, "libjpeg-turbo for ours, squares"),
+    "ours, uint8, cut": (KERAS, POST),
     "ours, not resized": (),
     "ours, whole picture": (),
     "ours, uint8": (),
@@ -62,12 +67,11 @@ def main() -> int:
         rates, used, spent = measure(Path(folder))
     rows = []
     for ours, barred in OURS.items():
-        compared = {"Keras": ("Keras", FASTER), "the post's way": ("the post's way", FASTER)}
-        if (turbo := f"libjpeg-turbo for {ours}") in rates:
-            compared["libjpeg-turbo"] = (turbo, OF_TURBO)
-        for name, (theirs, faster) in compared.items():
-            rows.append(_row(ours, theirs, rates, 1 / faster if name in barred else None))
-        for theirs, _ in compared.values():
+        compared = dict.fromkeys([KERAS, POST, *barred])
+        for theirs in compared:
+            faster = OF_TURBO if theirs.startswith("libjpeg-turbo") else FASTER
+            rows.append(_row(ours, theirs, rates, 1 / faster if theirs in barred else None))
+        for theirs in compared:
             how = f"median of {ROUNDS} rounds; processor time of all threads for one image"
             what = f"{ours}, processor time"
             rows.append(Row(what, 1000 * used[ours], 1000 * used[theirs], theirs, how, "ms"))
@@ -99,6 +103,7 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
     began = time.perf_counter()
     pixels = ("--encoding", "uint8", "--resize")
     resized = records(files, folder / "resized", "--resize", "256")
+    jpegs = records(files, folder / "squares", "--resize", str(SIZE), "--square")
     whole = records(files, folder / "whole")
     squares = records(files, folder / "uint8", *pixels, str(SIZE))
     larger = records(files, folder / "uint8-256", *pixels, "256")
@@ -110,16 +115,22 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
     contestants: dict[str, Callable[[], Pictures]] = {
         "ours": lambda: ours(resized, **crop),
         "ours, cut": lambda: ours(resized, **cut),
+        "ours, squares": lambda: ours(jpegs, flip="horizontal"),
+        "ours, squares, as they are": lambda: ours(jpegs),
         "ours, uint8, cut": lambda: ours(larger, **cut),
         "ours, not resized": lambda: ours(whole, **crop),
         "ours, whole picture": lambda: ours(whole),
         "ours, uint8": lambda: ours(squares),
-        "Keras": lambda: keras(files),
-        "the post's way": lambda: post(folder / "post"),
+        KERAS: lambda: keras(files),
+        POST: lambda: post(folder / "post"),
     }
-    decoded = {"ours": resized, "ours, cut": resized, "ours, not resized": whole}
-    for name, made in decoded.items():
-        contestants[f"libjpeg-turbo for {name}"] = partial(turbo, made)
+    alone = {
+        FILES_ALONE: [path.read_bytes() for path in sorted(files.rglob("*.jpg"))],
+        "libjpeg-turbo for ours": held(resized),
+        "libjpeg-turbo for ours, cut": held(resized),
+        "libjpeg-turbo for ours, squares": held(jpegs),
+    }
+    contestants |= {name: partial(turbo, encoded) for name, encoded in alone.items()}
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for _ in range(ROUNDS):
         for name, start in contestants.items():
@@ -217,16 +228,21 @@ def post(folder: Path) -> Pictures:
         yield len(images)
 
 
-def turbo(folder: Path) -> Pictures:
-    import simplejpeg
+def held(folder: Path) -> list[bytes]:
+    """The JPEGs in records."""
     import tensorflow as tf
 
     from trainer.tfrecord import features
 
     paths = sorted(map(str, folder.glob("train-*.tfrecord")))
-    encoded = [
+    contents = (
         features(record.numpy())["image/encoded"] for record in tf.data.TFRecordDataset(paths)
-    ]
+    )
+    return [content for content in contents if isinstance(content, bytes)]
+
+
+def turbo(encoded: list[bytes]) -> Pictures:
+    import simplejpeg
 
     def decode(contents: list[bytes]) -> None:
         for content in contents:
