@@ -23,6 +23,8 @@ _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
 _Metadata = tf.compat.v1.SummaryMetadata
 _SCALAR, _TENSOR, _BLOBS = 1, 2, 3  # tensorflow/core/framework/summary.proto, DataClass
+_AUDIO = b"\x10\x0b"
+"""AudioPluginData of tensorboard/plugins/audio/plugin_data.proto: encoding (2) is WAV (11)."""
 _NUMBER = itertools.count()
 BUCKETS = 30
 
@@ -62,6 +64,12 @@ class Events:
             encoded = [tf.io.encode_png(image).numpy() for image in images]
             content = np.array([str(width).encode(), str(height).encode(), *encoded], object)
             self._values(step, [_value(tag, content, "images", _BLOBS)])
+
+    def sound(self, step: int, tag: str, wav: bytes) -> None:
+        """A WAV file. One a tag: TensorBoard's page counts on as many in each step."""
+        content = np.array([wav], object)
+        value = _value(tag, content, "audio", _BLOBS, _AUDIO)
+        self._values(step, [value])
 
     def histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Rows of left edge, right edge, count: see `buckets`."""
@@ -154,8 +162,8 @@ def rows(counts: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 
-def _value(tag: str, content: Any, plugin: str, kind: int = _SCALAR) -> Any:
-    metadata = _metadata(plugin, b"", kind)
+def _value(tag: str, content: Any, plugin: str, kind: int = _SCALAR, more: bytes = b"") -> Any:
+    metadata = _metadata(plugin, more, kind)
     return _Summary.Value(tag=tag, tensor=tf.make_tensor_proto(content), metadata=metadata)
 
 

@@ -7,19 +7,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import data, model, storage
+from trainer import data, model, spectrograms, storage
 from trainer.config import Config
+from trainer.parts import Sound
 from trainer.report import say
 
 
 def export(
     weights: Mapping[str, np.ndarray], names: tuple[str, ...], config: Config, path: str
 ) -> None:
-    """Write a SavedModel with two signatures, which give `probabilities` and `label`.
+    """Write a SavedModel with signatures that give `probabilities` and `label`.
 
     `serving_default` takes `image_bytes` (encoded JPEG or PNG files of any size; the suffix lets
-    TensorFlow Serving accept base64), `tensors` takes `images` (uint8, already square). The model
-    is built anew in float32, whatever it was trained in, so that it runs on any machine.
+    TensorFlow Serving accept base64), `tensors` takes `images` (uint8, already square). Where it
+    was trained on sounds, `serving_default` takes `audio_bytes` (WAV files of 16 bits at the rate
+    of the records, of any length), `samples` takes `samples` (float32, -1 to 1, as many as are
+    heard of a sound), and the squares of `tensors` are spectrograms. The model is built anew in
+    float32, whatever it was trained in, so that it runs on any machine.
     `weights` maps each of the model's variables' paths to its value.
     """
     size = config.image_size
@@ -40,11 +44,38 @@ def export(
         )
         return tensors(images)
 
+    sound = Sound(config.rate, config.seconds)
+
+    def audio_bytes(audio_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        one = tf.TensorSpec((size, size, 3), tf.uint8)
+        return tensors(
+            tf.map_fn(
+                lambda wav: spectrograms.seen(wav, sound, size),
+                audio_bytes,
+                fn_output_signature=one,
+            )
+        )
+
+    def samples(samples: tf.Tensor) -> dict[str, tf.Tensor]:
+        one = tf.TensorSpec((size, size, 3), tf.uint8)
+        return tensors(
+            tf.map_fn(
+                lambda heard: spectrograms.shown(heard, sound.rate, size),
+                samples,
+                fn_output_signature=one,
+            )
+        )
+
     archive = keras.export.ExportArchive()
     archive.track(network)
-    archive.add_endpoint(
-        "serving_default", image_bytes, [tf.TensorSpec([None], tf.string, name="image_bytes")]
-    )
+    if config.rate:
+        files = [tf.TensorSpec([None], tf.string, name="audio_bytes")]
+        archive.add_endpoint("serving_default", audio_bytes, files)
+        heard = [tf.TensorSpec([None, sound.samples], tf.float32, name="samples")]
+        archive.add_endpoint("samples", samples, heard)
+    else:
+        files = [tf.TensorSpec([None], tf.string, name="image_bytes")]
+        archive.add_endpoint("serving_default", image_bytes, files)
     images = tf.TensorSpec([None, size, size, 3], tf.uint8, name="images")
     archive.add_endpoint("tensors", tensors, [images])
     temporary = f"{path}.tmp-{os.getpid()}"

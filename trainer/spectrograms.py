@@ -9,6 +9,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from trainer import sounds
 from trainer.parts import Sound
 
 WINDOW = 0.025
@@ -49,6 +50,22 @@ def piece(
     padded = tf.pad(mono, [[before, tf.maximum(-spare, 0) - before]])
     start = tf.where(spare < 0, 0, first)
     return tf.ensure_shape(padded[start : start + sound.samples], [sound.samples])
+
+
+def seen(wav: tf.Tensor, sound: Sound, size: int) -> tf.Tensor:
+    """What evaluation and a server see of a WAV file: its middle, as a uint8 square."""
+    return shown(piece(wav, sound), sound.rate, size)
+
+
+def clip(wav: bytes, sound: Sound) -> bytes:
+    """What evaluation hears of a WAV file, as one."""
+    samples = np.rint(piece(wav, sound).numpy() * 32768.0)
+    return sounds.wav(samples.clip(-32768, 32767).astype("<i2").tobytes(), sound.rate)
+
+
+def shown(samples: tf.Tensor, rate: int, size: int) -> tf.Tensor:
+    """`picture` in bytes."""
+    return tf.cast(picture(samples, rate, size) + 0.5, tf.uint8)
 
 
 def noisy(samples: tf.Tensor, share: float | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import data, drawing, events
+from trainer import data, drawing, events, spectrograms, tfrecord
 from trainer.config import Config
 from trainer.observer import Observer, Run
 from trainer.report import say
@@ -394,22 +395,53 @@ class Pictures(Observer):
             validation = self.board.of("validation")
             picture = drawing.confusion(matrix.reshape(classes, classes), run.names)
             validation.images(step, "confusion", [picture])
-            wrong = np.flatnonzero(answers != labels)
-            surest = wrong[np.argsort(-probabilities[wrong, answers[wrong]], kind="stable")]
-            validation.images(
-                step,
-                "misclassified",
-                [
-                    drawing.captioned(
-                        images[one],
-                        [
-                            f"is {run.names[labels[one]]}",
-                            f"{probabilities[one, answers[one]]:.0%} {run.names[answers[one]]}",
-                        ],
-                    )
-                    for one in surest[: run.config.examples]
-                ],
-            )
+            sure = probabilities.max(axis=1)
+            shown = {"misclassified": surest(sure, answers != labels, labels * 0)}
+            if run.config.rate:
+                shown["recognised"] = surest(sure, answers == labels, labels)
+            for tag, order in shown.items():
+                shown[tag] = order = order[: run.config.examples]
+                captions = [
+                    [f"is {run.names[labels[one]]}", f"{sure[one]:.0%} {run.names[answers[one]]}"]
+                    for one in order
+                ]
+                drawn = map(drawing.captioned, images[order], captions)
+                validation.images(step, tag, list(drawn))
+            if run.config.rate:
+                self._sounds(run, step, shown, sure, labels, answers)
+
+    def _sounds(
+        self,
+        run: Run,
+        step: int,
+        shown: Mapping[str, np.ndarray],
+        sure: np.ndarray,
+        labels: np.ndarray,
+        answers: np.ndarray,
+    ) -> None:
+        """What was heard of the examples that are shown, in the same order, and a list of them."""
+        validation = self.board.of("validation")
+        clips = self.pool.heard(np.concatenate(list(shown.values())))
+        rows = ["| | is | taken for | sure |", "|---|---|---|---|"]
+        for tag, order in shown.items():
+            for number, one in enumerate(order.tolist(), start=1):
+                validation.sound(step, f"{tag}/{number}", clips[one])
+                true, taken = (run.names[of[one]].replace("|", "\\|") for of in (labels, answers))
+                rows.append(f"| {tag}/{number} | {true} | {taken} | {sure[one]:.0%} |")
+        validation.text(step, "sounds", "\n".join(rows))
+
+
+def surest(sure: np.ndarray, chosen: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Numbers of the `chosen` examples, the surest first: of each group its surest, then of each
+    its second, and so on."""
+    order = np.flatnonzero(chosen)
+    order = order[np.argsort(-sure[order], kind="stable")]
+    before: Counter[int] = Counter()
+    turns = []
+    for group in groups[order].tolist():
+        turns.append(before[group])
+        before[group] += 1
+    return order[np.argsort(turns, kind="stable")]
 
 
 class Pool:
@@ -419,6 +451,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._examples: tuple[np.ndarray, np.ndarray] | None = None
+        self._taken: tuple[data.Shard, ...] = ()
 
     def examples(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
         """uint8 [n, size, size, 3] and int64 [n]."""
@@ -426,11 +459,26 @@ class Pool:
             self._examples = self._read(run)
         return self._examples
 
+    def heard(self, numbers: np.ndarray) -> dict[int, bytes]:
+        """WAV files of what evaluation hears of these examples. They are read anew: all of them
+        would be tens of megabytes, for as long as the run lasts."""
+        sound, found = self._taken[0].sound, {}
+        paths, counts = zip(*((s.path, s.records) for s in self._taken), strict=True)
+        records = tf.data.Dataset.from_tensor_slices((list(paths), list(counts))).flat_map(
+            lambda path, count: tf.data.TFRecordDataset(path).take(tf.cast(count, tf.int64))
+        )
+        for number, record in enumerate(records.take(POOL).as_numpy_iterator()):
+            if number in numbers:
+                content = tfrecord.features(record)["audio/encoded"]
+                found[number] = spectrograms.clip(content, sound)
+        return found
+
     def _read(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
         shards = [shard for shard in run.validation if shard.records]
         chosen = shards[:: -(-len(shards) // self.FILES)]
         each = -(-POOL // len(chosen))
         taken = tuple(dataclasses.replace(s, records=min(each, s.records)) for s in chosen)
+        self._taken = taken
         dataset = data.evaluation(
             taken,
             tf.distribute.InputContext(),

@@ -160,3 +160,16 @@ def test_noise_is_as_strong_as_asked_and_the_same_for_the_same_seed() -> None:
     assert (spectrograms.noisy(sound, 0.1, seed).numpy() == noisy.numpy()).all()
     assert (spectrograms.noisy(sound, 0.1, tf.constant([1, 3])).numpy() != noisy.numpy()).any()
     assert spectrograms.noisy(tf.zeros([9]), 0.5, seed).numpy().max() == 0
+
+
+def test_what_is_seen_is_the_middle_and_a_clip_is_what_was_seen() -> None:
+    noise = np.random.default_rng(1).normal(0, 0.1, 3000)
+    content = wav(noise)
+    cut = spectrograms.clip(content, TENTH)
+    expected = np.rint(noise * 32768)[700:2300] / 32768
+    np.testing.assert_array_equal(spectrograms.piece(cut, TENTH).numpy(), expected)
+    seen = spectrograms.seen(content, TENTH, 32)
+    assert (seen.dtype, seen.shape) == (tf.uint8, (32, 32, 3))
+    assert (seen.numpy() == spectrograms.seen(cut, TENTH, 32).numpy()).all()
+    same = spectrograms.shown(tf.constant(expected, tf.float32), RATE, 32)
+    assert (seen.numpy() == same.numpy()).all()
