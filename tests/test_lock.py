@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,17 +15,6 @@ from builder.resolver import Pin, Platform
 
 ROOT = Path(__file__).parent.parent
 PYTHON_311 = Platform("3.11", 36)
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A project with this repository's targets, its own to change."""
-    shutil.copytree(ROOT / "images", tmp_path / "images")
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer" / "task.py").write_text("print('trained')\n")
-    shutil.copy(ROOT / "trainer" / "requirements.txt", tmp_path / "trainer")
-    (tmp_path / "builder.toml").write_text("")
-    return tmp_path
 
 
 def target(root: Path, name: str, text: str | None = None) -> tuple[ImageSpec, Stack]:
@@ -235,7 +223,6 @@ def test_a_torn_lock_is_told_from_a_missing_one(copy: Path) -> None:
 
 
 def test_a_changed_template_is_noted_without_resolving_anything(copy: Path) -> None:
-    shutil.copytree(ROOT / "templates", copy / "templates")
     path = copy / "templates/Dockerfile.j2"
     path.write_text(path.read_text() + "\n")
     assert stale(copy, "cpu") == [

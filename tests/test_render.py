@@ -21,17 +21,6 @@ TARGETS = catalogue.targets(ROOT)
 DIGEST = "sha256:" + "0" * 64
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A project with this repository's targets, its own to change, under git."""
-    shutil.copytree(ROOT / "images", tmp_path / "images")
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer" / "task.py").write_text("print('trained')\n")
-    shutil.copy(ROOT / "trainer" / "requirements.txt", tmp_path / "trainer")
-    (tmp_path / "builder.toml").write_text("")
-    return tmp_path
-
-
 def commit(root: Path) -> None:
     for command in (
         ["init", "--quiet"],
@@ -220,6 +209,7 @@ def test_a_published_base_is_not_looked_into_where_nothing_is_installed() -> Non
 
 
 def test_a_projects_own_template_wins_and_its_mistake_is_named(copy: Path) -> None:
+    shutil.rmtree(copy / "templates")  # What a project has none of is the factory's.
     (copy / "templates").mkdir()
     own = copy / "templates/Dockerfile.j2"
     own.write_text("FROM ${REPOSITORY}:base-{{ base_hash }}\nUSER {{ user }}\n")

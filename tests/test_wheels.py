@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,16 +21,6 @@ ROOT = Path(__file__).parent.parent
 TENSORFLOW = library(container(*map(sass, (60, 70, 80, 89, 90)), ptx(90)))
 CUDNN = library(container(*map(sass, (50, 60, 61, 70, 75, 80, 86, 90)), ptx(90)))
 WITHOUT_VOLTA = library(container(*map(sass, (75, 80, 86, 90, 100))))
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A project with this repository's targets, its own to change."""
-    shutil.copytree(ROOT / "images", tmp_path / "images")
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer" / "task.py").touch()
-    (tmp_path / "builder.toml").touch()
-    return tmp_path
 
 
 def site(folder: Path, tensorflow: bytes = TENSORFLOW, cudnn: bytes = CUDNN) -> Audit:
