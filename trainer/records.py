@@ -1,4 +1,4 @@
-"""Pictures into TFRecords: `python -m trainer.records SOURCE OUT`.
+"""Pictures or sounds into TFRecords: `python -m trainer.records SOURCE OUT`.
 
     SOURCE                         OUT
     cat/1.jpg                      labels.txt                          cat, dog
@@ -8,7 +8,8 @@
 
 SOURCE is a folder of class folders (also below train/ and validation/), a CSV file of paths and
 labels, or a zip or tar archive of such folders. Pictures are stored as a person sees them, in the
-form that decodes fastest. The same source gives the same bytes, with any number of processes.
+form that decodes fastest; sounds (WAV, FLAC, Ogg, MP3 ...) as WAV files of one channel, at one
+rate. The same source gives the same bytes, with any number of processes.
 
 OUT appears in one move when it is complete. Until then the work lies in OUT.partial; a run that
 was killed goes on there when it is started again: files that are done are not made again.
@@ -21,6 +22,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import json
 import math
 import multiprocessing
@@ -33,14 +35,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainer import sources, tfrecord
+from trainer import sounds, sources, tfrecord
 from trainer.pictures import ENCODINGS, Form, Prepared, Unreadable, prepare
-from trainer.sources import Picture
+from trainer.sources import Item
 from trainer.sources import SourceError as RecordsError
 
 FORMAT = 3
@@ -51,15 +53,19 @@ MANY_SHARDS, SMALL_SHARD = 16, 64
 """So many files at least, where each then has so many examples: several workers read at once."""
 NAMED = 20
 """Duplicates of a kind that are listed by name in dataset.json."""
+PICTURE_OPTIONS = "".join(f"--{one.name}, " for one in fields(Form)).removesuffix(", ")
+SOUND_OPTIONS = "--rate and --seconds"
 Example = tuple[bytes, int]
 """Encoded image, label."""
+PICTURES, SOUNDS = "pictures", "sounds"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is made of the pictures."""
+    """What is made of the pictures or sounds."""
 
-    form: Form = field(default_factory=Form)
+    form: Form | sounds.Form | None = None
+    """None: the usual one of what is found."""
     validation: float = 0.1
     """Share of each class that is held out, where the source does not divide itself."""
     split_by: str = "name"
@@ -79,7 +85,7 @@ class Shard:
     """A file to be written."""
 
     name: str
-    pictures: tuple[tuple[Picture, int], ...]
+    items: tuple[tuple[Item, int], ...]
     """Each with its label's number."""
 
 
@@ -91,7 +97,7 @@ class Progress:
     done: int = 0
     skipped: int = 0
     read: int = 0
-    """Bytes of pictures."""
+    """Bytes of what was there."""
     taken_over: int = 0
     """Pictures of an earlier run, which was stopped."""
     phase: str = "pictures"
@@ -108,11 +114,13 @@ class Result:
     counts: Mapping[str, int]
     """Examples of each split."""
     skipped: tuple[str, ...]
-    """One line for each picture that was left out."""
+    """One line for each picture or sound that was left out."""
     warnings: tuple[str, ...] = ()
     taken_over: int = 0
     unchanged: bool = False
     """It was there already, made from the same source with the same options."""
+    heard: str = ""
+    """How much of a sound the model hears, in words."""
 
 
 def convert(
@@ -128,15 +136,17 @@ def convert(
     with _alone(partial), contextlib.ExitStack() as stack:
         progress = Progress(0, phase="decompressing")
         found = sources.find(source, partial, lambda: tell(progress))
-        names = _class_names(source, found.pictures, options.labels)
+        options = replace(options, form=_form(source, found, options.form))
+        names = _class_names(source, found.items, options.labels)
         workers = options.workers or len(os.sched_getaffinity(0))
         pool = stack.enter_context(_pool(workers)) if workers > 1 else None
-        keys = {picture.name: _digest(picture.name) for picture in found.pictures}
+        keys = {item.name: _digest(item.name) for item in found.items}
         if options.split_by == "content":
-            progress = Progress(len(found.pictures), phase="reading")
-            keys |= _contents(found.pictures, pool, progress, tell)
-        shards = plan(found.pictures, names, keys, options)
-        whole = _hash([FORMAT, names, *(_key(shard, options) for shard in shards)])
+            progress = Progress(len(found.items), phase="reading")
+            keys |= _contents(found.items, pool, progress, tell)
+        shards = plan(found.items, names, keys, options)
+        more = [asdict(options.form)] if isinstance(options.form, sounds.Form) else []
+        whole = _hash([FORMAT, names, *(_key(shard, options) for shard in shards), *more])
         if out.exists():
             return _there_already(out, whole)
         reports = _convert_all(shards, partial, options, pool, tell)
@@ -144,48 +154,67 @@ def convert(
         dataset["made_from"] = whole
         empty = [name for name in ("train", "validation") if not dataset["splits"].get(name)]
         if empty:
-            raise RecordsError(f"{source}: no picture fell to {empty[0]}: give more, or a share")
+            raise RecordsError(f"{source}: nothing fell to {empty[0]}: give more, or a share")
         _finish(partial, out, shards, names, dataset)
     return _result(out, dataset, sum(bool(r.get("taken_over")) and r["records"] for r in reports))
 
 
+def _form(
+    source: Path, found: sources.Found, asked: Form | sounds.Form | None
+) -> Form | sounds.Form:
+    """The form that was asked for, or the usual one. Raises RecordsError where it is not one of
+    what was found, or where that cannot be read here."""
+    first = found.items[0].name
+    if found.sounds:
+        if isinstance(asked, Form):
+            raise RecordsError(f"{source}: has sounds ({first}): {PICTURE_OPTIONS} are of pictures")
+        if lacking := sounds.missing():
+            raise RecordsError(lacking)
+        return asked or sounds.Form()
+    if isinstance(asked, sounds.Form):
+        raise RecordsError(f"{source}: has pictures ({first}): {SOUND_OPTIONS} are of sounds")
+    if importlib.util.find_spec("PIL") is None:
+        raise RecordsError("pictures need Pillow: pip install pillow")
+    return asked or Form()
+
+
 def plan(
-    pictures: Sequence[Picture],
+    items: Sequence[Item],
     names: Sequence[str],
     keys: Mapping[str, str],
     options: Options,
 ) -> list[Shard]:
-    """Which picture goes where. A function of the pictures' names (and contents, if asked) alone.
+    """Which item goes where. A function of the items' names (and contents, if asked) alone.
 
-    Of each class the same share is held out: the pictures with the smallest keys. Each split is
+    Of each class the same share is held out: the items with the smallest keys. Each split is
     shuffled by the hash of the names, and dealt out to its files in turn.
     """
-    splits: dict[str, list[Picture]] = {"train": [], "validation": []}
-    by_class: dict[str, list[Picture]] = {}
-    for picture in pictures:
-        if picture.split:
-            splits.setdefault(picture.split, []).append(picture)
+    splits: dict[str, list[Item]] = {"train": [], "validation": []}
+    by_class: dict[str, list[Item]] = {}
+    for item in items:
+        if item.split:
+            splits.setdefault(item.split, []).append(item)
         else:
-            by_class.setdefault(picture.label, []).append(picture)
+            by_class.setdefault(item.label, []).append(item)
     divided = bool(splits["validation"])  # By the source; what it left open is for training.
     for group in by_class.values():
-        ranked = sorted(group, key=lambda picture: (keys[picture.name], picture.name))
+        ranked = sorted(group, key=lambda item: (keys[item.name], item.name))
         count = 0 if divided else min(max(1, round(len(group) * options.validation)), len(group))
         # All with the key of the last one, so that equal contents stay together.
         last = keys[ranked[count - 1].name] if count else ""
-        held_out = [picture for picture in ranked if keys[picture.name] <= last]
+        held_out = [item for item in ranked if keys[item.name] <= last]
         splits["validation"] += held_out
         splits["train"] += ranked[len(held_out) :]
     labels = {name: number for number, name in enumerate(names)}
     shards = []
     for split, members in splits.items():
-        members.sort(key=lambda picture: (_digest(picture.name), picture.name))
+        members.sort(key=lambda item: (_digest(item.name), item.name))
         size = options.shard_size or SHARD_SIZE
         count = -(-len(members) // size)
         if not options.shard_size:
             count = max(count, min(MANY_SHARDS, -(-len(members) // SMALL_SHARD)))
         for number in range(count):
-            chosen = tuple((picture, labels[picture.label]) for picture in members[number::count])
+            chosen = tuple((item, labels[item.label]) for item in members[number::count])
             shards.append(Shard(file_name(split, number, count), chosen))
     return shards
 
@@ -217,7 +246,7 @@ def serialise(image: bytes, label: int, **more: tfrecord.Value) -> bytes:
 
 
 def make(shard: Shard, path: Path, options: Options) -> dict[str, Any]:
-    """Write one file and report on it. Raises RecordsError for an unreadable picture, if so asked.
+    """Write one file and report on it. Raises RecordsError for an unreadable one, if so asked.
 
     Runs in a process of its own.
     """
@@ -226,29 +255,46 @@ def make(shard: Shard, path: Path, options: Options) -> dict[str, Any]:
     digest = hashlib.sha256()
     size = 0
     with temporary.open("wb") as file:
-        for picture, label in shard.pictures:
+        for item, label in shard.items:
             try:
-                content = picture.read()
-                made = prepare(content, options.form)
-            except (Unreadable, OSError) as error:
-                problem = f"{picture.name}: {error}"
+                content = item.read()
+                made = _prepare(content, options)
+            except (Unreadable, sounds.Unreadable, OSError) as error:
+                problem = f"{item.name}: {error}"
                 if not options.skip:
                     temporary.unlink()
                     raise RecordsError(f"cannot be read: {problem}") from None
                 report.skipped.append(problem)
                 continue
-            framed = tfrecord.frame(_example(made, label, picture.name, options.form))
+            framed = tfrecord.frame(_example(made, label, item.name, options.form))
             file.write(framed)
             digest.update(framed)
             size += len(framed)
-            report.add(picture, content, made)
+            report.add(item, content, made)
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
     return {**vars(report), "bytes": size, "sha256": digest.hexdigest()}
 
 
-def _example(made: Prepared, label: int, name: str, form: Form) -> bytes:
+def _prepare(content: bytes, options: Options) -> Prepared | sounds.Prepared:
+    if isinstance(options.form, sounds.Form):
+        return sounds.prepare(content, options.form)
+    return prepare(content, options.form or Form())
+
+
+def _example(
+    made: Prepared | sounds.Prepared, label: int, name: str, form: Form | sounds.Form | None
+) -> bytes:
+    if isinstance(made, sounds.Prepared):
+        return tfrecord.example(
+            {
+                "audio/encoded": made.content,
+                "audio/class/label": label,
+                "audio/filename": name.encode(),
+            }
+        )
+    assert isinstance(form, Form)
     more: dict[str, tfrecord.Value] = {"filename": name.encode()}
     if form.encoding != "uint8":
         # The size, so that a reader can choose what it decodes before it looks at the picture.
@@ -272,6 +318,9 @@ class _Report:
     classes: Counter[str] = field(default_factory=Counter)
     facts: Counter[str] = field(default_factory=Counter)
     source_bytes: int = 0
+    frames: list[int] = field(default_factory=list)
+    """Samples of each sound."""
+    silent: list[str] = field(default_factory=list)
     jpegs: int = 0
     widths: list[int] = field(default_factory=list)
     heights: list[int] = field(default_factory=list)
@@ -280,11 +329,19 @@ class _Report:
     digests: list[tuple[str, str, str]] = field(default_factory=list)
     """SHA-256 of the file, its name, its label."""
 
-    def add(self, picture: Picture, content: bytes, made: Prepared) -> None:
+    def add(self, item: Item, content: bytes, made: Prepared | sounds.Prepared) -> None:
         self.records += 1
-        self.classes[picture.label] += 1
+        self.classes[item.label] += 1
         self.facts.update(made.facts)
         self.source_bytes += len(content)
+        self.digests.append((hashlib.sha256(content).hexdigest(), item.name, item.label))
+        if isinstance(made, sounds.Prepared):
+            self.frames.append(made.frames)
+            self.silent += [item.name] if made.silent else []
+        else:
+            self._add_picture(made)
+
+    def _add_picture(self, made: Prepared) -> None:
         self.jpegs += made.jpeg
         self.widths.append(made.width)
         self.heights.append(made.height)
@@ -293,7 +350,6 @@ class _Report:
             self.pixels[3 * channel] += sum(counts)
             self.pixels[3 * channel + 1] += sum(v * n for v, n in enumerate(counts))
             self.pixels[3 * channel + 2] += sum(v * v * n for v, n in enumerate(counts))
-        self.digests.append((hashlib.sha256(content).hexdigest(), picture.name, picture.label))
 
 
 def _convert_all(
@@ -304,7 +360,7 @@ def _convert_all(
     tell: Tell,
 ) -> list[dict[str, Any]]:
     """The report of each file, in order; files of an earlier run are taken over."""
-    progress = Progress(sum(len(shard.pictures) for shard in shards))
+    progress = Progress(sum(len(shard.items) for shard in shards), phase=_kind(options))
     reports: dict[str, dict[str, Any]] = {}
     todo = []
     for shard in shards:
@@ -313,8 +369,8 @@ def _convert_all(
             todo.append(shard)
             continue
         reports[shard.name] = {**report, "taken_over": True}
-        progress.done += len(shard.pictures)
-        progress.taken_over += len(shard.pictures)
+        progress.done += len(shard.items)
+        progress.taken_over += len(shard.items)
         progress.skipped += len(report["skipped"])
     tell(progress)
 
@@ -322,7 +378,7 @@ def _convert_all(
         content = json.dumps({"key": _key(shard, options), **report})
         _write(partial / f"{shard.name}.json", content)
         reports[shard.name] = report
-        progress.done += len(shard.pictures)
+        progress.done += len(shard.items)
         progress.read += report["source_bytes"]
         progress.skipped += len(report["skipped"])
         tell(progress)
@@ -361,7 +417,7 @@ def _in_pool(
 
 
 def _earlier(shard: Shard, partial: Path, options: Options) -> dict[str, Any] | None:
-    """The report of a file that is there and was made of the same pictures in the same way."""
+    """The report of a file that is there and was made of the same items in the same way."""
     path = partial / shard.name
     try:
         report: dict[str, Any] = json.loads((partial / f"{shard.name}.json").read_text())
@@ -376,8 +432,10 @@ def _earlier(shard: Shard, partial: Path, options: Options) -> dict[str, Any] | 
 
 def _key(shard: Shard, options: Options) -> str:
     """Of everything that the bytes of a file depend on, and of what it tells."""
-    pictures = [(p.name, p.size, p.version, label) for p, label in shard.pictures]
-    return _hash([FORMAT, shard.name, pictures, asdict(options.form), options.skip])
+    items = [(p.name, p.size, p.version, label) for p, label in shard.items]
+    form = options.form
+    stored = form.rate if isinstance(form, sounds.Form) else asdict(form or Form())
+    return _hash([FORMAT, shard.name, items, stored, options.skip])
 
 
 def _dataset(
@@ -391,6 +449,7 @@ def _dataset(
     splits: dict[str, Any] = {}
     total = [0] * 9
     facts: Counter[str] = Counter()
+    kind = _kind(options)
     sides: dict[str, list[int]] = {"width": [], "height": []}
     for shard, report in zip(shards, reports, strict=True):
         facts.update(report["facts"])
@@ -403,29 +462,57 @@ def _dataset(
         split["records"] += report["records"]
         split["classes"].update(report["classes"])
         told = {key: report[key] for key in ("records", "bytes", "sha256")}
-        split["files"][shard.name] = told | {"jpeg": _jpegs(report)}
+        split["files"][shard.name] = told | ({"jpeg": _jpegs(report)} if kind == PICTURES else {})
     for split in splits.values():
         split["classes"] = {name: split["classes"].get(name, 0) for name in names}
     splits = {name: split for name, split in splits.items() if split["records"]}
-    form = asdict(options.form)
-    if options.form.encoding not in ("jpeg", "keep"):
-        del form["quality"], form["subsampling"]
+    if isinstance(options.form, sounds.Form):
+        form, statistics = _of_sounds(options.form, reports)
+    else:
+        form = asdict(options.form or Form())
+        if form["encoding"] not in ("jpeg", "keep"):
+            del form["quality"], form["subsampling"]
+        statistics = {side: _spread(values) for side, values in sides.items()}
+        statistics |= {"channels": _channels(total)}
     return {
         "format": FORMAT,
+        "kind": kind,
         "classes": list(names),
         "splits": splits,
         "form": form,
         "statistics": {
-            **{side: _spread(values) for side, values in sides.items()},
-            "channels": _channels(total),
+            **statistics,
             "source_bytes": sum(report["source_bytes"] for report in reports),
             "bytes": sum(report["bytes"] for report in reports),
-            "pictures": dict(sorted(facts.items())),
-            "not_pictures": ignored,
+            kind: dict(sorted(facts.items())),
+            f"not_{kind}": ignored,
         },
-        "duplicates": _duplicates(shards, reports),
+        "duplicates": _duplicates(shards, reports, kind),
         "skipped": sorted(problem for report in reports for problem in report["skipped"]),
     }
+
+
+def _kind(options: Options) -> str:
+    return SOUNDS if isinstance(options.form, sounds.Form) else PICTURES
+
+
+def _of_sounds(
+    form: sounds.Form, reports: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What dataset.json says of how sounds are stored and heard, and of how long they are."""
+    frames = [count for report in reports for count in report["frames"]]
+    longest = math.ceil(1000 * max(frames, default=0) / form.rate) / 1000
+    heard = form.seconds or min(longest, sounds.HEARD)
+    samples = round(heard * form.rate)
+    silent = sorted(name for report in reports for name in report["silent"])
+    statistics = {
+        "seconds": _spread([count / form.rate for count in frames], 3),
+        "hours": round(sum(frames) / form.rate / 3600, 3),
+        "longer": sum(count > samples for count in frames),
+        "shorter": sum(count < samples for count in frames),
+        "silent": {"sounds": len(silent), "named": silent[:NAMED]},
+    }
+    return {"rate": form.rate, "seconds": heard}, statistics
 
 
 def _jpegs(report: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -442,17 +529,17 @@ def _jpegs(report: Mapping[str, Any]) -> tuple[int, int, int]:
     return min(shorter), max(shorter), max(report["widths"] + report["heights"])
 
 
-def _spread(values: Sequence[int]) -> dict[str, float]:
+def _spread(values: Sequence[float], digits: int = 1) -> dict[str, float]:
     if not values:
         return {}
     ordered = sorted(values)
-    mean = round(sum(values) / len(values), 1)
-    return {
+    found = {
         "least": ordered[0],
         "median": ordered[len(values) // 2],
-        "mean": mean,
+        "mean": sum(values) / len(values),
         "most": ordered[-1],
     }
+    return {key: round(value, digits) for key, value in found.items()}
 
 
 def _channels(total: Sequence[int]) -> dict[str, list[float]]:
@@ -466,7 +553,7 @@ def _channels(total: Sequence[int]) -> dict[str, list[float]]:
 
 
 def _duplicates(
-    shards: Sequence[Shard], reports: Sequence[Mapping[str, Any]]
+    shards: Sequence[Shard], reports: Sequence[Mapping[str, Any]], what: str
 ) -> dict[str, dict[str, Any]]:
     """Files with the same bytes: how many too many, across splits, and with different labels."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
@@ -482,7 +569,7 @@ def _duplicates(
     }
     return {
         kind: {
-            "pictures": sum(len(group) - 1 for group in found),
+            what: sum(len(group) - 1 for group in found),
             "named": sorted([name for name, *_ in group] for group in found)[:NAMED],
         }
         for kind, found in kinds.items()
@@ -507,15 +594,24 @@ def _finish(
 
 def _result(out: Path, dataset: Mapping[str, Any], taken_over: int, same: bool = False) -> Result:
     warnings = []
+    what = dataset.get("kind", PICTURES)
     for kind, text in (
         ("in_several_splits", "{} are copies of one in another split: see --split-by content"),
         ("with_several_labels", "{} are copies of one with another label"),
     ):
-        if count := dataset["duplicates"][kind]["pictures"]:
+        if count := dataset["duplicates"][kind][what]:
             one, other, *_ = dataset["duplicates"][kind]["named"][0]
-            warnings.append(f"{text.format(f'{count} pictures')} ({one} and {other}, for one)")
+            warnings.append(f"{text.format(f'{count} {what}')} ({one} and {other}, for one)")
     counts = {name: split["records"] for name, split in dataset["splits"].items()}
-    return Result(out, counts, tuple(dataset["skipped"]), tuple(warnings), taken_over, same)
+    heard = ""
+    if what == SOUNDS:
+        told = dataset["statistics"]
+        heard = f"{dataset['form']['seconds']:g} s of each heard"
+        heard += f" ({told['longer']} are longer, {told['shorter']} shorter)"
+        if silent := told["silent"]["named"]:
+            warnings.append(f"{told['silent']['sounds']} sounds are silent ({silent[0]}, for one)")
+    skipped = tuple(dataset["skipped"])
+    return Result(out, counts, skipped, tuple(warnings), taken_over, same, heard)
 
 
 def _there_already(out: Path, whole: str) -> Result:
@@ -528,10 +624,8 @@ def _there_already(out: Path, whole: str) -> Result:
     raise RecordsError(f"{out}: exists; records are written to a new folder")
 
 
-def _class_names(
-    source: Path, pictures: Sequence[Picture], given: tuple[str, ...]
-) -> tuple[str, ...]:
-    found = {picture.label for picture in pictures}
+def _class_names(source: Path, items: Sequence[Item], given: tuple[str, ...]) -> tuple[str, ...]:
+    found = {item.label for item in items}
     if any("\n" in name for name in found):
         raise RecordsError(f"{source}: a class name has a line break in it")
     if given:
@@ -548,31 +642,29 @@ def _class_names(
 
 
 def _contents(
-    pictures: Sequence[Picture],
+    items: Sequence[Item],
     pool: ProcessPoolExecutor | None,
     progress: Progress,
     tell: Tell,
 ) -> dict[str, str]:
-    """SHA-256 of each picture's bytes; of its name where it cannot be read."""
+    """SHA-256 of each one's bytes; of its name where it cannot be read."""
     keys = {}
     digests = (
-        pool.map(_content_digest, pictures, chunksize=16)
-        if pool
-        else map(_content_digest, pictures)
+        pool.map(_content_digest, items, chunksize=16) if pool else map(_content_digest, items)
     )
-    for picture, digest in zip(pictures, digests, strict=True):
-        keys[picture.name] = digest
+    for item, digest in zip(items, digests, strict=True):
+        keys[item.name] = digest
         progress.done += 1
         if progress.done % 256 == 0:
             tell(progress)
     return keys
 
 
-def _content_digest(picture: Picture) -> str:
+def _content_digest(item: Item) -> str:
     try:
-        return hashlib.sha256(picture.read()).hexdigest()
+        return hashlib.sha256(item.read()).hexdigest()
     except OSError:
-        return _digest(picture.name)
+        return _digest(item.name)
 
 
 def _digest(name: str) -> str:
@@ -675,14 +767,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"{given.labels}: needs two or more names, a line each, no two equal"
                 )
         options = Options(
-            form=Form(
-                given.encoding,
-                given.quality,
-                given.subsampling,
-                given.resize,
-                given.square,
-                given.background,
-            ),
+            form=given.form,
             validation=given.validation,
             split_by=given.split_by,
             shard_size=given.shard_size,
@@ -709,7 +794,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if result.taken_over:
         text += f" ({result.taken_over} of them from the run before)"
     already = ", there already" if result.unchanged else ""
-    print(f"{text} examples in {result.out}{already}")
+    heard = f": {result.heard}" if result.heard else ""
+    print(f"{text} examples in {result.out}{already}{heard}")
     return 0
 
 
@@ -722,12 +808,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--encoding",
         choices=ENCODINGS,
-        default="jpeg",
         help="jpeg (small, the default), png (no loss), keep (files as they are where they can "
         "be), uint8 (pixels: 5 to 10 times larger, no decoding; needs --resize)",
     )
-    add("--quality", type=int, default=90, help="of JPEGs, 1 to 100 (90)")
-    add("--subsampling", choices=("4:2:0", "4:2:2", "4:4:4"), default="4:2:0")
+    add("--quality", type=int, help="of JPEGs, 1 to 100 (90)")
+    add("--subsampling", choices=("4:2:0", "4:2:2", "4:4:4"))
     add(
         "--resize",
         type=int,
@@ -741,7 +826,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="squares of --resize pixels, all of the same size: those of "
         "--image-size need no resizing in training",
     )
-    add("--background", default="white", help="seen through transparency (white)")
+    add("--background", help="seen through transparency (white)")
+    add("--rate", type=int, help="of sounds: samples a second (16000)")
+    add(
+        "--seconds",
+        type=float,
+        help="of sounds: what the model hears of each; longer ones are kept whole, and training "
+        f"draws another part in each epoch (as long as the longest, but at most {sounds.HEARD:g})",
+    )
     add("--validation", type=float, default=0.1, help="share of each class held out (0.1)")
     add(
         "--split-by",
@@ -755,7 +847,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--on-error",
         choices=("fail", "skip"),
         default="fail",
-        help="a picture that cannot be read: ends the run, or is named and left out",
+        help="a picture or sound that cannot be read: ends the run, or is named and left out",
     )
     add("--workers", type=int, default=0, help="processes (one a core)")
     given = parser.parse_args(arguments)
@@ -765,23 +857,37 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("shard_size", 1, 10**9),
         ("quality", 1, 100),
         ("resize", 1, 65535),
+        ("rate", 1000, 192000),
+        ("seconds", 0.01, sounds.LONGEST),
         ("workers", 0, 1024),
     ):
         value = getattr(given, name)
         if value is not None and not least <= value <= most:
-            parser.error(f"--{name.replace('_', '-')} is between {least} and {most}")
+            parser.error(f"--{name.replace('_', '-')} is between {least:g} and {most:g}")
     if (given.encoding == "uint8" or given.square) and not given.resize:
         what = "--square" if given.square else "--encoding uint8"
         parser.error(f"{what} needs --resize: all pictures then have one size")
+    asked = {field.name: vars(given).get(field.name) for field in fields(Form)}
+    asked = {name: value for name, value in asked.items() if value not in (None, False)}
+    heard = {name: vars(given)[name] for name in ("rate", "seconds") if vars(given)[name]}
+    if asked and heard:
+        text = f"--{next(iter(asked))} is of pictures and --{next(iter(heard))} of sounds"
+        parser.error(f"{text}: a source has the ones or the others")
+    given.form = Form(**asked) if asked else sounds.Form(**heard) if heard else None
+    if given.background:
+        _check_colour(parser, given.background)
+    return given
+
+
+def _check_colour(parser: argparse.ArgumentParser, colour: str) -> None:
     try:
         from PIL import ImageColor
 
-        ImageColor.getrgb(given.background)
+        ImageColor.getrgb(colour)
     except ImportError:
-        parser.error("needs Pillow: pip install pillow")
+        parser.error("--background needs Pillow: pip install pillow")
     except ValueError:
-        parser.error(f"--background {given.background}: is no colour (white, #ff8800 ...)")
-    return given
+        parser.error(f"--background {colour}: is no colour (white, #ff8800 ...)")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Where pictures come from: a folder of class folders, a CSV file, a zip or tar archive.
+"""Where pictures or sounds come from: a folder of class folders, a CSV file, a zip or tar archive.
 
-Each gives the same: a list of pictures with their class, each of which any process can read by
+Each gives the same: a list of files with their class, each of which any process can read by
 itself. Nothing is unpacked; a compressed tar is decompressed once, into a file beside the output.
 """
 
@@ -11,11 +11,11 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from trainer.pictures import SUFFIXES
+from trainer import pictures, sounds
 
 SPLITS = {
     "train": "train",
@@ -28,7 +28,9 @@ SPLITS = {
 }
 """What a folder or a CSV cell may call a split. Vertex AI's CSV files say TRAINING and so on."""
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-_PATHS = ("path", "image", "file", "filename", "image_path", "gcs_file_path")
+SUFFIXES = pictures.SUFFIXES | sounds.SUFFIXES
+_KINDS = f"{' '.join(sorted(pictures.SUFFIXES))}; {' '.join(sorted(sounds.SUFFIXES))}"
+_PATHS = ("path", "image", "file", "filename", "image_path", "gcs_file_path", "sound", "audio")
 _CLASSES = ("label", "class", "category", "target")
 _SETS = ("split", "set", "subset", "ml_use")
 
@@ -38,8 +40,8 @@ class SourceError(Exception):
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One picture file, and how to get at its bytes."""
+class Item:
+    """One picture or sound, and how to get at its bytes."""
 
     name: str
     """Relative, with slashes; unique."""
@@ -76,13 +78,15 @@ class Picture:
 class Found:
     """What a source has."""
 
-    pictures: tuple[Picture, ...]
+    items: tuple[Item, ...]
     ignored: int
-    """Files that are no pictures by their name."""
+    """Files that are neither pictures nor sounds by their name."""
+    sounds: bool = False
+    """All of them are sounds; else all are pictures."""
 
 
 def find(source: Path, work: Path, decompressing: Callable[[], None] = lambda: None) -> Found:
-    """All pictures of a source, in the order of their names. Raises SourceError.
+    """All pictures or sounds of a source, in the order of their names. Raises SourceError.
 
     `work` is a folder for what has to be decompressed first; `decompressing` is called before.
     """
@@ -105,19 +109,19 @@ def _folder(folder: Path) -> Found:
         for name in names:
             path = Path(root, name)
             entries[path.relative_to(folder).as_posix()] = functools.partial(_file, path=path)
-    # A folder without pictures is a class without pictures: said, not passed over.
+    # A folder without any is a class without any: said, not passed over.
     classes = [child.name for child in folder.iterdir() if child.is_dir()]
     return _by_folder(str(folder), entries, [name for name in classes if not _hidden(name)])
 
 
 def _by_folder(
     source: str,
-    entries: Mapping[str, Callable[[str, str, str], Picture]],
+    entries: Mapping[str, Callable[[str, str, str], Item]],
     folders: Sequence[str] = (),
 ) -> Found:
     """Class folders, below folders of splits or not, in an archive below one folder or not.
 
-    `entries`: relative names, each with what makes a Picture of (name, label, split).
+    `entries`: relative names, each with what makes an Item of (name, label, split).
     """
     wanted, ignored = [], 0
     for name, make in sorted(entries.items()):
@@ -135,22 +139,19 @@ def _by_folder(
     tops = set(folders) or {parts[0] for _, parts, _ in wanted if len(parts) > 1}
     # Splits are folders above the classes; one alone is divided here, as without them.
     divided = bool(tops) and tops <= SPLITS.keys() and "train" in {SPLITS[top] for top in tops}
-    pictures, classes = [], set() if divided else set(folders)
+    items, classes = [], set() if divided else set(folders)
     for name, parts, make in wanted:
         if len(parts) < (3 if divided else 2):
             ignored += 1
             continue
         label = parts[1] if divided else parts[0]
-        pictures.append(make(name, label, SPLITS[parts[0]] if divided else ""))
-    if "validation" not in {picture.split for picture in pictures}:
-        pictures = [
-            replace(picture, split=picture.split.replace("train", "")) for picture in pictures
-        ]
-    empty = sorted(classes - {picture.label for picture in pictures})
+        items.append(make(name, label, SPLITS[parts[0]] if divided else ""))
+    if "validation" not in {item.split for item in items}:
+        items = [replace(item, split=item.split.replace("train", "")) for item in items]
+    empty = sorted(classes - {item.label for item in items})
     if empty:
-        kinds = " ".join(sorted(SUFFIXES))
-        raise SourceError(f"{source}/{empty[0]}: no pictures in this class ({kinds})")
-    return _checked(source, pictures, ignored)
+        raise SourceError(f"{source}/{empty[0]}: no pictures or sounds in this class ({_KINDS})")
+    return _checked(source, items, ignored)
 
 
 def _csv(path: Path) -> Found:
@@ -171,7 +172,7 @@ def _csv(path: Path) -> Found:
         first = lines[0][1]
         use_first = len(first) > 2 and first[0].lower() in {*SPLITS, "unassigned"}
         columns = (1, 2, 0) if use_first else (0, 1, 2)
-    pictures, seen = [], dict[str, int]()
+    items, seen = [], dict[str, int]()
     for number, row in lines:
         where = f"{path}, line {number}"
         row = row + [""] * (3 - len(row))
@@ -182,15 +183,15 @@ def _csv(path: Path) -> Found:
         if use and use.lower() not in {*SPLITS, "unassigned"}:
             raise SourceError(f"{where}: {use!r} is no split: train, validation or test")
         if "://" in name:
-            raise SourceError(f"{where}: {name}: copy the pictures to a disk first")
+            raise SourceError(f"{where}: {name}: copy the files to a disk first")
         if name in seen:
             raise SourceError(f"{where}: {name} is on line {seen[name]} already")
         seen[name] = number
         file = path.parent / name
         if not file.is_file():
             raise SourceError(f"{where}: there is no {file}")
-        pictures.append(_file(name, label, SPLITS.get(use.lower(), ""), file))
-    return _checked(str(path), pictures, 0)
+        items.append(_file(name, label, SPLITS.get(use.lower(), ""), file))
+    return _checked(str(path), items, 0)
 
 
 def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
@@ -210,9 +211,9 @@ def _zip(path: Path) -> Found:
     except zipfile.BadZipFile as error:
         raise SourceError(f"{path}: is no zip archive, or cut short: {error}") from error
 
-    def make(name: str, label: str, split: str, number: int, info: zipfile.ZipInfo) -> Picture:
+    def make(name: str, label: str, split: str, number: int, info: zipfile.ZipInfo) -> Item:
         version = f"{info.CRC:08x}"
-        return Picture(name, label, split, str(path), number, info.file_size, version)
+        return Item(name, label, split, str(path), number, info.file_size, version)
 
     entries = {}
     for number, info in enumerate(archive.infolist()):
@@ -232,9 +233,9 @@ def _tar(path: Path, work: Path, decompressing: Callable[[], None]) -> Found:
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise SourceError(f"{path}: is no tar archive, or cut short: {error}") from error
 
-    def make(name: str, label: str, split: str, member: tarfile.TarInfo) -> Picture:
+    def make(name: str, label: str, split: str, member: tarfile.TarInfo) -> Item:
         offset, version = member.offset_data, str(member.mtime)
-        return Picture(name, label, split, str(path), offset, member.size, version)
+        return Item(name, label, split, str(path), offset, member.size, version)
 
     entries = {m.name.removeprefix("./"): functools.partial(make, member=m) for m in members}
     return _by_folder(str(path), entries)
@@ -272,17 +273,28 @@ def zipfile_of(path: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def _checked(source: str, pictures: list[Picture], ignored: int) -> Found:
-    if not pictures:
-        raise SourceError(f"{source}: no pictures found ({' '.join(sorted(SUFFIXES))})")
-    return Found(tuple(sorted(pictures, key=lambda picture: picture.name)), ignored)
+def _checked(source: str, items: list[Item], ignored: int) -> Found:
+    if not items:
+        raise SourceError(f"{source}: no pictures or sounds found ({_KINDS})")
+    items = sorted(items, key=lambda item: item.name)
+    sound, picture = (_first(items, known) for known in (sounds.SUFFIXES, pictures.SUFFIXES))
+    if sound and picture:
+        raise SourceError(
+            f"{source}: has pictures ({picture}) and sounds ({sound}): give the ones or the others"
+        )
+    return Found(tuple(items), ignored, bool(sound))
 
 
-def _file(name: str, label: str, split: str, path: Path) -> Picture:
+def _first(items: Sequence[Item], suffixes: Container[str]) -> str | None:
+    names = (item.name for item in items)
+    return next((name for name in names if PurePosixPath(name).suffix.lower() in suffixes), None)
+
+
+def _file(name: str, label: str, split: str, path: Path) -> Item:
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise SourceError(f"{path}: is no regular file")
-    return Picture(name, label, split, str(path), -1, about.st_size, str(about.st_mtime_ns))
+    return Item(name, label, split, str(path), -1, about.st_size, str(about.st_mtime_ns))
 
 
 def _hidden(name: str) -> bool:

@@ -270,7 +270,7 @@ def test_vertex_ais_csv_without_a_header(pictures: Path, tmp_path: Path) -> None
         ("pictures/red/0.png,red\npictures/red/0.png,grey", "line 2: .* is on line 1 already"),
         ("pictures/red/0.png,", "line 1: needs a path and a label"),
         ("path,label,split\npictures/red/0.png,red,later", "line 2: 'later' is no split"),
-        ("gs://bucket/0.png,red", "line 1: .* copy the pictures to a disk first"),
+        ("gs://bucket/0.png,red", "line 1: .* copy the files to a disk first"),
         ("", "is empty"),
     ],
 )
@@ -343,10 +343,10 @@ def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -
         assert not list(tmp_path.glob("*out*"))
 
     (pictures / "empty").mkdir()
-    refused(pictures, "empty: no pictures in this class")
-    refused(pictures / "red" / "more", "no pictures found")
+    refused(pictures, "empty: no pictures or sounds in this class")
+    refused(pictures / "red" / "more", "no pictures or sounds found")
     (pictures / "red" / "more").rmdir()
-    refused(pictures / "red", "no pictures found")
+    refused(pictures / "red", "no pictures or sounds found")
     (tmp_path / "one" / "red").mkdir(parents=True)
     shutil.copy(pictures / "red" / "0.png", tmp_path / "one" / "red")
     refused(tmp_path / "one", r"two or more classes, a folder each; has 1 \(red\)")
