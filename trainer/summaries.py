@@ -44,6 +44,8 @@ class Board:
         self._runs: dict[str, events.Events] = {}
         self._folder = ""
         self._write = False
+        self._shared = False
+        self._run: Any = None
         self._step = 0
         self._latest: dict[str, float] = {}
         self.costs: dict[str, dict[str, float]] = {}
@@ -52,6 +54,9 @@ class Board:
     def begin(self, run: Run) -> None:
         self._folder, self._write = run.config.log_dir, run.writer.write
         self._step = run.position.step
+        self._run = run
+        # A dedicated evaluator writes there, too: neither may take away what the other wrote.
+        self._shared = run.place.evaluator
 
     @property
     def writes(self) -> bool:
@@ -65,8 +70,16 @@ class Board:
         """The events of "train", "validation" or "" (the job itself)."""
         if name not in self._runs:
             folder = f"{self._folder}/{name}".rstrip("/")
-            self._runs[name] = events.Events(folder, self._step + 1)
+            shared = self._shared and name == "validation"
+            first = self._run.position.step if shared else self._step + 1
+            self._runs[name] = events.Events(folder, first)
         return self._runs[name]
+
+    def restart(self, step: int) -> None:
+        """Steps from `step` on are made again: what was written of them is to be forgotten."""
+        for name, opened in self._runs.items():
+            if not (self._shared and name == "validation"):
+                opened.restart(step)
 
     @contextlib.contextmanager
     def spend(self, kind: str) -> Iterator[None]:
@@ -136,7 +149,7 @@ class Scalars(Observer):
         with self.board.spend("scalars"):
             train = self.board.of("train")
             if first_step <= self._reached:  # back to a checkpoint
-                train.restart(first_step)
+                self.board.restart(first_step)
             self._reached = run.position.step
             shown = {k: v for k, v in metrics.items() if k not in ("seconds", "input_wait")}
             count = len(metrics["loss"])
