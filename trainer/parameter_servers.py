@@ -7,6 +7,8 @@ the variable lies, under its lock, and additions for everything else.
 
 What is guaranteed: each step's gradient is applied once, whole, to each variable; no update is
 lost to another; the chief takes a checkpoint when no step is under way, so one is consistent.
+Where TensorFlow has no one kernel for a rule (lion, lamb), one with the lock keeps the averages,
+and what follows from them is subtracted, beside what another worker subtracts meanwhile.
 What is not: a gradient may be of weights some updates old, and a pull may see some variables
 before and some after another's update, so two runs never give the same bits. A step whose worker
 died is made again, and what it had applied by then counts twice. Each worker goes through its own
@@ -29,7 +31,6 @@ from trainer.report import say
 
 GONE = 5.0
 """Seconds without an answer from the chief's port after which a worker or server leaves."""
-KNOWN = ("sgd", "adam", "adamw", "rmsprop")
 
 
 class ParameterServers(inner.Trainer):
@@ -45,10 +46,6 @@ class ParameterServers(inner.Trainer):
         workers: int = 1,
     ):
         """`workers`: processes that make steps."""
-        if config.optimizer not in KNOWN:
-            raise UsageError(
-                f"--optimizer {config.optimizer}: with parameter servers one of {', '.join(KNOWN)}"
-            )
         if policy == "mixed_float16":
             raise UsageError(
                 "--precision mixed_float16 scales the loss by what the last steps gave, which "
@@ -67,13 +64,12 @@ class ParameterServers(inner.Trainer):
         """A new update rule with `factor` times the learning rate asked for; its state is lost."""
         self.factor = factor
         self.optimizer = model.optimizer(self.config, 1, self.total_steps, self.policy)
-        moments = {"sgd": 1 if self.config.momentum else 0, "rmsprop": 2}
-        count = moments.get(self.config.optimizer, 2)
+        self.rule = Rule(self.config, self.optimizer)
         self.slots: list[list[tf.Variable]] = []
         with self.strategy.scope():
             for variable in self.model.trainable_variables:
                 with self.strategy.extended.colocate_vars_with(variable.value):
-                    self.slots.append([_zeros(variable) for _ in range(count)])
+                    self.slots.append([_zeros(variable) for _ in range(self.rule.averages)])
             self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self._step_function = tf.function(self._step)
         self._snapshot = tf.function(self._read)
@@ -168,16 +164,33 @@ class ParameterServers(inner.Trainer):
         trained = self.model.trainable_variables
         for variable, gradient, slots in zip(trained, gradients, self.slots, strict=True):
             if gradient is not None:
-                self._apply(variable, gradient, slots, rate, made + 1.0)
+                self.rule.apply(variable, gradient, slots, rate, made + 1.0)
         for variable, change in zip(self.model.non_trainable_variables, changes, strict=True):
             variable.value.assign_add(change)
         self.updates.assign_add(1)
         return tf.concat([metrics, [norm, rate, waited]], axis=0)
 
-    def _apply(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, step: Any) -> None:
-        """One kernel, where the variable lies, under its lock."""
+
+class Rule:
+    """Keras' update rule, in operations that lose nothing where several workers use it at once."""
+
+    def __init__(self, config: Config, optimizer: Any) -> None:
+        self.name = config.optimizer
+        self.momentum = config.momentum
+        self.optimizer = optimizer
+        """Keras' own, for its numbers."""
+
+    @property
+    def averages(self) -> int:
+        """Variables that it keeps beside each trained one."""
+        if self.name == "sgd":
+            return 1 if self.momentum else 0
+        return 1 if self.name == "lion" else 2
+
+    def apply(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, step: Any) -> None:
+        """Make step `step`, from 1 on, where the variable lies, by kernels that hold its lock."""
         target = _handle(variable.value)
-        rule, ops = self.config.optimizer, tf.raw_ops
+        rule, ops = self.name, tf.raw_ops
         if self.optimizer.weight_decay and self.optimizer._use_weight_decay(variable):
             variable.value.assign_sub(variable.value * self.optimizer.weight_decay * rate)
         if rule == "sgd" and not slots:
@@ -190,7 +203,7 @@ class ParameterServers(inner.Trainer):
                 accum=_handle(slots[0]),
                 lr=rate,
                 grad=gradient,
-                momentum=self.config.momentum,
+                momentum=self.momentum,
                 use_nesterov=True,
                 use_locking=True,
             )
@@ -201,11 +214,15 @@ class ParameterServers(inner.Trainer):
                 mom=_handle(slots[1]),
                 lr=rate,
                 rho=self.optimizer.rho,
-                momentum=self.config.momentum,
+                momentum=self.momentum,
                 epsilon=self.optimizer.epsilon,
                 grad=gradient,
                 use_locking=True,
             )
+        elif rule == "lion":
+            self._lion(variable, gradient, slots[0], rate)
+        elif rule == "lamb":
+            self._lamb(variable, gradient, slots, rate, step)
         else:
             ops.ResourceApplyAdam(
                 var=target,
@@ -220,6 +237,23 @@ class ParameterServers(inner.Trainer):
                 grad=gradient,
                 use_locking=True,
             )
+
+    def _lion(self, variable: Any, gradient: Any, average: Any, rate: Any) -> None:
+        one, two = self.optimizer.beta_1, self.optimizer.beta_2
+        direction = tf.sign(average.read_value() * one + gradient * (1 - one))
+        variable.value.assign_sub(rate * direction)
+        _average(variable, average, gradient, two)
+
+    def _lamb(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, step: Any) -> None:
+        one, two = self.optimizer.beta_1, self.optimizer.beta_2
+        _average(variable, slots[0], gradient, one)
+        _average(variable, slots[1], tf.square(gradient), two)
+        first = slots[0].read_value() / (1 - tf.pow(one, step))
+        second = slots[1].read_value() / (1 - tf.pow(two, step))
+        update = first / (tf.sqrt(second) + self.optimizer.epsilon)
+        weights, moved = tf.norm(tf.identity(variable.value)), tf.norm(update)
+        ratio = tf.where((weights > 0) & (moved > 0), weights / tf.maximum(moved, 1e-30), 1.0)
+        variable.value.assign_sub(ratio * rate * update)
 
 
 class Copy(inner.Evaluation):
@@ -282,6 +316,19 @@ def watch_servers(place: distribution.Cluster) -> None:
             time.sleep(1.0)
 
     threading.Thread(target=watch, name="servers", daemon=True).start()
+
+
+def _average(variable: Any, average: Any, value: Any, decay: float) -> None:
+    """average = decay x average + (1 - decay) x value, in one kernel: that of momentum, with a rate
+    of 0 for the variable, which it leaves as it is."""
+    tf.raw_ops.ResourceApplyMomentum(
+        var=_handle(variable.value),
+        accum=_handle(average),
+        lr=0.0,
+        grad=value * (1 - decay),
+        momentum=decay,
+        use_locking=True,
+    )
 
 
 def _zeros(variable: Any) -> tf.Variable:

@@ -1,7 +1,9 @@
 """The chief of a small cluster whose every gradient is one, so that updates can be counted.
 
 Whatever the order, n subtractions of a power of two from zero, n additions of one, and n times the
-same locked kernel give one result each, to the bit; a lost update gives another. Prints what came
+same locked kernel give one result each, to the bit; a lost update gives another. That is all that
+the rules here do, but for the last operation of adam's and lamb's, whose size depends on how many
+steps were known of. Prints what came
 out as one JSON object. With `keras` as its argument it does the same with Keras' own optimizer,
 which does lose updates: that the counting can fail is shown by that.
 """
@@ -44,22 +46,39 @@ class Ones(parameter_servers.ParameterServers):
         return tf.zeros(2), one, changes
 
 
+def chosen(optimizer: str) -> config.Config:
+    options = ["--optimizer", optimizer, "--learning-rate", str(RATE)]
+    options += ["--momentum", "0"] if optimizer == "sgd" else []
+    return config.parse(["--records", "-", "--job-dir", "-", "--image-size", "8", *options], {})
+
+
 def count(strategy: object, optimizer: str) -> dict[str, object]:
-    options = ["--optimizer", optimizer, "--momentum", "0", "--learning-rate", str(RATE)]
-    chosen = config.parse(["--records", "-", "--job-dir", "-", "--image-size", "8", *options], {})
-    trainer = Ones(strategy, chosen, 2, "float32", STEPS, workers=2)
+    trainer = Ones(strategy, chosen(optimizer), 2, "float32", STEPS, workers=2)
     for variable in trainer.variables().values():
         variable.assign(tf.zeros(variable.shape, variable.dtype))
     trainer.train(trainer.batches(), STEPS)
-    trained = np.concatenate([v.numpy().ravel() for v in trainer.model.trainable_variables])
-    others = np.concatenate([v.numpy().ravel() for v in trainer.model.non_trainable_variables])
-    slots = zip(*trainer.slots, strict=True) if optimizer == "adam" else ()
+    slots = zip(*trainer.slots, strict=True)
     return {
         "updates": int(trainer.updates.numpy()),
-        "trained": np.unique(trained).tolist(),
-        "others": np.unique(others).tolist(),
-        "slots": [np.unique([slot.numpy().ravel()[0] for slot in same]).tolist() for same in slots],
+        "trained": found(trainer.model.trainable_variables),
+        "others": found(trainer.model.non_trainable_variables),
+        "slots": [found(same) for same in slots],
     }
+
+
+def found(variables: list) -> list[float]:
+    """The values that are in them."""
+    return np.unique(np.concatenate([v.numpy().ravel() for v in variables])).tolist()
+
+
+def alone(optimizer: str) -> dict[str, object]:
+    """What one process makes of the same gradients."""
+    variable = keras.Variable([0.0])
+    rule = parameter_servers.Rule(chosen(optimizer), model.optimizer(chosen(optimizer), 1, 1, ""))
+    slots = [tf.Variable([0.0]) for _ in range(rule.averages)]
+    for step in range(STEPS):
+        rule.apply(variable, tf.ones(1), slots, tf.constant(RATE), tf.constant(step + 1.0))
+    return {"trained": found([variable]), "slots": [found([slot]) for slot in slots]}
 
 
 def count_with_keras(strategy: object) -> dict[str, object]:
@@ -95,10 +114,10 @@ def main() -> None:
     place = distribution.cluster(os.environ)
     strategy = distribution.create(place, os.environ)
     if "keras" in sys.argv[1:]:
-        found = {"keras": count_with_keras(strategy)}
+        counted = {"keras": count_with_keras(strategy)}
     else:
-        found = {name: count(strategy, name) for name in ("sgd", "adam")}
-    sys.stdout.write(json.dumps(found) + "\n")
+        counted = {name: count(strategy, name) for name in config.OPTIMIZERS}
+    sys.stdout.write(json.dumps(counted) + "\n")
     sys.stdout.flush()
     os._exit(0)
 

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from count_updates import RATE, STEPS
 from runs import ROOT, cluster
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+from count_updates import RATE, STEPS, alone  # noqa: E402
+
+from trainer import config, model, parameter_servers  # noqa: E402
+from trainer.config import OPTIMIZERS  # noqa: E402
 
 
 def test_no_update_is_lost(start, tmp_path: Path) -> None:
@@ -30,29 +35,37 @@ def test_no_update_is_lost(start, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    for counted in found.values():
-        assert counted["updates"] == STEPS
-        assert counted["others"] == [STEPS]
-    assert found["sgd"]["trained"] == [-STEPS * RATE]
-    first, second = tf.Variable([0.0]), tf.Variable([0.0])
-    for _ in range(STEPS):  # what one process makes of the same gradients
-        tf.raw_ops.ResourceApplyAdam(
-            var=tf.Variable([0.0]).handle,
-            m=first.handle,
-            v=second.handle,
-            beta1_power=0.5,
-            beta2_power=0.5,
-            lr=RATE,
-            beta1=0.9,
-            beta2=0.999,
-            epsilon=1e-7,
-            grad=[1.0],
-        )
-    expected = [np.float32(slot.numpy()[0]) for slot in (first, second)]
-    assert [[np.float32(v) for v in values] for values in found["adam"]["slots"]] == [
-        [value] for value in expected
-    ]
+    counted = json.loads(done.stdout)
+    assert counted.keys() == set(OPTIMIZERS)
+    for optimizer, found in counted.items():
+        assert found["updates"] == STEPS
+        assert found["others"] == [STEPS]
+        expected = alone(optimizer)
+        assert found["slots"] == expected["slots"], optimizer
+        if optimizer not in ("adam", "adamw", "lamb"):
+            assert found["trained"] == expected["trained"], optimizer
+    assert counted["sgd"]["trained"] == counted["lion"]["trained"] == [-STEPS * RATE]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_one_worker_does_what_keras_does(optimizer: str, decay: float) -> None:
+    options = ["--optimizer", optimizer, "--learning-rate", "0.01", "--weight-decay", str(decay)]
+    chosen = config.parse(["--records", "-", "--job-dir", "-", *options], {})
+    theirs, mine = (
+        keras.Variable(np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)) for _ in range(2)
+    )
+    keras_own = model.optimizer(chosen, 1, 10, "float32")
+    keras_own.build([theirs])
+    rule = parameter_servers.Rule(chosen, model.optimizer(chosen, 1, 10, "float32"))
+    slots = [tf.Variable(tf.zeros((3, 4))) for _ in range(rule.averages)]
+    draw = np.random.default_rng(7)
+    for step in range(1, 6):
+        gradient = tf.constant(draw.normal(size=(3, 4)), tf.float32)
+        keras_own.apply([gradient], [theirs])
+        rule.apply(mine, gradient, slots, tf.constant(0.01), tf.constant(float(step)))
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
+    assert not np.allclose(mine.numpy(), np.linspace(-1, 2, 12).reshape(3, 4), atol=1e-3)
 
 
 def test_a_worker_that_dies_does_not_end_the_run(start, tmp_path: Path) -> None:

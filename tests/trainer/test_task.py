@@ -275,7 +275,7 @@ def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is
 def test_a_program_that_is_edited_while_it_runs_is_traced_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorFlow reads a function's source when it first traces it, of an evaluation hours later."""
+    """TensorFlow reads a function's source when it first traces it, maybe hours later."""
     path = tmp_path / "trainer_made_up.py"
     path.write_text("def whole(x):\n    return x\n")
     spec = importlib.util.spec_from_file_location("trainer.made_up", path)
