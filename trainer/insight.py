@@ -95,7 +95,7 @@ class Utilization(Observer):
 
     def __init__(self, board: summaries.Board, seconds: float) -> None:
         self.board = board
-        self._gpus = utilization.Gpus()
+        self._gpus = utilization.Gpus(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
         looks = (utilization.Machine().look, self._gpus.look)
         self.sampler = utilization.Sampler(seconds, looks)
         self.flops = 0.0

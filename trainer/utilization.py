@@ -7,6 +7,7 @@ installed; without them, and without a GPU, the rest is there all the same.
 import contextlib
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ _THROTTLES = {
 """nvmlClocksEventReason* by what they mean (NVIDIA, nvml.h)."""
 
 PEAKS: tuple[tuple[str, float, float], ...] = (
+    ("H200 NVL", 836, 418),
     ("H200", 989, 494),
     ("H100 PCIe", 756, 378),
     ("H100 NVL", 835, 417),
@@ -35,7 +37,7 @@ PEAKS: tuple[tuple[str, float, float], ...] = (
     ("P100", 21.2, 10.6),
     ("P4", 5.5, 5.5),
 )
-"""Part of a GPU's name, dense TFLOP/s in 16 bits, and in float32 as TensorFlow computes it (TF32
+"""Words in a GPU's name, dense TFLOP/s in 16 bits, and in float32 as TensorFlow computes it (TF32
 from A100 on). NVIDIA's data sheets; where they quote sparse figures, half of them."""
 TPU_PEAKS: Mapping[str, tuple[float, int]] = {
     "v2": (46, 2),
@@ -140,10 +142,14 @@ class Machine:
 
 
 class Gpus:
-    """One look at the GPUs, through NVML; none where there is no driver or no nvidia-ml-py."""
+    """One look at the GPUs, through NVML; none where there is no driver or no nvidia-ml-py.
 
-    def __init__(self, nvml: Any = None) -> None:
-        """`nvml`: the module pynvml, or what stands for it in a test."""
+    Those that CUDA_VISIBLE_DEVICES leaves to this process: on the others, others are at work.
+    """
+
+    def __init__(self, nvml: Any = None, visible: str | None = None) -> None:
+        """`nvml`: the module pynvml, or what stands for it in a test; `visible`: what
+        CUDA_VISIBLE_DEVICES says, None where it is not set."""
         self._nvml: Any = None
         self._handles: list[Any] = []
         self.names: list[str] = []
@@ -151,9 +157,7 @@ class Gpus:
             if nvml is None:
                 import pynvml as nvml
             nvml.nvmlInit()
-            self._handles = [
-                nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())
-            ]
+            self._handles = _handles(nvml, visible)
             names = [nvml.nvmlDeviceGetName(handle) for handle in self._handles]
             self.names = [n.decode() if isinstance(n, bytes) else n for n in names]
             self._nvml = nvml
@@ -207,6 +211,22 @@ class Gpus:
         )
         ask(throttles)
         return found
+
+
+def _handles(nvml: Any, visible: str | None) -> list[Any]:
+    """Of the GPUs that CUDA shows: by number or UUID, up to the first that is neither."""
+    count = nvml.nvmlDeviceGetCount()
+    if visible is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
+    found = []
+    for name in visible.replace(" ", "").split(","):
+        if name.isdigit() and int(name) < count:
+            found.append(nvml.nvmlDeviceGetHandleByIndex(int(name)))
+        elif name.startswith(("GPU-", "MIG-")):
+            found.append(nvml.nvmlDeviceGetHandleByUUID(name))
+        else:
+            break
+    return found
 
 
 class Sampler:
@@ -284,7 +304,8 @@ def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | Non
         return tera * 1e12 / replicas
     found = []
     for device in devices:
-        fitting = [row for row in PEAKS if row[0].lower() in device.lower()]
+        # Whole words: an L40S is no L4, and a P40 no P4.
+        fitting = [row for row in PEAKS if re.search(rf"\b{row[0]}\b", device, re.IGNORECASE)]
         if not fitting:
             return None
         _, half, single = fitting[0]

@@ -126,6 +126,32 @@ def test_gpus() -> None:
     assert "gpu_celsius" not in look  # this one does not say
 
 
+@pytest.mark.parametrize(
+    ("visible", "looked_at"),
+    [
+        (None, [0, 1]),
+        ("1", [1]),
+        ("1, 0", [1, 0]),
+        ("GPU-b", [1]),
+        ("", []),
+        ("-1", []),
+        ("0,9,1", [0]),  # CUDA stops at one that is not there
+    ],
+)
+def test_only_the_gpus_of_this_process(visible: str | None, looked_at: list[int]) -> None:
+    """A trial beside others on one machine has one of its GPUs."""
+    busy = (90, 50)
+    module = nvml(UtilizationRates=lambda n: SimpleNamespace(gpu=busy[n]))
+    module.nvmlDeviceGetHandleByUUID = lambda uuid: {"GPU-a": 0, "GPU-b": 1}[uuid]
+    found = Gpus(module, visible)
+    assert found._handles == looked_at
+    if looked_at:
+        expected = sum(busy[n] for n in looked_at) / len(looked_at) / 100
+        assert found.look()["gpu_busy"] == pytest.approx(expected)
+    else:
+        assert found.look() == {}
+
+
 def test_no_driver_no_figures() -> None:
     def fail() -> None:
         raise NVMLError("Driver Not Loaded")
@@ -205,6 +231,8 @@ def test_peaks_of_several_and_of_unknown_ones() -> None:
     assert peak(["Tesla T4", "Tesla V100-SXM2-16GB"], "mixed_float16") == 65e12
     assert peak(["Tesla T4", "GeForce GT 710"], "mixed_float16") is None
     assert peak([], "float32") is None
+    for other in ("NVIDIA L40S", "Tesla P40", "NVIDIA T400 4GB"):  # no L4, no P4, no T4
+        assert peak([other], "mixed_float16") is None
     assert peak([], "mixed_bfloat16", "v3-8") == 61.5e12  # of a core, half a chip
     assert peak([], "mixed_bfloat16", "v5litepod-4") == 197e12
 
