@@ -10,13 +10,17 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from trainer import spectrograms
 from trainer.config import Config
+from trainer.parts import Sound
 
 DRAWS = 15
 """Uniform numbers in [0, 1) that an example gets, used or not: an option more does not move the
 others' numbers."""
 _AREA, _RATIO, _TOP, _LEFT, _FLIP_X, _FLIP_Y, _TURN, _BRIGHT, _CONTRAST, _SATURATION = range(10)
 _HUE, _ERASE, _ERASE_TOP, _ERASE_LEFT, _ERASE_RATIO = range(10, 15)
+_PLACE, _NOISE, _SEED = 0, 1, 2
+"""Of sounds, of which nothing is cropped; a seed is two numbers."""
 _LUMA = (0.299, 0.587, 0.114)
 """Rec. 601, as JPEG has it."""
 _GREY = 127.0
@@ -45,6 +49,10 @@ class Augmentation:
     """Shifted by up to this share of the colour circle, at most 0.5, either way."""
     erase: float = 0.0
     """Share of the area that is made grey in half of the pictures."""
+    shift: float = 0.0
+    """Seconds: a sound is heard earlier or later by up to this."""
+    noise: float = 0.0
+    """White noise, up to this share as strong as the sound."""
 
     @property
     def none(self) -> bool:
@@ -81,6 +89,8 @@ def of(config: Config) -> Augmentation:
         saturation=config.saturation,
         hue=config.hue,
         erase=config.erase,
+        shift=config.shift,
+        noise=config.noise,
     )
 
 
@@ -120,6 +130,15 @@ def placed(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
     if how.turn:
         image = tf.image.rot90(image, tf.cast(draws[_TURN] * 4, tf.int32))
     return image
+
+
+def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """What is heard of a sound this time: float32 [samples], see spectrograms.piece."""
+    samples = spectrograms.piece(wav, sound, draws[_PLACE], how.shift)
+    if how.noise:
+        seed = tf.bitcast(draws[_SEED : _SEED + 2], tf.int32)
+        samples = spectrograms.noisy(samples, how.noise * draws[_NOISE], seed)
+    return samples
 
 
 def change(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:

@@ -20,10 +20,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer import augment, parts, storage, tfrecord
+from trainer import augment, parts, spectrograms, storage, tfrecord
 from trainer.augment import NONE, Augmentation
 from trainer.config import Config, UsageError
-from trainer.parts import Piece, Shard, part
+from trainer.parts import Piece, Shard, Sound, part
 from trainer.report import say
 
 FEATURES = {
@@ -40,6 +40,13 @@ PIXELS = {
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
 """Of records whose pictures are decoded already."""
+SOUNDS = {
+    "audio/encoded": tf.io.FixedLenFeature([], tf.string),
+    "audio/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
+"""Of records of sounds, as WAV files."""
+AS_NOTED = Sound(0, 0.0)
+"""Sounds are heard as dataset.json says."""
 WINDOW = 4096
 """Examples that are shuffled together, at most."""
 WINDOW_BYTES = 64 << 20
@@ -56,8 +63,11 @@ class CorruptRecord(Exception):  # noqa: N818 - named for what was found
     """A record that cannot be read; names its file."""
 
 
-def find(folder: str, split: str) -> tuple[Shard, ...]:
-    """The files of a split ("train", "validation"), sorted. Raises UsageError, CorruptRecord."""
+def find(folder: str, split: str, asked: Sound = AS_NOTED) -> tuple[Shard, ...]:
+    """The files of a split ("train", "validation"), sorted. Raises UsageError, CorruptRecord.
+
+    `asked`: how sounds are to be heard, 0 for what dataset.json notes.
+    """
     known = _known(folder)
 
     def shard(path: str) -> Shard:
@@ -69,11 +79,11 @@ def find(folder: str, split: str) -> tuple[Shard, ...]:
 
     paths = _paths(folder, split)
     with ThreadPoolExecutor(8) as pool:
-        return _sized(tuple(pool.map(shard, paths)), folder, split)
+        return _sized(tuple(pool.map(shard, paths)), folder, split, asked)
 
 
 def usable(
-    folder: str, split: str, image_size: int, classes: int
+    folder: str, split: str, image_size: int, classes: int, asked: Sound = AS_NOTED
 ) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
     """The files of a split without the records that cannot be read, and one line for each of those.
 
@@ -83,7 +93,7 @@ def usable(
     records. Raises UsageError.
     """
     known = _known(folder)
-    side = _side(_paths(folder, split))
+    form = _form(folder, _paths(folder, split), asked)
 
     def sift(path: str) -> tuple[Shard, list[str]]:
         length = storage.gfile.stat(path).length
@@ -91,11 +101,11 @@ def usable(
         jpeg = _sides(told or {})
         try:
             records = count_records(path)
-            if _reads(path, (image_size, classes, side) if told is None else None):
+            if _reads(path, (image_size, classes, form) if told is None else None):
                 return Shard(path, records, length, jpeg=jpeg), []
         except CorruptRecord:
             pass
-        good, problems = _sifted(path, image_size, classes, side)
+        good, problems = _sifted(path, image_size, classes, form)
         copy = Path(_scratch(), f"{path.rpartition('/')[2]}")
         content = b"".join(map(tfrecord.frame, good))
         copy.write_bytes(content)
@@ -104,15 +114,15 @@ def usable(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sifted = list(pool.map(sift, _paths(folder, split)))
     problems = tuple(problem for _, found in sifted for problem in found)
-    return _sized(tuple(shard for shard, _ in sifted), folder, split), problems
+    return _sized(tuple(shard for shard, _ in sifted), folder, split, asked), problems
 
 
 def splits(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
     """The files of training and validation; what --on-corrupt skip leaves out is said."""
-    found = []
+    found, asked = [], Sound(config.rate, config.seconds)
     for split in ("train", "validation"):
         if config.on_corrupt == "skip":
-            shards, problems = usable(config.records, split, config.image_size, classes)
+            shards, problems = usable(config.records, split, config.image_size, classes, asked)
             for problem in problems:
                 say("corrupt", f"skipped: {problem}", "WARNING")
             if problems:
@@ -120,9 +130,27 @@ def splits(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard
                 text = f"{len(problems)} {split} records or parts of files skipped, {left} left"
                 say("corrupt", text, "WARNING", skipped=len(problems), records=left)
         else:
-            shards = find(config.records, split)
+            shards = find(config.records, split, asked)
         found.append(shards)
     return found[0], found[1]
+
+
+_OF_SOUNDS = ("seconds", "rate", "shift", "noise")
+_OF_PICTURES = ("crop", "cut", "flip", "turn", "brightness", "contrast", "saturation", "hue")
+
+
+def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
+    """With how sounds are heard, where the records have such. Raises UsageError for an option that
+    means nothing with what they have."""
+    sound = shards[0].sound
+    nothing = {"crop": 1.0, "flip": "none"}
+    for name in _OF_PICTURES if sound else _OF_SOUNDS:
+        if (value := getattr(config, name)) != nothing.get(name, 0):
+            given = f"--{name}" if value is True else f"--{name} {value}"
+            has, of = ("sounds", "pictures") if sound else ("pictures", "sounds")
+            other = ": for those there are --shift, --noise and --erase" if sound else ""
+            raise UsageError(f"{given} is of {of}, and {config.records} has {has}{other}")
+    return replace(config, rate=sound.rate, seconds=sound.seconds) if sound else config
 
 
 def class_names(folder: str) -> tuple[str, ...]:
@@ -173,7 +201,7 @@ def training(
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed, context.num_input_pipelines, own)
-    side, (least, most, longest) = shards[0].side, _jpeg(shards)
+    sound, side, (least, most, longest) = shards[0].sound, shards[0].side, _jpeg(shards)
     square = side or (least if least == longest else 0)
     whole, cut = augmentation.whole, augmentation.cut
     exact = square == image_size if whole else cut == image_size <= (side or least)
@@ -182,7 +210,9 @@ def training(
         key = tf.constant([seed, context.input_pipeline_id], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
         size, together = window(shards), group(shards)
-        examples = _shuffled(pieces, key, size, together, classes, side, least > 0, augmentation)
+        examples = _shuffled(
+            pieces, key, size, together, classes, sound or side, least > 0, augmentation
+        )
         # Skipped are encoded records, so taking up a position costs no decoding.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
@@ -201,6 +231,10 @@ def training(
     def example(
         content: tf.Tensor, label: tf.Tensor, draws: tf.Tensor, seen: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
+        if sound:
+            samples = augment.piece(content, sound, draws, augmentation)
+            image = spectrograms.picture(samples, sound.rate, image_size)
+            return _uint8(augment.change(image, draws, augmentation)), label
         if side:
             image = _pixels(content[None], side)[0]
             image = image if whole else _slice(image, seen)
@@ -247,7 +281,7 @@ def evaluation(
     filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     batches = evaluation_batches(shards, context, batch_size) * replicas
-    side = shards[0].side
+    form = shards[0].sound or shards[0].side
 
     def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
         return records.map(lambda record: (record, weight))
@@ -258,7 +292,7 @@ def evaluation(
         records = dataset.concatenate(records)
     return (
         records.map(
-            lambda record, weight: (*parse(record, image_size, classes, side), weight),
+            lambda record, weight: (*parse(record, image_size, classes, form), weight),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -269,12 +303,17 @@ def evaluation(
 
 
 def parse(
-    record: tf.Tensor, image_size: int, classes: int, side: int = 0
+    record: tf.Tensor, image_size: int, classes: int, form: int | Sound = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A serialised tf.train.Example into image and label, without augmentation."""
-    contents, labels, _ = _examples(record[None], classes, side)
-    if side:
-        image = _uint8(_resized(_pixels(contents, side)[0], image_size))
+    """A serialised tf.train.Example into image and label, without augmentation.
+
+    `form`: how sounds are heard, the side of decoded squares, or 0: encoded pictures.
+    """
+    contents, labels, _ = _examples(record[None], classes, form)
+    if isinstance(form, Sound):
+        return spectrograms.seen(contents[0], form, image_size), labels[0]
+    if form:
+        image = _uint8(_resized(_pixels(contents, form)[0], image_size))
         return image, labels[0]
     return decode(contents[0], image_size), labels[0]
 
@@ -304,19 +343,20 @@ def _mean(shards: tuple[Shard, ...]) -> int:
     return max(1, size // max(1, records))
 
 
-def find_corrupt(folder: str, image_size: int) -> str | None:
+def find_corrupt(config: Config) -> str | None:
     """Name the first record that cannot be read, in one line; None where all can.
 
     Reads everything, so it is for the time after a pipeline failed: tf.data does not say where.
     """
+    folder, image_size = config.records, config.image_size
     classes = len(class_names(folder))
     paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
-    side = _side(paths)
+    form = _form(folder, paths, Sound(config.rate, config.seconds))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        fine = pool.map(lambda path: _reads(path, (image_size, classes, side)), paths)
+        fine = pool.map(lambda path: _reads(path, (image_size, classes, form)), paths)
         for path, reads in zip(paths, fine, strict=True):
             if not reads:
-                _, problems = _sifted(path, image_size, classes, side)
+                _, problems = _sifted(path, image_size, classes, form)
                 return problems[0] if problems else f"{path}: cannot be read"
     return None
 
@@ -334,12 +374,14 @@ def _paths(folder: str, split: str) -> list[str]:
     return paths
 
 
-def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, ...]:
-    """With what kind of pictures is in them."""
+def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> tuple[Shard, ...]:
+    """With what kind of pictures, or sounds, is in them."""
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
-    side = _side(shard.path for shard in shards if shard.records)
-    return tuple(replace(shard, side=side) for shard in shards)
+    form = _form(folder, (shard.path for shard in shards if shard.records), asked)
+    if isinstance(form, Sound):
+        return tuple(replace(shard, sound=form) for shard in shards)
+    return tuple(replace(shard, side=form) for shard in shards)
 
 
 def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
@@ -366,8 +408,9 @@ def _jpeg(shards: tuple[Shard, ...]) -> tuple[int, int, int]:
     return (min(least), max(most), max(longest)) if all(least) else (0, 0, 0)
 
 
-def _side(paths: Iterable[str]) -> int:
-    """Pixels of the squares in these files, as the first record has it; 0: encoded pictures."""
+def _form(folder: str, paths: Iterable[str], asked: Sound) -> int | Sound:
+    """What the first record has: how its sounds are heard, the pixels of a side of its squares, or
+    0: encoded pictures. Raises UsageError where it is not known how much of a sound is heard."""
     for path in paths:
         with storage.gfile.GFile(path, "rb") as file:
             try:
@@ -375,16 +418,34 @@ def _side(paths: Iterable[str]) -> int:
                 if place is None:
                     continue
                 file.seek(place[0] + tfrecord.HEADER)
-                pixels = tfrecord.features(file.read(place[1])).get("image/pixels")
+                features = tfrecord.features(file.read(place[1]))
             except (tfrecord.Damaged, ValueError):
                 continue
+        if isinstance(sound := features.get("audio/encoded"), bytes):
+            return _sound(folder, sound, asked)
+        pixels = features.get("image/pixels")
         return round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
     return 0
 
 
-def _reads(path: str, decoded: tuple[int, int, int] | None) -> bool:
-    """Can all records be read: their checksums, and if asked for (image size, classes, side of the
-    squares) the pictures?"""
+def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
+    """How sounds are heard: as dataset.json has it, or else at the rate of the first one."""
+    try:
+        form = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["form"]
+        noted = Sound(int(form["rate"]), float(form["seconds"]))
+    except (tf.errors.NotFoundError, ValueError, KeyError, TypeError):
+        noted = Sound(int.from_bytes(wav[24:28], "little"), 0.0)
+    if asked.rate not in (0, noted.rate):
+        raise UsageError(f"--rate {asked.rate}: the sounds of {folder} have {noted.rate} a second")
+    if not (seconds := asked.seconds or noted.seconds):
+        text = "how much of a sound is heard is not known (no dataset.json): give --seconds"
+        raise UsageError(f"{folder}: {text}")
+    return Sound(noted.rate, seconds)
+
+
+def _reads(path: str, decoded: tuple[int, int, int | Sound] | None) -> bool:
+    """Can all records be read: their checksums, and if asked for (image size, classes, form) the
+    pictures or sounds?"""
     records = tf.data.TFRecordDataset(path)
     if decoded is not None:
         records = records.map(
@@ -398,7 +459,9 @@ def _reads(path: str, decoded: tuple[int, int, int] | None) -> bool:
     return True
 
 
-def _sifted(path: str, image_size: int, classes: int, side: int) -> tuple[list[bytes], list[str]]:
+def _sifted(
+    path: str, image_size: int, classes: int, form: int | Sound
+) -> tuple[list[bytes], list[str]]:
     """The records of a file that can be read, and one line for each of the others."""
     good, problems = [], []
     number = 0
@@ -417,7 +480,7 @@ def _sifted(path: str, image_size: int, classes: int, side: int) -> tuple[list[b
             problem = "its checksum does not fit" if payload is None else None
             if payload is not None:
                 try:
-                    parse(tf.constant(payload), image_size, classes, side)
+                    parse(tf.constant(payload), image_size, classes, form)
                 except tf.errors.InvalidArgumentError as error:
                     problem = first_line(error)
             if problem:
@@ -450,7 +513,7 @@ def _shuffled(
     size: int,
     group: int,
     classes: int,
-    side: int,
+    form: int | Sound,
     sized: bool,
     augmentation: Augmentation,
 ) -> tf.data.Dataset:
@@ -465,7 +528,7 @@ def _shuffled(
     draws = 1 if augmentation.none else augment.DRAWS  # 0: unbatch crashes (TF 2.21)
 
     def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        contents, labels, sizes = _examples(records, classes, side, sized)
+        contents, labels, sizes = _examples(records, classes, form, sized)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
         drawn = tf.random.stateless_uniform([tf.shape(labels)[0], draws], seed, alg="philox")
         return contents, labels, drawn, augment.window(sizes, drawn, augmentation)
@@ -497,19 +560,23 @@ def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Datas
 
 
 def _examples(
-    records: tf.Tensor, classes: int, side: int, sized: bool = False
+    records: tf.Tensor, classes: int, form: int | Sound, sized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Contents, labels and sizes [n, 2] of serialised examples, checked. A size that is not noted
     is 0."""
-    examples = tf.io.parse_example(records, PIXELS if side else SIZED if sized else FEATURES)
-    labels = examples["image/class/label"]
+    sound = isinstance(form, Sound)
+    wanted = SOUNDS if sound else PIXELS if form else SIZED if sized else FEATURES
+    examples = tf.io.parse_example(records, wanted)
+    labels = examples["audio/class/label" if sound else "image/class/label"]
     tf.debugging.assert_less(labels, tf.cast(classes, tf.int64), "label beyond labels.txt")
     tf.debugging.assert_non_negative(labels, "negative label")
-    if sized and not side:
+    if sized and not form:
         sizes = tf.stack([examples["image/height"], examples["image/width"]], 1)
     else:
-        sizes = tf.fill([tf.size(labels), 2], tf.constant(side, tf.int64))
-    return examples["image/pixels" if side else "image/encoded"], labels, sizes
+        side = tf.constant(0 if isinstance(form, Sound) else form, tf.int64)
+        sizes = tf.fill([tf.size(labels), 2], side)
+    content = "audio/encoded" if sound else "image/pixels" if form else "image/encoded"
+    return examples[content], labels, sizes
 
 
 def _pixels(contents: tf.Tensor, side: int) -> tf.Tensor:

@@ -26,6 +26,9 @@ does not matter (as in librosa's power_to_db(ref=max, top_db=80)),"""
 QUIET = -80.0
 """but at least so loud, in decibels of full scale: the noise of silence stays dark."""
 
+_NEPER = np.log(10.0) / 10.0
+"""The natural logarithm of a power is a decibel times this."""
+
 
 def piece(
     wav: tf.Tensor, sound: Sound, place: float | tf.Tensor = 0.5, more: float = 0.0
@@ -90,17 +93,23 @@ def picture(samples: tf.Tensor, rate: int, size: int) -> tf.Tensor:
     middles = (2 * tf.range(count, dtype=tf.int64) + 1) * length // (2 * count)
     places = tf.cast(middles, tf.int32)[:, None] + tf.range(window)
     around = tf.pad(samples, [[window // 2, window - window // 2]])
-    shape = tf.signal.hann_window(window)
-    frames = tf.gather(around, places) * (shape / tf.reduce_sum(shape))
+    frames = tf.gather(around, places) * _hann(window)
     spectra = tf.signal.rfft(frames, [points])
     power = tf.square(tf.math.real(spectra)) + tf.square(tf.math.imag(spectra))
     heard = tf.matmul(power, mel_weights(rate, bands, points))
     columns = tf.reduce_mean(tf.reshape(heard, [size, each, bands]), axis=1)
-    decibels = 10.0 / np.log(10.0) * tf.math.log(tf.maximum(columns, 1e-20))
-    loudest = tf.maximum(tf.reduce_max(decibels), QUIET)
-    light = tf.clip_by_value(1.0 + (decibels - loudest) / RANGE, 0.0, 1.0)
-    image = tf.repeat(255.0 * tf.transpose(light)[::-1, :, None], 3, axis=-1)
+    level = tf.math.log(tf.maximum(columns, 1e-20))
+    loudest = tf.maximum(tf.reduce_max(level), QUIET * _NEPER)
+    light = tf.clip_by_value(255.0 + (level - loudest) * (255.0 / (RANGE * _NEPER)), 0.0, 255.0)
+    image = tf.repeat(tf.transpose(light)[::-1, :, None], 3, axis=-1)
     return tf.image.resize(image, (size, size)) if bands < size else image
+
+
+@functools.cache
+def _hann(window: int) -> np.ndarray:
+    """float32 [window]; its sum is 1, so that a tone of full scale has half of it."""
+    shape = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
+    return (shape / shape.sum()).astype(np.float32)
 
 
 @functools.cache

@@ -97,7 +97,7 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
     if full := storage.unwritable(error):
         return OUTSIDE, f"cannot go on: {full}"
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
-        corrupt = data.find_corrupt(config.records, config.image_size)
+        corrupt = data.find_corrupt(config)
         if corrupt:
             return USAGE, corrupt
     return FAULT, f"{type(error).__name__}: {_first(error)}"
@@ -194,6 +194,7 @@ def train(
     _agree(strategy, place, problem)
     names = data.class_names(config.records)
     shards, held_out = data.splits(config, len(names))
+    config = data.heard(config, shards)
     config = sized(config, strategy.num_replicas_in_sync, sum(s.records for s in shards))
     if place.role == "evaluator":
         evaluator.run(config, place, strategy, names, shards, held_out, policy, facts)
