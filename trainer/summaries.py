@@ -505,12 +505,16 @@ class Pool:
 
 
 class Profile(Observer):
-    """TensorFlow's profiler over the steps of --profile-steps, on the chief."""
+    """TensorFlow's profiler over the steps of --profile-steps, on the chief.
+
+    Each of them is a call of its own, and marked: the profile's pages tell of steps.
+    """
 
     def __init__(self, board: Board, config: Config) -> None:
         self.board = board
         self.first, self.last = config.profile_steps or (0, 0)
         self._running = self._failed = False
+        self._mark = contextlib.ExitStack()
 
     def begin(self, run: Run) -> None:
         if run.place.role == "evaluator":
@@ -520,7 +524,7 @@ class Profile(Observer):
     def until(self, step: int) -> int | None:
         if not self.last or step >= self.last:
             return None
-        return self.first - 1 if step < self.first - 1 else self.last
+        return max(self.first - 1, step + 1)
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
         self._turn(run.position.step)
@@ -529,10 +533,14 @@ class Profile(Observer):
         self._stop(run.position.step)
 
     def _turn(self, step: int) -> None:
+        self._mark.close()
         if self._running and step >= self.last:
             self._stop(step)
         elif self.board.writes and self.last and self.first - 1 <= step < self.last:
             self._start(step)
+        if self._running:
+            mark = tf.profiler.experimental.Trace("train", step_num=step + 1, _r=1)
+            self._mark.enter_context(mark)
 
     def _start(self, step: int) -> None:
         if self._running or self._failed:
@@ -546,6 +554,7 @@ class Profile(Observer):
                 say("profile", f"cannot profile: {error.message}", "WARNING", step=step)
 
     def _stop(self, step: int) -> None:
+        self._mark.close()
         if not self._running:
             return
         self._running = False

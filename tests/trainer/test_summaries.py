@@ -149,8 +149,17 @@ def test_the_profile_is_of_the_steps_asked_for(
     (event,) = [e for e in said["0.002"] if e["event"] == "profile"]
     assert event["message"].startswith("steps 11 to 15 are in")
     (trace,) = (folder / "0.002/logs/train/plugins/profile").glob("*/*.xplane.pb")
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
     content = trace.read_bytes()
     assert content.count(b"train_steps") >= 1
+    marked = []  # without such marks the profile's pages know of no steps
+    for plane in xplane_pb2.XSpace.FromString(content).planes:
+        names = {number: one.name for number, one in plane.stat_metadata.items()}
+        for event in (event for line in plane.lines for event in line.events):
+            found = {names[one.metadata_id]: one.int64_value for one in event.stats}
+            marked += [found["step_num"]] if "step_num" in found else []
+    assert marked == [11, 12, 13, 14, 15]
 
 
 def test_hyperparameters_are_read_by_tensorboards_own_code(
