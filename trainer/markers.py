@@ -15,6 +15,8 @@ DONE = "DONE"
 """Everything asked for is there."""
 FAILED = "FAILED"
 """The trainers have given up; there until they are started again."""
+LEAVING = "LEAVING"
+"""A parameter server has been told to stop; there until the chief is started again."""
 EVALUATIONS = "evaluations.json"
 """What a dedicated evaluator has found."""
 

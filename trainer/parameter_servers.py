@@ -15,6 +15,8 @@ died is made again, and what it had applied by then counts twice. Each worker go
 part of the records; where one is faster, its part is seen more often.
 """
 
+import contextlib
+import json
 import os
 import threading
 import time
@@ -24,9 +26,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import augment, data, distribution, inner, markers, model, optimization
+from trainer import augment, data, distribution, inner, markers, model, optimization, storage
 from trainer.config import Config, UsageError
-from trainer.preemption import RESTART
+from trainer.preemption import RESTART, Preemption
 from trainer.report import say
 
 GONE = 5.0
@@ -272,47 +274,76 @@ class Copy(inner.Evaluation):
         return super().run(between)
 
 
-def serve(config: Config, place: distribution.Cluster) -> int:
+def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -> int:
     """What a worker or a parameter server does: as it is told, until the chief is gone.
 
-    Returns 0 where the job is done by then. SIGTERM ends it at any time.
+    Returns 0 where the job is done by then. After SIGTERM it stays for as long as the chief needs
+    it to save, --grace seconds at most. The chief cannot do without a server, so one that has to
+    go says so in the job folder; it can do without a worker.
     """
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # as TensorFlow's guide has it
     cluster = distribution.resolver(place).cluster_spec()
     server = tf.distribute.Server(
         cluster, job_name=place.role, task_index=place.task, protocol="grpc", start=True
     )
+    preemption.install()
     say("start", f"{place.role} {place.task} serves at {server.target}", role=place.role)
     chief = place.tasks["chief"][0]
     deadline = time.monotonic() + config.peer_timeout
-    seen = False
+    seen = told = False
     while time.monotonic() < deadline:
         if distribution.answers(chief):
+            if not seen:
+                preemption.saved(False)
             seen = True
             deadline = time.monotonic() + GONE
+        elif preemption.requested:
+            break
+        if preemption.requested and place.role == "ps" and not told:
+            told = True
+            leaving = json.dumps({"role": place.role, "task": place.task}).encode()
+            with contextlib.suppress(*storage.FAILURES):
+                storage.write(f"{config.job_dir}/{markers.LEAVING}", leaving)
         time.sleep(0.5)
     if markers.finished(config) is not None:
         say("done", "the job is done", role=place.role)
         return 0
+    if preemption.requested:
+        say("preempted", "stopped by SIGTERM; the chief is gone", "WARNING", role=place.role)
+        return RESTART
     text = "the chief is gone" if seen else f"the chief did not come in {config.peer_timeout:g} s"
     say("error", f"{text}: all processes have to be started again", "ERROR", role=place.role)
     return RESTART
 
 
-def watch_servers(place: distribution.Cluster) -> None:
-    """Leave where a parameter server is gone: TensorFlow would wait for it. To be called once all
-    are there."""
+def watch_servers(place: distribution.Cluster, config: Config, preemption: Preemption) -> None:
+    """For the chief, once all are there: save and leave where a parameter server has to go; leave
+    where one is gone, or all workers are for --peer-timeout: TensorFlow would wait for them."""
+
+    def leave(text: str) -> None:
+        say("error", f"{text}: all have to be started again, from the last checkpoint on", "ERROR")
+        os._exit(RESTART)
 
     def watch() -> None:
         missing: dict[str, float] = {}
+        told = False
         while True:
-            for address in place.tasks["ps"]:
+            now = time.monotonic()
+            for address in (*place.tasks["ps"], *place.tasks["worker"]):
                 if distribution.answers(address):
                     missing.pop(address, None)
-                elif time.monotonic() - missing.setdefault(address, time.monotonic()) > GONE:
-                    text = f"the parameter server at {address} is gone: all have to be started"
-                    say("error", f"{text} again, which goes on from the last checkpoint", "ERROR")
-                    os._exit(RESTART)
+                else:
+                    missing.setdefault(address, now)
+            for address in place.tasks["ps"]:
+                if now - missing.get(address, now) > GONE:
+                    leave(f"the parameter server at {address} is gone")
+            if min(now - missing.get(one, now) for one in place.tasks["worker"]) > (
+                config.peer_timeout
+            ):
+                leave(f"no worker was there for {config.peer_timeout:g} s")
+            if not told and markers.read(f"{config.job_dir}/{markers.LEAVING}"):
+                told = True
+                preemption.request()
             time.sleep(1.0)
 
     threading.Thread(target=watch, name="servers", daemon=True).start()

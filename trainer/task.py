@@ -173,7 +173,7 @@ def train(
     if place.role in ("worker", "ps") and place.parameter_servers:
         from trainer import parameter_servers
 
-        return parameter_servers.serve(config, place)
+        return parameter_servers.serve(config, place, preemption)
     problem = None
     if place.chief:
         try:
@@ -225,11 +225,11 @@ def _train(
     if place.parameter_servers:
         from trainer import parameter_servers as servers
 
+        servers.watch_servers(place, config, preemption)
         makers = len(place.tasks["worker"])
         trainer = servers.ParameterServers(
             strategy, config, len(names), policy, config.steps, makers
         )
-        servers.watch_servers(place)
         evaluation: inner.Evaluation = servers.Copy(trainer, held_out)
     else:
         trainer = inner.Trainer(strategy, config, len(names), policy, config.steps, place.workers)
@@ -319,8 +319,9 @@ def _claim(config: Config, claim: Any) -> None:
         storage.check_writable(folder)
     storage.check_writable(config.model_dir.rpartition("/")[0] or "/")
     claim.take()
-    if storage.gfile.exists(f"{config.job_dir}/{markers.FAILED}"):
-        storage.gfile.remove(f"{config.job_dir}/{markers.FAILED}")
+    for name in (markers.FAILED, markers.LEAVING):
+        if storage.gfile.exists(f"{config.job_dir}/{name}"):
+            storage.gfile.remove(f"{config.job_dir}/{name}")
 
 
 def _prepare(config: Config, size: int) -> None:

@@ -68,17 +68,31 @@ def test_one_worker_does_what_keras_does(optimizer: str, decay: float) -> None:
     assert not np.allclose(mine.numpy(), np.linspace(-1, 2, 12).reshape(3, 4), atol=1e-3)
 
 
-def test_a_worker_that_dies_does_not_end_the_run(start, tmp_path: Path) -> None:
-    options = ("--steps", 120, "--checkpoint-every", 40)
+def test_a_server_that_has_to_go_lets_the_chief_save_and_a_worker_may_die(
+    start, tmp_path: Path
+) -> None:
+    options = ("--steps", 120, "--checkpoint-every", 50)
     roles = ("chief", "worker", "worker", "ps")
-    chief, worker, *others = (
-        start(tmp_path, *options, **environment) for environment in cluster(*roles)
+    all_of_them = [start(tmp_path, *options, **environment) for environment in cluster(*roles)]
+    chief, *_, server = all_of_them
+    chief.until("step", 10)
+    server.send(signal.SIGTERM)
+    assert [one.end() for one in all_of_them] == [143] * 4, chief.stderr()
+    stopped = chief.lines[-1]
+    assert (stopped["event"], stopped["step"]) == ("preempted", chief.events("step")[-1]["step"])
+    assert 10 <= stopped["step"] < 120
+    assert server.lines[-1]["event"] == "preempted"
+
+    chief, worker, *others = (  # with one server more
+        start(tmp_path, *options, **environment) for environment in cluster(*roles, "ps")
     )
-    chief.until("step", 20)
+    assert chief.until("resumed")["step"] == stopped["step"]
+    chief.until("step")
     worker.send(signal.SIGKILL)
     assert chief.end() == 0, chief.stderr()
-    assert [other.end() for other in others] == [0, 0]
+    assert [other.end() for other in others] == [0, 0, 0]
     assert chief.events("start")[0]["strategy"] == "ParameterServerStrategy"
     assert chief.lines[-1]["accuracy"] > 0.8
     with np.load(tmp_path / "checkpoints/step-00000120.npz") as archive:
         assert archive[archive.files[-1]] >= 120
+    assert not (tmp_path / "LEAVING").exists()
