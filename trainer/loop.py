@@ -140,7 +140,8 @@ class Controller:
                     raise NotFinite(self.position.step, float("nan"))
             except NotFinite as error:
                 self._recover(error)
-                batches, early = self._batches(), False
+                with self.run_.ledger.spend("input"):
+                    batches, early = self._batches(), False
                 continue
             except WithoutXla:
                 batches = self._batches()
@@ -148,6 +149,8 @@ class Controller:
             if votes.failed:
                 raise self._trouble or Stopped
             if over:
+                with self.run_.ledger.spend("input"):
+                    del batches  # its threads end what they are at: it can take seconds
                 return self._finish(early)
             last = self.position.step == self.steps
             evaluating = self._due(self.config.evaluate_every)
@@ -268,7 +271,8 @@ class Controller:
             isinstance(self._trouble, Spoiled),
             self._trouble is not None and not isinstance(self._trouble, Spoiled),
         ]
-        values = self.trainer.vote([*map(float, mine), self._pace if chief else 0.0])
+        with self.run_.ledger.spend("compute"):  # of a step, too: the wait for the slowest rank
+            values = self.trainer.vote([*map(float, mine), self._pace if chief else 0.0])
         self._pace = values[-1]
         return Votes(*(value > 0.5 for value in values[:-1]), pace=values[-1])
 
