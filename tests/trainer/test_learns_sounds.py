@@ -21,7 +21,8 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import (  # n
     EventMultiplexer,
 )
 from tensorboard.context import RequestContext  # noqa: E402
-from tensorboard.plugins.audio import metadata  # noqa: E402
+from tensorboard.plugins import base_plugin  # noqa: E402
+from tensorboard.plugins.audio import audio_plugin, metadata  # noqa: E402
 
 from trainer import augment, data, records, spectrograms, task, tfrecord  # noqa: E402
 from trainer.config import parse  # noqa: E402
@@ -174,10 +175,14 @@ def test_tensorboard_plays_what_was_heard_beside_its_pictures(
 
     tags = series(metadata.PLUGIN_NAME)
     assert {f"recognised/{number}" for number in range(1, 9)} <= set(tags)
-    for told in tags.values():
-        parsed = metadata.parse_plugin_metadata(told.plugin_content)
-        assert parsed.encoding == metadata.Encoding.Value("WAV")
-        assert told.max_length == 1
+    page = audio_plugin.AudioPlugin(base_plugin.TBContext(data_provider=provider))
+    index = page._index_impl(context, "")
+    assert {run: set(found) for run, found in index.items()} == {"validation": set(tags)}
+    for tag in tags:
+        assert index["validation"][tag]["samples"] == 1
+        cards = page._audio_response_for_run(context, "", "validation", tag, 0)
+        assert {card["contentType"] for card in cards} == {"audio/wav"}
+        assert {card["step"] for card in cards} <= {EVERY, STEPS}
     (table,) = [
         event
         for event in provider.read_tensors(
