@@ -93,6 +93,11 @@ class Trainer:
         return wanted
 
     @property
+    def readers(self) -> int:
+        """Processes that share the records out: the order of an epoch follows from it."""
+        return self.workers
+
+    @property
     def replica_batch_size(self) -> int:
         return self.config.batch_size // self.replicas
 

@@ -110,6 +110,7 @@ class Controller:
         self._initial: dict[str, np.ndarray] | None = None
         self._saves: list[int] = []
         self._evaluated = -1
+        self._readers = trainer.readers
         self._pace = 0.0
         self._calls = 0
         self._trouble: Exception | None = None
@@ -176,6 +177,10 @@ class Controller:
             where = self.position
             text = f"resumed after step {where.step}, epoch {where.epoch:.2f}"
             say("resumed", text, step=where.step, epoch=where.epoch)
+            before, now = self._readers, self.trainer.readers
+            if self.place.chief and before != now and where.epoch % 1:
+                text = f"{before} workers read before, {now} do now: of this epoch, some records"
+                say("order", f"{text} are seen twice, and some not at all", "WARNING")
         total = self.trainer.vote([float(self.position.step)])[0]
         if total != self.position.step * self.place.workers:
             raise UsageError(
@@ -200,6 +205,7 @@ class Controller:
             self.run_.position = checkpoint.position
             self.judge.restore(state.get("judge", {}))
             self._evaluated = state.get("evaluated", -1)
+            self._readers = state.get("readers", self.trainer.readers)
             if markers.more(self.config, state):
                 # To train longer: with new patience, and not stopped by one more look at where
                 # the shorter run ended.
@@ -315,6 +321,7 @@ class Controller:
             "ledger": self.run_.ledger.state(),
             "judge": self.judge.state(),
             "evaluated": self._evaluated,
+            "readers": self.trainer.readers,
             "factor": self.factor,
             "tries": self.tries,
             "observers": self.watch.states(self.run_),

@@ -14,7 +14,7 @@ from trainer.config import Config
 DONE = "DONE"
 """Everything asked for is there."""
 FAILED = "FAILED"
-"""The trainers have given up; there until they are started again."""
+"""The trainers have ended for good; there until they are started again."""
 LEAVING = "LEAVING"
 """A parameter server has been told to stop; there until the chief is started again."""
 EVALUATIONS = "evaluations.json"

@@ -57,6 +57,10 @@ class ParameterServers(inner.Trainer):
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, steps, workers=1)
 
+    @property
+    def readers(self) -> int:
+        return self.pipelines
+
     def _wants_xla(self) -> bool:
         if self.config.xla == "on":
             inner.left_off("with parameter servers")

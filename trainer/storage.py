@@ -62,7 +62,9 @@ def unwritable(error: Exception) -> str:
     """In one line what the disk said, where `error` tells of one that is full or closed to this
     program; else nothing. TensorFlow passes the system's words on, not its numbers."""
     numbers = [getattr(errno, name) for name in _OUTSIDE]
-    text = " ".join(str(getattr(error, "message", None) or error).split())[:300]
+    text = " ".join(str(getattr(error, "message", None) or error).split())
+    text = text.partition("}} ")[2] if text.startswith("{{") else text  # an operation's name
+    text = text.partition(" [Op:")[0][:300]
     if isinstance(error, tf.errors.OpError):
         return text if any(os.strerror(number) in text for number in numbers) else ""
     return text if isinstance(error, OSError) and error.errno in numbers else ""

@@ -89,6 +89,14 @@ def test_a_run_whose_folder_was_removed_and_is_another_s_now_is_told(tmp_path: P
     [
         (OSError(errno.ENOSPC, "No space left on device", "job/DONE"), "No space left on device"),
         (tf.errors.ResourceExhaustedError(None, None, "job/DONE; No space left on device"), "DONE"),
+        (
+            tf.errors.ResourceExhaustedError(
+                None,
+                None,
+                "{{function_node a_b/job:w/task:0}} job/m; No space left on device [Op:S]",
+            ),
+            "job/m; No space left on device",
+        ),
         (tf.errors.FailedPreconditionError(None, None, "job; Read-only file system"), "Read-only"),
         (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), ""),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"), ""),
@@ -98,4 +106,6 @@ def test_a_run_whose_folder_was_removed_and_is_another_s_now_is_told(tmp_path: P
 def test_a_full_disk_is_told_from_a_fault_of_the_program(error: Exception, says: str) -> None:
     found = storage.unwritable(error)
     assert says in found
+    assert "function_node" not in found
+    assert "[Op" not in found
     assert bool(found) is bool(says)
