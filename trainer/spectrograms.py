@@ -12,8 +12,8 @@ import tensorflow as tf
 from trainer import sounds
 from trainer.parts import Sound
 
-WINDOW = 0.025
-"""Seconds that one spectrum is of."""
+WINDOW = 0.03
+"""Seconds that one spectrum is of, about: a whole number of hops."""
 HOP = 0.010
 """Seconds from one to the next, at most."""
 BANDS = 80
@@ -74,7 +74,8 @@ def shown(samples: tf.Tensor, rate: int, size: int) -> tf.Tensor:
 def noisy(samples: tf.Tensor, share: float | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """With white noise, `share` as strong as the sound (root mean square). `seed`: int32 [2]."""
     strength = share * tf.sqrt(tf.reduce_mean(tf.square(samples)))
-    noise = tf.random.stateless_normal(tf.shape(samples), seed, alg="philox")
+    even = tf.random.stateless_uniform(tf.shape(samples), seed, -1.0, 1.0, alg="philox")
+    noise = 3.0**0.5 * even  # As white as a normal one, and made in a third of the time.
     return tf.clip_by_value(samples + strength * noise, -1.0, 1.0)
 
 
@@ -84,25 +85,24 @@ def picture(samples: tf.Tensor, rate: int, size: int) -> tf.Tensor:
     Time goes from left to right, pitch from the bottom to the top.
     """
     length, bands = int(samples.shape[0]), min(size, BANDS)
-    # Several spectra are averaged to a column where it is longer than from one to the next.
-    each = max(1, -(-length // round(size * HOP * rate)))
-    count = size * each
-    window = round(WINDOW * rate)
+    hop = max(1, min(round(HOP * rate), length // size))
+    count = -(-length // hop)
+    window = hop * max(1, round(WINDOW * rate / hop))  # So frames are made of whole rows: faster.
     points = _points(rate, bands, window)
-    # The middle of each is the middle of its share of the time; beyond the ends there is silence.
-    middles = (2 * tf.range(count, dtype=tf.int64) + 1) * length // (2 * count)
-    places = tf.cast(middles, tf.int32)[:, None] + tf.range(window)
-    around = tf.pad(samples, [[window // 2, window - window // 2]])
-    frames = tf.gather(around, places) * _hann(window)
+    # The middle of each window is the middle of its hop; beyond the ends there is silence.
+    before = (window - hop) // 2
+    around = tf.pad(samples, [[before, (count - 1) * hop + window - length - before]])
+    frames = tf.signal.frame(around, window, hop) * _hann(window)
     spectra = tf.signal.rfft(frames, [points])
     power = tf.square(tf.math.real(spectra)) + tf.square(tf.math.imag(spectra))
     heard = tf.matmul(power, mel_weights(rate, bands, points))
-    columns = tf.reduce_mean(tf.reshape(heard, [size, each, bands]), axis=1)
+    columns = tf.matmul(column_weights(length, hop, size), heard)
     level = tf.math.log(tf.maximum(columns, 1e-20))
     loudest = tf.maximum(tf.reduce_max(level), QUIET * _NEPER)
     light = tf.clip_by_value(255.0 + (level - loudest) * (255.0 / (RANGE * _NEPER)), 0.0, 255.0)
-    image = tf.repeat(tf.transpose(light)[::-1, :, None], 3, axis=-1)
-    return tf.image.resize(image, (size, size)) if bands < size else image
+    image = tf.transpose(light)[::-1, :, None]
+    image = tf.image.resize(image, (size, size)) if bands < size else image
+    return tf.repeat(image, 3, axis=-1)
 
 
 @functools.cache
@@ -110,6 +110,16 @@ def _hann(window: int) -> np.ndarray:
     """float32 [window]; its sum is 1, so that a tone of full scale has half of it."""
     shape = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     return (shape / shape.sum()).astype(np.float32)
+
+
+@functools.cache
+def column_weights(length: int, hop: int, size: int) -> np.ndarray:
+    """float32 [size, spectra]: each column is the mean of the spectra of its share of the time."""
+    ends = np.arange(0, length + hop, hop).clip(max=length)
+    edges = np.linspace(0, length, size + 1)[:, None]
+    overlap = np.minimum(edges[1:], ends[1:]) - np.maximum(edges[:-1], ends[:-1])
+    shares = np.maximum(overlap, 0.0)
+    return (shares / shares.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 @functools.cache

@@ -173,3 +173,26 @@ def test_what_is_seen_is_the_middle_and_a_clip_is_what_was_seen() -> None:
     assert (seen.numpy() == spectrograms.seen(cut, TENTH, 32).numpy()).all()
     same = spectrograms.shown(tf.constant(expected, tf.float32), RATE, 32)
     assert (seen.numpy() == same.numpy()).all()
+
+
+@pytest.mark.parametrize(("length", "hop", "size"), [(20560, 160, 64), (1600, 7, 224), (90, 9, 10)])
+def test_a_column_is_the_mean_of_its_time(length: int, hop: int, size: int) -> None:
+    weights = spectrograms.column_weights(length, hop, size)
+    assert weights.shape == (size, -(-length // hop))
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-6)
+    # Of what grows with time it is the value at its middle.
+    starts = hop * np.arange(weights.shape[1])
+    middles = (starts + np.minimum(starts + hop, length)) / 2
+    expected = (np.arange(size) + 0.5) * length / size
+    np.testing.assert_allclose(weights @ middles, expected, atol=hop / 2)
+
+
+@pytest.mark.parametrize(("seconds", "size"), [(0.002, 32), (0.05, 224), (30.0, 8)])
+def test_a_spectrogram_of_any_length_and_size(seconds: float, size: int) -> None:
+    samples = tf.constant(
+        np.random.default_rng(0).normal(0, 0.1, round(seconds * RATE)), tf.float32
+    )
+    image = spectrograms.picture(samples, RATE, size).numpy()
+    assert image.shape == (size, size, 3)
+    assert np.isfinite(image).all()
+    assert image.max() == pytest.approx(255.0)
