@@ -130,7 +130,7 @@ def _decoded(content: bytes) -> tuple[Any, int, list[str]]:
                 raise Unreadable(f"is {length} long: cut it into parts of at most {LONGEST:.0f} s")
             samples = file.read(dtype="float32", always_2d=True)
             kind = file.format
-            short = _cut_short(kind, len(samples), file.frames, file.extra_info)
+            short = _cut_short(len(samples), file.frames, file.extra_info)
             if short or (kind == "OGG" and _last_page_cut(content)):
                 raise Unreadable("is cut short")
             return samples, file.samplerate, [f"format {kind} {file.subtype}"]
@@ -140,10 +140,10 @@ def _decoded(content: bytes) -> tuple[Any, int, list[str]]:
         raise Unreadable("too large") from error
 
 
-def _cut_short(kind: str, read: int, promised: int, log: str) -> bool:
+def _cut_short(read: int, promised: int, log: str) -> bool:
     """Is there less than the header says? libsndfile reads what there is, and notes the rest."""
-    if read < promised:  # An MP3 file's length is an estimate where its header has none.
-        return kind != "MP3" or read < 0.9 * promised
+    if read < 0.9 * promised:  # Of an MP3 file; without a header its length is an estimate.
+        return True
     noted = re.search(_LESS, log, re.MULTILINE)
     # What was written to a pipe has no length: all bits set, or as good as.
     return bool(noted) and int(noted[2]) < int(noted[1]) < _UNKNOWN
