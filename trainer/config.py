@@ -167,9 +167,9 @@ class Config:
     output: str
 
 
-_WHAT = """Train an image classifier on TFRecords. Goes on by itself from the newest whole
-checkpoint of the job folder; a job that is done is left alone. Options may have underscores for
-hyphens, and their value after = or a space, as tuning services write them; of two, the last
+_WHAT = """Train a classifier of pictures or sounds on TFRecords. Goes on by itself from the newest
+whole checkpoint of the job folder; a job that is done is left alone. Options may have underscores
+for hyphens, and their value after = or a space, as tuning services write them; of two, the last
 counts."""
 _CODES = """Exit codes: 0 done, 1 a fault of the program, 2 what was given cannot be right, 3 a
 folder could not be written, 4 the loss was not finite, 143 stopped: start it again."""
