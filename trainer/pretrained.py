@@ -69,7 +69,7 @@ def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None
         try:
             copied = _copy(_read(plain, path), network, head)
         except Exception as error:
-            text = " ".join(str(error).split())[:200]
+            text = " ".join(str(error).replace(str(path), path.name).split())[:200]
             raise UsageError(
                 f"--weights {config.weights}: not those of {config.model} without its top: {text}"
             ) from error
