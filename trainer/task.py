@@ -116,13 +116,21 @@ def _hold_sources() -> None:
     """Keep the source of what was imported: it may be edited while this program runs.
 
     TensorFlow reads a function's source when it first traces it, for an evaluation maybe hours
-    after the start. linecache looks at a file again, unless its entry has no time.
+    after the start. linecache looks at a file again, unless its entry has no time, and AutoGraph
+    (inspect_utils._fix_linecache_record) has it read again in any case.
     """
+    held = {}
     for name, module in tuple(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if name.startswith("trainer.") and path:
             lines = linecache.getlines(path)
-            linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
+            held[path] = linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
+    read = linecache.updatecache
+
+    def unless_held(path: str, *module: Any) -> list[str]:
+        return held[path][2] if path in held else read(path, *module)
+
+    linecache.updatecache = unless_held
 
 
 def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> int:

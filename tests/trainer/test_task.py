@@ -4,6 +4,7 @@ import errno
 import importlib.util
 import inspect
 import json
+import linecache
 import os
 import signal
 import sys
@@ -282,10 +283,12 @@ def test_a_program_that_is_edited_while_it_runs_is_traced_as_it_was(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, "trainer.made_up", module)
+    monkeypatch.setattr(linecache, "updatecache", linecache.updatecache)
     task_module._hold_sources()
     path.write_text("def another(x, y):\n    return y\n\n\ndef whole(x):\n    return x\n")
     os.utime(path, (0, 0))
     assert inspect.getsource(module.whole) == "def whole(x):\n    return x\n"
+    assert "tf__whole" in tf.autograph.to_code(module.whole)
 
 
 @pytest.mark.parametrize(
