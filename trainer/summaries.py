@@ -507,7 +507,7 @@ class Pool:
 class Profile(Observer):
     """TensorFlow's profiler over the steps of --profile-steps, on the chief.
 
-    Each of them is a call of its own, and marked: the profile's pages tell of steps.
+    Each of them is a call of its own, and marked in the trace.
     """
 
     def __init__(self, board: Board, config: Config) -> None:

@@ -153,7 +153,7 @@ def test_the_profile_is_of_the_steps_asked_for(
 
     content = trace.read_bytes()
     assert content.count(b"train_steps") >= 1
-    marked = []  # without such marks the profile's pages know of no steps
+    marked = []  # the trace's own marks of where a step begins and ends
     for plane in xplane_pb2.XSpace.FromString(content).planes:
         names = {number: one.name for number, one in plane.stat_metadata.items()}
         for event in (event for line in plane.lines for event in line.events):
