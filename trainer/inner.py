@@ -47,7 +47,7 @@ class Trainer:
         if config.batch_size % strategy.num_replicas_in_sync:
             raise UsageError(
                 f"--batch-size {config.batch_size} does not divide by the "
-                f"{strategy.num_replicas_in_sync} replicas of this machine"
+                f"{strategy.num_replicas_in_sync} replicas of the run"
             )
         self.strategy = strategy
         self.config = config
