@@ -156,11 +156,11 @@ def one(images: Pictures) -> tuple[float, float]:
 def ours(folder: Path, **how: Any) -> Pictures:
     import tensorflow as tf
 
-    from trainer import data
+    from trainer import data, splits
     from trainer.augment import Augmentation
 
     dataset = data.training(
-        data.find(str(folder), "train"),
+        splits.find(str(folder), "train"),
         tf.distribute.InputContext(1, 0, 1),
         batch_size=BATCH,
         image_size=SIZE,

@@ -81,9 +81,9 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
     """Exit code and one line."""
     import tensorflow as tf
 
-    from trainer import checkpoints, data, evaluator, lease, loop, storage
+    from trainer import checkpoints, evaluator, lease, loop, splits, storage
 
-    if isinstance(error, UsageError | data.CorruptRecord):
+    if isinstance(error, UsageError | splits.CorruptRecord):
         return USAGE, str(error)
     if isinstance(error, checkpoints.Unwritable | lease.Lost | loop.Stopped):
         return OUTSIDE, str(error)
@@ -97,7 +97,7 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
     if full := storage.unwritable(error):
         return OUTSIDE, f"cannot go on: {full}"
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
-        corrupt = data.find_corrupt(config)
+        corrupt = splits.find_corrupt(config)
         if corrupt:
             return USAGE, corrupt
     return FAULT, f"{type(error).__name__}: {_first(error)}"
@@ -168,7 +168,7 @@ def train(
     import keras
     import tensorflow as tf
 
-    from trainer import data, evaluator, markers
+    from trainer import evaluator, markers, splits
 
     if finished := markers.finished(config):
         early = ", stopped early" if finished.get("early") else ""
@@ -200,9 +200,9 @@ def train(
     text = f"TensorFlow {facts['tensorflow']} on {', '.join(facts['devices'])}, {policy}"
     say("start", text, precision=policy, **facts)
     _agree(strategy, place, problem)
-    names = data.class_names(config.records)
-    shards, held_out = data.splits(config, len(names))
-    config = data.heard(config, shards)
+    names = splits.class_names(config.records)
+    shards, held_out = splits.of(config, len(names))
+    config = splits.heard(config, shards)
     config = sized(config, strategy.num_replicas_in_sync, sum(s.records for s in shards))
     if place.role == "evaluator":
         evaluator.run(config, place, strategy, names, shards, held_out, policy, facts)

@@ -17,7 +17,7 @@ from runs import ROOT, SMOKE, cluster, same_weights, scalars
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 tf = pytest.importorskip("tensorflow")
 
-from trainer import config, data, inner  # noqa: E402
+from trainer import config, data, inner, splits  # noqa: E402
 
 STEPS = 100
 OPTIONS = ("--checkpoint-every", 20, "--deterministic", "--steps", STEPS)
@@ -150,7 +150,7 @@ def check_losses(job: Path) -> None:
     """As one process whose every batch is what the two workers had."""
     arguments = ["--records", str(SMOKE), "--job-dir", str(job), "--steps", str(STEPS)]
     chosen = config.parse(arguments, {})
-    shards = data.find(str(SMOKE), "train")
+    shards = splits.find(str(SMOKE), "train")
     parts = [
         data.training(
             shards,

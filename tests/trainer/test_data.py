@@ -11,43 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from runs import SMOKE
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from trainer import augment, config, data, records, tfrecord  # noqa: E402
+from making import context, labels, made, shards  # noqa: E402
+
+from trainer import augment, config, data, records, splits  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
-from trainer.data import Shard  # noqa: E402
-from trainer.records import serialise  # noqa: E402
-
-_file = io.BytesIO()
-Image.new("L", (8, 8)).save(_file, "png")
-PIXEL = _file.getvalue()
-
-
-def shards(folder: Path, *sizes: int, split: str = "train") -> tuple[Shard, ...]:
-    """Files of these sizes; labels number the records through."""
-    label = 0
-    for number, size in enumerate(sizes):
-        with tf.io.TFRecordWriter(str(folder / f"{split}-{number:05d}.tfrecord")) as writer:
-            for _ in range(size):
-                writer.write(serialise(PIXEL, label))
-                label += 1
-    return data.find(str(folder), split)
-
-
-def context(worker: int, workers: int, replicas: int = 1) -> tf.distribute.InputContext:
-    return tf.distribute.InputContext(workers, worker, workers * replicas)
-
-
-def labels(
-    files: tuple[Shard, ...], count: int, worker: int = 0, workers: int = 1, **options: int
-) -> list[int]:
-    """The first `count` labels that a worker trains on."""
-    defaults = {"batch_size": 1, "image_size": 8, "classes": 10**6, "seed": 0, "consumed": 0}
-    dataset = data.training(files, context(worker, workers), **{**defaults, **options})
-    return [int(label) for _, batch in dataset.take(count) for label in batch]
+from trainer.parts import Shard  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -135,99 +107,13 @@ def test_more_workers_than_records_are_refused(tmp_path: Path) -> None:
         labels(files, 1, worker=0, workers=3)
 
 
-def test_records_are_counted_without_reading_them() -> None:
-    assert [shard.records for shard in data.find(str(SMOKE), "train")] == [250] * 4
-
-
-def test_missing_and_empty_records_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"no records at {tmp_path}/train-"):
-        data.find(str(tmp_path), "train")
-    (tmp_path / "train-0.tfrecord").touch()
-    with pytest.raises(UsageError, match="are empty"):
-        data.find(str(tmp_path), "train")
-
-
-def test_a_file_that_was_cut_short_is_named(tmp_path: Path) -> None:
-    path = Path(shards(tmp_path, 3)[0].path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    with pytest.raises(data.CorruptRecord, match=f"{path}: cut short in record 2"):
-        data.count_records(str(path))
-    path.write_bytes(whole + b"more")
-    with pytest.raises(data.CorruptRecord, match="cut short after record 3"):
-        data.count_records(str(path))
-    path.write_bytes(b"\1" + whole[1:])
-    with pytest.raises(data.CorruptRecord, match="record 0 is corrupt"):
-        data.count_records(str(path))
-
-
-def damaged(folder: Path, damage: str) -> Path:
-    """Three records, the second of which is damaged."""
-    record = serialise(PIXEL, 1)
-    broken = {
-        "no image": serialise(b"GIF89a and no more", 1),
-        "label": serialise(PIXEL, 7),
-        "feature": tf.train.Example().SerializeToString(),
-        "checksum": record,
-    }[damage]
-    path = folder / "train-00000.tfrecord"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for content in (record, broken, record):
-            writer.write(content)
-    if damage == "checksum":
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    (folder / "validation-00000.tfrecord").write_bytes(
-        (SMOKE / "validation-00000-of-00001.tfrecord").read_bytes()
-    )
-    (folder / "labels.txt").write_text("cat\ndog\n")
-    return path
-
-
-@pytest.mark.parametrize("damage", ["no image", "label", "feature", "checksum"])
-def test_a_corrupt_record_is_named_with_its_file(tmp_path: Path, damage: str, task) -> None:
-    path = damaged(tmp_path, damage)
-    assert data.count_records(str(path)) == 3
-    code, lines = task("--records", tmp_path, "--job-dir", tmp_path / "job", "--steps", 2)
-    assert code == 2
-    assert lines[-1]["message"].startswith(f"{path}: record 1 is corrupt: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [(None, "there is no"), ("cat\n", "two or more"), ("cat\n\ndog\n", "none")]
-)
-def test_class_names_are_needed(tmp_path: Path, text: str | None, message: str) -> None:
-    if text is not None:
-        (tmp_path / "labels.txt").write_text(text)
-    with pytest.raises(UsageError, match=message):
-        data.class_names(str(tmp_path))
-
-
-def filled(folder: Path, **colours: str) -> Path:
-    """Class folders of 40 pictures of 60 x 40 with a colour each, left half white."""
-    for name, colour in colours.items():
-        (folder / name).mkdir(parents=True)
-        for number in range(40):
-            image = Image.new("RGB", (60, 40), colour)
-            image.paste("white", (0, 0, 30, 40))
-            image.save(folder / name / f"{number}.jpg", quality=95)
-    return folder
-
-
-def made(tmp_path: Path, *options: str) -> Path:
-    pictures = filled(tmp_path / "pictures", blue="blue", red="red")
-    assert records.main([str(pictures), str(tmp_path / "out"), "--workers", "1", *options]) == 0
-    return tmp_path / "out"
-
-
 @pytest.mark.parametrize("side", [0, 16, 32])
 def test_what_the_records_tool_writes_is_trained_and_evaluated_on(
     tmp_path: Path, side: int
 ) -> None:
     out = made(tmp_path, *(("--encoding", "uint8", "--resize", str(side)) if side else ()))
     for split in ("train", "validation"):
-        files = data.find(str(out), split)
+        files = splits.find(str(out), split)
         assert files[0].side == side
         common = {"batch_size": 4, "image_size": 16, "classes": 2}
         if split == "train":
@@ -284,7 +170,7 @@ def test_what_is_known_of_the_files_makes_it_faster_and_changes_no_picture(
     """JPEGs of 90 x 60 and 50 x 70; for 16 pixels they are decoded at a half."""
     source = photographs(tmp_path / "in", (90, 60), (50, 70))
     assert records.main([str(source), str(tmp_path / "out"), "--workers", "1"]) == 0
-    known = data.find(str(tmp_path / "out"), "train")
+    known = splits.find(str(tmp_path / "out"), "train")
     assert [shard.jpeg for shard in known] == [(50, 60, 90)] * len(known)
     assert_no_picture_changes(known, size, how)
 
@@ -306,7 +192,7 @@ def test_squares_that_need_no_resize_are_the_pictures_that_one_would_have_made(
     source = photographs(tmp_path / "in", (90, 60), (30, 70))
     options = ("--workers", "1", "--resize", "48", "--square")
     assert records.main([str(source), str(tmp_path / "out"), *options]) == 0
-    known = data.find(str(tmp_path / "out"), "train")
+    known = splits.find(str(tmp_path / "out"), "train")
     assert [shard.jpeg for shard in known] == [(48, 48, 48)] * len(known)
     assert_no_picture_changes(known, size, how)
 
@@ -314,7 +200,7 @@ def test_squares_that_need_no_resize_are_the_pictures_that_one_would_have_made(
 def test_pictures_of_one_height_are_no_squares_yet(tmp_path: Path) -> None:
     source = photographs(tmp_path / "in", (90, 60))
     assert records.main([*map(str, (source, tmp_path / "out")), "--resize", "48"]) == 0
-    known = data.find(str(tmp_path / "out"), "train")
+    known = splits.find(str(tmp_path / "out"), "train")
     assert {shard.jpeg for shard in known} == {(48, 48, 72)}
     assert_no_picture_changes(known, 48, augment.NONE)
 
@@ -350,7 +236,7 @@ def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(
         for number in range(40):
             ramp.save(tmp_path / "in" / kind / f"{number}.jpg", quality=100)
     assert records.main([*map(str, (tmp_path / "in", tmp_path / "out")), *encoding]) == 0
-    files = data.find(str(tmp_path / "out"), "train")
+    files = splits.find(str(tmp_path / "out"), "train")
     how = augment.Augmentation(cut=24, flip="horizontal")
     ramps = np.concatenate(pictures(files, 5, 24, augmentation=how))[:, 3, :, 0].astype(int)
     steps = (ramps[:, -1] - ramps[:, 0]) / 23
@@ -365,11 +251,13 @@ def test_one_picture_that_is_no_jpeg_makes_its_file_an_unknown_one(tmp_path: Pat
     options = ("--workers", "1", "--encoding", "keep", "--shard-size", "3")
     assert records.main([str(source), str(tmp_path / "out"), *options]) == 0
     found = [
-        s.jpeg for split in ("train", "validation") for s in data.find(str(tmp_path / "out"), split)
+        s.jpeg
+        for split in ("train", "validation")
+        for s in splits.find(str(tmp_path / "out"), split)
     ]
     assert found.count((0, 0, 0)) == 1
     assert set(found) == {(0, 0, 0), (60, 60, 90)}
-    files = data.find(str(tmp_path / "out"), "train")
+    files = splits.find(str(tmp_path / "out"), "train")
     assert all(batch.shape == (8, 16, 16, 3) for batch in pictures(files, 3, 16))
 
 
@@ -395,27 +283,11 @@ def test_a_crop_is_what_cutting_it_from_the_whole_picture_gives(subsampling: str
         np.testing.assert_array_equal(ours[inside], theirs[inside])
 
 
-def test_dataset_json_spares_counting_and_is_not_believed_blindly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = made(tmp_path)
-    expected = [shard.records for shard in data.find(str(out), "train")]
-    counted = []
-    count = data.count_records
-    monkeypatch.setattr(data, "count_records", lambda path: counted.append(path) or count(path))
-    assert [shard.records for shard in data.find(str(out), "train")] == expected
-    assert not counted
-    first = sorted(out.glob("train-*"))[0]
-    first.write_bytes(first.read_bytes() + tfrecord.frame(serialise(PIXEL, 0)))
-    assert data.find(str(out), "train")[0].records == expected[0] + 1
-    assert counted == [str(first)]
-
-
 @pytest.mark.parametrize("encoding", [(), ("--encoding", "uint8", "--resize", "24")])
 def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
     tmp_path: Path, encoding: tuple[str, ...]
 ) -> None:
-    files = data.find(str(made(tmp_path, *encoding)), "train")
+    files = splits.find(str(made(tmp_path, *encoding)), "train")
     own = sum(shard.records for shard in files)
     how = augment.Augmentation(
         crop=0.3,
@@ -459,7 +331,7 @@ def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
     ],
 )
 def test_each_augmentation_does_what_it_says(tmp_path: Path, how: dict, check) -> None:
-    files = data.find(str(made(tmp_path)), "train")
+    files = splits.find(str(made(tmp_path)), "train")
     common = {"batch_size": 1, "image_size": 16, "classes": 2, "seed": 0, "consumed": 0}
     seen = set()
     augmentation = augment.Augmentation(**how)
@@ -498,35 +370,3 @@ def test_pictures_of_any_format_and_colour_decode_to_one_shape() -> None:
         image = data.decode(tf.constant(buffer.getvalue()), 16)
         assert image.shape == (16, 16, 3)
         assert int(tf.reduce_min(image)) == int(tf.reduce_max(image)) == 95
-
-
-@pytest.mark.parametrize("damage", ["no image", "label", "feature", "checksum"])
-def test_a_corrupt_record_is_skipped_counted_and_named_if_asked(
-    tmp_path: Path, damage: str
-) -> None:
-    path = damaged(tmp_path, damage)
-    files, problems = data.usable(str(tmp_path), "train", 8, 2)
-    assert [shard.records for shard in files] == [2]
-    [problem] = problems
-    assert problem.startswith(f"{path}: record 1 is corrupt: ")
-    assert labels(files, 4, classes=2) == [1, 1, 1, 1]
-
-
-def test_of_a_file_that_was_cut_short_the_rest_is_used(tmp_path: Path) -> None:
-    path = Path(shards(tmp_path, 3, 2)[0].path)
-    path.write_bytes(path.read_bytes()[:-1])
-    files, problems = data.usable(str(tmp_path), "train", 8, 10)
-    assert [shard.records for shard in files] == [2, 2]
-    assert problems == (f"{path}: cut short in record 2; what follows in the file is lost",)
-    assert sorted(labels(files, 4)) == [0, 1, 3, 4]
-
-
-def test_a_run_over_corrupt_records_goes_on_if_asked(tmp_path: Path, task) -> None:
-    path = damaged(tmp_path, "checksum")
-    (tmp_path / "labels.txt").write_text("".join(f"{n}\n" for n in range(10)))
-    options = ("--records", tmp_path, "--job-dir", tmp_path / "job", "--steps", 2, "--batch", 2)
-    code, lines = task(*options, "--on-corrupt", "skip")
-    assert code == 0
-    named, counted = (line for line in lines if line["event"] == "corrupt")
-    assert named["message"].startswith(f"skipped: {path}: record 1 is corrupt")
-    assert (counted["skipped"], counted["records"]) == (1, 2)

@@ -24,7 +24,7 @@ from tensorboard.context import RequestContext  # noqa: E402
 from tensorboard.plugins import base_plugin  # noqa: E402
 from tensorboard.plugins.audio import audio_plugin, metadata  # noqa: E402
 
-from trainer import augment, data, records, spectrograms, task, tfrecord  # noqa: E402
+from trainer import augment, data, records, spectrograms, splits, task, tfrecord  # noqa: E402
 from trainer.config import parse  # noqa: E402
 from trainer.parts import Sound  # noqa: E402
 
@@ -110,7 +110,7 @@ def test_files_samples_and_tensors_give_what_evaluation_gave(
 ) -> None:
     wavs, labels = zip(*held_out(made), strict=True)
     form = Sound(RATE, json.loads((made / "dataset.json").read_text())["form"]["seconds"])
-    shards = data.find(str(made), "validation")
+    shards = splits.find(str(made), "validation")
     context = tf.distribute.InputContext()
     batches = data.evaluation(shards, context, batch_size=60, image_size=32, classes=4)
     images, evaluated, _ = next(batches.as_numpy_iterator())
@@ -215,7 +215,7 @@ def test_tensorboard_plays_what_was_heard_beside_its_pictures(
 
 
 def test_what_is_drawn_is_the_same_after_a_restart(made: Path) -> None:
-    shards = data.find(str(made), "train", Sound(0, 0.2))
+    shards = splits.find(str(made), "train", Sound(0, 0.2))
     config = parse(["--records", "-", "--job-dir", "-", "--noise", "0.2", "--shift", "0.1"], {})
 
     def batches(consumed: int, count: int, augmentation: augment.Augmentation) -> list[Any]:
@@ -259,11 +259,11 @@ def test_records_of_others_have_their_rate_and_need_to_be_told_how_much_is_heard
         if path.name != "dataset.json":
             (tmp_path / path.name).write_bytes(path.read_bytes())
     with pytest.raises(data.UsageError, match=r"no dataset.json.*give --seconds"):
-        data.find(str(tmp_path), "train")
-    (first, *_) = data.find(str(tmp_path), "train", Sound(0, 0.25))
+        splits.find(str(tmp_path), "train")
+    (first, *_) = splits.find(str(tmp_path), "train", Sound(0, 0.25))
     assert first.sound == Sound(RATE, 0.25)
     with pytest.raises(data.UsageError, match=r"--rate 16000: the sounds of .* have 8000 a second"):
-        data.find(str(tmp_path), "train", Sound(16000, 0.25))
+        splits.find(str(tmp_path), "train", Sound(16000, 0.25))
 
 
 @pytest.mark.parametrize(
@@ -281,9 +281,9 @@ def test_what_makes_no_sense_with_sounds_is_refused(
     made: Path, option: tuple[str, ...], said: str
 ) -> None:
     config = parse(["--records", str(made), "--job-dir", "-", *option], {})
-    shards, _ = data.splits(config, 4)
+    shards, _ = splits.of(config, 4)
     with pytest.raises(data.UsageError, match=f"{said}.*has sounds.*--shift, --noise and --erase"):
-        data.heard(config, shards)
+        splits.heard(config, shards)
 
 
 @pytest.mark.parametrize("option", ["--shift", "--noise", "--seconds", "--rate"])

@@ -21,7 +21,7 @@ from runs import SMOKE
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata as hparams
 
-from trainer import data, drawing, events, summaries, task
+from trainer import drawing, events, splits, summaries, task
 from trainer.config import parse
 
 pytestmark = pytest.mark.tensorflow
@@ -413,7 +413,7 @@ def test_the_pool_is_of_real_examples_alone() -> None:
     """200 there are; batches are filled up with ones that count nothing."""
     config = parse(["--records", str(SMOKE), "--job-dir", "-", "--image-size", "8"], {})
     run: Any = types.SimpleNamespace(
-        validation=data.find(str(SMOKE), "validation"), config=config, names=tuple("0123456789")
+        validation=splits.find(str(SMOKE), "validation"), config=config, names=tuple("0123456789")
     )
     images, labels = summaries.Pool().examples(run)
     assert (len(images), len(labels)) == (200, 200)
