@@ -24,6 +24,10 @@ _PLACE, _NOISE, _SEED = 0, 1, 2
 _LUMA = (0.299, 0.587, 0.114)
 """Rec. 601, as JPEG has it."""
 _GREY = 127.0
+View = dict[str, tf.Tensor]
+"""What happens to one picture, or to each of several (then with one axis more in front):
+seen: int32 [4], top, left, height and width; mirrored, upended: bool; turns: int32, of 90 degrees;
+draws: float32 [DRAWS], for all else."""
 
 
 @dataclass(frozen=True)
@@ -119,17 +123,35 @@ def _placed(sides: tf.Tensor, most: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], -1), tf.int32)
 
 
-def placed(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """Flips and turns, of the picture as it was decoded: fewer bytes than after the resize."""
+def views(draws: tf.Tensor, sizes: tf.Tensor | None, how: Augmentation) -> View:
+    """What is another in each of n pictures: of float32 [n, DRAWS], and of sizes [n, 2] if known.
+
+    No more than is used: whatever is handed on costs time for each picture.
+    """
+    views = {}
+    if sizes is not None:
+        views["seen"] = window(sizes, draws, how)
     if how.flip in ("horizontal", "both"):
-        unflipped = image
-        image = tf.cond(draws[_FLIP_X] < 0.5, lambda: unflipped, lambda: tf.reverse(unflipped, [1]))
+        views["mirrored"] = draws[:, _FLIP_X] >= 0.5
     if how.flip in ("vertical", "both"):
-        upright = image
-        image = tf.cond(draws[_FLIP_Y] < 0.5, lambda: upright, lambda: tf.reverse(upright, [0]))
+        views["upended"] = draws[:, _FLIP_Y] >= 0.5
     if how.turn:
-        image = tf.image.rot90(image, tf.cast(draws[_TURN] * 4, tf.int32))
-    return image
+        views["turns"] = tf.cast(draws[:, _TURN] * 4, tf.int32)
+    if how.changes or (sizes is None and not how.whole):
+        views["draws"] = draws
+    return views
+
+
+def placed(image: tf.Tensor, view: View) -> tf.Tensor:
+    """Flips and turns, of the picture as it was decoded: fewer bytes than after the resize."""
+    for name, axis in (("mirrored", 1), ("upended", 0)):
+        if name in view:
+            image = _reversed(image, axis, view[name])
+    return tf.image.rot90(image, view["turns"]) if "turns" in view else image
+
+
+def _reversed(image: tf.Tensor, axis: int, really: tf.Tensor) -> tf.Tensor:
+    return tf.cond(really, lambda: tf.reverse(image, [axis]), lambda: image)
 
 
 def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
@@ -141,12 +163,12 @@ def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> 
     return samples
 
 
-def change(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+def change(image: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
     """A float32 square picture, 0 to 255, with its colours changed and a part erased."""
     if how.colour:
-        image = _colours(image, draws, how)
+        image = _colours(image, view["draws"], how)
     if how.erase:
-        image = _erase(image, draws, how.erase)
+        image = _erase(image, view["draws"], how.erase)
     return image
 
 

@@ -73,13 +73,22 @@ def training(
     square = side or (least if least == longest else 0)
     whole, cut = augmentation.whole, augmentation.cut
     exact = square == image_size if whole else cut == image_size <= (side or least)
+    # The size is known, and matters: a part is seen, or it may be decoded at a half.
+    sized = (side or least) > 0 and (not whole or most >= 2 * image_size)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, context.input_pipeline_id], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
         size, together = window(shards), group(shards)
         examples = _shuffled(
-            pieces, key, size, together, classes, sound or side, least > 0, augmentation
+            pieces,
+            key,
+            size,
+            together,
+            classes,
+            sound or side,
+            sized,
+            augmentation,
         )
         # Skipped are encoded records, so taking up a position costs no decoding.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
@@ -96,24 +105,22 @@ def training(
             .prefetch(tf.data.AUTOTUNE)
         )
 
-    def example(
-        content: tf.Tensor, label: tf.Tensor, draws: tf.Tensor, seen: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
+    def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
         if sound:
-            samples = augment.piece(content, sound, draws, augmentation)
+            samples = augment.piece(content, sound, view["draws"], augmentation)
             image = spectrograms.picture(samples, sound.rate, image_size)
-            return _uint8(augment.change(image, draws, augmentation)), label
+            return _uint8(augment.change(image, view, augmentation)), label
         if side:
             image = _pixels(content[None], side)[0]
-            image = image if whole else _slice(image, seen)
+            image = image if whole else _slice(image, view["seen"])
         elif least:
-            image = _jpeg_view(content, seen, image_size, augmentation, most)
+            image = _jpeg_view(content, view.get("seen"), image_size, augmentation, most)
         else:
-            image = _view(content, draws, image_size, augmentation)
-        image = augment.placed(image, draws, augmentation)
+            image = _view(content, view.get("draws"), image_size, augmentation)
+        image = augment.placed(image, view)
         if exact and not augmentation.changes:  # Then it stays in bytes.
             return tf.ensure_shape(image, [image_size, image_size, 3]), label
-        image = augment.change(_resized(image, image_size), draws, augmentation)
+        image = augment.change(_resized(image, image_size), view, augmentation)
         return _uint8(image), label
 
     return (
@@ -232,21 +239,23 @@ def _shuffled(
     sized: bool,
     augmentation: Augmentation,
 ) -> tf.data.Dataset:
-    """(content, label, draws, what is seen of it) of the examples of `pieces`, in the order that
-    `key` (two int64) gives. What is seen is [0, 0, 0, 0] where the size is not known.
+    """(content, label, augment.View) of the examples of `pieces`, in the order that `key` (two
+    int64) gives. `sized`: the size of each is known, and of use.
 
     Files in random order, several at once, then drawn at random from a window of `size` examples.
     What is the same small work for each is done for a group at once.
     """
     order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
     paths, starts, counts = zip(*((p.path, p.start, p.count) for p in pieces), strict=True)
-    draws = 1 if augmentation.none else augment.DRAWS  # 0: unbatch crashes (TF 2.21)
 
-    def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[Any, ...]:
         contents, labels, sizes = _examples(records, classes, form, sized)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
-        drawn = tf.random.stateless_uniform([tf.shape(labels)[0], draws], seed, alg="philox")
-        return contents, labels, drawn, augment.window(sizes, drawn, augmentation)
+        shape = [tf.shape(labels)[0], augment.DRAWS]
+        draws = tf.random.stateless_uniform(shape, seed, alg="philox")
+        if isinstance(form, Sound):
+            return contents, labels, {"draws": draws}
+        return contents, labels, augment.views(draws, sizes, augmentation)
 
     records = tf.data.Dataset.from_tensor_slices(
         tuple(tf.gather(tf.constant(column), order) for column in (paths, starts, counts))
@@ -276,20 +285,19 @@ def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Datas
 
 def _examples(
     records: tf.Tensor, classes: int, form: int | Sound, sized: bool = False
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Contents, labels and sizes [n, 2] of serialised examples, checked. A size that is not noted
-    is 0."""
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """Contents, labels and, if `sized`, sizes [n, 2] of serialised examples, checked."""
     sound = isinstance(form, Sound)
     wanted = SOUNDS if sound else PIXELS if form else SIZED if sized else FEATURES
     examples = tf.io.parse_example(records, wanted)
     labels = examples["audio/class/label" if sound else "image/class/label"]
     tf.debugging.assert_less(labels, tf.cast(classes, tf.int64), "label beyond labels.txt")
     tf.debugging.assert_non_negative(labels, "negative label")
-    if sized and not form:
+    sizes = None
+    if sized and form:
+        sizes = tf.fill([tf.size(labels), 2], form)
+    elif sized:
         sizes = tf.stack([examples["image/height"], examples["image/width"]], 1)
-    else:
-        side = tf.constant(0 if isinstance(form, Sound) else form, tf.int64)
-        sizes = tf.fill([tf.size(labels), 2], side)
     content = "audio/encoded" if sound else "image/pixels" if form else "image/encoded"
     return examples[content], labels, sizes
 
@@ -317,7 +325,7 @@ def _view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) ->
 
 def _jpeg_view(
     encoded: tf.Tensor,
-    seen: tf.Tensor,
+    seen: tf.Tensor | None,
     image_size: int,
     how: Augmentation,
     most: int,
