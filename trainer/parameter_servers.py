@@ -313,7 +313,7 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
         say("done", "the job is done", role=place.role)
         return 0
     if preemption.requested:
-        say("preempted", "stopped by SIGTERM; the chief is gone", "WARNING", role=place.role)
+        say("preempted", "told to stop: the chief is gone", "WARNING", role=place.role)
         return RESTART
     text = "the chief is gone" if seen else f"the chief did not come in {config.peer_timeout:g} s"
     say("error", f"{text}: all processes have to be started again", "ERROR", role=place.role)

@@ -1,4 +1,5 @@
-"""Being told to stop: SIGTERM, and what Compute Engine announces of maintenance and preemption.
+"""Being told to stop: SIGTERM, Ctrl-C, and what Compute Engine announces of maintenance and
+preemption.
 
 SIGTERM is what Spot machines, Vertex AI, Kubernetes and `docker stop` send before they kill.
 Needs no TensorFlow, so that a signal during its long import is answered too.
@@ -30,12 +31,14 @@ class Preempted(Exception):  # noqa: N818 - nothing went wrong
     """Told to stop; everything is saved."""
 
     def __init__(self, step: int) -> None:
-        super().__init__(f"stopped by SIGTERM after step {step}, which is saved")
+        super().__init__(f"told to stop: after step {step}, which is saved")
         self.step = step
 
 
 class Preemption:
-    """SIGTERM: leave at once while everything is saved, else ask the loop to save first.
+    """Told to stop: leave at once while everything is saved, else ask the loop to save first.
+
+    SIGTERM says so, and the first Ctrl-C (SIGINT, unless it is ignored); the second one kills.
 
     A thread hears of the signal too: Python's handlers have to wait while TensorFlow traces or
     waits for a peer, and a process that cannot get to a step leaves at the end of `grace`.
@@ -52,6 +55,8 @@ class Preemption:
     def install(self) -> None:
         """To be called again after a strategy was made: TensorFlow installs its own handler."""
         signal.signal(signal.SIGTERM, self._handle)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._handle)
         if not self._installed:
             self._installed = True
             read, write = os.pipe()
@@ -62,6 +67,8 @@ class Preemption:
     def uninstall(self) -> None:
         if self._installed:
             self._installed = False
+            if signal.getsignal(signal.SIGINT) == self._handle:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             os.close(signal.set_wakeup_fd(-1))  # which ends the thread
 
     def saved(self, saved: bool) -> None:
@@ -86,12 +93,14 @@ class Preemption:
         if self._deadline.acquire(blocking=False):
             threading.Thread(target=self._give_up, daemon=True).start()
 
-    def _handle(self, *_: Any) -> None:
+    def _handle(self, number: int, _: Any) -> None:
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.request()
 
     def _listen(self, pipe: int) -> None:
         while numbers := os.read(pipe, 64):
-            if signal.SIGTERM in numbers:
+            if signal.SIGTERM in numbers or signal.SIGINT in numbers:
                 self.request()
         os.close(pipe)
 
@@ -102,7 +111,7 @@ class Preemption:
     def _leave(self, why: str) -> None:
         if not self._leaving.acquire(blocking=False):
             return  # another thread is about to
-        message = line("preempted", f"stopped by SIGTERM; {why}", "WARNING")
+        message = line("preempted", f"told to stop: {why}", "WARNING")
         os.write(1, f"{message}\n".encode())
         os._exit(RESTART)
 

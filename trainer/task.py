@@ -4,8 +4,8 @@ Resumes by itself from the newest whole checkpoint of the job folder; a job that
 left alone. Says what it does in one JSON object a line.
 
 Exit codes: 0 done; 1 a fault of the program; 2 what the user gave cannot be right; 3 a folder
-could not be written any more; 4 the loss became NaN or infinite; 143 stopped by SIGTERM or by the
-loss of another process, start it again.
+could not be written any more; 4 the loss became NaN or infinite; 143 stopped by SIGTERM, Ctrl-C or
+the loss of another process, start it again.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ from runs import ROOT
 from trainer.preemption import watch_metadata
 
 
-def run(code: str) -> tuple[int, str]:
+def run(code: str, *signals: int) -> tuple[int, str]:
     """A process with a Preemption `p`, told to stop once it says so."""
     head = "import threading, time\nfrom trainer.preemption import Preemption\n"
     head += "p = Preemption(grace=0.3)\np.install()\n"
@@ -20,8 +20,9 @@ def run(code: str) -> tuple[int, str]:
         [sys.executable, "-c", head + code], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
+    for number in signals or (signal.SIGTERM,):
+        process.stdout.readline()
+        process.send_signal(number)
     text, _ = process.communicate(timeout=20)
     return process.returncode, text
 
@@ -39,6 +40,15 @@ def test_else_it_leaves_as_soon_as_all_is_saved() -> None:
     )
     assert code == 143
     assert text.startswith("saving\n")
+
+
+def test_ctrl_c_saves_first_and_a_second_one_does_not_wait() -> None:
+    stuck = "p.saved(False)\np.grace = 20\nprint('here', flush=True)\n"
+    stuck += "while not p.requested: time.sleep(0.01)\nprint('saving', flush=True)\n"
+    code, text = run(stuck + "p.saved(True)", signal.SIGINT)
+    assert (code, text.startswith("saving\n")) == (143, True)
+    code, _ = run(stuck + "time.sleep(30)", signal.SIGINT, signal.SIGINT)
+    assert code == -signal.SIGINT
 
 
 def test_a_process_that_is_stuck_leaves_at_the_end_of_its_grace() -> None:
