@@ -5,7 +5,6 @@ Training does not wait for it. It is throttled (--evaluate-delay, --evaluate-int
 tells the trainer when nothing gets better. It ends with the job.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -120,7 +119,7 @@ def _loop(look: seam.Run, evaluation: inner.Evaluation, watch: seam.Watch) -> No
             if name == "latest" or (name == "best" and better):
                 folder = f"{config.job_dir}/export/{name}"
                 export.save(look.model, look.names, config, folder, name, last)
-        storage.write(path, json.dumps(content).encode())
+        markers.write(path, content)
         while time.monotonic() - began < config.evaluate_interval:
             # Not past the end of the job: its last checkpoint is evaluated at once.
             if markers.finished(config) is not None:

@@ -1,7 +1,8 @@
 """The SavedModel: what a server needs, with nothing of the training run in it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -37,45 +38,25 @@ def export(
         label = tf.gather(tf.constant(names), tf.argmax(probabilities, axis=-1))
         return {"probabilities": probabilities, "label": label}
 
-    def image_bytes(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+    def each(square: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], Any]:
+        """A signature that takes what `square` makes one uint8 square of."""
         one = tf.TensorSpec((size, size, 3), tf.uint8)
-        images = tf.map_fn(
-            lambda encoded: data.decode(encoded, size), image_bytes, fn_output_signature=one
-        )
-        return tensors(images)
-
-    sound = Sound(config.rate, config.seconds)
-
-    def audio_bytes(audio_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        one = tf.TensorSpec((size, size, 3), tf.uint8)
-        return tensors(
-            tf.map_fn(
-                lambda wav: spectrograms.seen(wav, sound, size),
-                audio_bytes,
-                fn_output_signature=one,
-            )
-        )
-
-    def samples(samples: tf.Tensor) -> dict[str, tf.Tensor]:
-        one = tf.TensorSpec((size, size, 3), tf.uint8)
-        return tensors(
-            tf.map_fn(
-                lambda heard: spectrograms.shown(heard, sound.rate, size),
-                samples,
-                fn_output_signature=one,
-            )
-        )
+        return lambda batch: tensors(tf.map_fn(square, batch, fn_output_signature=one))
 
     archive = keras.export.ExportArchive()
     archive.track(network)
     if config.rate:
+        sound = Sound(config.rate, config.seconds)
         files = [tf.TensorSpec([None], tf.string, name="audio_bytes")]
-        archive.add_endpoint("serving_default", audio_bytes, files)
-        heard = [tf.TensorSpec([None, sound.samples], tf.float32, name="samples")]
-        archive.add_endpoint("samples", samples, heard)
+        seen = each(lambda wav: spectrograms.seen(wav, sound, size))
+        archive.add_endpoint("serving_default", seen, files)
+        waves = [tf.TensorSpec([None, sound.samples], tf.float32, name="samples")]
+        shown = each(lambda samples: spectrograms.shown(samples, sound.rate, size))
+        archive.add_endpoint("samples", shown, waves)
     else:
         files = [tf.TensorSpec([None], tf.string, name="image_bytes")]
-        archive.add_endpoint("serving_default", image_bytes, files)
+        decoded = each(lambda encoded: data.decode(encoded, size))
+        archive.add_endpoint("serving_default", decoded, files)
     images = tf.TensorSpec([None, size, size, 3], tf.uint8, name="images")
     archive.add_endpoint("tensors", tensors, [images])
     temporary = f"{path}.tmp-{os.getpid()}"

@@ -285,13 +285,13 @@ class Account(Observer):
         }
         try:
             storage.write(f"{run.config.job_dir}/{JOURNAL}", json.dumps(content).encode())
-        except (tf.errors.OpError, OSError) as error:  # it is the account, not the training
+        except storage.FAILURES as error:  # it is the account, not the training
             say("journal", f"the journal cannot be written: {error}", "WARNING")
 
     def _journal(self, run: Run) -> dict[str, Any]:
         try:
             return dict(json.loads(storage.read(f"{run.config.job_dir}/{JOURNAL}")))
-        except (tf.errors.OpError, OSError, ValueError):
+        except (*storage.FAILURES, ValueError):
             return {}
 
 

@@ -29,6 +29,11 @@ def read(path: str) -> dict[str, Any]:
         return {}
 
 
+def write(path: str, content: Mapping[str, Any]) -> None:
+    """A JSON object, whole or not at all. Raises one of storage.FAILURES."""
+    storage.write(path, json.dumps(content).encode())
+
+
 def asked(config: Config) -> dict[str, float]:
     """How long a run is asked for, for `more` to compare."""
     return {"asked": config.steps, "epochs": config.epochs}

@@ -16,7 +16,6 @@ part of the records; where one is faster, its part is seen more often.
 """
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -305,9 +304,9 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
             break
         if preemption.requested and place.role == "ps" and not told:
             told = True
-            leaving = json.dumps({"role": place.role, "task": place.task}).encode()
+            leaving = {"role": place.role, "task": place.task}
             with contextlib.suppress(*storage.FAILURES):
-                storage.write(f"{config.job_dir}/{markers.LEAVING}", leaving)
+                markers.write(f"{config.job_dir}/{markers.LEAVING}", leaving)
         time.sleep(0.5)
     if markers.finished(config) is not None:
         say("done", "the job is done", role=place.role)

@@ -77,7 +77,7 @@ def check_writable(folder: str) -> None:
         write(probe, b"written")
         whole = read(probe) == b"written"
         gfile.remove(probe)
-    except (tf.errors.OpError, OSError) as error:
+    except FAILURES as error:
         reason = str(getattr(error, "message", None) or error).split("\n")[0][:200]
         raise UsageError(f"cannot write to {folder}: {reason}") from error
     if not whole:

@@ -109,7 +109,7 @@ def _leave_word(config: Config, code: int, text: str) -> None:
 
     with contextlib.suppress(*storage.FAILURES):
         content = {"code": code, "message": text, "time": time.time()}
-        storage.write(f"{config.job_dir}/{markers.FAILED}", json.dumps(content).encode())
+        markers.write(f"{config.job_dir}/{markers.FAILED}", content)
 
 
 def _hold_sources() -> None:
@@ -293,8 +293,7 @@ def _train(
                 save_model("final", run.position)
         result = {**outcome.result, "early": outcome.early, **markers.asked(config)}
         with run.ledger.spend("checkpoint"):
-            content = json.dumps({"step": outcome.step, **result}).encode()
-            storage.write(f"{config.job_dir}/{markers.DONE}", content)
+            markers.write(f"{config.job_dir}/{markers.DONE}", {"step": outcome.step, **result})
 
     if place.chief:
         controller.attempt(conclude)
