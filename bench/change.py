@@ -18,12 +18,13 @@ from pathlib import Path
 
 from bench import Row, bytecode, command, load, report, seconds
 from bench.image import NEEDED, NEEDED_GPU, Setting, client, copy, engine, one_layer
-from builder import catalogue, compatibility, lock
-from builder.append import read
+from builder.core.project import BUILD, find_root
+from builder.core.templates import DOCKERFILE
 from builder.engine import private
-from builder.project import BUILD, find_root
-from builder.templates import DOCKERFILE
-from tests.registry_server import registry
+from builder.lock import lock
+from builder.pipeline.append import read
+from builder.spec import catalogue, compatibility
+from tests.registry.server import registry
 
 CHANGES = 15
 """Of each way; the median counts."""

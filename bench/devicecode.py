@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from builder.devicecode import Audit, Library, audit
-from builder.devicecode.fatbin import COMPILED, ELF, LINK_INPUT, PTX
+from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, PTX
 
 STACK = "tensorflow[and-cuda]==2.21.0"
 CUOBJDUMP = "nvidia-cuda-cuobjdump==13.5.37"

@@ -27,12 +27,14 @@ from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from bench import Row, bytecode, command, load, report, seconds
-from builder import catalogue, compatibility, lock, network, osroot
+from builder.core import network
+from builder.core.errors import FactoryError
+from builder.core.project import find_root
 from builder.engine import private
-from builder.errors import FactoryError
-from builder.image import SMOKE_RECORDS
-from builder.project import find_root
-from tests.registry_server import registry
+from builder.lock import lock, osroot
+from builder.pipeline.image import SMOKE_RECORDS
+from builder.spec import catalogue, compatibility
+from tests.registry.server import registry
 
 CHANGES = 5
 """Code changes on a warm engine; the median counts."""

@@ -29,13 +29,14 @@ from typing import Any
 import bench
 from bench import Row, bytecode, command, load, seconds
 from bench.image import Setting, client, copy, engine, first_step, one_layer, pull_bytes
-from builder import catalogue, compatibility, lock
-from builder import image as pipeline
+from builder.core.errors import FactoryError
+from builder.core.project import find_root
 from builder.engine import private
-from builder.errors import FactoryError
-from builder.image import SMOKE_RECORDS
-from builder.project import find_root
-from tests.registry_server import registry
+from builder.lock import lock
+from builder.pipeline import image as pipeline
+from builder.pipeline.image import SMOKE_RECORDS
+from builder.spec import catalogue, compatibility
+from tests.registry.server import registry
 
 TARGETS = ("v100", "t4", "a100", "l4", "h100")
 MODES = ("off", "all", "tensorflow")
@@ -168,7 +169,7 @@ def groups(project: Path, targets: Sequence[str]) -> list[Group]:
 
 def write(project: Path, mode: str, target: str) -> None:
     """Set `prune:` of a target in the copy of the project, and render it."""
-    from builder import render
+    from builder.render import dockerfiles as render
 
     file = project / "images" / target / "image.yaml"
     kept = [

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import Row, bytecode, command, load, median_seconds, report
-from builder import catalogue
+from builder.core.errors import OutsideError
+from builder.core.project import find_root
 from builder.engine import private
-from builder.errors import OutsideError
-from builder.project import find_root
+from builder.spec import catalogue
 
 RUNS = 10
 PROCESSES = 5

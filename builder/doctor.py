@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from builder import network, registry
+from builder import registry
+from builder.core import network
+from builder.core.errors import FactoryError
+from builder.core.settings import Settings
 from builder.engine import Engine, connect, private
-from builder.errors import FactoryError
-from builder.settings import Settings
 
 BUILD_BYTES = 25_000_000_000
 """What a CUDA image takes on the engine: wheels, the unpacked tree, compressed layers."""

@@ -54,4 +54,4 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "builder/data/smoke")
+    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "builder/prove/records")

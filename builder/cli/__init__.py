@@ -22,14 +22,14 @@ from builder.cli.common import (
     say,
     settings,
 )
+from builder.cli.console import duration, size
 from builder.cli.job import job_app
 from builder.cli.job_local import Module, Package
-from builder.console import duration, size
-from builder.errors import FactoryError
+from builder.core.errors import FactoryError
 
 if TYPE_CHECKING:
+    from builder.core.settings import Settings
     from builder.engine import Engine
-    from builder.settings import Settings
 
 HELP = """From one small file per accelerator to a proven TensorFlow training image.
 
@@ -99,8 +99,8 @@ def image(
             chosen(targets, everything), package, module, push, settings(registry, engine), as_json
         )
         return
-    from builder import image as pipeline
     from builder.engine import connect
+    from builder.pipeline import image as pipeline
 
     with reporter() as shown:
         where = settings(registry=registry, engine=engine)
@@ -156,8 +156,8 @@ def build(
     if to_registry:
         build_to_registry(chosen(targets, everything), settings(registry, engine), as_json)
         return
-    from builder import image as pipeline
     from builder.engine import connect
+    from builder.pipeline import image as pipeline
 
     with reporter() as shown:
         where = settings(registry=registry, engine=engine)
@@ -196,7 +196,7 @@ def build(
 
 def build_to_registry(targets: tuple[str, ...], where: "Settings", as_json: bool) -> None:
     """`builder build --to-registry`."""
-    from builder import to_registry
+    from builder.pipeline import to_registry
 
     def engine() -> "Engine":
         from builder.engine import connect
@@ -223,8 +223,8 @@ def smoke(
     In a container without network: the loader finds every library, the image holds nothing that
     it should not, a training run is killed, resumes and learns, and its outputs can be read.
     """
-    from builder import image as pipeline
     from builder.engine import connect
+    from builder.pipeline import image as pipeline
 
     with reporter() as shown:
         docker = connect(settings(engine=engine), on_event=shown.on_event)
@@ -251,8 +251,8 @@ def push(
     Without TARGET: every target that has a built image. An image without a valid receipt is refused
     (exit code 4).
     """
-    from builder import image as pipeline
     from builder.engine import connect
+    from builder.pipeline import image as pipeline
 
     where = settings(registry=registry, engine=engine)
     names = tuple(targets) if targets else pipeline.built_targets(root())
@@ -277,8 +277,8 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check an image in a registry by its receipt."""
-    from builder.image import required
-    from builder.push import verify as check
+    from builder.pipeline.image import required
+    from builder.pipeline.push import verify as check
 
     with reporter() as shown:
         found = check(
@@ -311,9 +311,9 @@ def promote(
     builder promote v100-2.21.0-1a2b3c4d5e6f production
     builder promote --back production
     """
-    from builder import push as pushing
-    from builder.errors import InputError
-    from builder.image import required
+    from builder.core.errors import InputError
+    from builder.pipeline import push as pushing
+    from builder.pipeline.image import required
 
     where = settings(registry=registry)
     if back == (tag is not None):
@@ -351,13 +351,13 @@ def lock(
     as_json: Json = False,
 ) -> None:
     """Choose every version and hash, and write them."""
-    from builder import catalogue, compatibility
-    from builder import lock as locking
-    from builder.errors import CheckFailed
+    from builder.core.errors import CheckFailed
+    from builder.lock import lock as locking
+    from builder.spec import catalogue, compatibility
 
     names = chosen(targets, not targets)
     if verify_device_code:
-        from builder import wheels
+        from builder.prove import wheels
 
         with reporter() as shown:
             holes = wheels.verify(root(), names, shown.on_event)
@@ -369,12 +369,12 @@ def lock(
                 say(f"  {line}")
         if any(holes.values()):
             raise CheckFailed(
-                "the tables and the wheels disagree", "mend builder/data, or the versions"
+                "the tables and the wheels disagree", "mend builder/facts, or the versions"
             )
         return
     from functools import partial
 
-    from builder import wheels
+    from builder.prove import wheels
 
     stale: list[locking.Staleness] = []
     with reporter() as shown:
@@ -416,8 +416,8 @@ def render(
     """Write the Dockerfiles, or show what changed."""
     from dataclasses import asdict
 
-    from builder import render as rendering
-    from builder.errors import CheckFailed
+    from builder.core.errors import CheckFailed
+    from builder.render import dockerfiles as rendering
 
     names = chosen(targets, not targets)
     if diff:
@@ -481,10 +481,10 @@ def audit(
     """
     from functools import cache
 
-    from builder import audit as auditing
     from builder import engine as engines
-    from builder.errors import InputError
-    from builder.settings import load
+    from builder.core.errors import InputError
+    from builder.core.settings import load
+    from builder.prove import audit as auditing
 
     project: Path | None = None
     try:
@@ -518,9 +518,9 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Say what is left in an image, by package and library."""
-    from builder import audit as auditing
     from builder.devicecode import carries
     from builder.engine import connect
+    from builder.prove import audit as auditing
 
     with reporter() as shown:
         where = settings(engine=engine)
@@ -570,7 +570,7 @@ def explain(
     """Say why each version is what it is."""
     from dataclasses import asdict
 
-    from builder import catalogue, compatibility
+    from builder.spec import catalogue, compatibility
 
     facts = compatibility.explain(catalogue.load(root(), target))
     if as_json:
@@ -584,8 +584,9 @@ def explain(
 @app.command()
 def check() -> None:
     """Join all tables, targets, the wheels of their locks and the schema; fail on any hole."""
-    from builder import catalogue, compatibility, wheels
-    from builder.errors import CheckFailed
+    from builder.core.errors import CheckFailed
+    from builder.prove import wheels
+    from builder.spec import catalogue, compatibility
 
     specs = catalogue.load_all(root())
     problems = [f"{one.where}: {one.what}" for one in compatibility.check_tables(specs)]
@@ -606,7 +607,7 @@ def check() -> None:
 
 def jobs_problems() -> list[str]:
     """What is wrong with jobs/: each file, the schema beside them, and what they ask for."""
-    from builder.errors import InputError
+    from builder.core.errors import InputError
     from builder.jobs import checks, description
 
     problems = []
@@ -629,8 +630,8 @@ def schema(
     stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
 ) -> None:
     """Write images/schema.json, which editors complete image.yaml with."""
-    from builder import catalogue
-    from builder.project import write
+    from builder.core.project import write
+    from builder.spec import catalogue
 
     if stdout:
         sys.stdout.write(catalogue.schema_text())
@@ -642,7 +643,7 @@ def schema(
 @app.command("list")
 def list_targets(as_json: Json = False) -> None:
     """The targets, and which are built and proven."""
-    from builder import image as pipeline
+    from builder.pipeline import image as pipeline
 
     rows = pipeline.overview(root())
     if as_json:
@@ -679,8 +680,8 @@ def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json
     """Look at engine, disk, registry and network."""
     from dataclasses import asdict
 
+    from builder.core.errors import CheckFailed
     from builder.doctor import examine
-    from builder.errors import CheckFailed
 
     findings = examine(settings(registry=registry, engine=engine))
     if as_json:
@@ -750,7 +751,7 @@ def summary(record: Any) -> None:
     say(f"  base      {record.base} ({record.base_origin})")
     say(f"  OS root   {record.root}")
     if record.prune == "all":
-        from builder.devicecode.pruning import EULA
+        from builder.devicecode.pruning.prune import EULA
 
         say(f"  EULA      {EULA}")
     for one in record.drift:

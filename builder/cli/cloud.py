@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli import cloud_local
-from builder.cli.common import (
-    All,
-    Json,
-    Registry,
-    chosen,
-    out,
-    reporter,
-    root,
-    say,
-    settings,
-)
-from builder.console import duration
+from builder.cli.common import All, Json, Registry, chosen, out, reporter, root, say, settings
+from builder.cli.console import duration
 
 if TYPE_CHECKING:
     from builder.cloudbuild.clients import Clients
@@ -49,7 +39,7 @@ BuildId = Annotated[str, typer.Argument(metavar="BUILD", help="A build's id.")]
 
 def _connect(**flags: str | None) -> "Clients":
     from builder.cloudbuild.clients import connect
-    from builder.settings import load_cloud
+    from builder.core.settings import load_cloud
 
     return connect(load_cloud(root(), environ=None, **flags))
 
@@ -89,7 +79,7 @@ def cloud_build(
     from builder.cloudbuild.document import load
     from builder.cloudbuild.source import staged
     from builder.cloudbuild.substitutions import assignments, from_git
-    from builder.errors import InputError
+    from builder.core.errors import InputError
 
     names = chosen(targets, everything) if file is None or targets or everything else ()
     submission.known_targets(root(), names)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.common import OPTIONS, EngineChoice, Json, out, say
-from builder.console import duration
+from builder.cli.console import duration
 
 if TYPE_CHECKING:
     from builder.cloudbuild.runner import Plan, Result
@@ -180,7 +180,7 @@ def run_local(
 
 
 def _folder(source: Path | None) -> Path:
-    from builder.errors import InputError
+    from builder.core.errors import InputError
 
     folder = source or Path.cwd()
     if not folder.is_dir():
@@ -195,7 +195,7 @@ def _project(flag: str | None) -> dict[str, str]:
 
 
 def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    from builder.errors import InputError
+    from builder.core.errors import InputError
 
     pairs = {}
     for text in texts:
@@ -207,7 +207,7 @@ def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _secrets(texts: tuple[str, ...]) -> dict[str, str]:
-    from builder.errors import InputError
+    from builder.core.errors import InputError
 
     values = {}
     for text in texts:
@@ -230,10 +230,10 @@ def _secrets(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _engine(choice: str | None) -> "Engine":
+    from builder.core.errors import InputError
+    from builder.core.project import find_root
+    from builder.core.settings import Settings, load
     from builder.engine import connect
-    from builder.errors import InputError
-    from builder.project import find_root
-    from builder.settings import Settings, load
 
     try:
         where = load(find_root(), engine=choice)
@@ -298,7 +298,7 @@ def _summary(result: "Result") -> None:
 
 
 def _judge(result: "Result") -> None:
-    from builder.errors import CheckFailed
+    from builder.core.errors import CheckFailed
 
     if result.status == "SUCCESS":
         return

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.console import Reporter
+from builder.cli.console import Reporter
 
 if TYPE_CHECKING:
-    from builder.settings import Settings
+    from builder.core.settings import Settings
 
 
 @dataclass
@@ -52,24 +52,24 @@ def out(data: Any) -> None:
 
 
 def root() -> Path:
-    from builder.project import find_root
+    from builder.core.project import find_root
 
     return find_root()
 
 
 def settings(registry: str | None = None, engine: str | None = None) -> "Settings":
-    from builder.settings import load
+    from builder.core.settings import load
 
     return load(root(), registry=registry, engine=engine)
 
 
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
     """The targets of this call. Raises InputError where none is named."""
-    from builder.errors import InputError
+    from builder.core.errors import InputError
 
     if targets and targets != ["all"] and not everything:
         return tuple(dict.fromkeys(targets))
-    from builder.catalogue import targets as known
+    from builder.spec.catalogue import targets as known
 
     if everything or targets:
         return known(root())

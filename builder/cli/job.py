@@ -49,7 +49,7 @@ def _ready(
     """
     from dataclasses import replace
 
-    from builder.events import ignore
+    from builder.core.events import ignore
     from builder.jobs import checks, description, service
 
     job = description.load(root(), name)
@@ -112,7 +112,7 @@ def _tell(notes: tuple[str, ...]) -> None:
 
 
 def _write(text: str, output: Path | None) -> None:
-    from builder.project import write
+    from builder.core.project import write
 
     if output is None:
         sys.stdout.write(text)
@@ -149,7 +149,7 @@ def render(
     """
     import json
 
-    from builder.errors import InputError
+    from builder.core.errors import InputError
     from builder.jobs import legacy, vertex
 
     if to not in ("vertex", "gcloud", "legacy", "training-input"):
@@ -189,7 +189,7 @@ def convert(
     \b
     builder job convert config.yaml --region us-central1 -o jobs/cats.yaml -- --epochs 10
     """
-    from builder.errors import InputError
+    from builder.core.errors import InputError
     from builder.jobs import service
     from builder.jobs.convert import convert as converted
 
@@ -216,9 +216,9 @@ def schema(
     check: Annotated[bool, typer.Option("--check", help="Only say whether it is stale.")] = False,
 ) -> None:
     """Write jobs/schema.json, which editors complete jobs/*.yaml with."""
-    from builder.errors import CheckFailed
+    from builder.core.errors import CheckFailed
+    from builder.core.project import write
     from builder.jobs import description
-    from builder.project import write
 
     path = root() / description.JOBS / description.SCHEMA
     if check:
@@ -246,7 +246,7 @@ def _service(project: str | None, region: str | None, name: str | None = None) -
 
 
 def _line(job: "RemoteJob") -> str:
-    from builder.console import duration
+    from builder.cli.console import duration
 
     ran = f", {duration(job.seconds)}" if job.seconds is not None else ""
     return f"{job.display_name}: {job.state}{ran}"
@@ -488,7 +488,7 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait for a job's end; the exit code is the job's."""
-    from builder.errors import InputError
+    from builder.core.errors import InputError
     from builder.jobs import description, service, submission
 
     try:
@@ -581,7 +581,7 @@ def cost(
     """
     from dataclasses import asdict
 
-    from builder.errors import InputError
+    from builder.core.errors import InputError
     from builder.jobs import cost as costing
     from builder.jobs import prices as pricing
     from builder.jobs import quote

@@ -70,8 +70,8 @@ def local(
     """
     from dataclasses import asdict
 
+    from builder.core.errors import InputError
     from builder.engine import connect
-    from builder.errors import InputError
     from builder.jobs import here
     from builder.jobs import local as runner
     from builder.jobs import package as packages
@@ -145,9 +145,9 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
+    from builder.core.project import write
     from builder.jobs import report
     from builder.jobs import watch as watching
-    from builder.project import write
 
     reader, pause = watched(job, remote, project, region, poll)
     view = reader.view()
@@ -171,7 +171,7 @@ def watched(
     job: str, remote: bool, project: str | None, region: str | None, poll: float
 ) -> tuple[Any, float]:
     """What reads a job of this machine, else of Vertex AI, and the seconds between two looks."""
-    from builder.errors import InputError
+    from builder.core.errors import InputError
     from builder.jobs import here, logs, service, submission, watch_remote
     from builder.jobs import watch as watching
 
@@ -200,7 +200,7 @@ def study(docker: Any, job: Any, asked: Any, parallel: int | None, seed: int, js
 
     from rich.console import Console
 
-    from builder.console import duration
+    from builder.cli.console import duration
     from builder.jobs import show, studies
 
     tell = teller([f"trial {number}" for number in range(1, asked.trials + 1)])
@@ -238,7 +238,7 @@ def told(outcome: Any) -> None:
         return
     from rich.console import Console
 
-    from builder.console import duration
+    from builder.cli.console import duration
     from builder.jobs import show
 
     say()

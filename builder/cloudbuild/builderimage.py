@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder import osroot, project, render
+from builder.core import project
+from builder.core.errors import InputError
+from builder.core.events import OnEvent, ignore
+from builder.core.network import discover
+from builder.core.settings import Settings
 from builder.engine import BuildRequest, BuiltImage, Engine
-from builder.errors import InputError
-from builder.events import OnEvent, ignore
-from builder.network import discover
-from builder.settings import Settings
+from builder.lock import osroot
+from builder.render import dockerfiles as render
 
 
 def reference(root: Path, settings: Settings) -> str:

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from builder import catalogue, image, push, registry
-from builder.errors import CheckFailed, FactoryError, InputError
+from builder import registry
+from builder.core.errors import CheckFailed, FactoryError, InputError
+from builder.pipeline import image, push
+from builder.spec import catalogue
 
 if TYPE_CHECKING:
-    from builder.settings import Settings
+    from builder.core.settings import Settings
 
 NOT_IN_IMAGES = ("docs/", "tests/", "bench/", "scripts/", "requirements/test.txt", ".ci/")
 """Folders and files that no image holds and no build reads."""

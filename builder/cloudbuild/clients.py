@@ -17,14 +17,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from builder.errors import FactoryError, InputError, OutsideError
+from builder.core.errors import FactoryError, InputError, OutsideError
 from builder.registry import is_loopback
 
 if TYPE_CHECKING:
     import requests
     from google.cloud.devtools.cloudbuild_v1 import CloudBuildClient
 
-    from builder.settings import CloudSettings
+    from builder.core.settings import CloudSettings
 
 STORAGE = "https://storage.googleapis.com"
 STORAGE_VARIABLE = "STORAGE_EMULATOR_HOST"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from builder import registry
-from builder.errors import InputError, OutsideError
+from builder.core.errors import InputError, OutsideError
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -66,7 +66,7 @@ class Host:
 
     network: steps share the machine's own network, and so reach what listens on its loopback
     address (a registry), but no other step by name. secrets: file -> content for /run/secrets: the
-    certificates, proxies and indexes that builds get here (builder/network.py). logins: the
+    certificates, proxies and indexes that builds get here (builder/core/network.py). logins: the
     docker command's configuration, for /builder/home/.docker/config.json.
     """
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from builder.errors import InputError
-from builder.yamlfile import Problem
+from builder.core.errors import InputError
+from builder.core.yamlfile import Problem
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build as ProtoBuild

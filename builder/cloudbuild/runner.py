@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from builder import project, registry
+from builder import registry
 from builder.cloudbuild import substitutions, validation
 from builder.cloudbuild.containers import (
     HOME,
@@ -40,7 +40,8 @@ from builder.cloudbuild.containers import (
 from builder.cloudbuild.document import Build, Document, Step
 from builder.cloudbuild.order import dependencies, needed_for
 from builder.cloudbuild.substitutions import Place, Unexpandable
-from builder.errors import FactoryError, InputError, OutsideError
+from builder.core import project
+from builder.core.errors import FactoryError, InputError, OutsideError
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -304,7 +305,7 @@ def run(
 def host_access(network: bool, configuration: bool, logins: bytes = b"") -> Host:
     """What `--host-network`, `--host-configuration` and `--logins` ask for. Raises InputError for a
     CA bundle that cannot be read."""
-    from builder.network import discover
+    from builder.core.network import discover
 
     return Host(network, discover().secrets(None) if configuration else {}, logins)
 

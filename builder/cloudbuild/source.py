@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from builder.cloudbuild.clients import explained
-from builder.errors import InputError, OutsideError
+from builder.core.errors import InputError, OutsideError
 
 IGNORE_FILE = ".gcloudignore"
 INCLUDE = "!include:"

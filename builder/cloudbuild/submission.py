@@ -18,18 +18,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import catalogue, registry
+from builder import registry
 from builder.cloudbuild import logs, validation
 from builder.cloudbuild.clients import Clients, explained, explaining, passing
-from builder.errors import CheckFailed, FactoryError, InputError, OutsideError
-from builder.events import OnEvent, StepDone, StepStarted, ignore
+from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
+from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+from builder.spec import catalogue
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
 
     from builder.cloudbuild.document import Document
     from builder.cloudbuild.source import Staged
-    from builder.settings import CloudSettings
+    from builder.core.settings import CloudSettings
 
 TAG = "submission-"
 """How the tag begins that makes a submitted build findable."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.cloudbuild.document import Build, Objects, Options, Step, Volume
-from builder.errors import InputError
+from builder.core.errors import InputError
 
 BUILT_IN = (
     "PROJECT_ID",

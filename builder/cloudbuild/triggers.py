@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from builder import project
 from builder.cloudbuild.clients import Clients, explaining
-from builder.errors import InputError, OutsideError
-from builder.project import MARKER
-from builder.settings import CloudSettings, load_cloud
+from builder.core import project
+from builder.core.errors import InputError, OutsideError
+from builder.core.project import MARKER
+from builder.core.settings import CloudSettings, load_cloud
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import BuildTrigger

@@ -18,7 +18,7 @@ from builder.cloudbuild import substitutions
 from builder.cloudbuild.document import Build, Document, Step, Volume, dotted
 from builder.cloudbuild.order import AT_ONCE, circle
 from builder.cloudbuild.substitutions import Place, Unexpandable, Values
-from builder.errors import InputError
+from builder.core.errors import InputError
 
 Level = Literal["error", "warning"]
 

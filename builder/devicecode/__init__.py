@@ -3,14 +3,14 @@
     audit     every library x compute capability: native, older minor, PTX, missing
     prune     take out what one accelerator can't run
 
-Standard library only, and no other part of the factory: this folder is also mounted into image
-builds and run there by the image's own Python (3.9 or newer).
+Standard library only, and no other part of the factory: this folder is also copied into images and
+run there by the image's own Python (3.9 or newer).
 """
 
-from .errors import Malformed
 from .inventory import Group, Library, from_files, from_folder, from_paths, from_wheel, read_file
-from .pruning import Pruned, prune
-from .rule import ComputeCapability, choose, compute_capability, runs
+from .pruning.errors import Malformed
+from .pruning.prune import Pruned, prune
+from .pruning.rule import ComputeCapability, choose, compute_capability, runs
 from .verdict import Audit, Finding, Status, Verdict, as_dict, audit, carries, judge, remedy
 
 __all__ = [

@@ -1,29 +1,20 @@
 """Audit and prune from a command line, with nothing but Python.
 
-    python -m builder.devicecode audit PATH... --gpu 7.0 [--json]
-    python -m builder.devicecode prune FOLDER --keep 7.0 [--only tensorflow|all]
-
-Inside an image build the folder runs on its own: `python /path/to/devicecode prune ...`.
+python -m builder.devicecode audit PATH... --gpu 7.0 [--json]
+python -m builder.devicecode prune FOLDER --keep 7.0 [--only tensorflow|all]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import runpy
 import sys
 from pathlib import Path
 from typing import TextIO
 
-if not __package__:  # run as a folder: run it again as a package, so that relative imports work
-    here = Path(__file__).resolve().parent
-    sys.path[:1] = []
-    sys.path.append(str(here.parent))
-    runpy.run_module(here.name, run_name="__main__", alter_sys=True)
-
-from . import pruning
-from .errors import CheckFailed, InputError
-from .rule import compute_capability
+from .pruning import __main__ as pruning
+from .pruning.errors import CheckFailed, InputError
+from .pruning.rule import compute_capability
 from .verdict import Status, as_dict, audit
 
 
@@ -35,15 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("paths", nargs="+", type=Path, help="folders, wheels or libraries")
     command.add_argument("--gpu", action="append", required=True, help="compute capability: 7.0")
     command.add_argument("--json", action="store_true", help="as data, on stdout")
-    command = commands.add_parser("prune", help="take out what one GPU can't run")
-    command.add_argument("folder", type=Path, help="where the packages are installed")
-    command.add_argument("--keep", required=True, help="compute capability of the GPU: 7.0")
-    command.add_argument("--only", default=pruning.TENSORFLOW, choices=sorted(pruning.OWNERS))
+    pruning.add_to(commands)
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "audit":
             return _audit(chosen)
-        return _prune(chosen)
+        pruning.run(chosen)
+        return 0
     except (CheckFailed, InputError) as error:
         _say(f"error: {error.message}", f"fix:   {error.fix}", to=sys.stderr)
         return error.exit_code
@@ -65,30 +54,6 @@ def _audit(chosen: argparse.Namespace) -> int:
                     _say(f"{verdict.device}  {finding.library.name:<42} {finding}")
             _say(str(verdict), *([f"instead: {verdict.instead}"] if verdict.instead else []))
     return 0 if all(verdict.runs for verdict in verdicts) else CheckFailed.exit_code
-
-
-def _prune(chosen: argparse.Namespace) -> int:
-    device = compute_capability(chosen.keep)
-    if chosen.only == pruning.ALL:
-        _say(f"note: {pruning.EULA}")
-
-    def tell(pruned: pruning.Pruned) -> None:
-        _say(
-            f"{pruned.path}: {pruned.entries_kept:,} entries kept, {pruned.entries_gone:,} gone "
-            f"({pruned.bytes_gone / 1e6:,.1f} MB of {pruned.size / 1e6:,.1f} MB zeroed)"
-        )
-
-    done = pruning.prune(chosen.folder, device, chosen.only, tell)
-    if not done:
-        raise InputError(
-            f"{chosen.folder}: no library with device code below {chosen.only}'s folders",
-            "name the site-packages folder that the packages were installed into",
-        )
-    _say(
-        f"kept for {device}: {sum(p.changed for p in done)} of {len(done)} libraries changed, "
-        f"{sum(p.bytes_gone for p in done) / 1e6:,.0f} MB zeroed"
-    )
-    return 0
 
 
 def _say(*lines: str, to: TextIO | None = None) -> None:

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from . import elf
-from .elf import Buffer
-from .errors import InputError, Malformed
-from .fatbin import COMPILED, HEADER_SIZE, Container, Target, containers, target
-from .fatbin import payload as read_payload
+from .pruning import elf
+from .pruning.elf import LIBRARY_NAME, Buffer
+from .pruning.errors import InputError, Malformed
+from .pruning.fatbin import COMPILED, HEADER_SIZE, Container, Target, containers, target
+from .pruning.fatbin import payload as read_payload
 
-LIBRARY_NAME = re.compile(r"\.so(\.\d+)*$")
 _RECORD_NAME = re.compile(r"(?:^|/)([^/]+)-([^/-]+)\.dist-info/RECORD$")
 
 _BROKEN_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from .fatbin import ELF, LINK_INPUT, LTO_IR, PTX, Target
 from .inventory import Group, Library, from_paths
-from .rule import ComputeCapability, choose, compute_capability
+from .pruning.fatbin import ELF, LINK_INPUT, LTO_IR, PTX, Target
+from .pruning.rule import ComputeCapability, choose, compute_capability
 
 PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
 

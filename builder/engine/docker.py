@@ -24,12 +24,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from builder.core.errors import OutsideError
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.core.templates import EPOCH
 from builder.engine import private
 from builder.engine.progress import Failure, Progress, Step
-from builder.errors import OutsideError
-from builder.events import OnEvent, ignore
-from builder.settings import Settings
-from builder.templates import EPOCH
 
 if TYPE_CHECKING:
     import docker

@@ -36,9 +36,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from builder import debian
-from builder.errors import OutsideError
-from builder.events import OnEvent, StepDone, StepStarted, ignore
+from builder.core.errors import OutsideError
+from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+from builder.lock import debian
 
 ENVIRONMENT = "BUILDER_ENGINE_DIR"
 MARK = "TRAINING_IMAGE_FACTORY_ENGINE"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from builder.events import Event, StepDone, StepLog, StepProgress, StepStarted
+from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
 
 TAIL = 20
 """Lines of a step's log that are kept for the report of its failure."""

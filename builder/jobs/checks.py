@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from builder import accelerators, registry
-from builder.errors import InputError
+from builder import registry
+from builder.core.errors import InputError
+from builder.facts import accelerators
 from builder.jobs import description, machines
 from builder.jobs.description import Job, Pool
 from builder.jobs.machines import Placement

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder import accelerators, yamlfile
-from builder.errors import InputError
+from builder.core import yamlfile
+from builder.core.errors import InputError
+from builder.core.yamlfile import Document
+from builder.facts import accelerators
 from builder.jobs import description, legacy, machines, presets
-from builder.yamlfile import Document
 
 _ROLES = {
     "worker": "workers",

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.accelerators import Source
-from builder.errors import InputError
+from builder.core.errors import InputError
+from builder.facts.accelerators import Source
 from builder.jobs import machines
 from builder.jobs.checks import Ready
 from builder.jobs.prices import Price, Prices

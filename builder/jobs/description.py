@@ -28,11 +28,11 @@ from pydantic import (
     model_validator,
 )
 
-from builder import findings, yamlfile
-from builder.errors import InputError
-from builder.findings import matches, refuse
+from builder.core import findings, yamlfile
+from builder.core.errors import InputError
+from builder.core.findings import matches, refuse
+from builder.core.yamlfile import Problem
 from builder.jobs import presets
-from builder.yamlfile import Problem
 
 JOBS = "jobs"
 SUFFIX = ".yaml"

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import catalogue, image
+from builder.core.errors import InputError, OutsideError
+from builder.core.settings import LOCAL_REPOSITORY
 from builder.engine import Engine
-from builder.errors import InputError, OutsideError
 from builder.jobs import description, local
 from builder.jobs.description import Job
 from builder.jobs.replicas import LocalJob, Pool
-from builder.settings import LOCAL_REPOSITORY
+from builder.pipeline import image
+from builder.spec import catalogue
 
 FOLDER = Path("build") / "jobs"
 """Where the folders of local jobs lie, relative to the project."""

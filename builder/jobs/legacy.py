@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.errors import InputError
+from builder.core.errors import InputError
 from builder.jobs import checks, description
 from builder.jobs.checks import Ready
 from builder.jobs.description import DEFAULT_TIMEOUT, Pool, Study

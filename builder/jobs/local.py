@@ -34,19 +34,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from builder import project
+from builder.core import project
+from builder.core.errors import InputError, OutsideError
 from builder.engine import refusals
-from builder.errors import InputError, OutsideError
 from builder.jobs import leftovers
-from builder.jobs.replicas import (
-    GCS,
-    JOB,
-    METRICS,
-    RECORDS,
-    LocalJob,
-    Replica,
-    replicas,
-)
+from builder.jobs.replicas import GCS, JOB, METRICS, RECORDS, LocalJob, Replica, replicas
 
 if TYPE_CHECKING:
     import docker

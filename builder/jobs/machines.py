@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, cast
 
-from builder import yamlfile
-from builder.accelerators import DATA, Source
-from builder.errors import InputError
+from builder.core import yamlfile
+from builder.core.errors import InputError
+from builder.facts.accelerators import DATA, Source
 
 TABLE = "machines.yaml"
 

@@ -20,25 +20,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder import (
-    accelerators,
-    audit,
-    catalogue,
-    image,
-    lock,
-    plan,
-    project,
-    push,
-    receipts,
-    render,
-)
-from builder import compatibility as stacks
-from builder import smoke as smoking
+from builder.core import project
+from builder.core.errors import InputError, OutsideError
+from builder.core.events import OnEvent, ignore, prefixed
+from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.errors import InputError, OutsideError
-from builder.events import OnEvent, ignore, prefixed
-from builder.receipts import Check, Receipt
-from builder.settings import Settings
+from builder.facts import accelerators
+from builder.lock import lock
+from builder.pipeline import image, plan, push
+from builder.prove import audit, receipts
+from builder.prove import smoke as smoking
+from builder.prove.receipts import Check, Receipt
+from builder.render import dockerfiles as render
+from builder.spec import catalogue
+from builder.spec import compatibility as stacks
 
 PACKAGES = Path("build") / "packages"
 ROOM = 4_000_000_000

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from builder import yamlfile
-from builder.accelerators import DATA, Source
-from builder.errors import InputError
+from builder.core import yamlfile
+from builder.core.errors import InputError
+from builder.facts.accelerators import DATA, Source
 
 TABLE = "prices.yaml"
 _FIELDS = ("item", "price", "free", "source", "verified")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from builder.errors import InputError
+from builder.core.errors import InputError
 from builder.jobs import cost, description
 from builder.jobs.checks import Ready
 from builder.jobs.cost import Bill, Extras, Line, Notebook, Replica, Spot

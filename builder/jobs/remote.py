@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from builder.errors import OutsideError
+from builder.core.errors import OutsideError
 from builder.jobs import vertex
 
 if TYPE_CHECKING:

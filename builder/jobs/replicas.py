@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from builder.errors import InputError
+from builder.core.errors import InputError
 
 PORT = 2222
 """Where replicas reach each other. Source: Vertex AI, distributed training, CLUSTER_SPEC."""

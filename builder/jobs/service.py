@@ -16,12 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import accelerators, catalogue, compatibility, project, receipts, registry
-from builder.errors import CheckFailed, FactoryError, InputError, OutsideError
-from builder.events import OnEvent, ignore
+from builder import registry
+from builder.core import project
+from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.facts import accelerators
 from builder.jobs.checks import Image
 from builder.jobs.description import Job
-from builder.settings import Settings
+from builder.prove import receipts
+from builder.spec import catalogue, compatibility
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import JobServiceClient
@@ -192,8 +196,8 @@ def pushed_image(
 
     Raises InputError, OutsideError (not there) or CheckFailed (not proven).
     """
-    from builder import image as pipeline
-    from builder import push
+    from builder.pipeline import image as pipeline
+    from builder.pipeline import push
 
     name = job.image
     if name in catalogue.targets(root):
@@ -252,8 +256,8 @@ def _labels(
 
 def _required(receipt: receipts.Receipt) -> Mapping[str, int]:
     """The checks that a receipt must hold, be it of a target's image or of a program's."""
-    from builder import image as pipeline
     from builder.jobs import package
+    from builder.pipeline import image as pipeline
 
     foreign = package.is_foreign(receipt)
     return package.required(receipt) if foreign else pipeline.required(receipt)

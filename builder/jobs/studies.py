@@ -30,8 +30,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from builder import project
-from builder.errors import InputError
+from builder.core import project
+from builder.core.errors import InputError
 from builder.jobs import leftovers, local
 from builder.jobs.description import Parameter, Study
 from builder.jobs.local import HasClient, JobEvent, Note, OnJobEvent, Outcome, Stop, ignore

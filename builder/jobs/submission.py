@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import project
-from builder.errors import FactoryError, InputError, OutsideError
-from builder.events import OnEvent, StepDone, StepLog, StepStarted, ignore
+from builder.core import project
+from builder.core.errors import FactoryError, InputError, OutsideError
+from builder.core.events import OnEvent, StepDone, StepLog, StepStarted, ignore
 from builder.jobs import remote, vertex
 from builder.jobs.checks import Ready
 from builder.jobs.remote import RemoteJob

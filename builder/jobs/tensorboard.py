@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.errors import InputError, OutsideError
+from builder.core.errors import InputError, OutsideError
 from builder.jobs import description, here, local, studies
 
 MIRROR_EVERY = 15.0

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import InputError
+from builder.core.errors import InputError
 from builder.jobs import leftovers, local, remote, studies
 
 if TYPE_CHECKING:

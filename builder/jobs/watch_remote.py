@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from builder.errors import OutsideError
+from builder.core.errors import OutsideError
 from builder.jobs.logs import Follower, LogLine
 from builder.jobs.remote import RemoteJob
 from builder.jobs.watch import Points, ReplicaView, View, add_point

@@ -1,4 +1,4 @@
-"""An image that stands in for every builder, and what is left on the engine after a build."""
+"""What stands in for every builder, and what stands in for Google Cloud."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from docker.errors import ImageNotFound
 
-from builder import debian
-from builder.cloudbuild import document, runner
+from builder.cloudbuild import clients, document, runner
+from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.containers import LABEL
 from builder.cloudbuild.runner import Plan, Result
+from builder.core.settings import CloudSettings
 from builder.engine import Engine, private
-from tests.engine.conftest import busybox, connected  # noqa: F401 - fixtures
+from builder.lock import debian
+from tests.emulators.cloud_build import PROJECT, LoopbackCloud, loopback_cloud
 
 REPOSITORY = "cloudbuild-steps"
 BASE = f"{REPOSITORY}:base"
@@ -29,7 +31,7 @@ LIBC = (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/x86_64-linux-gnu/libc.so
 
 
 @pytest.fixture(scope="session")
-def steps_image(engine: Engine, busybox: Path) -> Iterator[str]:  # noqa: F811
+def steps_image(engine: Engine, busybox: Path) -> Iterator[str]:
     """busybox, bash, and docker with buildx: what the steps of small builds need."""
     folder = debian.cache_home() / "bash-static"
     with debian.locked(folder.parent / ".bash-static.lock"):
@@ -138,3 +140,36 @@ def left_of(engine: Engine, build_id: str) -> list[str]:
         *(one["Name"] for one in api.networks(filters=filters)),
         *(one["Name"] for one in api.volumes(filters=filters).get("Volumes") or []),
     ]
+
+
+# --- Google Cloud on loopback --------------------------------------------------------------------
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackCloud]:
+    with loopback_cloud() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(params=["rest", "grpc"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def connected(cloud: LoopbackCloud) -> Callable[..., Clients]:
+    """Clients for the loopback service, over REST unless said otherwise."""
+
+    def connect(transport: str = "rest", **settings: str) -> Clients:
+        endpoint = cloud.grpc_url if transport == "grpc" else cloud.url
+        return clients.connect(
+            CloudSettings(
+                **{"project": PROJECT, **settings},  # type: ignore[arg-type]
+                endpoint=endpoint,
+                transport=transport,
+            )
+        )
+
+    return connect

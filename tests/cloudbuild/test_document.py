@@ -8,7 +8,7 @@ import pytest
 
 from builder.cloudbuild import document
 from builder.cloudbuild.document import Document, Step, Volume
-from builder.errors import InputError
+from builder.core.errors import InputError
 
 PATH = Path("cloudbuild.yaml")
 

@@ -12,7 +12,7 @@ import pytest
 from builder.cloudbuild import document, runner, validation
 from builder.engine import Engine
 from tests.cloudbuild.conftest import Ran, left_of
-from tests.registry_server import RegistryServer, registry
+from tests.registry.server import RegistryServer, registry
 
 FOLDER = Path(__file__).parent / "projects"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

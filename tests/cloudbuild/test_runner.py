@@ -23,11 +23,11 @@ from builder.cli import cloud_local
 from builder.cli.cloud import cloud_app
 from builder.cloudbuild import document, runner
 from builder.cloudbuild.containers import LABEL, Sandbox
+from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.engine import Engine
-from builder.errors import CheckFailed, InputError, OutsideError
 from builder.registry import Registry
 from tests.cloudbuild.conftest import Carry, left_of
-from tests.registry_server import registry
+from tests.registry.server import registry
 
 pytestmark = pytest.mark.engine
 

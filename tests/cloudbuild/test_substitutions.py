@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builder.cloudbuild import substitutions
 from builder.cloudbuild.substitutions import Unexpandable, assignments, expand, references, resolve
-from builder.errors import InputError
+from builder.core.errors import InputError
 
 VALUES = {"_NAME": "Hello-World", "_EMPTY": "", "BRANCH_NAME": "feature/Some-Thing", "_N": "3"}
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import accelerators, wheels
 from builder.devicecode import Audit, Status, Verdict, carries
+from builder.facts import accelerators
+from builder.prove import wheels
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = Path(__file__).parent / "data"

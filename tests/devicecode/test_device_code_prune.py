@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import builder.devicecode
-from builder.devicecode import Status, audit, compute_capability, pruning
+from builder.devicecode import Status, audit, compute_capability
 from builder.devicecode.__main__ import main
-from builder.devicecode.errors import CheckFailed, InputError, Malformed
-from builder.devicecode.fatbin import containers
+from builder.devicecode.pruning import prune as pruning
+from builder.devicecode.pruning.errors import CheckFailed, InputError, Malformed
+from builder.devicecode.pruning.fatbin import containers
 
 from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 
@@ -273,7 +273,7 @@ def test_a_full_disk_leaves_the_library_as_it_was(
 def test_the_folder_runs_alone_inside_an_image_build(tmp_path: Path) -> None:
     """Copied under another name, with no factory beside it, as a plain folder."""
     alone = tmp_path / "tools" / "dc"
-    shutil.copytree(Path(builder.devicecode.__file__).parent, alone)
+    shutil.copytree(Path(pruning.__file__).parent, alone)
     stack(tmp_path / "image")
     command = [sys.executable, "-I", "-W", "error", str(alone)]
     command += ["prune", "image", "--keep", "7.0", "--only", "all"]

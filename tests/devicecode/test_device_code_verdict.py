@@ -23,7 +23,7 @@ from builder.devicecode import (
     from_paths,
 )
 from builder.devicecode.__main__ import main
-from builder.devicecode.errors import InputError
+from builder.devicecode.pruning.errors import InputError
 
 from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.devicecode import Status, audit, compute_capability, pruning
-from builder.devicecode.errors import Malformed
-from builder.devicecode.fatbin import COMPILED, ELF, PTX, Container, containers
+from builder.devicecode import Status, audit, compute_capability
+from builder.devicecode.pruning import prune as pruning
+from builder.devicecode.pruning.errors import Malformed
+from builder.devicecode.pruning.fatbin import COMPILED, ELF, PTX, Container, containers
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

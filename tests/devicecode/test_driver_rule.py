@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builder.devicecode import choose, compute_capability, runs
-from builder.devicecode.errors import InputError
-from builder.devicecode.fatbin import ELF, LTO_IR, PTX, Target
+from builder.devicecode.pruning.errors import InputError
+from builder.devicecode.pruning.fatbin import ELF, LTO_IR, PTX, Target
 
 KINDS = {"sm": ELF, "compute": PTX, "lto": LTO_IR, "mercury": 0x10}
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.devicecode.errors import Malformed
-from builder.devicecode.fatbin import PTX, Target, containers, payload
+from builder.devicecode.pruning.errors import Malformed
+from builder.devicecode.pruning.fatbin import PTX, Target, containers, payload
 
 from .writer import Part, container, elf, entry, library, lto, ptx, sass
 

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.devicecode.fatbin import ELF, LTO_IR, PTX
+from builder.devicecode.pruning.fatbin import ELF, LTO_IR, PTX
 
 SUFFIX_FLAGS = {"": 0, "a": 1 << 20, "f": 1 << 21}
 COMPRESSION_FLAGS = {"": 0, "lz4": 0x2000, "zstd": 0x8000}

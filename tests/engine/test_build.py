@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from builder import debian, engine, network, osroot
+from builder import engine
+from builder.core import network
+from builder.core.errors import OutsideError
+from builder.core.events import Event, StepDone, StepLog, StepStarted
+from builder.core.settings import Settings
 from builder.engine import BuildFailed, BuildRequest, Engine, private
-from builder.errors import OutsideError
-from builder.events import Event, StepDone, StepLog, StepStarted
-from builder.settings import Settings
-from tests import registry_server
+from builder.lock import debian, osroot
+from tests.registry import server as registry_server
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
 from builder.engine.progress import Progress, events, short
-from builder.events import Event, StepDone, StepLog, StepProgress, StepStarted
 
 DATA = Path(__file__).parent / "data"
 

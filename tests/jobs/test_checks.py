@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import project
-from builder.errors import InputError
+from builder.core import project
+from builder.core.errors import InputError
 from builder.jobs import checks, description
 from builder.jobs.checks import Image
 from tests.jobs import jobfiles

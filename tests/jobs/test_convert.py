@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import InputError
+from builder.core.errors import InputError
 from builder.jobs import convert, legacy, machines
 from builder.jobs.convert import Converted
 from builder.jobs.description import Job

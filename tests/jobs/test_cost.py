@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import InputError
+from builder.core.errors import InputError
 from builder.jobs import cost, machines, prices, quote
 from builder.jobs.cost import Extras, Replica
 from builder.jobs.quote import Wanted

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from builder import project
-from builder.errors import InputError
+from builder.core import project
+from builder.core.errors import InputError
 from builder.jobs import description, presets, prices
 from builder.jobs.description import Accelerators
 from tests.jobs import jobfiles

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from builder import catalogue, project
+from builder.core import project
 from builder.jobs import service
 from builder.jobs.checks import Image
+from builder.spec import catalogue
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_vertex import POSTS_CONFIG, load

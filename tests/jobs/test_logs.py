@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import OutsideError
+from builder.core.errors import OutsideError
 from builder.jobs import logs, service, submission
 from builder.jobs.logs import LogLine
 from builder.jobs.service import Service

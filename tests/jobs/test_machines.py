@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.errors import InputError
+from builder.core.errors import InputError
 from builder.jobs import checks, machines, vertex
 from builder.jobs.machines import Placement
 from tests.jobs import jobfiles

@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from builder import catalogue, project, push, receipts, registry
-from builder import image as pipeline
-from builder.errors import CheckFailed, InputError, OutsideError
+from builder import registry
+from builder.core import project
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.settings import Settings
 from builder.jobs import service
-from builder.receipts import Check, Receipt
+from builder.pipeline import image as pipeline
+from builder.pipeline import push
+from builder.prove import receipts
+from builder.prove.receipts import Check, Receipt
 from builder.registry import Manifest, Registry
-from builder.settings import Settings
-from tests import registry_server
+from builder.spec import catalogue
 from tests.jobs import jobfiles
-from tests.registry_server import RegistryServer
-from tests.test_registry import put_image
+from tests.registry import server as registry_server
+from tests.registry.server import RegistryServer
+from tests.registry.test_registry import put_image
 
 ROOT = project.find_root(Path(__file__).parent)
 BASE = "region: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from google.cloud import aiplatform_v1 as api
 
-from builder.errors import InputError, OutsideError
+from builder.core.errors import InputError, OutsideError
 from builder.jobs import remote, service, submission
 from builder.jobs.checks import Ready
 from builder.jobs.service import Service

@@ -10,7 +10,7 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import json_format
 from ruamel.yaml import YAML
 
-from builder.errors import InputError
+from builder.core.errors import InputError
 from builder.jobs import legacy, vertex
 from tests.jobs import jobfiles
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SMOKE = ROOT / "builder/data/smoke"
+SMOKE = ROOT / "builder/prove/records"
 
 
 def cluster(*roles: str) -> list[dict[str, str]]:

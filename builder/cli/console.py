@@ -1,0 +1,150 @@
+"""Shows events to a person: live bars on a terminal, plain lines elsewhere. For cli.py only."""
+
+import re
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
+
+# BuildKit's own housekeeping, and how it names a step whose first line is a comment.
+_HOUSEKEEPING = re.compile(r"\[(internal|context [^]]*)\]|exporting to image:|\] FROM ")
+_HEREDOC = re.compile(r"RUN <<'END' \(# (.*?)(\.\.\.)?\)")
+
+PLAIN_INTERVAL = 15.0
+"""Seconds between two progress lines of one step where there is no terminal."""
+
+
+def size(count: int | None) -> str:
+    """1234567 -> '1.2 MB': decimal units, as registries and disks count."""
+    if count is None:
+        return "unknown"
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit in ("B", "kB") else f"{value:,.1f} {unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: '0.4 s', '12 s', '3 min 05 s'."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+
+
+def shown(name: str) -> str:
+    """A step's name without BuildKit's quoting of a heredoc."""
+    return _HEREDOC.sub(r"\1", name)
+
+
+class Reporter:
+    """Its `on_event` is handed to the stages. Writes to stderr: stdout is for data."""
+
+    def __init__(self, verbose: bool = False, quiet: bool = False) -> None:
+        self.verbose = verbose
+        self.quiet = quiet
+        self.started: dict[str, float] = {}
+        self.spoken: dict[str, float] = {}
+        self.last_lines: dict[str, str] = {}
+        self.progress: Any = None
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty() and not self.quiet and not self.verbose:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+            self.progress = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[detail]}", style="dim"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+    def line(self, text: str) -> None:
+        """One line of text that stays."""
+        if self.quiet:
+            return
+        if self.progress is not None:
+            self.progress.console.print(text, markup=False, highlight=False)
+        else:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def on_event(self, event: Event) -> None:
+        """Show one event."""
+        match event:
+            case StepStarted(name):
+                self._start(name)
+            case StepProgress(name, current, total, unit):
+                self._advance(name, current, total, unit)
+            case StepLog(name, text):
+                self._log(name, text)
+            case StepDone():
+                self._done(event)
+
+    def _start(self, name: str) -> None:
+        now = time.monotonic()
+        self.started[name] = now
+        self.spoken[name] = now
+        if self.progress is not None:
+            self.tasks[name] = self.progress.add_task(shown(name), total=None, detail="")
+        elif self.verbose:
+            self.line(f"  > {name}")
+
+    def _advance(self, name: str, current: int, total: int | None, unit: str) -> None:
+        if name not in self.started:
+            self._start(name)
+        now = time.monotonic()
+        elapsed = now - self.started[name]
+        text = f"{size(current) if unit == 'bytes' else current}"
+        if total:
+            text += f" of {size(total) if unit == 'bytes' else total}"
+            if current and elapsed > 3 and current < total:
+                text += f", {duration(elapsed * (total - current) / current)} left"
+        if self.progress is not None:
+            self.progress.update(self.tasks[name], completed=current, total=total, detail=text)
+        elif now - self.spoken[name] >= PLAIN_INTERVAL:
+            self.spoken[name] = now
+            self.line(f"    {shown(name)}: {text}")
+
+    def _log(self, name: str, text: str) -> None:
+        self.last_lines[name] = text
+        if self.verbose:
+            self.line(f"    {text}")
+        elif self.progress is not None and name in self.tasks:
+            self.progress.update(self.tasks[name], detail=text[:60])
+        elif (
+            name in self.spoken and (now := time.monotonic()) - self.spoken[name] >= PLAIN_INTERVAL
+        ):
+            self.spoken[name] = now
+            self.line(f"    {shown(name)}: {text[:100]}")
+
+    def _done(self, event: StepDone) -> None:
+        self.started.pop(event.name, None)
+        if self.progress is not None and event.name in self.tasks:
+            self.progress.remove_task(self.tasks.pop(event.name))
+        if _HOUSEKEEPING.search(event.name) and not event.error and not self.verbose:
+            return
+        mark = "x" if event.error else "="
+        took = "cached" if event.cached else duration(event.seconds)
+        detail = event.error or event.detail
+        self.line(f"  {mark} {shown(event.name)}  {took}" + (f"  {detail}" if detail else ""))

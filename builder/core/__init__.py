@@ -1,0 +1,1 @@
+"""What every room uses: errors, events, files, settings, the project, YAML, HTTP."""

@@ -1,0 +1,437 @@
+"""What the host knows about reaching package indexes and mirrors, brought to a build as secrets.
+
+Behind a company's proxy a build needs the host's CA bundle, proxies, Python index and Debian
+mirrors. They reach it as four BuildKit secrets, which no layer, label or history ever holds:
+
+    network      a shell file of `export` lines; a RUN that uses the network sources it
+    ca           the CA bundle, PEM
+    apt          an apt.conf, named by APT_CONFIG in `network`
+    apt-sources  the host's Debian mirrors for the image's suite, one line each
+
+All four lie under /run/secrets inside a RUN. A host with nothing special gives fewer of them, and a
+RUN without any of them uses the image's own defaults.
+
+What lies on the host's disk only (a `file:` index, a folder of wheels) is left out: no build
+reaches it, and a lock made from it could not be installed elsewhere.
+"""
+
+import configparser
+import netrc
+import os
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from builder.core.errors import InputError, OutsideError
+from builder.lock.debian import Mirror, Packages, mirror
+
+SECRETS_FOLDER = "/run/secrets"
+# BuildKit refuses a larger secret (moby/buildkit, session/secrets: MaxSecretSize).
+MAX_SECRET_BYTES = 500 * 1024
+
+_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+# Where Debian, Fedora and openSUSE keep the bundle.
+_CA_FILES = (
+    "etc/ssl/certs/ca-certificates.crt",
+    "etc/pki/tls/certs/ca-bundle.crt",
+    "etc/ssl/ca-bundle.pem",
+)
+_CERTIFICATE = re.compile(
+    rb"-----BEGIN (?P<kind>(?:TRUSTED )?CERTIFICATE)-----.+?-----END (?P=kind)-----", re.DOTALL
+)
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+# What apt's own configuration says about reaching a mirror. Paths of the host (client certificates,
+# programs that find a proxy) mean nothing inside a build and are left out.
+_APT_SETTING = re.compile(
+    r"^(Acquire::(?:https?::(?!(?:.*::)?(?:CaInfo|CaPath|SslCert|SslKey|Proxy-?Auto-?Detect)\b).+"
+    r"|Retries|ForceIPv[46]|Check-Valid-Until|Check-Date)) \"(.+)\";$",
+    re.IGNORECASE,
+)
+# In every Debian root since 12 at least; named, because newer releases trust no key by default.
+_DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+@dataclass(frozen=True)
+class BuildNetwork:
+    """The host's way to the outside world. Holds credentials: never print or store it."""
+
+    ca: Path | None = None
+    proxies: tuple[tuple[str, str], ...] = ()
+    index: str | None = None
+    extra_indexes: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+    tuning: tuple[tuple[str, str], ...] = ()
+    apt_settings: tuple[tuple[str, str], ...] = ()
+    mirror: Mirror | None = None
+    mirror_logins: tuple[tuple[str, tuple[str, str]], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"BuildNetwork({', '.join(self.summary()) or 'nothing special'})"
+
+    def summary(self) -> tuple[str, ...]:
+        """What was found, in words without any credential (for `builder doctor`)."""
+        return (
+            *((f"CA bundle {self.ca}",) if self.ca else ()),
+            *(f"{name} {_without_credentials(value)}" for name, value in self.proxies),
+            *((f"Python index {_without_credentials(self.index)}",) if self.index else ()),
+            *(f"extra index {_without_credentials(url)}" for url in self.extra_indexes),
+            *(
+                (f"Debian mirror {_without_credentials(self.mirror.archive.uri)}",)
+                if self.mirror
+                else ()
+            ),
+        )
+
+    def secrets(self, suite: str | None) -> dict[str, bytes]:
+        """The build's secrets by id; `suite` is the Debian suite of the image, None for any other
+        distribution (whose own sources then stay in force).
+
+        Raises InputError where the CA bundle is not one.
+        """
+        sources = self.debian_sources(suite) if suite else ""
+        apt = self._apt_configuration(bool(sources))
+        files = {
+            "ca": read_bundle(self.ca) if self.ca else b"",
+            "apt": apt.encode(),
+            "apt-sources": sources.encode(),
+        }
+        variables = {
+            **self._variables(f"{SECRETS_FOLDER}/ca"),
+            **({"APT_CONFIG": f"{SECRETS_FOLDER}/apt"} if apt else {}),
+        }
+        network = "".join(f"export {name}={shlex.quote(v)}\n" for name, v in variables.items())
+        return {
+            name: content
+            for name, content in {"network": network.encode(), **files}.items()
+            if content
+        }
+
+    def host_environment(self) -> dict[str, str]:
+        """Variables for uv on the host, on top of its own environment: the same index, proxies and
+        CA as in a build, so that what is locked is what a build can fetch."""
+        return self._variables(str(self.ca))
+
+    def debian_sources(self, suite: str) -> str:
+        """The host's Debian mirrors for `suite`, in apt's one-line form; "" where it has none.
+
+        The same as builder.debian uses, so that a build finds the versions that were locked.
+        Raises OutsideError where the mirror has no such suite or cannot be reached.
+        """
+        if self.mirror is None:
+            return ""
+        packages = Packages(suite, self.mirror)
+        file = packages.folder / "debian.sources"
+        if not file.exists():
+            packages.refresh()
+        return one_line_sources(file.read_text(), dict(self.mirror_logins))
+
+    def _variables(self, ca: str) -> dict[str, str]:
+        # Proxies are read in lower case by some clients and in upper case by others.
+        variables = {
+            spelling: value for name, value in self.proxies for spelling in (name, name.upper())
+        }
+        if self.ca:
+            variables |= dict.fromkeys(_CA_VARIABLES, ca)
+        if self.index:
+            variables |= {"UV_DEFAULT_INDEX": self.index, "PIP_INDEX_URL": self.index}
+        if self.extra_indexes:
+            extra = " ".join(self.extra_indexes)
+            variables |= {"UV_INDEX": extra, "PIP_EXTRA_INDEX_URL": extra}
+        if self.trusted_hosts:
+            hosts = " ".join(self.trusted_hosts)
+            variables |= {"UV_INSECURE_HOST": hosts, "PIP_TRUSTED_HOST": hosts}
+        return variables | dict(self.tuning)
+
+    def _apt_configuration(self, with_sources: bool) -> str:
+        settings = list(self.apt_settings)
+        if self.ca:
+            settings.append(("Acquire::https::CaInfo", f"{SECRETS_FOLDER}/ca"))
+        if with_sources:
+            settings.append(("Dir::Etc::sourcelist", f"{SECRETS_FOLDER}/apt-sources"))
+            settings.append(("Dir::Etc::sourceparts", "-"))
+        if settings:
+            # Secrets belong to root and are readable by nobody else; apt's download user included.
+            settings.append(("APT::Sandbox::User", "root"))
+        return "".join(f'{name} "{value}";\n' for name, value in settings)
+
+
+def discover(
+    environment: Mapping[str, str] | None = None,
+    root: Path = Path("/"),
+    home: Path | None = None,
+) -> BuildNetwork:
+    """Reads the host's configuration: the environment, then each tool's own files under `root` and
+    `home`, in the tool's own order of precedence.
+
+    Raises InputError for a CA bundle that is named and missing, and for a file that cannot be read.
+    """
+    env = os.environ if environment is None else environment
+    home = Path(env.get("HOME") or Path.home()) if home is None else home
+    pip = _pip_settings(env, root, home)
+    uv = _uv_settings(env, root, home)
+    logins = _logins([Path(env.get("NETRC") or home / ".netrc")])
+    apt_logins = _logins(
+        [root / "etc/apt/auth.conf", *sorted((root / "etc/apt/auth.conf.d").glob("*.conf"))]
+    )
+    default, extra = _indexes(env, pip, uv)
+    timeout = env.get("UV_HTTP_TIMEOUT")
+    strategy = env.get("UV_INDEX_STRATEGY") or uv.get("index-strategy")
+    return BuildNetwork(
+        ca=_ca(env, root, pip),
+        proxies=tuple(
+            (name, value)
+            for name in _PROXIES
+            if (value := env.get(name) or env.get(name.upper()) or "")
+        ),
+        index=_with_login(default, logins) if default else None,
+        extra_indexes=tuple(_with_login(url, logins) for url in extra),
+        trusted_hosts=tuple(
+            dict.fromkeys(
+                [
+                    *env.get("UV_INSECURE_HOST", "").split(),
+                    *_words(uv.get("allow-insecure-host")),
+                    *_words(pip.get("trusted-host")),
+                ]
+            )
+        ),
+        tuning=(
+            *((("UV_HTTP_TIMEOUT", timeout),) if timeout else ()),
+            *((("UV_INDEX_STRATEGY", str(strategy)),) if strategy else ()),
+        ),
+        apt_settings=_apt_settings(env),
+        mirror=_mirror(root / "etc/apt"),
+        mirror_logins=tuple(apt_logins.items()),
+    )
+
+
+def read_bundle(path: Path) -> bytes:
+    """The certificates of a PEM bundle without comments, which would not fit into a secret."""
+    try:
+        found = [match.group() for match in _CERTIFICATE.finditer(path.read_bytes())]
+    except OSError as error:
+        raise InputError(
+            f"the CA bundle {path} cannot be read: {error.strerror}",
+            "point SSL_CERT_FILE at a PEM file that this user may read",
+        ) from error
+    bundle = b"\n".join([*found, b""])
+    if not found:
+        raise InputError(
+            f"the CA bundle {path} holds no certificate",
+            "point SSL_CERT_FILE at a PEM file with -----BEGIN CERTIFICATE----- blocks",
+        )
+    if len(bundle) > MAX_SECRET_BYTES:
+        raise InputError(
+            f"the CA bundle {path} has {len(bundle):,} bytes, a build takes {MAX_SECRET_BYTES:,}",
+            "point SSL_CERT_FILE at a smaller bundle with the certificates that are needed",
+        )
+    return bundle
+
+
+# --- certificates -------------------------------------------------------------------------------
+
+
+def _ca(env: Mapping[str, str], root: Path, pip: Mapping[str, str]) -> Path | None:
+    named = [(name, env[name]) for name in _CA_VARIABLES if env.get(name)]
+    if "cert" in pip:
+        named.append(("pip's `cert`", pip["cert"]))
+    for name, value in named:
+        if not Path(value).is_file():
+            raise InputError(
+                f"{name} names the CA bundle {value}, which does not exist",
+                f"unset it, or point {name} at a PEM file",
+            )
+        return Path(value)
+    return next((root / file for file in _CA_FILES if (root / file).is_file()), None)
+
+
+# --- Python indexes -----------------------------------------------------------------------------
+
+
+def _pip_settings(env: Mapping[str, str], root: Path, home: Path) -> dict[str, str]:
+    """pip's settings for `pip install` (pip's documentation, "Configuration": global, user, site,
+    PIP_CONFIG_FILE, then the environment; a later one wins)."""
+    settings: dict[str, str] = {}
+    config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [
+        *(Path(folder) / "pip/pip.conf" for folder in _xdg_folders(env, root)),
+        root / "etc/pip.conf",
+        home / ".pip/pip.conf",
+        config / "pip/pip.conf",
+        *([Path(env["VIRTUAL_ENV"]) / "pip.conf"] if env.get("VIRTUAL_ENV") else []),
+    ]
+    if env.get("PIP_CONFIG_FILE") == os.devnull:
+        files = []
+    elif env.get("PIP_CONFIG_FILE"):
+        files.append(Path(env["PIP_CONFIG_FILE"]))
+    for file in filter(Path.is_file, files):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(file.read_text())
+        except (OSError, UnicodeDecodeError, configparser.Error) as error:
+            raise _unreadable(file, error) from error
+        for section in ("global", "install"):
+            if parser.has_section(section):
+                # pip takes `index_url` for `index-url`
+                settings |= {k.replace("_", "-"): v for k, v in parser.items(section)}
+    for name in ("cert", "index-url", "extra-index-url", "trusted-host"):
+        if value := env.get("PIP_" + name.upper().replace("-", "_")):
+            settings[name] = value
+    return settings
+
+
+def _uv_settings(env: Mapping[str, str], root: Path, home: Path) -> dict[str, object]:
+    """uv's settings outside any project: the system's, then the user's (which wins), or
+    UV_CONFIG_FILE instead of both."""
+    if env.get("UV_NO_CONFIG"):
+        return {}
+    config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
+    system = [
+        *(Path(folder) / "uv/uv.toml" for folder in _xdg_folders(env, root)),
+        root / "etc/uv/uv.toml",
+    ]
+    named = env.get("UV_CONFIG_FILE")
+    files = [Path(named)] if named else [*system, config / "uv/uv.toml"]
+    settings: dict[str, object] = {}
+    for file in filter(Path.is_file, files):
+        try:
+            read = tomllib.loads(file.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise _unreadable(file, error) from error
+        pip = read.pop("pip", {})
+        settings |= read | (pip if isinstance(pip, dict) else {})
+    return settings
+
+
+def _indexes(
+    env: Mapping[str, str], pip: Mapping[str, str], uv: Mapping[str, object]
+) -> tuple[str | None, tuple[str, ...]]:
+    """The default index and the extra ones: uv's own configuration first, then pip's."""
+    tables = [table for table in _list(uv.get("index")) if isinstance(table, dict)]
+    named = [(bool(t.get("default")), f"{t.get('name', '')}={t.get('url', '')}") for t in tables]
+    defaults = [
+        env.get("UV_DEFAULT_INDEX"),
+        env.get("UV_INDEX_URL"),
+        *(index for default, index in named if default),
+        uv.get("index-url"),
+        pip.get("index-url"),
+    ]
+    extras = [
+        env.get("UV_INDEX", "").split(),
+        env.get("UV_EXTRA_INDEX_URL", "").split(),
+        [index for default, index in named if not default],
+        _words(uv.get("extra-index-url")),
+        _words(pip.get("extra-index-url")),
+    ]
+    first = next((str(index) for index in defaults if index), "")
+    reachable = ([url for i in group if (url := _index_url(env, i))] for group in extras)
+    return _index_url(env, first), tuple(next(filter(None, reachable), ()))
+
+
+def _index_url(env: Mapping[str, str], index: str) -> str | None:
+    """The URL of uv's `NAME=URL` or of a plain one, with the credentials that uv takes from
+    UV_INDEX_<NAME>_USERNAME and _PASSWORD; None for an index on the host's own disk."""
+    match = re.fullmatch(r"(?:([\w.-]*)=)?(https?://.+)", index)
+    if not match:
+        return None
+    name = re.sub(r"[^A-Z0-9]", "_", (match[1] or "").upper())
+    user, password = (env.get(f"UV_INDEX_{name}_{key}", "") for key in ("USERNAME", "PASSWORD"))
+    return _login_url(match[2], user, password) if name and (user or password) else match[2]
+
+
+# --- apt ----------------------------------------------------------------------------------------
+
+
+def _apt_settings(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Proxies and the like from apt's configuration, read by apt itself; nothing without apt."""
+    command = ["apt-config", "dump", "Acquire"]
+    try:
+        done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(
+        (match[1], match[2])
+        for line in done.stdout.splitlines()
+        if (match := _APT_SETTING.match(line))
+    )
+
+
+def _mirror(etc: Path) -> Mirror | None:
+    try:
+        return mirror(etc)
+    except OutsideError:
+        return None
+
+
+def one_line_sources(stanzas: str, logins: Mapping[str, tuple[str, str]]) -> str:
+    """deb822 stanzas (one URI, one suite each) in the one-line form, which is what apt takes a
+    file without a suffix for. Credentials of apt's auth.conf go into the addresses."""
+    lines = []
+    for stanza in stanzas.split("\n\n"):
+        fields = dict(re.findall(r"(?m)^([A-Za-z-]+): (.*)$", stanza))
+        trusted = fields.get("Trusted", "no") == "yes"
+        option = "trusted=yes" if trusted else f"signed-by={_DEBIAN_KEYRING}"
+        uri = _with_login(fields["URIs"], logins)
+        lines.append(f"deb [{option}] {uri} {fields['Suites']} {fields['Components']}\n")
+    return "".join(lines)
+
+
+# --- credentials --------------------------------------------------------------------------------
+
+
+def _logins(files: Iterable[Path]) -> dict[str, tuple[str, str]]:
+    """User and password by host (apt: host/path) from files in netrc's form."""
+    logins: dict[str, tuple[str, str]] = {}
+    for file in files:
+        try:
+            hosts = netrc.netrc(str(file)).hosts if file.is_file() else {}
+        except (OSError, UnicodeDecodeError, netrc.NetrcParseError) as error:
+            raise _unreadable(file, error) from error
+        logins |= {host: (user, password or "") for host, (user, _, password) in hosts.items()}
+    return logins
+
+
+def _with_login(url: str, logins: Mapping[str, tuple[str, str]]) -> str:
+    parts = urlsplit(url)
+    if parts.username or not parts.hostname:
+        return url
+    here = f"{parts.netloc}{parts.path}"
+    for machine, (user, password) in logins.items():
+        bare = machine.removeprefix("https://").removeprefix("http://")
+        if parts.hostname == bare or here == bare or here.startswith(bare.rstrip("/") + "/"):
+            return _login_url(url, user, password)
+    return url
+
+
+def _login_url(url: str, user: str, password: str) -> str:
+    parts = urlsplit(url)
+    login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+    return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
+
+
+def _without_credentials(url: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//", url)
+
+
+# --- small things -------------------------------------------------------------------------------
+
+
+def _xdg_folders(env: Mapping[str, str], root: Path) -> list[str]:
+    return [f for f in env.get("XDG_CONFIG_DIRS", "").split(":") if f] or [str(root / "etc/xdg")]
+
+
+def _words(value: object) -> list[str]:
+    return value.split() if isinstance(value, str) else [str(item) for item in _list(value)]
+
+
+def _list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else []
+
+
+def _unreadable(file: Path, error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return InputError(f"{file} cannot be read: {reason}", f"correct {file}, or move it away")

@@ -1,0 +1,118 @@
+"""YAML as a person wrote it: every scalar stays the text in the file, every value knows its line.
+
+`python: 3.10` must not become the number 3.1, so nothing is converted here: the model that takes
+the values says what they mean. A key that stands twice is reported, never silently dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from builder.core.errors import InputError
+
+Value = str | None | list["Value"] | dict[str, "Value"]
+_NULL = "tag:yaml.org,2002:null"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong at one line (from 1) of a file; `field` is a dotted path, "" for the file."""
+
+    line: int
+    field: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a file says (`value`; {} for an empty file), and where it says it."""
+
+    value: Value
+    root: Node | None
+    problems: tuple[Problem, ...] = ()
+
+    def line(self, *path: str | int) -> int:
+        """The line (from 1) of the value at `path`, or of the deepest part of it that exists."""
+        line, node = 1, self.root
+        for step in path:
+            if isinstance(node, MappingNode):
+                found = [(key, value) for key, value in node.value if key.value == step]
+                if not found:
+                    break
+                line, node = found[-1][0].start_mark.line + 1, found[-1][1]
+            elif isinstance(node, SequenceNode) and isinstance(step, int):
+                node = node.value[step]
+                line = node.start_mark.line + 1
+            else:
+                break
+        return line
+
+
+def parse(text: str, where: str) -> Document:
+    """Read one YAML document; `where` is what an error calls the file.
+
+    Raises InputError with the line of a syntax error.
+    """
+    try:
+        root = YAML(typ="safe", pure=False).compose(text)
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(
+            f"{where}:{line}: a control character (U+{int(error.character):04X})", "remove it"
+        ) from None
+    except YAMLError as error:
+        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
+        line = mark.line + 1 if mark else 1
+        problem = getattr(error, "problem", None) or str(error)
+        raise InputError(f"{where}:{line}: not YAML: {problem}", _syntax_fix(problem)) from None
+    problems: list[Problem] = []
+    value = _value(root, "", problems, ()) if root is not None else {}
+    return Document(value, root, tuple(problems))
+
+
+def _syntax_fix(problem: str) -> str:
+    if "\\t" in problem or "tab character" in problem:
+        return "indent with spaces, not with a tab"
+    if "cannot start any token" in problem:
+        return "put the value in quotes"
+    if "unexpected ':'" in problem:
+        return 'put a value that contains ":" in quotes'
+    if "mapping values are not allowed" in problem:
+        return 'put a value that contains ": " in quotes, and check the indentation'
+    return "write one `key: value` a line, values of a list as [a, b]"
+
+
+def _value(node: Node, path: str, problems: list[Problem], above: tuple[Node, ...]) -> Value:
+    if any(node is other for other in above):
+        line = node.start_mark.line + 1
+        problems.append(Problem(line, path, "contains itself", "write the value out"))
+        return None
+    if isinstance(node, ScalarNode):
+        return None if node.tag == _NULL else str(node.value)
+    inside = (*above, node)
+    if isinstance(node, SequenceNode):
+        return [_value(item, f"{path}.{n}", problems, inside) for n, item in enumerate(node.value)]
+    assert isinstance(node, MappingNode)
+    result: dict[str, Value] = {}
+    lines: dict[str, int] = {}
+    for name, line, item in _pairs(node):
+        field = f"{path}.{name}" if path else name
+        if name in result:
+            problems.append(
+                Problem(line, field, f"stands twice, first in line {lines[name]}", "keep one")
+            )
+        lines.setdefault(name, line)
+        result[name] = _value(item, field, problems, inside)
+    return result
+
+
+def _pairs(node: MappingNode) -> Iterator[tuple[str, int, Node]]:
+    for key, value in node.value:
+        yield str(key.value), key.start_mark.line + 1, value

@@ -1,0 +1,543 @@
+"""Debian's packages without installing any: a private use of the host's apt.
+
+Own lists, own cache, own (empty) dpkg status, so that nothing of the host changes and root is not
+needed. The mirror, its options and its keyring are the host's own; only the suite is replaced, so
+that a Debian 12 host can fetch from Debian 13 or 14 and back. The host's apt.conf (proxies, CA)
+stays in force.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from builder.core.errors import OutsideError
+from builder.core.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore
+
+KEYRINGS = (
+    Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
+)
+LISTS_AGE = 3600.0
+"""Seconds after which package lists are fetched again."""
+
+_ALIASES = {"oldoldstable", "oldstable", "stable", "testing", "unstable", "sid"}
+_RELEASES = {"buster", "bullseye", "bookworm", "trixie", "forky", "duke"}
+_POCKETS = ("-updates", "-security", "-backports", "-proposed-updates", "/updates")
+_STATUS_FIELDS = (
+    *("Package", "Architecture", "Multi-Arch", "Essential", "Important", "Priority", "Provides"),
+    *("Depends", "Pre-Depends", "Conflicts", "Breaks", "Replaces"),
+)
+_OPTIONS = {
+    "arch": "Architectures",
+    "signed-by": "Signed-By",
+    "trusted": "Trusted",
+    "check-valid-until": "Check-Valid-Until",
+}
+
+
+def cache_home() -> Path:
+    """Where the factory keeps what it can fetch again."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "training-image-factory"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold `path` as a lock file: other processes of this machine wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    Path(name).chmod(mode)
+    Path(name).replace(path)
+
+
+# --- the host's mirror ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    """One archive of the host's apt: where it is, and the options its entry carries."""
+
+    uri: str
+    suites: tuple[str, ...]
+    options: tuple[tuple[str, str], ...] = ()
+
+    def stanza(self, suite: str) -> str:
+        """A deb822 entry for one suite; only the package index is asked for."""
+        fields = {
+            "Types": "deb",
+            "URIs": self.uri,
+            "Suites": suite,
+            "Components": "main",
+            "Targets": "Packages",
+            **dict(self.options),
+        }
+        return "".join(f"{name}: {value}\n" for name, value in fields.items())
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The host's Debian mirror: the archive, and the security archive where there is one."""
+
+    archive: Source
+    security: Source | None
+
+
+def _deb822(text: str) -> Iterator[tuple[str, Source]]:
+    for block in re.split(r"\n\s*\n", re.sub(r"(?m)^#.*\n?", "", text)):
+        fields: dict[str, str] = {}
+        name = ""
+        for line in block.splitlines():
+            if line[:1] in (" ", "\t"):
+                fields[name] += f"\n{line}"
+            elif ":" in line:
+                name, value = line.split(":", 1)
+                name = name.strip().title().replace("Uris", "URIs")
+                fields[name] = value.strip()
+        if "deb" not in fields.get("Types", "").split():
+            continue
+        if fields.get("Enabled", "yes").lower() in ("no", "false", "0"):
+            continue
+        options = tuple((k, fields[k]) for k in _OPTIONS.values() if k in fields)
+        for uri in fields.get("URIs", "").split():
+            source = Source(uri, tuple(fields.get("Suites", "").split()), options)
+            yield fields.get("Components", ""), source
+
+
+def _one_line(text: str) -> Iterator[tuple[str, Source]]:
+    pattern = re.compile(r"^\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", re.M)
+    for raw, uri, suite, components in pattern.findall(text):
+        given = dict(item.split("=", 1) for item in raw.split() if "=" in item)
+        options = tuple((_OPTIONS[k], v) for k, v in given.items() if k in _OPTIONS)
+        yield components, Source(uri, (suite,), options)
+
+
+def _resolved(uri: str) -> str:
+    """A `mirror+file:` entry (Debian's cloud images) names a list of mirrors: its first one."""
+    if not uri.startswith("mirror+file:"):
+        return uri
+    for line in Path(uri.removeprefix("mirror+file:").replace("///", "/")).read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            return line.split()[0]
+    return uri
+
+
+def mirror(etc: Path = Path("/etc/apt")) -> Mirror:
+    """The Debian mirror that the host's own apt sources name.
+
+    Third parties also use Debian's suite names; an entry that is signed by a key of its own comes
+    after those signed by Debian's. Raises OutsideError where no entry is a Debian archive.
+    """
+    found: list[tuple[str, Source]] = []
+    for path in [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))]:
+        if path.suffix not in (".list", ".sources") or not path.is_file():
+            continue
+        text = path.read_text(errors="replace")
+        found += _deb822(text) if path.suffix == ".sources" else _one_line(text)
+    archives: list[Source] = []
+    security: list[Source] = []
+    for components, source in found:
+        suite = source.suites[0] if source.suites else ""
+        name = suite
+        for pocket in _POCKETS:
+            name = name.removesuffix(pocket)
+        if name not in _ALIASES | _RELEASES or "main" not in components.split():
+            continue
+        if source.uri.startswith("cdrom:"):
+            continue
+        source = Source(_resolved(source.uri).rstrip("/"), source.suites, source.options)
+        (security if suite.endswith(("-security", "/updates")) else archives).append(source)
+
+    def foreign(source: Source) -> bool:
+        key = dict(source.options).get("Signed-By", "")
+        return bool(key) and "debian-archive" not in key and not source.uri.endswith("debian")
+
+    if not archives:
+        raise OutsideError(
+            f"{etc}: no apt source is a Debian archive",
+            "use a Debian machine, or install Docker and let the factory use it (engine = machine)",
+        )
+    archives.sort(key=foreign)
+    security.sort(key=foreign)
+    return Mirror(archives[0], security[0] if security else None)
+
+
+def host_suite(os_release: Path = Path("/etc/os-release")) -> str:
+    """The Debian release this machine runs, as a suite name."""
+    text = os_release.read_text() if os_release.exists() else ""
+    match = re.search(r'^VERSION_CODENAME="?([a-z]+)"?$', text, re.M)
+    if match:
+        return match[1]
+    raise OutsideError(f"{os_release}: names no Debian release", "use a Debian 12 or newer machine")
+
+
+# --- apt -----------------------------------------------------------------------------------------
+
+
+class Packages:
+    """The packages of one suite, with its updates and security fixes, for this architecture."""
+
+    def __init__(
+        self,
+        suite: str,
+        source: Mirror | None = None,
+        cache: Path | None = None,
+        lists_age: float = LISTS_AGE,
+        on_event: OnEvent = ignore,
+    ) -> None:
+        self.suite = suite
+        self.mirror = source or mirror()
+        self.lists_age = lists_age
+        self.on_event = on_event
+        archive = self.mirror.archive
+        key = hashlib.sha256(repr((suite, self.mirror)).encode()).hexdigest()[:8]
+        self.folder = (cache or cache_home()) / "debian" / f"{suite}-{key}"
+        self._sibling = archive.uri.endswith("/debian") and f"{archive.uri}-security"
+        self._ready = False
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def candidates(self, names: Iterable[str]) -> dict[str, str]:
+        """The newest version of each package. Raises OutsideError for one that is not there."""
+        wanted = list(names)
+        text = self._apt("apt-cache", "policy", *wanted)
+        found = dict(
+            re.findall(r"(?m)^(\S+?)(?::\w+)?:\n(?:.*\n)??  Candidate: (?!\(none\))(\S+)", text)
+        )
+        if missing := [name for name in wanted if name not in found]:
+            raise self._unknown(missing)
+        return {name: found[name] for name in wanted}
+
+    def closure(
+        self, names: Iterable[str], installed: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """What installing `names` brings: name -> version, dependencies first by name.
+
+        `names` may carry versions (`git=1:2.39.5-0+deb12u2`). `installed` is what is there already
+        (an OS root); nothing is, by default. Recommended packages are not followed.
+        """
+        with tempfile.TemporaryDirectory() as scratch:
+            status = Path(scratch) / "status"
+            status.write_text(self._status(installed or {}))
+            text = self._apt(
+                "apt-get",
+                "--simulate",
+                "install",
+                *names,
+                options=(f"Dir::State::status={status}",),
+            )
+        pairs = re.findall(r"(?m)^Inst (\S+?)(?::\w+)? (?:\[[^\]]*\] )?\((\S+) ", text)
+        return dict(sorted(pairs))
+
+    def versions(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Every version of each package that the mirror has now; names it lacks are left out."""
+        text = self._apt("apt-cache", "madison", *names)
+        found: dict[str, tuple[str, ...]] = {}
+        for line in text.splitlines():
+            name, version, _ = (part.strip() for part in line.split("|"))
+            found[name] = tuple(dict.fromkeys((*found.get(name, ()), version)))
+        return found
+
+    def _records(self, names: Iterable[str]) -> list[dict[str, str]]:
+        """The index entries of all versions of these packages."""
+        text = self._apt("apt-cache", "show", *names)
+        return [
+            dict(re.findall(r"(?m)^([A-Za-z][\w-]*): ?(.*)$", block))
+            for block in text.split("\n\n")
+            if block.strip()
+        ]
+
+    # Fetching -----------------------------------------------------------------------------------
+
+    def download(self, versions: Mapping[str, str]) -> tuple[Path, ...]:
+        """These exact versions as .deb files in the cache, checked by apt against the index."""
+        folder = self.folder.parent / "debs"  # shared by all suites
+        wanted = {name: folder / _filename(name, version) for name, version in versions.items()}
+        with locked(folder / ".lock"):
+            missing = [name for name, path in wanted.items() if not self._have(path)]
+            if missing:
+                self._fetch({name: versions[name] for name in missing}, folder)
+        return tuple(self._have(path) or path for path in wanted.values())
+
+    def _have(self, path: Path) -> Path | None:
+        """The cached file of a package, whatever its architecture (`amd64` or `all`)."""
+        return next(iter(path.parent.glob(f"{_escaped(path.name)}_*.deb")), None)
+
+    def _fetch(self, versions: Mapping[str, str], folder: Path) -> None:
+        step = f"Debian {self.suite}: {len(versions)} packages"
+        began = time.monotonic()
+        self.on_event(StepStarted(step))
+        specs = [f"{name}={version}" for name, version in versions.items()]
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch:
+            try:
+                self._apt("apt-get", "download", *specs, cwd=Path(scratch))
+            except OutsideError:
+                self.refresh(force=True)  # lists older than the mirror name files that are gone
+                self._apt("apt-get", "download", *specs, cwd=Path(scratch))
+            size = 0
+            for deb in Path(scratch).glob("*.deb"):
+                size += deb.stat().st_size
+                deb.replace(folder / deb.name)
+        self.on_event(StepProgress(step, size, size))
+        self.on_event(StepDone(step, time.monotonic() - began, detail=f"{size / 1e6:.1f} MB"))
+
+    # The lists ----------------------------------------------------------------------------------
+
+    def refresh(self, force: bool = False) -> None:
+        """Fetch the package lists unless they are younger than `lists_age` seconds."""
+        if self._ready and not force:
+            return
+        stamp = self.folder / "updated"
+        with locked(self.folder / "lock"):
+            age = time.time() - stamp.stat().st_mtime if stamp.exists() else float("inf")
+            if force or not 0 <= age < self.lists_age:
+                for name in ("state/lists/partial", "cache/archives/partial"):
+                    (self.folder / name).mkdir(parents=True, exist_ok=True)
+                write(self.folder / "state/status", "")
+                write(self.folder / "apt.conf", self._configuration())
+                write(self.folder / "debian.sources", self._sources())
+                self._update()
+                stamp.touch()
+        self._ready = True
+
+    def _update(self) -> None:
+        step, began = f"Debian {self.suite}: package lists", time.monotonic()
+        self.on_event(StepStarted(step))
+        try:
+            self._run("apt-get", "update")
+        except OutsideError as error:
+            if "is expired" not in error.message:
+                raise
+            # A snapshot, or a mirror that stands still. The signature is checked all the same;
+            # what is lost is the protection against being held at an old state: say so.
+            self.on_event(StepLog(step, f"{error.message}: used all the same"))
+            file = self.folder / "debian.sources"
+            kept = re.sub(r"(?m)^Check-Valid-Until: .*\n", "", file.read_text())
+            write(file, re.sub(r"(?m)^(Types: deb)$", r"\1\nCheck-Valid-Until: no", kept))
+            self._run("apt-get", "update")
+        self.on_event(StepDone(step, time.monotonic() - began))
+
+    def _sources(self) -> str:
+        archive, security = self.mirror.archive, self.mirror.security
+        stanzas = [archive.stanza(self.suite)]
+        if self._exists(archive.uri, f"{self.suite}-updates"):
+            stanzas.append(archive.stanza(f"{self.suite}-updates"))
+        if security is None and self._sibling:
+            # a minimal Debian names no security archive; on most mirrors it lies beside the archive
+            security = Source(self._sibling, (), archive.options)
+        if security and self._exists(security.uri, f"{self.suite}-security"):
+            stanzas.append(security.stanza(f"{self.suite}-security"))
+        key = next((path for path in KEYRINGS if path.exists()), None)
+        if key and "Signed-By" not in dict(archive.options):
+            stanzas = [f"{stanza}Signed-By: {key}\n" for stanza in stanzas]
+        return "\n".join(stanzas)
+
+    def _exists(self, uri: str, suite: str) -> bool:
+        """Whether the mirror has a suite; fails on anything but a plain "not there"."""
+        with tempfile.TemporaryDirectory() as scratch:
+            url = f"{uri}/dists/{suite}/InRelease"
+            command = ["/usr/lib/apt/apt-helper", "download-file", url, f"{scratch}/InRelease"]
+            done = _call([*command, "-c", str(self.folder / "apt.conf")])
+        if done.returncode and not re.search(r"\b40[34]\b|not found", done.stderr, re.I):
+            raise self._refused(done)
+        return done.returncode == 0
+
+    def _configuration(self) -> str:
+        root = self.folder
+        return "\n".join(
+            [
+                "#clear APT::Update;",  # hooks of the host
+                "#clear APT::Default-Release;",
+                'APT::Update::Error-Mode "any";',  # a list that could not be fetched is a failure
+                'APT::Sandbox::User "root";',  # the cache is not readable for another user
+                'APT::Install-Recommends "false";',
+                'Acquire::Languages "none";',
+                'Acquire::Retries "3";',
+                f'Dir::State "{root}/state/";',
+                f'Dir::State::status "{root}/state/status";',
+                f'Dir::State::extended_states "{root}/state/extended_states";',
+                f'Dir::Cache "{root}/cache/";',
+                'Dir::Cache::pkgcache "pkgcache.bin";',
+                'Dir::Cache::srcpkgcache "srcpkgcache.bin";',
+                f'Dir::Etc::sourcelist "{root}/debian.sources";',
+                'Dir::Etc::sourceparts "/dev/null";',
+                'Dir::Etc::preferences "/dev/null";',
+                'Dir::Etc::preferencesparts "/dev/null";',
+                "",
+            ]
+        )
+
+    def _status(self, installed: Mapping[str, str]) -> str:
+        """A dpkg status that says these are installed, from their index entries."""
+        if not installed:
+            return ""
+        records: dict[str, dict[str, str]] = {}
+        for record in self._records(installed):
+            name = record["Package"]
+            if name not in records or record["Version"] == installed.get(name):
+                records[name] = record
+        entries = []
+        for name, version in installed.items():
+            record = records.get(name, {"Package": name, "Architecture": "all"})
+            fields = {field: record[field] for field in _STATUS_FIELDS if field in record}
+            fields |= {"Status": "install ok installed", "Version": version}
+            fields |= {"Maintainer": "-", "Description": "-"}
+            entries.append("".join(f"{key}: {value}\n" for key, value in fields.items()))
+        return "\n".join(entries)
+
+    # Calling apt --------------------------------------------------------------------------------
+
+    def _apt(
+        self, program: str, *arguments: str, options: Sequence[str] = (), cwd: Path | None = None
+    ) -> str:
+        self.refresh()
+        return self._run(program, *arguments, options=options, cwd=cwd)
+
+    def _run(
+        self, program: str, *arguments: str, options: Sequence[str] = (), cwd: Path | None = None
+    ) -> str:
+        command = [program, "-qq", "-c", str(self.folder / "apt.conf")]
+        for option in options:
+            command += ["-o", option]
+        if program == "apt-cache":
+            command.remove("-qq")
+        done = _call([*command, *arguments], cwd)
+        if done.returncode:
+            pattern = r"(?m)Unable to locate package (\S+)|Version '(\S+)' for '(\S+)' was not"
+            pattern += r"|Package '?(\S+?)'? has no installation|Can't find a source to download"
+            pattern += r"|No packages found"
+            if match := re.search(pattern, done.stderr):
+                name, version, of, virtual = match.groups()
+                raise self._unknown([f"{of}={version}" if of else name or virtual or arguments[-1]])
+            raise self._refused(done)
+        return done.stdout
+
+    def _unknown(self, names: Sequence[str]) -> OutsideError:
+        return OutsideError(
+            f"Debian {self.suite} has no package {', '.join(names)}",
+            f"look for its name: apt-cache -c {self.folder / 'apt.conf'} search WORD",
+        )
+
+    def _refused(self, done: subprocess.CompletedProcess[str]) -> OutsideError:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+        said = (lines or done.stderr.strip().splitlines() or ["no message"])[0]
+        return OutsideError(
+            f"apt could not read Debian {self.suite} from {self.mirror.archive.uri}:"
+            f" {said.removeprefix('E:').strip()}",
+            "check the network and the proxy (apt-get update must work on this machine), and retry",
+        )
+
+
+def _filename(name: str, version: str) -> str:
+    """How apt names a file, without the architecture: the epoch's colon is escaped."""
+    return f"{name}_{quote(version, safe='+~.-')}".replace("%3A", "%3a")
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _call(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise OutsideError(
+            f"{command[0]} is missing: this needs Debian's package tools",
+            "use a Debian machine, or install Docker and let the factory use it (engine = machine)",
+        ) from error
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def unpack(debs: Iterable[Path], folder: Path) -> None:
+    """Extract packages into `folder`: files only, no maintainer script runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for deb in debs:
+        done = _call(["dpkg-deb", "--extract", str(deb), str(folder)])
+        if done.returncode:
+            raise OutsideError(
+                f"{deb}: could not be unpacked: {done.stderr.strip().splitlines()[-1]}",
+                f"check the free space, delete {deb} and retry",
+            )
+
+
+def launcher(root: Path, program: Path, environment: Mapping[str, str] | None = None) -> str:
+    """A shell script that runs a program of an unpacked root with that root's own libraries.
+
+    The root's loader is called, so that the libc of the host does not matter. Statically linked
+    programs are called as they are.
+    """
+    loader = next(iter(sorted(root.glob("**/lib/*-linux-gnu*/ld-linux*.so.*"))), None)
+    call = f"exec {shlex.quote(str(program))}"
+    with program.open("rb") as file:
+        dynamic = b"/ld-linux" in file.read(4096)
+    if loader and dynamic:
+        paths = sorted({str(p.parent) for p in root.glob("**/lib/*-linux-gnu*/*.so*")})
+        call = (
+            f"exec {shlex.quote(str(loader))} --argv0 {shlex.quote(program.name)}"
+            f" --library-path {shlex.quote(':'.join(paths))} {shlex.quote(str(program))}"
+        )
+    exports = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in (environment or {}).items()
+    )
+    return f'#!/bin/sh\n{exports}{call} "$@"\n'
+
+
+def tool(
+    program: str,
+    packages: Sequence[str] = (),
+    suite: str | None = None,
+    on_event: OnEvent = ignore,
+) -> Path:
+    """A program of Debian's, brought with its libraries into a private folder: path to run it.
+
+    `packages` defaults to the package of the same name, `suite` to the host's own.
+    """
+    source = Packages(suite or host_suite(), on_event=on_event)
+    versions = source.closure(packages or (program,))
+    key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:16]
+    folder = cache_home() / "tools" / f"{program}-{key}"
+    run = folder / "bin" / program
+    with locked(folder.parent / f".{program}.lock"):
+        if not run.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            unpack(source.download(versions), folder / "root")
+            found = [folder / "root" / path / program for path in ("usr/bin", "usr/sbin", "bin")]
+            real = next((path for path in found if path.exists()), None)
+            if real is None:
+                raise OutsideError(
+                    f"Debian {source.suite}: {', '.join(packages or (program,))} has no {program}",
+                    "name the package that holds it",
+                )
+            write(run, launcher(folder / "root", real), 0o755)
+    return run

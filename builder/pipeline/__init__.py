@@ -1,0 +1,1 @@
+"""From a target's files to a proven, pushed image."""

@@ -1,0 +1,1 @@
+"""Whether an image works on its accelerator, shown without one."""

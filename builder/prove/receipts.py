@@ -1,0 +1,179 @@
+"""What was proven about an image: a JSON file bound to that image and to each check's version.
+
+A receipt says what was checked, what was seen, and by which version of which check. It holds for
+one image only (its digest where the store knows one, its id where not) and stops holding when a
+check it needs has got a newer version: `valid_for` says so, and why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from builder.core import project
+from builder.core.errors import CheckFailed, InputError
+
+SCHEMA: Final = 1
+
+_AGAIN = "run `builder smoke` for it again"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Problem(_Frozen):
+    """One thing that is wrong (one line) and how to fix it (one line)."""
+
+    message: str
+    fix: str = ""
+
+
+class Check(_Frozen):
+    """One check of one image: what it saw, and what is wrong."""
+
+    name: str
+    version: int = Field(ge=1)
+    passed: bool
+    seconds: float = Field(ge=0)
+    problems: tuple[Problem, ...] = Field(default=(), strict=False)
+    seen: dict[str, JsonValue] = {}
+
+
+class Receipt(_Frozen):
+    """The checks that one image went through.
+
+    digest: of the image's manifest, None where the engine's store keeps none; image_id: what the
+    engine calls Id; inputs: hash of all the image was made from; made_by: version of the factory;
+    made_at: UTC, ISO 8601; device: what training ran on ("CPU" or the GPU's name).
+    """
+
+    schema_version: Literal[1] = SCHEMA
+    target: str
+    accelerator: str
+    reference: str
+    digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
+    image_id: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    inputs: str
+    made_by: str
+    made_at: str
+    device: str
+    checks: tuple[Check, ...] = Field(strict=False)
+
+    @property
+    def passed(self) -> bool:
+        """At least one check, and none that did not pass."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems of every check, in the order of the checks."""
+        return tuple(problem for check in self.checks for problem in check.problems)
+
+
+@dataclass(frozen=True)
+class Validity:
+    """Whether a receipt holds; `reason` is one line, empty where it does."""
+
+    valid: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.valid
+
+
+def valid_for(
+    receipt: Receipt | None,
+    image: str | Iterable[str],
+    required: Mapping[str, int],
+) -> Validity:
+    """Whether `receipt` proves the image of this digest or id (or of these, all of one image).
+
+    `required` names the checks that it has to hold, each with its present version.
+    """
+    names = {image} if isinstance(image, str) else {name for name in image if name}
+    if receipt is None:
+        return Validity(False, "there is no receipt")
+    if not names & {receipt.digest, receipt.image_id}:
+        return Validity(
+            False,
+            f"the receipt is for another image: {receipt.digest or receipt.image_id}, "
+            f"not {' or '.join(sorted(names)) or 'this one'}",
+        )
+    held = {check.name: check for check in receipt.checks}
+    for check in receipt.checks:
+        if not check.passed:
+            why = check.problems[0].message if check.problems else "no reason given"
+            return Validity(False, f"the check {check.name} did not pass: {why}")
+    for name, version in required.items():
+        if name not in held:
+            return Validity(False, f"the receipt holds no check {name}")
+        if held[name].version != version:
+            return Validity(
+                False,
+                f"the receipt's check {name} is version {held[name].version}, now it is {version}",
+            )
+    return Validity(True)
+
+
+def failure(receipt: Receipt) -> CheckFailed:
+    """The error of a receipt that did not pass: its first problem, and how many more there are."""
+    problems = receipt.problems
+    first = problems[0] if problems else Problem(message="a check did not pass, without a reason")
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return CheckFailed(f"{receipt.target}: {first.message}{more}", first.fix)
+
+
+def with_checks(receipt: Receipt, checks: Sequence[Check]) -> Receipt:
+    """The receipt with these checks added; one of the same name takes the older one's place."""
+    new = {check.name: check for check in (*receipt.checks, *checks)}
+    return receipt.model_copy(update={"checks": tuple(new.values())})
+
+
+def dump(receipt: Receipt) -> bytes:
+    """Canonical JSON (sorted keys, no NaN, one newline): the same receipt is the same bytes."""
+    value = receipt.model_dump(mode="json")
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=1)
+    return (text + "\n").encode()
+
+
+def parse(data: bytes, source: str) -> Receipt:
+    """A receipt from its JSON; `source` names it in errors. Raises InputError."""
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise InputError(
+            f"{source}: torn or no JSON ({error})", f"delete it, then {_AGAIN}"
+        ) from None
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if version != SCHEMA:
+        raise InputError(
+            f"{source}: schema_version is {version!r}, this factory reads {SCHEMA}", _AGAIN
+        )
+    try:
+        return Receipt.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"{source}: {where}: {first['msg']}", f"delete it, then {_AGAIN}"
+        ) from None
+
+
+def write(receipt: Receipt, path: Path) -> None:
+    """Write a receipt whole or not at all."""
+    project.write(path, dump(receipt))
+
+
+def read(path: Path) -> Receipt | None:
+    """The receipt at `path`, None where there is none. Raises InputError for a bad one."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return parse(data, str(path))

@@ -1,0 +1,1 @@
+"""The lock as Dockerfiles and as Cloud Build's file."""

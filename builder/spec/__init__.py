@@ -1,0 +1,1 @@
+"""What a person wrote in image.yaml, and what it resolves to."""

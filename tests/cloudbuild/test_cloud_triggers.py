@@ -1,0 +1,172 @@
+"""Triggers: builder.toml beside what exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from google.cloud.devtools import cloudbuild_v1 as api
+from ruamel.yaml import YAML
+
+from builder.cloudbuild import triggers
+from builder.cloudbuild.clients import Clients
+from builder.core import settings
+from builder.core.errors import InputError, OutsideError
+from tests.emulators.cloud_build import LoopbackCloud
+
+Connect = Callable[..., Clients]
+
+TOML = """# ours
+[[cloud.trigger]]
+name = "main"
+repository = "acme/training"
+branch = "^main$"
+included = ["images/**", "trainer/**"]
+ignored = ["**/*.md"]
+substitutions = { _GPU = "all" }
+
+[[cloud.trigger]]
+name = "release"
+repository = "acme/training"
+tag = "^v"
+approval = true
+
+[[cloud.trigger]]
+name = "pull-request"
+repository = "projects/p/locations/europe-west4/connections/gh/repositories/training"
+pull_request = "^main$"
+"""
+
+
+def written(project: Path, toml: str = TOML) -> Path:
+    (project / "builder.toml").write_text(toml)
+    (project / "cloudbuild.yaml").write_text("steps: []\n")
+    return project
+
+
+def carry_out(project: Path, clients: Clients) -> list[tuple[str, str]]:
+    from dataclasses import replace
+
+    clients = replace(clients, settings=replace(clients.settings, triggers=tables(project)))
+    plan = triggers.plan(project, clients)
+    triggers.carry_out(clients, plan, lambda line: None)
+    return [(one.name, one.action) for one in plan]
+
+
+def tables(project: Path) -> object:
+    return settings.load_cloud(project, environ={}).triggers
+
+
+def test_they_are_made_changed_and_left_alone(
+    project: Path, cloud: LoopbackCloud, connected: Connect, transport: str
+) -> None:
+    clients = connected(transport)
+    written(project)
+    names = ["main", "release", "pull-request"]
+    assert carry_out(project, clients) == [(name, "create") for name in names]
+    assert carry_out(project, clients) == [(name, "unchanged") for name in names]
+    made = {one.name: one for one in cloud.build.triggers.values()}
+    assert made["main"].github.push.branch == "^main$"
+    assert made["main"].github.owner == "acme"
+    assert list(made["main"].included_files) == ["images/**", "trainer/**"]
+    assert made["release"].approval_config.approval_required
+    pull = made["pull-request"]
+    assert pull.repository_event_config.pull_request.branch == "^main$"
+    assert pull.substitutions["_PUSH"] == "false", "a pull request proves, and pushes nothing"
+    written(project, TOML.replace("_GPU = ", "_GPU = ").replace('"all"', '"v100"'))
+    assert carry_out(project, clients)[0] == ("main", "update")
+    (main,) = [one for one in cloud.build.triggers.values() if one.name == "main"]
+    assert main.substitutions == {"_GPU": "v100"}
+    assert main.id == made["main"].id
+
+
+def test_what_the_service_adds_is_no_difference_and_what_a_person_changed_is(
+    project: Path, cloud: LoopbackCloud, connected: Connect
+) -> None:
+    clients = connected()
+    written(project)
+    carry_out(project, clients)
+    (main,) = [one for one in cloud.build.triggers.values() if one.name == "main"]
+    main.github.installation_id = 12345
+    main.service_account = "projects/p/serviceAccounts/default@p.iam.gserviceaccount.com"
+    assert carry_out(project, clients)[0] == ("main", "unchanged")
+    main.github.push.branch = "^other$"
+    main.disabled = True
+    from dataclasses import replace
+
+    clients = replace(
+        clients,
+        settings=replace(clients.settings, triggers=tables(project)),  # type: ignore[arg-type]
+    )
+    first = triggers.plan(project, clients)[0]
+    assert first.action == "update"
+    assert [line.strip("+- ") for line in first.diff] == [
+        "disabled: true",
+        "branch: ^other$",
+        "branch: ^main$",
+    ]
+    assert triggers.overview(project, clients)[0] == {
+        "name": "main",
+        "state": "differs",
+        "event": "branch ^main$ of acme/training",
+    }
+
+
+def test_one_that_builder_toml_does_not_name_is_left_alone(
+    project: Path, cloud: LoopbackCloud, connected: Connect
+) -> None:
+    cloud.build.create_build_trigger(
+        api.CreateBuildTriggerRequest(trigger=api.BuildTrigger(name="somebody-s"))
+    )
+    written(project)
+    carry_out(project, connected())
+    assert len(cloud.build.triggers) == 4
+
+
+def test_deleting_is_by_name(cloud: LoopbackCloud, connected: Connect, transport: str) -> None:
+    clients = connected(transport)
+    cloud.build.create_build_trigger(
+        api.CreateBuildTriggerRequest(trigger=api.BuildTrigger(name="old", filename="x.yaml"))
+    )
+    with pytest.raises(OutsideError, match="no trigger 'new'") as raised:
+        triggers.deletion(clients, ["new"])
+    assert "it has old" in raised.value.fix
+    plan = triggers.deletion(clients, ["old"])
+    assert plan[0].diff == ("- filename: x.yaml", "- name: old")
+    assert len(cloud.build.triggers) == 1, "a plan does nothing"
+    triggers.carry_out(clients, plan, lambda line: None)
+    assert cloud.build.triggers == {}
+
+
+def test_files_for_gcloud_are_the_api_s_own_message(project: Path, tmp_path: Path) -> None:
+    written(project)
+    paths = triggers.write(project, tmp_path / "out")
+    assert [path.name for path in paths] == ["main.yaml", "release.yaml", "pull-request.yaml"]
+    for path in paths:
+        content = YAML(typ="safe", pure=True).load(path.read_text())
+        assert api.BuildTrigger.from_json(__import__("json").dumps(content)).name == path.stem
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("included =", "includd =", "builder.toml:6: cloud.trigger.includd: unknown setting"),
+        ('branch = "^main$"\n', "", "builder.toml:3: cloud.trigger.name: nothing starts it"),
+        ('"^v"', '"["', "builder.toml:13: cloud.trigger.tag: '[' is no pattern"),
+        ('"acme/training"', '"acme"', "builder.toml:4: cloud.trigger.repository: 'acme' is no"),
+        ('"release"', '"main"', "builder.toml:11: cloud.trigger.name: a second trigger is called"),
+        ("_GPU", "GPU", "builder.toml:8: cloud.trigger.substitutions: GPU = 'all' is none"),
+        ("approval = true", 'approval = "yes"', "builder.toml:14: cloud.trigger.approval: expect"),
+        ('"^v"', '"^v"\nfile = "no.yaml"', "builder.toml:14: cloud.trigger.file: there is no"),
+    ],
+)
+def test_what_cannot_be_names_its_line(
+    project: Path, before: str, after: str, message: str
+) -> None:
+    assert before in TOML
+    written(project, TOML.replace(before, after, 1 if "acme" in before else -1))
+    with pytest.raises(InputError) as raised:
+        triggers.wanted(project, settings.load_cloud(project, environ={}))
+    assert raised.value.message.startswith(message)
+    assert raised.value.fix

@@ -1,0 +1,276 @@
+"""What the host knows about proxies, certificates, indexes and mirrors, and its secrets."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.core.errors import InputError
+from builder.core.network import (
+    MAX_SECRET_BYTES,
+    BuildNetwork,
+    discover,
+    one_line_sources,
+    read_bundle,
+)
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> "Host":
+    return Host(tmp_path)
+
+
+class Host:
+    """A small machine: a root, a home, an environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.home = folder / "root", folder / "home"
+        (self.root / "etc/apt").mkdir(parents=True)
+        self.home.mkdir()
+        # apt-config reads this machine's files unless it is told of another root
+        apt = self.write("etc/apt/root.conf", f'Dir "{self.root}/";')
+        self.environment = {"PATH": os.environ["PATH"], "APT_CONFIG": str(apt)}
+
+    def write(self, path: str, text: str, base: Path | None = None) -> Path:
+        file = (base or self.root) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def discover(self, **environment: str) -> BuildNetwork:
+        return discover({**self.environment, **environment}, self.root, self.home)
+
+
+def exported(network: BuildNetwork) -> dict[str, str]:
+    """What a RUN sees after it sourced the `network` secret, as a real shell reads it."""
+    script = network.secrets("bookworm").get("network", b"").decode() + "env -0\n"
+    output = subprocess.run(
+        ["sh", "-c", script], env={"PATH": os.environ["PATH"]}, check=True, capture_output=True
+    )
+    pairs = [item.partition("=") for item in output.stdout.decode().split("\0") if item]
+    return {name: value for name, _, value in pairs}
+
+
+def test_a_host_with_nothing_special_gives_no_secret(host: Host) -> None:
+    assert host.discover() == BuildNetwork()
+    assert host.discover().secrets("bookworm") == {}
+
+
+# --- certificates
+
+
+def test_the_ca_bundle_is_named_by_the_environment_then_pip_then_the_system(host: Host) -> None:
+    system = host.write("etc/ssl/certs/ca-certificates.crt", PEM)
+    assert host.discover().ca == system
+    piped = host.write("pip.pem", PEM)
+    host.write("etc/pip.conf", f"[global]\ncert = {piped}\n")
+    assert host.discover().ca == piped
+    named = host.write("named.pem", PEM)
+    assert host.discover(REQUESTS_CA_BUNDLE=str(named)).ca == named
+
+
+def test_every_client_is_pointed_at_the_secret(host: Host) -> None:
+    host.write("etc/ssl/certs/ca-certificates.crt", f"a comment\n{PEM}")
+    network = host.discover()
+    assert network.secrets(None)["ca"].decode() == PEM
+    assert 'Acquire::https::CaInfo "/run/secrets/ca";' in network.secrets(None)["apt"].decode()
+    seen = exported(network)
+    assert {seen[name] for name in ("SSL_CERT_FILE", "PIP_CERT", "CURL_CA_BUNDLE")} == {
+        "/run/secrets/ca"
+    }
+    assert network.host_environment()["SSL_CERT_FILE"] == str(network.ca)
+
+
+def test_a_missing_bundle_is_named_with_the_variable(host: Host) -> None:
+    with pytest.raises(
+        InputError, match=r"SSL_CERT_FILE names the CA bundle /no/such\.pem"
+    ) as error:
+        host.discover(SSL_CERT_FILE="/no/such.pem")
+    assert "unset it" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("no certificate here", "holds no certificate"),
+        (PEM.replace("MIIB", "A" * MAX_SECRET_BYTES), "a build takes 512,000"),
+    ],
+)
+def test_a_bundle_that_cannot_be_one(tmp_path: Path, content: str, complaint: str) -> None:
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text(content)
+    with pytest.raises(InputError, match=complaint):
+        read_bundle(bundle)
+
+
+# --- proxies
+
+
+def test_proxies_reach_the_build_in_both_spellings(host: Host) -> None:
+    seen = exported(host.discover(HTTPS_PROXY="http://u:p@proxy:3128", no_proxy="localhost,.corp"))
+    assert seen["https_proxy"] == seen["HTTPS_PROXY"] == "http://u:p@proxy:3128"
+    assert seen["no_proxy"] == seen["NO_PROXY"] == "localhost,.corp"
+    assert "http_proxy" not in seen
+
+
+def test_apts_own_proxy_is_taken_over_and_paths_of_the_host_are_not(host: Host) -> None:
+    host.write(
+        "etc/apt/apt.conf.d/99corp",
+        'Acquire { http::Proxy "http://proxy:3142"; https::SslKey "/etc/key.pem"; Retries "5";\n'
+        '  https::Verify-Peer "true"; http::Proxy::mirror.corp "DIRECT"; Languages "none"; };',
+    )
+    assert set(host.discover().apt_settings) == {
+        ("Acquire::http::Proxy", "http://proxy:3142"),
+        ("Acquire::http::Proxy::mirror.corp", "DIRECT"),
+        ("Acquire::https::Verify-Peer", "true"),
+        ("Acquire::Retries", "5"),
+    }
+
+
+def test_a_real_apt_reads_the_apt_secret(tmp_path: Path) -> None:
+    network = BuildNetwork(apt_settings=(("Acquire::http::Proxy", "http://p:1"),))
+    secret = tmp_path / "apt"
+    secret.write_bytes(network.secrets(None)["apt"])
+    environment = {"APT_CONFIG": str(secret), "PATH": os.environ["PATH"]}
+    dump = subprocess.run(
+        ["apt-config", "dump"], env=environment, check=True, capture_output=True, text=True
+    )
+    assert 'Acquire::http::Proxy "http://p:1";' in dump.stdout
+    assert 'APT::Sandbox::User "root";' in dump.stdout
+    assert dump.stderr == ""
+
+
+# --- Python indexes
+
+
+def test_pips_files_in_their_order(host: Host) -> None:
+    host.write("etc/pip.conf", "[global]\nindex-url = https://global/simple\n")
+    assert host.discover().index == "https://global/simple"
+    host.write(".config/pip/pip.conf", "[global]\nindex-url = https://user/simple\n", host.home)
+    assert host.discover().index == "https://user/simple"
+    own = host.write("own.conf", "[install]\nindex_url = https://own/simple\n")
+    assert host.discover(PIP_CONFIG_FILE=str(own)).index == "https://own/simple"
+    assert host.discover(PIP_INDEX_URL="https://env/simple").index == "https://env/simple"
+    assert host.discover(PIP_CONFIG_FILE=os.devnull).index is None
+
+
+def test_uvs_configuration_wins_over_pips(host: Host) -> None:
+    host.write("etc/pip.conf", "[global]\nindex-url = https://pip/simple\n")
+    host.write(
+        ".config/uv/uv.toml",
+        '[[index]]\nname = "corp"\nurl = "https://corp/simple"\ndefault = true\n'
+        '[[index]]\nname = "more-wheels"\nurl = "https://more/simple"\n',
+        host.home,
+    )
+    network = host.discover(UV_INDEX_MORE_WHEELS_USERNAME="me", UV_INDEX_MORE_WHEELS_PASSWORD="a/b")
+    assert network.index == "https://corp/simple"
+    assert network.extra_indexes == ("https://me:a%2Fb@more/simple",)
+    assert host.discover(UV_DEFAULT_INDEX="x=https://env/simple").index == "https://env/simple"
+
+
+def test_a_build_and_the_host_use_the_same_index(host: Host) -> None:
+    network = host.discover(
+        PIP_INDEX_URL="https://a/simple", PIP_EXTRA_INDEX_URL="https://b/simple https://c/simple"
+    )
+    seen, on_host = exported(network), network.host_environment()
+    assert seen["UV_DEFAULT_INDEX"] == seen["PIP_INDEX_URL"] == on_host["UV_DEFAULT_INDEX"]
+    assert seen["UV_INDEX"] == on_host["UV_INDEX"] == "https://b/simple https://c/simple"
+
+
+def test_an_index_on_the_hosts_own_disk_stays_on_the_host(host: Host) -> None:
+    host.write("etc/pip.conf", "[global]\nextra-index-url = file:///srv/simple https://b/simple\n")
+    network = host.discover(UV_DEFAULT_INDEX="/srv/simple")
+    assert (network.index, network.extra_indexes) == (None, ("https://b/simple",))
+
+
+def test_credentials_come_from_netrc(host: Host) -> None:
+    host.write(".netrc", "machine index.corp login me password p@ss\n", host.home)
+    network = host.discover(UV_DEFAULT_INDEX="https://index.corp/simple")
+    assert network.index == "https://me:p%40ss@index.corp/simple"
+    written = host.discover(UV_DEFAULT_INDEX="https://you:own@index.corp/simple")
+    assert written.index == "https://you:own@index.corp/simple"
+
+
+def test_nothing_that_can_be_printed_holds_a_credential(host: Host) -> None:
+    network = host.discover(
+        UV_DEFAULT_INDEX="https://me:hidden@a/simple", HTTPS_PROXY="http://me:hidden@proxy:1"
+    )
+    assert "hidden" not in f"{network!r} {network}" and "//a/simple" in repr(network)
+
+
+def test_a_file_that_is_no_configuration_is_named(host: Host) -> None:
+    file = host.write("etc/uv/uv.toml", "index = [")
+    with pytest.raises(InputError, match=f"{file} cannot be read"):
+        host.discover()
+
+
+# --- Debian's mirrors
+
+STANZAS = """\
+Types: deb
+URIs: https://mirror.corp/debian
+Suites: trixie
+Components: main
+Targets: Packages
+
+Types: deb
+URIs: https://mirror.corp/debian-security
+Suites: trixie-security
+Components: main
+Trusted: yes
+"""
+
+
+def test_sources_in_the_form_that_apt_expects_of_the_secret(host: Host) -> None:
+    logins = {"mirror.corp/debian": ("me", "s/3")}
+    assert one_line_sources(STANZAS, logins).splitlines() == [
+        "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+        " https://me:s%2F3@mirror.corp/debian trixie main",
+        "deb [trusted=yes] https://mirror.corp/debian-security trixie-security main",
+    ]
+
+
+def test_apts_credentials_are_found(host: Host) -> None:
+    host.write("etc/apt/auth.conf.d/corp.conf", "machine mirror.corp/debian login me password s3\n")
+    assert host.discover().mirror_logins == (("mirror.corp/debian", ("me", "s3")),)
+
+
+def test_the_hosts_mirror_is_taken_over(host: Host) -> None:
+    host.write("etc/apt/sources.list", "deb https://mirror.corp/debian bookworm main\n")
+    mirror = host.discover().mirror
+    assert mirror is not None
+    assert mirror.archive.uri == "https://mirror.corp/debian"
+
+
+def test_an_image_of_another_distribution_keeps_its_own_sources(host: Host) -> None:
+    host.write("etc/apt/sources.list", "deb https://mirror.corp/debian bookworm main\n")
+    assert host.discover().secrets(None) == {}
+
+
+def test_a_host_of_another_distribution_gives_no_mirror(host: Host) -> None:
+    host.write("etc/apt/sources.list", "deb https://archive.corp/ubuntu noble main\n")
+    assert host.discover().mirror is None
+
+
+@pytest.mark.network
+def test_the_sources_of_a_build_are_those_that_the_lock_was_made_from() -> None:
+    network = discover()
+    lines = network.debian_sources("bookworm").splitlines()
+    assert network.mirror is not None
+    assert network.mirror.archive.uri in lines[0]
+    suites = [line.partition("] ")[2].split()[1] for line in lines]
+    assert suites == ["bookworm", "bookworm-updates", "bookworm-security"]
+    assert b"Dir::Etc::sourcelist" in network.secrets("bookworm")["apt"]
+
+
+# --- quoting
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_any_value_survives_the_shell(value: str) -> None:
+    assert exported(BuildNetwork(proxies=(("http_proxy", value),)))["HTTP_PROXY"] == value

@@ -1,0 +1,146 @@
+"""Where things go: flag over environment over builder.toml, and what a wrong value is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.core import project as project_module
+from builder.core import settings
+from builder.core.errors import InputError
+from builder.core.settings import Settings
+
+
+def load(project: Path, toml: str = "", **flags: str | None) -> Settings:
+    (project / "builder.toml").write_text(toml)
+    return settings.load(project, environ={}, **flags)
+
+
+def refused(project: Path, toml: str = "", **flags: str | None) -> InputError:
+    with pytest.raises(InputError) as raised:
+        load(project, toml, **flags)
+    return raised.value
+
+
+def test_nothing_set_keeps_images_on_the_engine(project: Path) -> None:
+    assert load(project) == Settings(registry=None, engine="auto")
+    assert load(project).repository == "training"
+
+
+def test_a_registry_is_the_repository(project: Path) -> None:
+    assert load(project, 'registry = "h.example.com/team/images"').repository == (
+        "h.example.com/team/images"
+    )
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(project: Path) -> None:
+    (project / "builder.toml").write_text('registry = "file/x"\nengine = "machine"')
+    environ = {"BUILDER_REGISTRY": "environment/x"}
+    assert settings.load(project, environ={}).registry == "file/x"
+    assert settings.load(project, environ=environ).registry == "environment/x"
+    assert settings.load(project, environ=environ, registry="flag/x").registry == "flag/x"
+    assert settings.load(project, environ=environ, registry=None).registry == "environment/x"
+    assert settings.load(project, environ=environ).engine == "machine"
+
+
+def test_an_empty_variable_is_not_set(project: Path) -> None:
+    assert settings.load(project, environ={"BUILDER_REGISTRY": ""}).registry is None
+
+
+def test_the_environment_is_the_process_s(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILDER_ENGINE", "private")
+    assert settings.load(project).engine == "private"
+
+
+def test_an_unknown_setting_is_refused_with_its_line(project: Path) -> None:
+    error = refused(project, '# ours\n\nregistri = "h/x"\n')
+    assert error.message == "builder.toml:3: registri: unknown setting"
+    assert error.fix == "write registry"
+    assert refused(project, "[jobs]\na = 1").message == "builder.toml:1: jobs: unknown setting"
+
+
+def test_an_unreadable_file_is_refused_with_its_line(project: Path) -> None:
+    assert refused(project, 'registry = "h/x"\nengine = ').message.startswith("builder.toml:2: ")
+
+
+def test_a_value_of_the_wrong_type_is_refused(project: Path) -> None:
+    assert refused(project, "engine = 3").message == (
+        "builder.toml:1: engine: expected text, found 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "what", "fix"),
+    [
+        ("https://h.example.com/x", "has a scheme", "write h.example.com/x"),
+        ("h.example.com/x/", "a slash", "write h.example.com/x"),
+        ("h.example.com", "no repository on it", "add a path, for example h.example.com/training"),
+        ("h.example.com/Team/x", "upper-case", "write h.example.com/team/x"),
+        ("h.example.com:5000/x:v1", "tag or a digest", "write h.example.com:5000/x;"),
+        ("h.example.com/x@sha256:ab", "tag or a digest", "write h.example.com/x;"),
+        ("h.example.com/a b", "is not a repository name", "HOST[:PORT]/PATH"),
+        ("h_ost/a", "is not a repository name", "HOST[:PORT]/PATH"),
+        ("h/a//b", "is not a repository name", "HOST[:PORT]/PATH"),
+    ],
+)
+def test_a_registry_that_is_none(project: Path, written: str, what: str, fix: str) -> None:
+    error = refused(project, registry=written)
+    assert error.message.startswith(f"--registry: {written!r}")
+    assert what in error.message
+    assert fix in error.fix
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "europe-west4-docker.pkg.dev/my-project/training/images",
+        "gcr.io/my-project/training",
+        "docker.io/someone/training",
+        "localhost:5000/training",
+        "127.0.0.1:5000/a__b/c-d.e",
+        "[::1]:5000/x",
+    ],
+)
+def test_registries_of_every_kind(project: Path, written: str) -> None:
+    assert load(project, registry=written).registry == written
+
+
+def test_a_bad_value_says_where_it_was_written(project: Path) -> None:
+    with pytest.raises(InputError, match=r"^BUILDER_ENGINE: no engine is called 'podman'"):
+        settings.load(project, environ={"BUILDER_ENGINE": "podman"})
+    assert refused(project, '\nregistry = "x"').message.startswith("builder.toml:2: registry: 'x'")
+
+
+def test_the_root_is_found_from_anywhere_below_it(project: Path) -> None:
+    assert project_module.find_root(project / "trainer") == project
+    assert project_module.find_root(project) == project
+
+
+def test_a_folder_outside_any_project(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no builder\.toml in ") as raised:
+        project_module.find_root(tmp_path)
+    assert "create an empty builder.toml" in raised.value.fix
+
+
+def test_a_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new" / "file"
+    project_module.write(path, "one")
+    assert path.read_text() == "one"
+    assert path.stat().st_mode & 0o777 == 0o644
+    path.chmod(0o755)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        project_module.write(path, "two")
+    monkeypatch.undo()
+    assert path.read_text() == "one"
+    assert list(path.parent.iterdir()) == [path]
+    project_module.write(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert path.stat().st_mode & 0o777 == 0o755

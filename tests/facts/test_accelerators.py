@@ -1,0 +1,95 @@
+"""The tables: names a person may use, and that every value says where it comes from."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from builder.core.errors import InputError
+from builder.facts import accelerators
+from builder.facts.accelerators import DATA, Source
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("V100", "V100"),
+        ("v100", "V100"),
+        ("NVIDIA_TESLA_V100", "V100"),
+        ("nvidia-l4", "L4"),
+        ("A100-40GB", "A100"),
+        ("a100-80gb", "A100"),
+        ("H100-MEGA-80GB", "H100"),
+        ("TPU-v3", "TPU"),
+        ("tpu-v6e", "TPU-v6e"),
+        ("cpu", "CPU"),
+    ],
+)
+def test_an_accelerator_is_found_by_any_of_its_names(written: str, name: str) -> None:
+    assert accelerators.find(written).name == name
+
+
+@pytest.mark.parametrize(
+    ("written", "nearest"), [("V10", "V100"), ("A-100", "A100"), ("TPUv3", "TPU"), ("T40", "T4")]
+)
+def test_an_unknown_one_names_the_nearest(written: str, nearest: str) -> None:
+    with pytest.raises(InputError) as raised:
+        accelerators.find(written)
+    assert raised.value.fix.startswith(f"write {nearest}; known: CPU, K80, ")
+
+
+def test_one_like_no_other_names_all() -> None:
+    with pytest.raises(InputError) as raised:
+        accelerators.find("quantum")
+    assert raised.value.fix.startswith("known: CPU, K80, ")
+
+
+def test_what_an_image_needs_to_know_of_a_v100() -> None:
+    v100 = accelerators.find("V100")
+    assert v100.architecture is not None
+    assert (v100.kind, v100.compute_capability, v100.precision) == ("gpu", "7.0", "float16")
+    assert v100.architecture.name == "Volta"
+    assert (v100.architecture.first_cuda, v100.architecture.last_cuda) == ("9.0", "12")
+    assert v100.architecture.last_driver == "R580"
+
+
+def test_what_tensorflow_2_21_was_tested_with() -> None:
+    tables = accelerators.tables()
+    release = tables.releases[-1]
+    assert release.versions == ("2.21.0",)
+    assert (release.cuda, release.cudnn, release.wheels) == ("12.5", "9.3", "12.5")
+    assert release.python == ("3.10", "3.11", "3.12", "3.13")
+    assert release.capabilities == ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90")
+    assert tables.sets["12.5"].libraries["cudnn"] == "9.3.0.75"
+
+
+def test_releases_stand_from_old_to_new() -> None:
+    minors = [int(release.minor.split(".")[1]) for release in accelerators.tables().releases]
+    assert minors == list(range(4, 22))
+
+
+def test_every_table_names_a_source_for_every_row() -> None:
+    """The loaders take a row's source by name, so an absent one cannot be loaded at all."""
+    sources: list[Source] = []
+    for one in accelerators.accelerators().values():
+        sources += [one.source, one.precision_source]
+        sources += [one.architecture.source] if one.architecture else []
+        sources += [one.refused_source] if one.refused_source else []
+    tables = accelerators.tables()
+    for release in tables.releases:
+        sources += [release.source, release.capabilities_source, release.pins_source]
+    rows = (*tables.tpu, *tables.sets.values(), *tables.cudnn, *tables.drivers)
+    sources += [row.source for row in rows]
+    assert all(source.text and isinstance(source.verified, bool) for source in sources)
+    unverified = {source.text for source in sources if not source.verified}
+    assert len(unverified) == 2, "what is only heard: Grace, and releases before 2.12"
+
+
+def test_no_source_stands_unused() -> None:
+    for path in DATA.glob("*.yaml"):
+        text = path.read_text()
+        names = re.findall(r"^  ([\w.-]+): \{text: ", text, re.MULTILINE)
+        used = set(re.findall(r"source: ([\w.-]+)", text)) | {"precision"}
+        assert names, path
+        assert set(names) <= used, path

@@ -1,0 +1,62 @@
+"""A described job as it is prepared for this machine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.core.errors import InputError
+from builder.jobs import here
+from builder.jobs.here import Options
+
+NO_ENGINE: Any = None
+"""Nothing is asked of an engine where the image is given."""
+
+
+def prepared(root: Path, *arguments: str, **options: Any) -> Any:
+    given = Options(image="an-image", arguments=arguments, **options)
+    return here.prepare(root, NO_ENGINE, here.load(root, "v100"), given)
+
+
+@pytest.fixture
+def root(project: Path, write_target: Any) -> Path:
+    write_target("accelerator: V100\nsize_budget: 3 GB\n")
+    (project / "data" / "records").mkdir(parents=True)
+    return project
+
+
+def test_a_target_is_a_job_of_one_machine_without_arguments(root: Path) -> None:
+    job = prepared(root)
+    assert (job.name, job.arguments, job.records) == ("v100", (), None)
+    assert [(pool.role, pool.count) for pool in job.pools] == [("chief", 1)]
+    assert job.folder == root / "build" / "jobs" / "v100"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("--records=data/records",), True),
+        (("--records", "data/records", "--steps=5"), True),
+        (("--steps=5", "--records"), False),
+        (("--records=data/none",), False),
+        (("--records=gs://bucket/records",), False),
+    ],
+)
+def test_a_folder_of_the_project_that_records_names_is_the_data(
+    root: Path, arguments: tuple[str, ...], found: bool
+) -> None:
+    assert prepared(root, *arguments).records == (root / "data/records" if found else None)
+
+
+def test_folders_that_are_not_there_are_refused_by_their_option(root: Path) -> None:
+    with pytest.raises(InputError, match="--records nowhere: there is no such folder"):
+        prepared(root, records=Path("nowhere"))
+    with pytest.raises(InputError, match="--buckets nowhere: there is no such folder"):
+        prepared(root, buckets=Path("nowhere"))
+
+
+@pytest.mark.parametrize(("text", "size"), [("64m", 64 << 20), ("2G", 2 << 30), ("512kB", 1 << 19)])
+def test_sizes(text: str, size: int) -> None:
+    assert here.parse_size(text) == size
+    with pytest.raises(InputError, match="is not a size"):
+        here.parse_size(f"{text} of memory")

@@ -1,0 +1,650 @@
+"""Jobs as containers: busybox stands for a program that is not ours, training:cpu is ours."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.core.errors import InputError, OutsideError
+from builder.engine import BuildRequest, Engine
+from builder.jobs import description, leftovers, local, studies
+from builder.jobs import watch as watching
+from builder.jobs.local import JobEvent, Line, Note, Outcome, Stop
+from builder.jobs.replicas import LocalJob, Pool
+
+pytestmark = [pytest.mark.engine]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def shell(engine: Engine, busybox: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image with a shell and nothing else: `sh -c ARGUMENT`."""
+    folder = tmp_path_factory.mktemp("shell")
+    (folder / "busybox").write_bytes(busybox.read_bytes())
+    (folder / "Dockerfile").write_text(
+        "FROM scratch\nCOPY --chmod=755 busybox /bin/busybox\n"
+        'RUN ["/bin/busybox", "--install", "/bin"]\nRUN mkdir -m 1777 /tmp\n'
+        'ENTRYPOINT ["/bin/sh", "-c"]\n'
+    )
+    tag = f"job-test:{os.getpid()}"
+    engine.build(BuildRequest(folder / "Dockerfile", folder, (tag,)))
+    yield tag
+    engine.client.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def job(shell: str, tmp_path: Path) -> Callable[..., LocalJob]:
+    def make(script: str, **more: Any) -> LocalJob:
+        more = {"shm": 1 << 26, "grace": 5.0, **more}
+        return LocalJob("t", shell, tmp_path / "job", arguments=(script,), **more)
+
+    return make
+
+
+def left(engine: Engine) -> list[str]:
+    """Containers and networks of jobs of this process."""
+    filters = {"label": f"{leftovers.OWNER}={leftovers.owner(os.getpid())}"}
+    return [
+        str(one.name)
+        for one in (
+            *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
+            *engine.client.networks.list(filters=filters),
+        )
+    ]
+
+
+def run(engine: Engine, one: LocalJob, **more: Any) -> tuple[Outcome, list[JobEvent]]:
+    events: list[JobEvent] = []
+    outcome = local.run(engine, one, on_event=events.append, **more)
+    assert left(engine) == []
+    return outcome, events
+
+
+def lines(events: list[JobEvent], replica: str) -> list[str]:
+    return [e.text for e in events if isinstance(e, Line) and e.replica == replica]
+
+
+def notes(events: list[JobEvent]) -> list[str]:
+    return [e.text for e in events if isinstance(e, Note)]
+
+
+ROLE = 'role=$(echo "$TF_CONFIG" | sed "s/.*\\"task\\": {\\"type\\": \\"//; s/\\".*//"); '
+"""Which role a container has, in the words of a shell."""
+
+
+def test_a_job_ends_with_its_chief_and_the_others_are_told_to_go(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + (
+        'if [ "$role" = chief ]; then sleep 1; echo over >&2; exit 0; fi; '
+        "trap 'echo told to go; exit 0' TERM; while :; do sleep 0.1; done"
+    )
+    outcome, events = run(engine, job(script, pools=(Pool("chief"), Pool("worker"))))
+    assert (outcome.state, outcome.exit_code, outcome.restarts) == ("succeeded", 0, 0)
+    assert lines(events, "chief-0") == ["over"]
+    assert lines(events, "worker-0") == ["told to go"]
+    assert [(one.name, one.state, one.exit_code) for one in outcome.replicas] == [
+        ("chief-0", "succeeded", 0),
+        ("worker-0", "succeeded", 0),
+    ]
+
+
+def test_replicas_reach_each_other_by_the_names_they_are_told(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + (
+        'if [ "$role" = worker ]; then echo hello | nc -l -p 2222; sleep 60; fi; '
+        'host=$(echo "$TF_CONFIG" | sed "s/.*\\"worker\\": \\[\\"//; s/:.*//"); '
+        'for i in 1 2 3 4 5 6 7 8 9; do nc -w 5 "$host" 2222 && exit 0; sleep 0.3; done; exit 1'
+    )
+    outcome, events = run(engine, job(script, grace=0.2, pools=(Pool("chief"), Pool("worker"))))
+    assert outcome.exit_code == 0
+    assert "hello" in lines(events, "chief-0")
+
+
+def test_what_the_job_wrote_is_the_callers_and_a_log_of_each_replica(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    one = job("mkdir /job/model; echo 1 > ${AIP_MODEL_DIR}x; chmod 600 /job/model/x; echo said")
+    run(engine, one)
+    made = one.folder / "model/x"
+    assert made.read_text() == "1\n"
+    assert {path.stat().st_uid for path in one.folder.rglob("*")} == {os.geteuid()}
+    assert (one.folder / "local/chief-0.log").read_text().endswith(" said\n")
+    state = json.loads((one.folder / "local/state.json").read_text())
+    assert (state["state"], state["exit_code"]) == ("succeeded", 0)
+
+
+@pytest.mark.parametrize("code", [134, 139, 143])
+def test_a_replica_that_ends_by_a_signal_is_started_again(
+    engine: Engine, job: Callable[..., LocalJob], code: int
+) -> None:
+    outcome, events = run(engine, job(f"[ -e /job/once ] && exit 0; touch /job/once; exit {code}"))
+    assert (outcome.exit_code, outcome.replicas[0].restarts) == (0, 1)
+    assert any("started again (restart 1 of 5)" in note for note in notes(events))
+
+
+def test_an_error_of_the_program_ends_the_job_with_its_exit_code_and_last_words(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    outcome, _ = run(engine, job("echo no such file >&2; exit 3"))
+    assert (outcome.state, outcome.exit_code) == ("failed", 3)
+    assert outcome.message == "chief-0 failed with exit code 3: no such file"
+    assert outcome.replicas[0].restarts == 0
+
+
+def test_restarts_of_a_replica_and_then_of_the_job_are_counted(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (local.RESTARTS_OF_A_REPLICA, local.RESTARTS_OF_A_JOB) == (5, 3), "Vertex AI's"
+    monkeypatch.setattr(local, "RESTARTS_OF_A_REPLICA", 2)
+    monkeypatch.setattr(local, "RESTARTS_OF_A_JOB", 1)
+    outcome, _ = run(engine, job("echo x >> /job/starts; exit 139"))
+    assert (outcome.state, outcome.exit_code, outcome.restarts) == ("failed", 139, 1)
+    assert len((Path(outcome.folder) / "starts").read_text().split()) == 2 * (1 + 2)
+
+
+def test_restarts_of_the_whole_job_and_none_at_all(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + (
+        "echo $role >> /job/starts; "
+        'if [ "$role" = worker ]; then [ -e /job/once ] && sleep 60; touch /job/once; exit 139; fi;'
+        "[ -e /job/once ] || sleep 60; sleep 1"
+    )
+    both = (Pool("chief"), Pool("worker"))
+    outcome, _ = run(engine, job(script, pools=both, restarts="job", grace=0.2))
+    assert outcome.exit_code == 0
+    started = sorted((Path(outcome.folder) / "starts").read_text().split())
+    assert started == ["chief", "chief", "worker", "worker"]
+    outcome, _ = run(engine, job("exit 139", restarts="never"))
+    assert (outcome.state, outcome.exit_code) == ("failed", 139)
+
+
+def test_a_kill_at_a_step_and_a_preemption_with_its_grace(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = (
+        "trap 'echo saving; sleep 0.3; exit 143' TERM; "
+        "i=$(cat /job/at 2>/dev/null || echo 0); "
+        "while [ $i -lt 40 ]; do i=$((i + 1)); echo $i > /job/at; "
+        'echo "{\\"event\\": \\"step\\", \\"step\\": $i}"; sleep 0.05; done'
+    )
+    kills = [local.parse_kill("chief:0@5"), local.parse_kill("chief:0@20", soft=True)]
+    outcome, events = run(engine, job(script), kills=kills)
+    assert (outcome.exit_code, outcome.step, outcome.replicas[0].restarts) == (0, 40, 2)
+    assert lines(events, "chief-0").count("saving") == 1
+    assert any("killed at step" in note for note in notes(events))
+
+
+def test_a_timeout_ends_a_job(engine: Engine, job: Callable[..., LocalJob]) -> None:
+    outcome, _ = run(engine, job("sleep 60", timeout=1.0, grace=0.2))
+    assert (outcome.state, outcome.exit_code) == ("failed", 1)
+    assert "timeout of 1 s" in outcome.message
+
+
+def test_someone_who_asks_twice_need_not_wait_for_the_grace(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    stop = Stop()
+    began = time.monotonic()
+    for after in (1.0, 2.0):
+        threading.Timer(after, stop.request, (signal.SIGINT,)).start()
+    outcome, _ = run(engine, job("trap '' TERM; sleep 60", grace=50.0), stop=stop)
+    assert (outcome.state, outcome.exit_code) == ("cancelled", 130)
+    assert time.monotonic() - began < 40
+
+
+def test_several_jobs_at_once_stay_apart_but_not_in_one_folder(
+    engine: Engine, job: Callable[..., LocalJob], tmp_path: Path
+) -> None:
+    found: dict[int, Outcome] = {}
+
+    def one(number: int) -> None:
+        mine = replace(job(f"sleep 1; exit {number}"), folder=tmp_path / str(number))
+        found[number] = local.run(engine, mine)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    with pytest.raises(InputError, match="another run of this job"):
+        local.run(engine, replace(job("exit 0"), folder=tmp_path / "1"))
+    for thread in threads:
+        thread.join()
+    assert {number: outcome.exit_code for number, outcome in found.items()} == {0: 0, 1: 1, 2: 2}
+    assert left(engine) == []
+
+
+def test_data_is_read_only_and_buckets_are_folders(
+    engine: Engine, job: Callable[..., LocalJob], tmp_path: Path
+) -> None:
+    records, buckets = tmp_path / "records", tmp_path / "buckets"
+    records.mkdir()
+    (records / "a").write_text("data")
+    (buckets / "mine").mkdir(parents=True)
+    one = job(
+        "cat /records/a; touch /records/b || echo refused; cp /records/a gs://mine/copy",
+        records=records,
+        buckets=buckets,
+    )
+    buckets.chmod(0o777)
+    (buckets / "mine").chmod(0o777)
+    _, events = run(engine, one)
+    assert any(line.startswith("data") for line in lines(events, "chief-0"))
+    assert any("refused" in line for line in lines(events, "chief-0"))
+    assert (buckets / "mine/copy").read_text() == "data"
+
+
+def test_someone_who_is_not_root_runs_it_as_themselves(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "user", lambda: "1234:1234")
+    outcome, events = run(engine, job("id -u; echo $HOME; echo 1 > /job/made; ls -ln /job/made"))
+    assert outcome.exit_code == 0
+    said = lines(events, "chief-0")
+    assert said[:2] == ["1234", "/tmp"]
+    assert said[2].split()[2:4] == ["1234", "1234"]
+
+
+def test_an_image_or_a_replica_that_is_not_there(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    with pytest.raises(OutsideError, match="the engine holds no image no-such:image"):
+        local.run(engine, replace(job("exit 0"), image="no-such:image"))
+    with pytest.raises(InputError, match="the job has no such replica"):
+        local.run(engine, job("exit 0"), kills=[local.parse_kill("worker:0@1")])
+    assert left(engine) == []
+
+
+# --- ends that cross each other -------------------------------------------------------------------
+
+
+@pytest.fixture
+def workers_end_is_heard_of_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both replicas have ended, whichever was first, when the worker's end arrives; then the
+    chief's."""
+    follow, chief_ended, worker_heard = local._follow, threading.Event(), threading.Event()
+
+    def crossed(container: Any, name: str, attempt: int, lines: Any) -> None:
+        class Lines:
+            def put(self, event: Any) -> None:
+                if isinstance(event, local._Ended) and name == "worker-0":
+                    assert chief_ended.wait(60)
+                elif isinstance(event, local._Ended):
+                    chief_ended.set()
+                    assert worker_heard.wait(60)
+                lines.put(event)
+                if isinstance(event, local._Ended) and name == "worker-0":
+                    worker_heard.set()
+
+        follow(container, name, attempt, Lines())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(local, "_follow", crossed)
+
+
+BOTH = (Pool("chief"), Pool("worker"))
+
+
+@pytest.mark.usefixtures("workers_end_is_heard_of_first")
+def test_a_worker_that_fails_when_the_chief_is_done_fails_nothing(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + '[ "$role" = chief ] && exit 0; sleep 1; exit 1'
+    outcome, events = run(engine, job(script, pools=BOTH))
+    assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
+    assert "failed with exit code 1, after the chief was done" in notes(events)
+    assert [one.state for one in outcome.replicas] == ["succeeded", "failed"]
+
+
+@pytest.mark.usefixtures("workers_end_is_heard_of_first")
+def test_a_chief_that_gets_done_while_all_are_to_start_again_does_not(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = ROLE + 'echo $role >> /job/starts; [ "$role" = chief ] || exit 139; sleep 1; exit 0'
+    outcome, _ = run(engine, job(script, pools=BOTH, restarts="job"))
+    assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
+    assert sorted((Path(outcome.folder) / "starts").read_text().split()) == ["chief", "worker"]
+
+
+def test_a_replica_that_ends_while_the_job_is_being_stopped_is_not_started_again(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, collect = Stop(), local._Cluster._collect
+
+    def asked_meanwhile(self: Any, one: Any) -> tuple[int, bool]:
+        stop.request(signal.SIGINT)
+        return collect(self, one)
+
+    monkeypatch.setattr(local._Cluster, "_collect", asked_meanwhile)
+    outcome, _ = run(engine, job("echo x >> /job/starts; exit 139"), stop=stop)
+    assert (outcome.state, outcome.exit_code, outcome.replicas[0].restarts) == ("cancelled", 130, 0)
+    assert (Path(outcome.folder) / "starts").read_text() == "x\n"
+
+
+def test_a_terminal_that_is_gone_ends_the_job_in_order(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    def closed(event: JobEvent) -> None:
+        if event == Line("chief-0", "ready"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    script = "trap 'echo saved > /job/saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    outcome = local.run(engine, job(script), on_event=closed)
+    assert left(engine) == []
+    assert (outcome.state, outcome.exit_code) == ("cancelled", 128 + signal.SIGHUP)
+    assert (Path(outcome.folder) / "saved").exists()
+
+
+def test_a_stream_of_lines_that_breaks_off_is_no_end(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from docker.models.containers import Container
+    from docker.utils.socket import SocketError
+
+    attach = Container.attach
+
+    def torn(self: Any, **more: Any) -> Iterator[Any]:
+        stream = attach(self, **more)
+
+        def chunks() -> Iterator[Any]:
+            yield next(stream)
+            raise SocketError("Unexpected EOF")
+
+        return chunks()
+
+    monkeypatch.setattr(Container, "attach", torn)
+    outcome, events = run(engine, job("echo begun; sleep 1; exit 3"))
+    assert (outcome.state, outcome.exit_code) == ("failed", 3)
+    assert lines(events, "chief-0")[0] == "begun"
+    assert "broke off: Unexpected EOF" in lines(events, "chief-0")[1]
+
+
+def test_a_run_that_the_engine_refuses_is_on_record_as_failed(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    one = job("exit 0", command=("/no/such/program",))
+    with pytest.raises(OutsideError, match="no/such/program"):
+        local.run(engine, one)
+    assert left(engine) == []
+    view = watching.Reader(one.folder).view()
+    assert (view.state, view.over) == ("failed", True)
+    assert "no/such/program" in view.message
+
+
+RUN = """
+import signal
+import sys
+# as from a terminal: nohup and a shell's & have some of them ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from pathlib import Path
+from builder import engine
+from builder.jobs import local
+from builder.jobs.replicas import LocalJob, Pool
+from builder.settings import Settings
+job = LocalJob("t", sys.argv[1], Path(sys.argv[2]), pools=(Pool("chief"), Pool("worker")),
+    arguments=("echo x > /job/made; sleep 60",), grace=0.3, shm=1 << 26)
+docker = engine.connect(Settings())
+print("go", flush=True)
+sys.exit(local.run(docker, job).exit_code)
+"""
+
+
+def started(shell: str, folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, shell, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    return process
+
+
+def of(engine: Engine, owner: str) -> list[Any]:
+    filters = {"label": f"{leftovers.OWNER}={owner}"}
+    return [
+        *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
+        *engine.client.networks.list(filters=filters),
+    ]
+
+
+def test_ctrl_c_at_ten_random_moments_leaves_nothing(
+    engine: Engine, shell: str, tmp_path: Path
+) -> None:
+    moments = random.Random(4)
+    for number in range(10):
+        process = started(shell, tmp_path / str(number))
+        owner = leftovers.owner(process.pid)
+        time.sleep(moments.uniform(0, 1.5))
+        number_of = moments.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+        process.send_signal(number_of)  # SIGHUP: its terminal was closed
+        code = process.wait(timeout=60)
+        assert code in (128 + number_of, -number_of), number
+        assert of(engine, owner) == [], number
+        written = list((tmp_path / str(number)).rglob("*"))
+        assert all(path.stat().st_uid == os.geteuid() for path in written)
+
+
+def test_what_a_killed_builder_left_is_removed_by_the_next_run(
+    engine: Engine, shell: str, job: Callable[..., LocalJob], tmp_path: Path
+) -> None:
+    process = started(shell, tmp_path / "killed")
+    owner = leftovers.owner(process.pid)
+    while len([one for one in of(engine, owner) if getattr(one, "status", "") == "running"]) < 2:
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert len(of(engine, owner)) == 3
+    run(engine, job("exit 0"))
+    assert of(engine, owner) == []
+
+
+# --- studies --------------------------------------------------------------------------------------
+
+REPORT = (
+    'for one in "$@"; do :; done; '
+    'echo "{\\"score\\": \\"0.$CLOUD_ML_TRIAL_ID\\", \\"global_step\\": \\"7\\"}" '
+    '>> "$CLOUD_ML_HP_METRIC_FILE"; echo $0 "$@" > ${AIP_MODEL_DIR%/model/}/arguments; '
+)
+
+
+def study(text: str = "trials: 4, parallel: 2, algorithm: random") -> Any:
+    whole = (
+        "image: cpu\nmachine: n1-standard-4\nstudy: {metric: score, " + text + ", "
+        "parameters: {rate: {min: 0.1, max: 0.9}}}\n"
+    )
+    return description.parse(whole, Path("jobs/t.yaml")).study
+
+
+def test_a_study_runs_its_trials_a_few_at_a_time(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    running: set[str] = set()
+    most = 0
+
+    def watch(event: JobEvent) -> None:
+        nonlocal most
+        if isinstance(event, Note) and event.text.startswith("starts:"):
+            running.add(event.replica)
+        if isinstance(event, Note) and "score" in event.text:
+            running.discard(event.replica)
+        most = max(most, len(running))
+
+    outcome = studies.run(engine, job(REPORT), study(), on_event=watch)
+    assert left(engine) == []
+    assert (outcome.state, outcome.exit_code, outcome.best, most) == ("succeeded", 0, 4, 2)
+    assert [trial.value for trial in outcome.trials] == [0.1, 0.2, 0.3, 0.4]
+    folder = Path(outcome.folder)
+    for trial in outcome.trials:
+        told = (folder / str(trial.number) / "arguments").read_text().strip()
+        assert told == f"--rate={trial.parameters['rate']!r}"
+    assert json.loads((folder / "study.json").read_text())["best"] == 4
+    with pytest.raises(InputError, match="has been run already"):
+        studies.run(engine, job(REPORT), study())
+    with pytest.raises(InputError, match="a study, and watched is one trial"):
+        watching.Reader(folder)
+    board = hparams(folder)
+    assert board["experiment"] == ["rate"]
+    assert board["values"] == {t.number: t.parameters["rate"] for t in outcome.trials}
+
+
+def hparams(folder: Path) -> dict[str, Any]:
+    """What TensorBoard's HParams reads of a study."""
+    studies.without_tensorflow()
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.plugins.hparams import metadata
+
+    found: dict[str, Any] = {"values": {}}
+    for path in folder.rglob("events.out.tfevents*"):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                content = value.metadata.plugin_data.content
+                if value.tag == metadata.EXPERIMENT_TAG:
+                    experiment = metadata.parse_experiment_plugin_data(content)
+                    found["experiment"] = [info.name for info in experiment.hparam_infos]
+                if value.tag == metadata.SESSION_START_INFO_TAG:
+                    start = metadata.parse_session_start_info_plugin_data(content)
+                    number = int(start.group_name)
+                    found["values"][number] = start.hparams["rate"].number_value
+    return found
+
+
+def test_a_study_whose_trials_report_nothing_gives_up(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    one = study("trials: 8, algorithm: random")
+    outcome = studies.run(engine, job("exit 0"), one)
+    assert (outcome.state, outcome.exit_code, len(outcome.trials)) == ("failed", 1, 3)
+    assert "it reported no score" in outcome.message
+
+
+def test_a_study_that_is_stopped_leaves_nothing(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    stop = Stop()
+    threading.Timer(1.5, stop.request, (signal.SIGINT,)).start()
+    outcome = studies.run(engine, job("sleep 60", grace=0.2), study(), stop=stop)
+    assert (outcome.state, outcome.exit_code) == ("cancelled", 130)
+    assert left(engine) == []
+
+
+def test_a_study_that_was_interrupted_goes_on_where_it_was(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    """Trials 1 and 2 end, 3 is cut off in the middle; then 3 begins again in its folder."""
+    script = (
+        'd=${AIP_MODEL_DIR%/model/}; echo x >> "$d/starts"; '
+        'if [ "$CLOUD_ML_TRIAL_ID" = 3 ] && [ "$(wc -l < $d/starts)" = 1 ]; '
+        "then echo waiting; sleep 60; fi; " + REPORT
+    )
+    one = study("trials: 4, algorithm: random")
+    stop = Stop()
+
+    def watch(event: JobEvent) -> None:
+        if isinstance(event, Line) and event.text == "waiting":
+            stop.request(signal.SIGINT)
+
+    first = studies.run(engine, job(script, grace=0.2), one, seed=9, stop=stop, on_event=watch)
+    assert (first.state, first.exit_code) == ("cancelled", 130)
+    assert [trial.state for trial in first.trials] == ["succeeded", "succeeded", "cancelled"]
+    events: list[JobEvent] = []
+    second = studies.run(engine, job(script, grace=0.2), one, on_event=events.append)
+    assert left(engine) == []
+    assert (second.state, second.best) == ("succeeded", 4)
+    assert second.trials[:2] == first.trials[:2]
+    assert second.trials[2].parameters == first.trials[2].parameters
+    folder = Path(second.folder)
+    starts = [(folder / str(n) / "starts").read_text().count("x") for n in (1, 2, 3, 4)]
+    assert starts == [1, 1, 2, 1]
+    assert "goes on: 2 of 4 trials are kept" in notes(events)
+    assert "it began with seed 9, and goes on with that" in notes(events)
+    rates = [trial.parameters["rate"] for trial in second.trials]
+    assert rates == [values["rate"] for values in tried(one, seed=9)]  # as if never interrupted
+
+
+def tried(one: Any, seed: int) -> list[Any]:
+    proposer = studies.Sampled(one, seed)
+    return [(proposer.ask() or (0, {}))[1] for _ in range(one.trials)]
+
+
+def test_a_trial_that_falls_behind_the_median_is_stopped_early(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
+    script = (
+        'say() { echo \'{"score": "\'$1\'", "global_step": "\'$2\'"}\' '
+        '>> "$CLOUD_ML_HP_METRIC_FILE"; }; '
+        'if [ "$CLOUD_ML_TRIAL_ID" = 4 ]; '
+        "then trap 'echo saved; exit 143' TERM; say 0.1 5; "
+        "while :; do sleep 0.1; done; fi; say 0.5 5; say 0.9 10"
+    )
+    one = study("trials: 5, algorithm: random, early_stopping: median")
+    events: list[JobEvent] = []
+    outcome = studies.run(engine, job(script, timeout=60.0), one, on_event=events.append)
+    assert left(engine) == []
+    assert [trial.state for trial in outcome.trials] == [
+        *("succeeded", "succeeded", "succeeded", "stopped", "succeeded")
+    ]
+    assert (outcome.state, outcome.trials[3].value, outcome.best) == ("succeeded", 0.1, 1)
+    assert "saved" in [event.text for event in events if isinstance(event, Line)]
+
+
+# --- our own trainer ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trainer(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The CPU image with the trainer of the working tree."""
+    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    yield "training:cpu"
+
+
+def accuracy(outcome: Outcome) -> float:
+    summary = json.loads((Path(outcome.folder) / "summary.json").read_text())
+    return float(summary["evaluation"]["accuracy"])
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_a_cluster_whose_worker_is_killed_is_as_good_as_one_machine(
+    engine: Engine, trainer: str, tmp_path: Path
+) -> None:
+    """Within 0.025 of the accuracy: at most five of the 200 pictures."""
+    alone = LocalJob(
+        "alone",
+        trainer,
+        tmp_path / "alone",
+        arguments=("--steps=200", "--batch-size=48", "--checkpoint-every=40", "--deterministic"),
+        records=ROOT / "builder/prove/records",
+        pass_job_dir=True,
+        shm=1 << 28,
+    )
+    pools = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
+    single, _ = run(engine, alone)
+    kills = [local.parse_kill("worker:1@80")]
+    cluster = replace(alone, name="cluster", folder=tmp_path / "cluster", pools=pools)
+    several, events = run(engine, cluster, kills=kills)
+    said = "\n".join(
+        [*notes(events), *lines(events, "chief-0")[-30:], *lines(events, "worker-1")[-30:]]
+    )
+    assert (single.exit_code, several.exit_code) == (0, 0), said
+    results = {one.name: one for one in several.replicas}
+    assert results["worker-1"].restarts >= 1
+    assert results["evaluator-0"].state == "succeeded"
+    assert any("resumed after step" in line for line in lines(events, "worker-1"))
+    assert any('"evaluated"' in line for line in lines(events, "evaluator-0"))
+    assert accuracy(single) > 0.95
+    assert abs(accuracy(several) - accuracy(single)) <= 0.0251

@@ -1,0 +1,305 @@
+"""From a user's folder to a finished job with one command: here, and on a (loopback) Vertex AI."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.core.errors import InputError
+from builder.core.settings import Settings
+from builder.engine import BuildRequest, Engine
+from builder.jobs import checks, description, package, service
+from builder.pipeline import push
+from tests.emulators import vertex as emulator
+from tests.registry import server as registry_server
+from tests.registry.server import RegistryServer
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCRIPT = """
+import argparse
+import json
+import pathlib
+import sys
+
+import helper
+import yaml
+from tqdm import tqdm
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--job-dir", required=True, type=pathlib.Path)
+parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--exit", type=int, default=0)
+options = parser.parse_args()
+if options.exit:
+    sys.exit(options.exit)
+
+import tensorflow as tf
+
+weights = tf.Variable([[0.0], [0.0]])
+inputs = tf.constant([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+for _ in tqdm(range(options.epochs)):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((inputs @ weights - inputs @ [[1.0], [2.0]]) ** 2)
+    weights.assign_sub(0.3 * tape.gradient(loss, weights))
+(options.job_dir / "result.yaml").write_text(yaml.safe_dump({"loss": float(loss)}))
+print(helper.WORDS, options.epochs)
+"""
+
+JOB = """\
+image: IMAGE
+region: us-central1
+machine: n1-standard-4
+job_dir: gs://my-bucket/jobs/{job}
+"""
+
+
+@pytest.fixture(scope="module")
+def script(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a script, a module of its own and two requirements; its image is made once."""
+    folder = tmp_path_factory.mktemp("program") / f"script-{os.getpid()}"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "helper.py").write_text('WORDS = "epochs done:"\n')
+    (folder / "requirements.txt").write_text("pyyaml>=6\ntqdm  # progress\n")
+    yield folder
+    made = home(folder) / "build" / f"cpu-{folder.name}" / "image.json"
+    if made.is_file():  # else it failed before there was anything
+        engine.client.images.remove(f"training:cpu-{folder.name}", force=True)
+        engine.client.images.remove(json.loads(made.read_text())["base"], force=True)
+    remove(folder)
+
+
+def home(folder: Path) -> Path:
+    """The little project that is made of a folder."""
+    return ROOT / "build" / "packages" / f"cpu-{folder.name}"
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(home(folder), ignore_errors=True)
+    (home(folder).parent / f".cpu-{folder.name}.lock").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def moved(script: Path, tmp_path: Path) -> Iterator[Path]:
+    """The same folder with a requirement that would move TensorFlow."""
+    folder = tmp_path / f"moved-{os.getpid()}"
+    shutil.copytree(script, folder)
+    (folder / "requirements.txt").write_text("pyyaml>=6\ntensorflow==2.19.1\n")
+    yield folder
+    remove(folder)
+
+
+def builder(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from builder.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_plain_script_with_two_requirements_is_one_command(script: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    given = ["cpu", "--package", script, "--module", "train", "--job-dir", job, "--json"]
+    name = f"cpu-{script.name}"
+    done = builder("job", "local", *given, "--", "--epochs", 40)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "succeeded"
+    assert "epochs done: 40" in done.stderr
+    assert float((job / "result.yaml").read_text().partition(":")[2]) < 0.1
+    assert (job / "result.yaml").stat().st_uid == os.geteuid()
+    receipt = json.loads((home(script) / f"build/{name}/receipt.json").read_text())
+    made = {check["name"]: check for check in receipt["checks"]}
+    assert all(check["passed"] for check in made.values())
+    assert made["imports"]["seen"]["modules"] == ["tensorflow", "tqdm", "yaml"]
+    assert made["starts"]["seen"]["answered"] == "--help"
+    extra = (home(script) / f"images/{name}/extra.lock").read_text()
+    assert "pyyaml==" in extra
+    assert "--hash=sha256:" in extra
+
+    again = builder("image", "cpu", "--package", script, "--module", "train")
+    assert "up to date" in again.stderr
+
+
+# --- sent to Vertex AI ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server.registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+@pytest.fixture
+def loopback(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[emulator.Loopback]:
+    """A Vertex AI that pulls what a job names, by its digest, and runs it on this engine."""
+    with emulator.running(emulator.local_executor(engine, tmp_path / "work", {})) as found:
+        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", found.rest)
+        monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", found.rest)
+        monkeypatch.setenv("BUILDER_JOB_TRANSPORT", "rest")
+        monkeypatch.setenv("BUILDER_JOB_PROJECT", emulator.PROJECT)
+        yield found
+        jobs = found.service.jobs.values()
+        pulled = {job.job_spec.worker_pool_specs[0].container_spec.image_uri for job in jobs}
+        for reference in pulled:
+            engine.client.images.remove(reference)
+
+
+Submit = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def submit(
+    tmp_path: Path,
+    registry: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Submit:
+    """`builder job submit` of a job with this text, in this process: exit code, stdout, stderr."""
+    from builder import cli
+
+    monkeypatch.chdir(ROOT)
+    path = tmp_path / "sent.yaml"
+
+    def call(text: str, *words: object) -> tuple[int, str, str]:
+        path.write_text(text)
+        where = ["--registry", f"{registry.host}/team/training"]
+        command = ["builder", "job", "submit", str(path), *where, *map(str, words)]
+        monkeypatch.setattr(sys, "argv", command)
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as left:
+            code = int(left.code or 0)
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def followed(folder: Path, *arguments: object) -> list[object]:
+    """The command line's end for a program that is followed until it is over."""
+    given: list[object] = ["--package", folder, "--module", "train", "--logs", "--poll", "0.1"]
+    return [*given, "--json", "--", *arguments]
+
+
+def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
+    script: Path,
+    registry: RegistryServer,
+    loopback: emulator.Loopback,
+    submit: Submit,
+    tmp_path: Path,
+) -> None:
+    text = JOB.replace("IMAGE", "cpu")
+    code, out, err = submit(text, *followed(script, "--epochs", 40))
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["state"] == "succeeded"
+    assert any(
+        line.startswith("chief-0") and "epochs done: 40" in line for line in err.splitlines()
+    )
+    (job,) = loopback.service.jobs.values()
+    sent = job.job_spec.worker_pool_specs[0].container_spec
+    where, _, digest = sent.image_uri.partition("@")
+    assert where == f"{registry.host}/team/training"
+    assert digest in registry.digests("team/training")
+    assert registry.tags("team/training")[f"cpu-{script.name}"] == digest
+    assert any(one.startswith("--job-dir=gs://my-bucket/jobs/") for one in sent.args)
+    held = push.verify(sent.image_uri, Settings(), required=package.required)
+    assert {check.name for check in held.receipt.checks} == {
+        *("loader", "contents", "imports", "starts")
+    }
+    result = tmp_path / "work" / told["name"].rsplit("/", 1)[-1] / "result.yaml"
+    assert float(result.read_text().partition(":")[2]) < 0.1
+
+    code, _, err = submit(text, *followed(script, "--exit", 7))
+    assert code == 7
+    assert "non-zero status of 7" in err
+    assert len(loopback.service.jobs) == 2
+
+    # the receipt that was pushed says what the image is for, and a job for a GPU reads it there
+    gpu = JOB.replace("IMAGE", f"{where}:cpu-{script.name}") + "accelerators: 1 x T4\n"
+    code, _, err = submit(gpu)
+    assert code == 2
+    assert f"{where}@{digest} is an image for CPU; the job runs on n1-standard-4 with 1 x T4" in err
+    assert "write image: t4" in err
+    assert len(loopback.service.jobs) == 2
+    image, notes = seen(gpu)
+    assert (image.accelerator, image.proven) == ("CPU", True)
+    assert notes == (f"{where}:cpu-{script.name} is {digest} now",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "fix"),
+    [
+        (
+            "",
+            'requirements.txt:2: "tensorflow==2.19.1" would move tensorflow-cpu 2.21.0 to ',
+            "builder explain cpu",
+        ),
+        ("accelerators: 1 x T4\n", "cpu is an image for CPU; the job runs on", "image: t4"),
+        ("machine: n1-standard-5\n", "no machine type n1-standard-5", "n1-standard-4"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_built_or_pushed(
+    moved: Path,
+    registry: RegistryServer,
+    loopback: emulator.Loopback,
+    submit: Submit,
+    change: str,
+    said: str,
+    fix: str,
+) -> None:
+    before = registry.tags("team/training")
+    text = JOB.replace("IMAGE", "cpu")
+    if change.startswith("machine"):
+        text = text.replace("machine: n1-standard-4\n", change)
+    else:
+        text += change
+    code, out, err = submit(text, *followed(moved))
+    assert (code, out) == (2, "")
+    assert f"error: {moved}" in err or f"error: {moved.parent}/sent.yaml:" in err
+    assert said in err.splitlines()[-2]
+    assert fix in err.splitlines()[-1]
+    assert registry.tags("team/training") == before
+    assert not loopback.service.jobs
+    assert not list((home(moved) / "build").rglob("*.json"))
+
+
+def test_an_image_without_a_receipt_is_judged_by_its_label(
+    engine: Engine, registry: RegistryServer, tmp_path: Path
+) -> None:
+    """Somebody pushed it by hand: its label says what it is for, nothing proves it."""
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM scratch\nCOPY Dockerfile /\nLABEL {push.ACCELERATOR}=V100 "
+        "training-image-factory.runs-on=7.0\n"
+    )
+    reference = f"{registry.host}/team/by-hand:v100"
+    engine.build(BuildRequest(tmp_path / "Dockerfile", tmp_path, (reference,)))
+    try:
+        for line in engine.client.images.push(reference, stream=True, decode=True):
+            assert "error" not in line, line
+    finally:
+        engine.client.images.remove(reference, force=True)
+    text = JOB.replace("IMAGE", reference)
+    image, notes = seen(text)
+    assert (image.accelerator, image.proven, image.pruned) == ("V100", False, True)
+    assert "no receipt lies beside it: that it is for V100 is what its label says" in notes[-1]
+    t4 = description.parse(text + "accelerators: 1 x T4\n", Path("jobs/cats.yaml"))
+    with pytest.raises(InputError, match="for V100, and its device code for other GPUs is taken"):
+        checks.ready(t4, image, "us-central1", cloud=False)
+    v100 = description.parse(text + "accelerators: 1 x V100\n", Path("jobs/cats.yaml"))
+    assert checks.ready(v100, image, "us-central1", cloud=False).image.digest == image.digest
+
+
+def seen(text: str) -> tuple[Any, tuple[str, ...]]:
+    """A job's image as its registry holds it, and what a person is told about it."""
+    job = description.parse(text, Path("jobs/cats.yaml"))
+    return service.pushed_image(ROOT, job, Settings())

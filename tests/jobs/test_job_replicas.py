@@ -1,0 +1,168 @@
+"""What each container of a local job is told: Vertex AI's names, this machine's folders."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builder.core.errors import InputError
+from builder.jobs.local import Kill, described, parse_kill, step_of, usage
+from builder.jobs.replicas import LocalJob, Pool, Replica, Trial, replicas
+
+FOUR = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
+
+
+def job(tmp_path: Path, **more: object) -> LocalJob:
+    return LocalJob("cats", "an-image", tmp_path, **more)  # type: ignore[arg-type]
+
+
+def tf_config(replica: Replica) -> dict:
+    return json.loads(replica.environment["TF_CONFIG"])
+
+
+def test_a_job_of_one_machine_has_a_cluster_spec_and_no_tf_config(tmp_path: Path) -> None:
+    (only,) = replicas(job(tmp_path), "abc")
+    assert "TF_CONFIG" not in only.environment
+    spec = json.loads(only.environment["CLUSTER_SPEC"])
+    assert spec["cluster"] == {"workerpool0": ["cmle-training-workerpool0-abc-0:2222"]}
+    assert spec["task"] == {"type": "workerpool0", "index": 0}
+    assert spec["environment"] == "cloud"
+
+
+def test_the_cluster_names_chief_and_workers_and_never_the_evaluator(tmp_path: Path) -> None:
+    found = {one.name: one for one in replicas(job(tmp_path, pools=FOUR), "abc")}
+    assert list(found) == ["chief-0", "worker-0", "worker-1", "evaluator-0"]
+    for replica in found.values():
+        assert tf_config(replica)["cluster"] == {
+            "chief": ["cmle-training-workerpool0-abc-0:2222"],
+            "worker": [f"cmle-training-workerpool1-abc-{index}:2222" for index in (0, 1)],
+        }
+    assert tf_config(found["worker-1"])["task"] == {"type": "worker", "index": 1}
+    assert tf_config(found["evaluator-0"])["task"] == {"type": "evaluator", "index": 0}
+    spec = json.loads(found["evaluator-0"].environment["CLUSTER_SPEC"])
+    assert list(spec["cluster"]) == ["workerpool0", "workerpool1", "workerpool3"]
+    pools = spec["job"]["worker_pool_specs"]
+    assert [pool.get("replica_count") for pool in pools] == ["1", "2", None, "1"]
+    assert pools[2] == {}, "a pool that is skipped is there, and empty"
+
+
+def test_the_folders_are_vertex_ais_below_the_jobs_own(tmp_path: Path) -> None:
+    (only,) = replicas(job(tmp_path), "abc")
+    assert only.environment["AIP_MODEL_DIR"] == "/job/model/"
+    assert only.environment["AIP_CHECKPOINT_DIR"] == "/job/checkpoints/"
+    assert only.environment["AIP_TENSORBOARD_LOG_DIR"] == "/job/logs/"
+
+
+def test_a_trial_has_folders_a_number_and_a_metric_file_of_its_own(tmp_path: Path) -> None:
+    trial = Trial(3, ("--learning-rate=0.1",), tmp_path)
+    (only,) = replicas(job(tmp_path, trial=trial, pass_job_dir=True), "abc")
+    assert only.environment["AIP_MODEL_DIR"] == "/job/3/model/"
+    assert only.environment["CLOUD_ML_TRIAL_ID"] == "3"
+    assert only.environment["CLOUD_ML_HP_METRIC_FILE"] == "/tmp/hypertune/output.metrics"
+    assert only.arguments == ("--job-dir=/job", "--learning-rate=0.1")
+    assert json.loads(only.environment["CLUSTER_SPEC"])["task"]["trial"] == "3"
+
+
+def test_the_jobs_bucket_is_its_folder_and_others_are_below_gcs(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    arguments = ("--out=gs://mine/jobs/cats/model", "--records", "gs://data/cats/", "--n=1")
+    (only,) = replicas(
+        job(tmp_path, base="gs://mine/jobs/cats", buckets=tmp_path, arguments=arguments), "abc"
+    )
+    assert only.arguments == ("--out=/job/model", "--records", "/gcs/data/cats/", "--n=1")
+
+
+def test_a_bucket_without_a_folder_is_refused_by_name(tmp_path: Path) -> None:
+    for arguments in (("--x=gs://data/cats",), ("--x=/gcs/data/cats",)):
+        with pytest.raises(InputError, match="no folder on this machine stands for gs://data"):
+            replicas(job(tmp_path, buckets=tmp_path, arguments=arguments), "abc")
+
+
+def test_another_bucket_whose_name_begins_the_same_is_another_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gs://mine"):
+        replicas(
+            job(tmp_path, base="gs://mine/jobs/cats", arguments=("gs://mine/jobs/cats2/x",)), "abc"
+        )
+
+
+def test_records_of_this_machine_take_the_place_of_those_in_the_bucket(tmp_path: Path) -> None:
+    for given in (("--records=gs://data/cats", "--n=1"), ("--n=1", "--records", "elsewhere")):
+        (only,) = replicas(job(tmp_path, records=tmp_path, arguments=given), "abc")
+        assert only.arguments == ("--n=1", "--records=/records")
+
+
+@pytest.mark.parametrize(
+    ("each", "gpus", "expected", "shared"),
+    [
+        (1, ("0", "1", "2"), [("0",), ("1",), ("2",)], False),
+        (2, ("0", "1", "2"), [("0", "1"), ("2", "0"), ("1", "2")], True),
+        (2, ("0",), [("0",), ("0",), ("0",)], True),
+        (2, (), [(), (), ()], False),
+        (0, ("0",), [(), (), ()], False),
+    ],
+)
+def test_this_machines_gpus_are_shared_out(
+    tmp_path: Path, each: int, gpus: tuple, expected: list, shared: bool
+) -> None:
+    pools = (Pool("chief", 1, each), Pool("worker", 2, each))
+    found = replicas(job(tmp_path, pools=pools), "abc", gpus)
+    assert [one.gpus for one in found] == expected
+    assert all(("TF_FORCE_GPU_ALLOW_GROWTH" in one.environment) == shared for one in found)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "at_once", "expected", "shared"),
+    [
+        (4, 2, [("0",), ("2",)], False),
+        (3, 2, [("0",), ("1",)], False),  # the third stays idle
+        (2, 3, [("0",), ("1",), ("0",)], True),
+        (1, 2, [("0",), ("0",)], True),
+        (2, 1, [("0",)], False),
+        (0, 2, [(), ()], False),
+    ],
+)
+def test_trials_that_run_at_once_keep_off_each_others_gpus(
+    tmp_path: Path, gpus: int, at_once: int, expected: list, shared: bool
+) -> None:
+    ids = tuple(map(str, range(gpus)))
+    for place, mine in enumerate(expected):
+        trial = Trial(7, (), tmp_path, place, at_once)
+        (found,) = replicas(job(tmp_path, pools=(Pool("chief", 1, 1),), trial=trial), "abc", ids)
+        assert found.gpus == mine
+        assert ("TF_FORCE_GPU_ALLOW_GROWTH" in found.environment) == shared
+
+
+def test_a_preemption_is_written_as_role_index_and_step() -> None:
+    assert parse_kill("worker:1@50") == Kill("worker", 1, step=50)
+    assert parse_kill("chief:0@12s", soft=True) == Kill("chief", 0, seconds=12.0, soft=True)
+    for text in ("worker@5", "worker:1", "master:0@5", "worker:1@x"):
+        with pytest.raises(InputError, match="ROLE:INDEX@STEP"):
+            parse_kill(text)
+
+
+def test_steps_are_read_from_lines_of_json_only() -> None:
+    assert step_of('{"event": "step", "step": 40, "loss": 0.1}') == 40
+    assert step_of('{"event": "checkpoint", "step": 40}') is None
+    assert step_of("step 40") is None
+    assert step_of('{"step": "40"}') is None
+    assert step_of("{") is None
+
+
+def test_exit_codes_in_words() -> None:
+    assert described(139) == "ended with exit code 139 (SIGSEGV)"
+    assert described(1) == "failed with exit code 1"
+    assert described(137, out_of_memory=True) == "ran out of memory"
+
+
+def test_usage_is_what_docker_stats_shows() -> None:
+    sample = {
+        "cpu_stats": {
+            "cpu_usage": {"total_usage": 3_000},
+            "system_cpu_usage": 20_000,
+            "online_cpus": 4,
+        },
+        "precpu_stats": {"cpu_usage": {"total_usage": 1_000}, "system_cpu_usage": 16_000},
+        "memory_stats": {"usage": 1_000, "stats": {"inactive_file": 300}},
+    }
+    assert usage(sample) == {"cpu": 2.0, "memory": 700}
+    assert usage({"cpu_stats": {}}) is None, "the engine's first sample has nothing before it"

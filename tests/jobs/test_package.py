@@ -1,0 +1,184 @@
+"""A folder and a module: what is found in it, and how what cannot be is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from builder.core.errors import InputError
+from builder.jobs import package
+from builder.lock import lock
+from builder.pipeline import plan
+from builder.prove.probes import imports
+from builder.render import dockerfiles as render
+from builder.spec import catalogue
+from builder.spec.compatibility import resolve
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    folder = tmp_path / "My Script"
+    folder.mkdir()
+    (folder / "train.py").write_text("import helper\n")
+    (folder / "helper.py").touch()
+    return folder
+
+
+@pytest.fixture
+def packaged(tmp_path: Path) -> Path:
+    folder = tmp_path / "trainer"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("__init__.py", "task.py", "sub/__init__.py", "sub/__main__.py"):
+        (folder / name).touch()
+    return folder
+
+
+def test_a_script_lies_flat_and_a_package_in_its_folder(script: Path, packaged: Path) -> None:
+    assert package.program(script, "train").flat
+    assert package.program(script, "train.py").module == "train"
+    one = package.program(packaged, "trainer.task")
+    assert (one.flat, one.module) == (False, "trainer.task")
+    assert not package.program(packaged, "trainer.sub").flat
+    assert package.program(script, "train").slug == "my-script"
+
+
+def test_a_module_that_is_not_there_is_answered_with_the_nearest(script: Path) -> None:
+    with pytest.raises(InputError) as error:
+        package.program(script, "trian")
+    assert error.value.fix == "write --module train"
+    with pytest.raises(InputError, match="no --module") as error:
+        package.program(script, None)
+    assert error.value.fix == "it holds helper, train"
+    with pytest.raises(InputError, match="no such folder"):
+        package.program(script / "nowhere", "train")
+
+
+def test_requirements_come_from_the_first_file_there_is(script: Path, packaged: Path) -> None:
+    one = package.program(script, "train")
+    assert package.requirements(one) == ("", "")
+    (script / "pyproject.toml").write_text('[project]\ndependencies = ["a>1", "b"]\n')
+    text, source = package.requirements(one)
+    assert (text, Path(source.partition(":")[0]).name) == ("a>1\nb\n", "pyproject.toml")
+    (script / "requirements.txt").write_text("c\n")
+    assert package.requirements(one)[0] == "c\n"
+    (packaged.parent / "requirements.txt").write_text("above\n")
+    assert package.requirements(package.program(packaged, "trainer.task"))[0] == "above\n"
+    (script / "requirements.txt").unlink()
+    (script / "pyproject.toml").write_text("[project\n")
+    with pytest.raises(InputError, match="not TOML"):
+        package.requirements(one)
+
+
+@pytest.fixture
+def project_root(root: Path, tmp_path: Path) -> Path:
+    """A project with the repository's target cpu."""
+    home = tmp_path / "project"
+    (home / "images/cpu").mkdir(parents=True)
+    (home / "trainer").mkdir()
+    (home / "trainer/task.py").touch()
+    (home / "builder.toml").touch()
+    for path in (*(root / "images/cpu").iterdir(), *(root / "images").glob("os-*.lock")):
+        to = home / path.relative_to(root)
+        to.write_bytes(path.read_bytes())
+    return home
+
+
+def planned(home: Path, name: str) -> plan.Plan:
+    spec = catalogue.load(home, name)
+    held = lock.read(home, name)
+    return plan.plan(home, spec, held, render.render(spec, resolve(spec), held))
+
+
+def test_a_program_becomes_a_project_of_its_own(project_root: Path, script: Path) -> None:
+    (script / "secret").symlink_to("train.py")
+    (script / "__pycache__").mkdir()
+    (script / "__pycache__/x.pyc").touch()
+    home, name = package.derive(project_root, "cpu", package.program(script, "train"))
+    assert name == "cpu-my-script"
+    spec = catalogue.load(home, name)
+    assert (spec.trainer.module, spec.program.flat) == ("train", True)
+    assert spec.accelerator == "CPU"
+    assert sorted(planned(home, name).image.files) == [
+        "app/helper.py",
+        "app/secret",
+        "app/train.py",
+    ]
+    (script / "helper.py").unlink()
+    package.derive(project_root, "cpu", package.program(script, "train"))
+    assert "app/helper.py" not in planned(home, name).image.files, "what went is gone"
+
+
+def test_a_package_keeps_its_name(project_root: Path, packaged: Path) -> None:
+    home, name = package.derive(project_root, "cpu", package.program(packaged, "trainer.task"))
+    assert "app/trainer/task.py" in planned(home, name).image.files
+
+
+def test_without_requirements_it_lies_on_the_targets_own_base(
+    project_root: Path, script: Path
+) -> None:
+    home, name = package.derive(project_root, "cpu", package.program(script, "train"))
+    spec = catalogue.load(project_root, "cpu")
+    if spec.program.requirements:  # then the copy has fewer
+        pytest.skip("the project's own trainer has requirements")
+    mine, targets = planned(home, name).base, planned(project_root, "cpu").base
+    assert mine and targets and mine.tag == targets.tag
+
+
+def test_a_link_out_of_the_folder_is_refused(
+    project_root: Path, script: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere.py").touch()
+    (script / "link.py").symlink_to(tmp_path / "elsewhere.py")
+    with pytest.raises(InputError, match=r"link\.py: is a link to a file outside"):
+        package.derive(project_root, "cpu", package.program(script, "train"))
+    assert not list((project_root / "build/packages/cpu-my-script").glob(".program*"))
+
+
+def test_a_bad_line_of_requirements_is_named_in_the_users_file(
+    project_root: Path, script: Path
+) -> None:
+    (script / "requirements.txt").write_text("pyyaml\n-r other.txt\n")
+    one = package.program(script, "train")
+    home, name = package.derive(project_root, "cpu", one)
+    with pytest.raises(InputError) as error:
+        catalogue.load(home, name)
+    shown = package._in_users_words(error.value, one, "cpu")
+    assert shown.message.startswith(f"{script}/requirements.txt:2: '-r other.txt' is an option")
+
+
+# --- the probe of imports -------------------------------------------------------------------------
+
+
+def test_the_probe_names_the_line_of_an_import_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "import os, json\nimport helper\nfrom package.inside import x\n"
+        "try:\n    import not_there_but_guarded\nexcept ImportError:\n    pass\n"
+        "def late():\n    import not_there_at_all.sub\n"
+        "from . import relative\n"
+    )
+    (tmp_path / "helper.py").touch()
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/inside.py").write_text("import pytest\nfrom sibling import y\n")
+    (tmp_path / "package/sibling.py").touch()
+    found = imports.examine(tmp_path)
+    assert found["problems"] == [
+        {
+            "message": "main.py:9: import not_there_at_all.sub: no module named not_there_at_all",
+            "fix": "add the package that brings not_there_at_all to requirements.txt",
+        }
+    ]
+    assert found["seen"] == {"modules": ["pytest"]}
+
+
+def test_the_probe_names_a_syntax_error_and_a_library_that_does_not_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, library = tmp_path / "app", tmp_path / "site"
+    folder.mkdir()
+    library.mkdir()
+    (library / "half_a_library.py").write_text("raise OSError('libx.so.1: cannot open')\n")
+    monkeypatch.syspath_prepend(library)
+    (folder / "a.py").write_text("def f(:\n")
+    (folder / "b.py").write_text("import half_a_library\n")
+    messages = [one["message"] for one in imports.examine(folder)["problems"]]  # type: ignore[attr-defined]
+    assert messages[0].startswith("a.py:1: ")
+    assert messages[1] == "b.py:1: import half_a_library: OSError: libx.so.1: cannot open"

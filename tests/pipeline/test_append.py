@@ -1,0 +1,106 @@
+"""One layer on top of a base in a registry: what is read from the Dockerfile, and what is made."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from builder.core import project
+from builder.pipeline import append
+from builder.pipeline.append import Settings
+from builder.pipeline.plan import File
+from builder.render.dockerfiles import EPOCH
+from builder.spec import catalogue
+
+ROOT = project.find_root(Path(__file__).parent)
+
+COPIES = """\
+# A comment.
+ARG REPOSITORY=training
+FROM ${REPOSITORY}:base-0123456789abcdef
+
+COPY --link --chown=1000:1000 app /app
+
+ENV A="one two" \\
+    B="3"
+
+USER 1000:1000
+ENTRYPOINT ["python", "-m", "trainer.task"]
+
+LABEL title="cpu" \\
+      kernels="runs as an older minor"
+"""
+
+
+def test_a_dockerfile_that_only_copies() -> None:
+    assert append.read(COPIES) == Settings(
+        base="base-0123456789abcdef",
+        owner=(1000, 1000),
+        user="1000:1000",
+        entrypoint=("python", "-m", "trainer.task"),
+        environment={"A": "one two", "B": "3"},
+        labels={"title": "cpu", "kernels": "runs as an older minor"},
+    )
+
+
+@pytest.mark.parametrize("target", catalogue.targets(ROOT))
+def test_every_target_of_ours_only_copies(target: str) -> None:
+    assert append.read((ROOT / "images" / target / "Dockerfile").read_text())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RUN true",
+        "WORKDIR /elsewhere",
+        "COPY --link --chown=1000:1000 more /more",
+        "COPY app /app",
+        "ENV PATH=/app:$PATH",
+        "ENTRYPOINT python",
+        "FROM ${REPOSITORY}:base-0123456789abcdef",
+        "HEALTHCHECK NONE",
+    ],
+)
+def test_one_that_does_more_is_left_to_an_engine(line: str) -> None:
+    assert append.read(f"{COPIES}\n{line}\n") is None
+
+
+def test_a_published_base_is_left_to_an_engine() -> None:
+    assert append.read("FROM debian:bookworm\nCOPY --link --chown=1000:1000 app /app\n") is None
+
+
+def test_the_layer_holds_files_and_their_folders_and_nothing_of_today() -> None:
+    files = {"app/trainer/run.sh": File(b"#!/bin/sh\n", True), "app/trainer/a.py": File(b"A = 1\n")}
+    data = append.layer(files, (1000, 1000))
+    assert data == append.layer(dict(reversed(files.items())), (1000, 1000))
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        seen = [(e.name, e.mode, e.uid, e.gid, int(e.mtime)) for e in archive]
+    assert seen == [
+        ("app", 0o755, 1000, 1000, EPOCH),
+        ("app/trainer", 0o755, 1000, 1000, EPOCH),
+        ("app/trainer/a.py", 0o644, 1000, 1000, EPOCH),
+        ("app/trainer/run.sh", 0o755, 1000, 1000, EPOCH),
+    ]
+
+
+def test_the_configuration_is_the_bases_and_what_the_dockerfile_sets() -> None:
+    base = {
+        "architecture": "amd64",
+        "config": {"Env": ["A=0", "PATH=/bin"], "Cmd": ["bash"], "WorkingDir": "/app"},
+        "rootfs": {"type": "layers", "diff_ids": ["sha256:1"]},
+    }
+    read = append.read(COPIES)
+    assert read
+    made = append.configuration(base, read, "sha256:2")
+    assert made["architecture"] == "amd64"
+    assert made["rootfs"] == {"type": "layers", "diff_ids": ["sha256:1", "sha256:2"]}
+    assert made["config"] == {
+        "Env": ["A=one two", "PATH=/bin", "B=3"],
+        "WorkingDir": "/app",
+        "User": "1000:1000",
+        "Entrypoint": ["python", "-m", "trainer.task"],
+        "Labels": {"title": "cpu", "kernels": "runs as an older minor"},
+    }

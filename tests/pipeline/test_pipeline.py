@@ -1,0 +1,245 @@
+"""The main job on real parts, from a target's files to an image that a stranger trains in."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+import zstandard
+
+from builder.core.settings import Settings
+from builder.engine import Engine, private
+from builder.pipeline import image as pipeline
+from builder.registry import Descriptor, Registry
+from tests.registry import server as registry_server
+from tests.registry.server import RegistryServer
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = "pipeline-test"
+"""A name of its own: the tests move no tag of the person whose engine this is."""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[Path]:
+    """A team's own repository: one target on the CPU, the trainer, no templates."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "images").mkdir()
+    (root / "builder.toml").touch()
+    shutil.copytree(ROOT / "trainer", root / "trainer")
+    shutil.copytree(ROOT / "images" / "cpu", root / "images" / TARGET)
+    for lock in (ROOT / "images").glob("os-*.lock"):
+        shutil.copy(lock, root / "images")
+    assert builder(root, "lock", "--check").returncode == 0
+    builder(root, "render", check=True)
+    yield root
+    for tag in engine.client.images.list():
+        for name in tag.tags:
+            if TARGET in name:
+                engine.client.images.remove(name)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server.registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+def builder(root: Path, *arguments: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    """The command line, as a person runs it in `root`."""
+    command = [sys.executable, "-m", "builder", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def image(root: Path, *arguments: str) -> dict[str, object]:
+    done = builder(root, "image", TARGET, "--json", *arguments, check=True)
+    answer: dict[str, object] = json.loads(done.stdout)[0]
+    return answer | {"said": done.stderr}
+
+
+@pytest.fixture(scope="module")
+def made(project: Path) -> dict[str, object]:
+    return image(project)
+
+
+def test_an_image_is_built_proven_and_described(made: dict[str, object], project: Path) -> None:
+    receipt = made["receipt"]
+    assert isinstance(receipt, dict)
+    assert {check["name"] for check in receipt["checks"]} >= {"size", "loader", "training"}
+    assert receipt["digest"] == made["digest"] or made["digest"] is None
+    assert (
+        json.loads((project / "build" / TARGET / "image.json").read_text())["digest"]
+        == (made["digest"])
+    )
+
+
+def test_without_a_change_there_is_nothing_to_do(made: dict[str, object], project: Path) -> None:
+    again = image(project)
+    assert "nothing to do" in str(again["said"])
+    assert again["image_id"] == made["image_id"]
+
+
+def test_two_runs_at_once_build_it_once(project: Path, made: dict[str, object]) -> None:
+    (project / "trainer" / "twice.py").write_text("# a change for two\n")
+    command = [sys.executable, "-m", "builder", "image", TARGET]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    both = [
+        subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sorted("nothing to do" in text for text in said) == [False, True]
+
+
+def test_one_line_of_the_trainer_is_one_small_layer(
+    project: Path, made: dict[str, object], engine: Engine, registry: RegistryServer
+) -> None:
+    where = Settings(registry=f"{registry.host}/team/training")
+    before = engine.image(str(made["image_id"])) or engine.image(f"training:{TARGET}")
+    assert before
+    builder(project, "push", TARGET, "--registry", str(where.registry), check=True)
+    with (project / "trainer" / "task.py").open("a") as file:
+        file.write("\n# one more line\n")
+    after = image(project, "--push", "--registry", str(where.registry))
+    now = engine.image(str(after["reference"]))
+    assert now
+    assert now.layers[:-1] == before.layers[:-1]
+    assert after["base_origin"] == "engine"
+    pushed = builder(project, "push", TARGET, "--registry", str(where.registry), "--json")
+    assert json.loads(pushed.stdout)[0]["sent"] == 0, "the second push of the same image"
+    log = [line for line in str(after["said"]).splitlines() if " sent in " in line]
+    assert len(log) == 1
+    assert " kB sent in " in log[0], log
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a second engine needs root")
+def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
+    project: Path, registry: RegistryServer, tmp_path: Path
+) -> None:
+    where = f"{registry.host}/team/training"
+    image(project)
+    pushed = json.loads(builder(project, "push", "--registry", where, "--json", check=True).stdout)
+    digest = pushed[0]["digest"]
+    seen = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{where}:{TARGET}")
+    assert json.loads(seen)["Digest"] == digest
+
+    data = tmp_path / "stranger"
+    endpoint = private.start(data)
+    try:
+        client = docker.DockerClient(base_url=endpoint.host)
+        found = client.images.pull(where, tag=TARGET)
+        assert found.attrs["RepoDigests"] == [f"{where}@{digest}"]
+        tested = subprocess.run(
+            [
+                Path(sys.executable).parent / "container-structure-test",
+                *("test", "--image", f"{where}:{TARGET}"),
+                *("--config", str(Path(__file__).parent / "structure.yaml")),
+            ],
+            env={**os.environ, **endpoint.environment},
+            capture_output=True,
+            text=True,
+        )
+        assert tested.returncode == 0, tested.stdout + tested.stderr
+        log = client.containers.run(
+            f"{where}@{digest}",
+            ["--records", "/records", "--job-dir", "/tmp/job", "--steps", "40"],
+            volumes={str(pipeline.SMOKE_RECORDS): {"bind": "/records", "mode": "ro"}},
+            network_mode="none",
+            remove=True,
+        )
+        events = [json.loads(line) for line in log.splitlines() if line.startswith(b"{")]
+        assert events[-1]["event"] == "done"
+    finally:
+        private.stop(data)
+
+
+def test_a_trainer_that_fails_is_caught_before_the_push(
+    project: Path, registry: RegistryServer, tmp_path: Path
+) -> None:
+    root = tmp_path / "broken"
+    shutil.copytree(project, root, ignore=shutil.ignore_patterns("build"))
+    task = root / "trainer" / "task.py"
+    task.write_text("raise SystemExit('out of order')\n")
+    where = f"{registry.host}/team/broken"
+    done = builder(root, "image", TARGET, "--push", "--registry", where)
+    assert done.returncode == 4
+    assert "error: " in done.stderr
+    assert builder(root, "push", TARGET, "--registry", where).returncode == 4
+    assert registry.tags("team/broken") == {}
+
+
+def test_code_is_put_onto_a_base_in_the_registry_without_an_engine(
+    project: Path, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = f"{registry.host}/team/training"
+    (project / "trainer" / "direct.py").write_text("# straight to the registry\n")
+    built = image(project, "--push", "--registry", where)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    monkeypatch.setenv("BUILDER_ENGINE", "machine")
+    done = builder(
+        project, "build", TARGET, "--to-registry", "--registry", where, "--json", check=True
+    )
+    sent = json.loads(done.stdout)[0]
+    assert ":unproven-" in sent["reference"]
+    seen = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{sent['reference']}")
+    assert json.loads(seen)["Digest"] == sent["digest"]
+    with Registry(registry.host) as there:
+        one, other = (_content(there, str(name)) for name in (built["digest"], sent["digest"]))
+    assert one == other, "an engine makes the same image"
+
+
+def _content(there: Registry, digest: str) -> dict[str, object]:
+    """What a container sees of an image: settings, layers of the base, files of the top one."""
+    manifest = there.manifest("team/training", digest)
+    assert manifest
+    described = [Descriptor.read(one) for one in manifest.content["layers"]]
+    config = json.loads(there.blob("team/training", Descriptor.read(manifest.content["config"])))
+    packed = there.blob("team/training", described[-1])
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+        files = {
+            entry.name.rstrip("/"): (
+                (entry.mode, entry.uid, entry.gid, int(entry.mtime)),
+                content.read() if (content := archive.extractfile(entry)) else None,
+            )
+            for entry in archive
+        }
+    known = {name: config[name] for name in ("architecture", "os", "config", "created")}
+    return {**known, "base": [one.digest for one in described[:-1]], "files": files}
+
+
+def test_a_base_that_only_the_registry_has_is_enough_for_a_push(
+    project: Path, registry: RegistryServer
+) -> None:
+    where = f"{registry.host}/team/training"
+    made = image(project, "--push", "--registry", where)
+    record = project / "build" / TARGET / "image.json"
+    written = record.read_text()
+    base = str(made["base"]).rpartition(":")[2]
+    record.write_text(written.replace(base, "base-of-yore"))
+    try:
+        lost = builder(project, "push", TARGET, "--registry", where)
+        assert lost.returncode == 3
+        assert "base-of-yore: neither the engine nor the registry has it" in lost.stderr
+        with Registry(registry.host) as there:
+            held = there.manifest("team/training", base)
+            assert held
+            there.put_manifest("team/training", "base-of-yore", held)
+        assert builder(project, "push", TARGET, "--registry", where).returncode == 0
+    finally:
+        record.write_text(written)

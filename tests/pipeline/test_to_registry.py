@@ -1,0 +1,141 @@
+"""A code change onto a base in a real registry: the first time checked, then from memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import zstandard
+
+from builder import registry
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.settings import Settings
+from builder.engine import BuiltImage, Engine
+from builder.pipeline import append, image, to_registry
+from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry
+from tests.registry import server as registry_server
+from tests.registry.server import RegistryServer
+
+ROOT = Path(__file__).parents[2]
+TARGET = "cpu"
+CONFIG = {"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"]}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server.registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+def no_engine() -> NoReturn:
+    raise AssertionError("an engine was asked for")
+
+
+def put_base(server: RegistryServer, repository: str, kind: str = OCI_MANIFEST) -> None:
+    """A base of one small layer under the tag that the target's Dockerfile names."""
+    reading = append.read((ROOT / "images" / TARGET / "Dockerfile").read_text())
+    assert reading
+    with Registry(server.host) as there:
+        config = there.put_blob(repository, json.dumps(CONFIG).encode()).json()
+        layer = there.put_blob(repository, b"a layer").json()
+        types = {
+            OCI_MANIFEST: ("application/vnd.oci.image.config.v1+json", append.LAYER_TYPE),
+            DOCKER_MANIFEST: (
+                "application/vnd.docker.container.image.v1+json",
+                "application/vnd.docker.image.rootfs.diff.tar.gzip",
+            ),
+        }[kind]
+        content = {
+            "schemaVersion": 2,
+            "mediaType": kind,
+            "config": {**config, "mediaType": types[0]},
+            "layers": [{**layer, "mediaType": types[1]}],
+        }
+        there.put_manifest(repository, reading.base, registry.manifest(content))
+
+
+def trained(server: RegistryServer, sent: to_registry.Unproven) -> str:
+    """trainer/task.py of an image in the registry."""
+    where = registry.parse(sent.reference)
+    with Registry(server.host) as there:
+        found = there.manifest(where.repository, where.target)
+        assert found
+        assert found.digest == sent.digest
+        layers = [Descriptor.read(one) for one in found.content["layers"]]
+        assert len(layers) == 2
+        packed = there.blob(where.repository, layers[-1])
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+        file = archive.extractfile("app/trainer/task.py")
+        assert file
+        return file.read().decode()
+
+
+def test_without_a_registry_there_is_nowhere_to_build_to(copy: Path) -> None:
+    with pytest.raises(InputError, match="no registry is set"):
+        to_registry.build(copy, Settings(), [TARGET], no_engine)
+
+
+@pytest.mark.network
+def test_a_code_change_is_sent_without_a_second_check(
+    copy: Path, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_base(server, "team/warm")
+    settings = Settings(f"{server.host}/team/warm")
+    (first,) = to_registry.build(copy, settings, [TARGET], no_engine)
+    assert trained(server, first) == "print('trained')\n"
+
+    (copy / "trainer/task.py").write_text("print('better')\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(image, "prepare", no_engine)
+        (second,) = to_registry.build(copy, settings, [TARGET], no_engine)
+    assert trained(server, second) == "print('better')\n"
+    assert second.reference != first.reference
+
+    (copy / f"images/{TARGET}/Dockerfile").write_text("FROM scratch\n")
+    with pytest.raises(CheckFailed, match="is not what image"):
+        to_registry.build(copy, settings, [TARGET], no_engine)
+
+
+@pytest.mark.network
+def test_two_at_once_send_the_same(copy: Path, server: RegistryServer) -> None:
+    put_base(server, "team/twice")
+    settings = Settings(f"{server.host}/team/twice")
+    with ThreadPoolExecutor(2) as pool:
+        sent = pool.map(lambda _: to_registry.build(copy, settings, [TARGET], no_engine), range(2))
+        assert len(set(sent)) == 1
+
+
+@pytest.mark.network
+def test_a_registry_without_the_base_says_how_it_gets_there(
+    copy: Path, server: RegistryServer
+) -> None:
+    settings = Settings(f"{server.host}/team/empty")
+    with pytest.raises(OutsideError, match="the registry does not have the base") as caught:
+        to_registry.build(copy, settings, [TARGET], no_engine)
+    assert "--push" in caught.value.fix
+
+
+@pytest.mark.network
+def test_a_base_in_dockers_own_format_is_left_to_an_engine(
+    copy: Path, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_base(server, "team/docker", DOCKER_MANIFEST)
+    asked: list[Any] = []
+
+    def thin(engine: Engine, item: image.Prepared, reference: str, *how: object) -> BuiltImage:
+        asked.append((engine, item.target, how[0]))
+        return BuiltImage(reference, "sha256:1", "sha256:2", None, None)
+
+    monkeypatch.setattr(image, "thin", thin)
+    settings = Settings(f"{server.host}/team/docker")
+    (sent,) = to_registry.build(copy, settings, [TARGET], lambda: "engine")
+    assert asked == [("engine", TARGET, "registry")]
+    assert sent.digest == "sha256:1"
+    assert sent.reference.startswith(f"{server.host}/team/docker:unproven-")

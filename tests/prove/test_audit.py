@@ -1,0 +1,314 @@
+"""Where libraries come from, and what is said of them: folders, layers, a receipt."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.settings import Settings
+from builder.devicecode import Audit, ComputeCapability, Status, from_files, from_folder
+from builder.engine import Engine
+from builder.lock import debian
+from builder.pipeline import image
+from builder.prove import audit
+from builder.prove.receipts import Receipt
+from builder.registry import DOCKER_MANIFEST, Registry, manifest, parse
+from builder.spec import catalogue, compatibility
+from tests.devicecode.writer import container, install, library, ptx, sass
+
+VOLTA = library(container(sass(70)))
+HOPPER = library(container(sass(90)))
+TENSORFLOW = library(container(*map(sass, (60, 70, 80, 89, 90)), ptx(90)))
+CUDNN = library(container(*map(sass, (50, 60, 61, 70, 75, 80, 86, 90)), ptx(90)))
+
+
+def layer(files: Mapping[str, bytes]) -> bytes:
+    """A layer as a tar archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def visible(*layers: bytes) -> dict[str, int]:
+    """The libraries that a container of these layers (topmost first) would see, with their size."""
+    read = [audit.read_layer(io.BytesIO(data)) for data in layers]
+    return {library.path: library.size for library in audit.merge(read)}
+
+
+def no_engine() -> Engine:
+    raise OutsideError("no engine", "")
+
+
+def site(folder: Path, tensorflow: bytes = TENSORFLOW, cudnn: bytes = CUDNN) -> Audit:
+    """TensorFlow and cuDNN as the wheels install them."""
+    install(folder, "tensorflow", "2.21.0", {"tensorflow/libtensorflow_cc.so.2": tensorflow})
+    install(folder, "nvidia-cudnn-cu12", "9.3.0.75", {"nvidia/cudnn/lib/libcudnn_ops.so.9": cudnn})
+    return Audit(tuple(from_folder(folder)))
+
+
+def stack(root: Path, target: str = "v100") -> compatibility.Stack:
+    return compatibility.resolve(catalogue.load(root, target))
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_a_layer_is_read_however_it_is_compressed(pack: object) -> None:
+    assert visible(pack(layer({"usr/lib/a.so": b"a"}))) == {"/usr/lib/a.so": 1}  # type: ignore[operator]
+
+
+def test_an_upper_layer_replaces_a_file_and_hides_what_it_removed() -> None:
+    lower = layer(
+        {"l/a.so": b"old", "l/b.so": b"b", "d/x.so": b"x", "d/e/y.so": b"y", "k.so": b"k"}
+    )
+    upper = layer({"l/a.so": b"newer", "l/.wh.b.so": b"", ".wh.d": b""})
+    assert visible(upper, lower) == {"/l/a.so": 5, "/k.so": 1}
+
+
+def test_an_opaque_folder_hides_what_lies_below_it_only() -> None:
+    lower = layer({"d/x.so": b"x", "d/e/y.so": b"y", "dd.so": b"dd"})
+    upper = layer({"d/.wh..wh..opq": b"", "d/new.so": b"new"})
+    assert visible(upper, lower) == {"/d/new.so": 3, "/dd.so": 2}
+
+
+def test_a_whiteout_does_not_hide_what_its_own_layer_brings() -> None:
+    upper = layer({".wh.d": b"", "d/new.so": b"new"})
+    assert visible(upper, layer({"d/old.so": b"old"})) == {"/d/new.so": 3}
+
+
+def test_a_file_in_a_folders_place_hides_the_folder() -> None:
+    assert visible(layer({"d": b"file"}), layer({"d/x.so": b"x"})) == {}
+
+
+def test_a_layer_is_read_to_its_end_because_its_digest_covers_that() -> None:
+    packed = io.BytesIO(gzip.compress(layer({"a.so": b"a"})) + bytes(1 << 21))
+    audit.read_layer(packed)
+    assert packed.read() == b""
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_a_torn_layer_is_an_error(pack: object) -> None:
+    torn = pack(layer({"a.so": bytes(range(256)) * 64}))[:-40]  # type: ignore[operator]
+    with pytest.raises((ValueError, EOFError, tarfile.TarError)):
+        visible(torn)
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_judged_for_every_gpu_and_refused_for_none(tmp_path: Path) -> None:
+    site(tmp_path)
+    (found,) = audit.audit(None, Settings(), no_engine, [str(tmp_path)])
+    status = {device.name: verdict.status for device, verdict in found.verdicts}
+    assert (status["V100"], status["H100"]) == (Status.NATIVE, Status.NATIVE)
+    assert status["L4"] == Status.OLDER_MINOR
+    assert status["B200"] == Status.PTX
+    audit.require([found])
+
+
+def test_a_gpu_that_was_asked_for_is_an_error_where_kernels_are_missing(tmp_path: Path) -> None:
+    site(tmp_path, cudnn=HOPPER)
+    found = audit.audit(None, Settings(), no_engine, [str(tmp_path)], gpus=["h100", "7.0"])
+    with pytest.raises(CheckFailed, match=r"7\.0: missing, because of libcudnn_ops\.so\.9") as said:
+        audit.require(found)
+    assert "9.10.2.21 or older" in said.value.fix
+    assert found[0].as_dict()["refused"] == ["7.0"]
+
+
+def test_the_table_names_libraries_and_closes_with_a_verdict(tmp_path: Path) -> None:
+    site(tmp_path, cudnn=HOPPER)
+    found = audit.audit(None, Settings(), no_engine, [str(tmp_path)], gpus=["V100", "H100"])
+    assert [line.split() for line in audit.table(found)[:3]] == [
+        ["V100", "H100"],
+        ["libcudnn_ops.so.9", "missing", "native"],
+        ["libtensorflow_cc.so.2", "native", "native"],
+    ]
+    assert audit.table(found)[3].startswith("V100 7.0: missing, because of libcudnn_ops.so.9")
+    assert audit.table(found)[4].startswith("    instead: nvidia-cudnn-cu12 9.10.2.21 or older")
+    assert audit.table(found)[5] == "H100 9.0: native"
+
+
+def test_several_targets_are_one_table(tmp_path: Path) -> None:
+    """What --all prints: a column a target, each judged for its own GPU."""
+    fine = site(tmp_path / "lib/python3.11/site-packages")
+    lacks = site(tmp_path / "lib/python3.10/site-packages", cudnn=VOLTA)
+    both = [
+        audit.Audited("v100", fine, (audit.Device("V100", ComputeCapability(7, 0)),), wanted=True),
+        audit.Audited("h100", lacks, (audit.Device("H100", ComputeCapability(9, 0)),), wanted=True),
+        audit.Audited("t4", Audit(()), (), note="not read (run builder build t4)"),
+    ]
+    lines = audit.table(both)
+    assert lines[0].split() == ["v100", "h100"]
+    assert lines[1].split() == ["libcudnn_ops.so.9", "native", "missing"]
+    assert lines[2].split() == ["libtensorflow_cc.so.2", "native", "native"]
+    assert lines[3].startswith("v100: V100 7.0: native")
+    assert lines[4].startswith("h100: H100 9.0: missing, because of libcudnn_ops.so.9")
+    assert lines[-1] == "t4: not read (run builder build t4)"
+    with pytest.raises(CheckFailed, match=r"h100: H100 9\.0: missing"):
+        audit.require(both)
+
+
+def test_what_is_nothing_is_said_to_be_nothing(project: Path) -> None:
+    with pytest.raises(InputError, match="no-such: no target, no file"):
+        audit.audit(project, Settings(), no_engine, ["no-such"])
+    with pytest.raises(InputError, match="nothing to audit"):
+        audit.audit(project, Settings(), no_engine, [])
+    with pytest.raises(InputError, match="CPU is no GPU"):
+        audit.audit(project, Settings(), no_engine, ["."], gpus=["CPU"])
+
+
+def test_a_target_without_a_gpu_is_told_apart(root: Path) -> None:
+    with pytest.raises(InputError, match="cpu is for CPU"):
+        audit.audit(root, Settings(), no_engine, ["cpu"])
+
+
+def test_the_command_reads_wheels_and_folders_outside_of_a_project(tmp_path: Path) -> None:
+    site(tmp_path / "site-packages", cudnn=HOPPER)
+    command = [sys.executable, "-m", "builder", "-q", "audit", "site-packages"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(audit.__file__).parents[2])}
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *more], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    fine, bad = run("--gpu", "H100"), run("--gpu", "H100", "--gpu", "V100", "--json")
+    assert (fine.returncode, fine.stdout.splitlines()[-1]) == (0, "H100 9.0: native")
+    assert bad.returncode == 4
+    assert json.loads(bad.stdout)[0]["refused"] == ["V100"]
+    assert "instead" not in bad.stderr and "9.10.2.21 or older" in bad.stderr
+    assert run("--all").returncode == 2
+
+
+# --- the receipt ----------------------------------------------------------------------------------
+
+
+def test_a_receipt_says_how_each_library_runs(root: Path, tmp_path: Path) -> None:
+    check = audit.check(site(tmp_path), stack(root), "v100", 0.8)
+    assert check.passed
+    assert check.seen["status"] == "native"
+    assert sorted(check.seen["libraries"].values()) == ["native", "native"]  # type: ignore[union-attr]
+
+
+def test_a_receipt_names_what_spoils_an_image(root: Path, tmp_path: Path) -> None:
+    check = audit.check(site(tmp_path, cudnn=HOPPER), stack(root), "v100", 0.8)
+    assert not check.passed
+    assert "on V100 (7.0: missing, because of libcudnn_ops.so.9" in check.problems[0].message
+    assert "nvidia-cudnn-cu12 9.10.2.21 or older" in check.problems[0].fix
+
+
+def test_an_image_without_any_device_code_is_no_gpu_image(root: Path) -> None:
+    nothing = Audit(tuple(from_files([])))
+    assert not audit.check(nothing, stack(root), "v100", 0.1).passed
+
+
+def test_ptx_passes_only_where_it_is_allowed(write_target: object, project: Path) -> None:
+    slow = library(container(ptx(80, code_size=90_000_000)))
+    found = Audit(tuple(from_files([("tensorflow/a.so", io.BytesIO(slow))])))
+    for allowed in ("false", "true"):
+        write_target(f"accelerator: H100\nsize_budget: 3 GB\nallow_ptx: {allowed}\n")  # type: ignore[operator]
+        check = audit.check(found, stack(project), "v100", 0.1)
+        assert check.passed == (allowed == "true")
+        assert check.seen["status"] == "PTX"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "wanted"), [("V100", True), ("TPU", False), ("CPU", False)]
+)
+def test_device_code_is_required_of_gpu_images_only(accelerator: str, wanted: bool) -> None:
+    receipt = Receipt(
+        target="x", accelerator=accelerator, reference="x", image_id=f"sha256:{'0' * 64}",
+        inputs="", made_by="", made_at="", device="CPU", checks=(),
+    )  # fmt: skip
+    assert ("device-code" in image.required(receipt)) == wanted
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def test_an_images_own_python_reads_what_we_would(tmp_path: Path) -> None:
+    """The program that runs inside an image, with nothing there but the folder it is given."""
+    site(tmp_path / "root/opt/site-packages")
+    (tmp_path / "root/proc").mkdir()
+    (tmp_path / "root/proc/not-a-library.so").write_bytes(b"never read")
+    with tarfile.open(fileobj=io.BytesIO(audit._reader())) as archive:
+        archive.extractall(tmp_path)  # Debian 12's Python knows no filter yet
+    places = [tmp_path / audit._PLACE, tmp_path / "root", "proc"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-B", "-c", audit._READ, *places],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert audit._answer(done.stdout) == Audit(tuple(from_folder(tmp_path / "root/opt")))
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_an_image_in_a_registry_is_read_without_pulling_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from registry_server import registry
+
+    with registry(tmp_path / "registry") as server, Registry(server.host) as client:
+        lower = gzip.compress(layer({"opt/old.so": HOPPER, "opt/a.so": VOLTA}))
+        upper = zstandard.compress(layer({"opt/.wh.old.so": b""}))
+        blobs = [client.put_blob("team/image", data) for data in (lower, upper)]
+        config = client.put_blob("team/image", b"{}")
+        made = manifest(
+            {
+                "schemaVersion": 2,
+                "mediaType": DOCKER_MANIFEST,
+                "config": config.json(),
+                "layers": [blob.json() for blob in blobs],
+            }
+        )
+        client.put_manifest("team/image", "v1", made)
+        name = f"{server.host}/team/image:v1"
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        (found,) = audit.audit(None, Settings(), no_engine, [name], gpus=["V100"])
+        assert [one.path for one in found.found.libraries] == ["/opt/a.so"]
+        audit.require([found])
+
+        # What was read is known by its digest: a layer is downloaded once, and read again when torn
+        def downloaded(kept_in: Path) -> list[int]:
+            asked: list[int] = []
+            again = audit.of_registry(
+                parse(name),
+                kept_in,
+                lambda layer, known: None if known else asked.append(layer.size),
+            )
+            assert again == found.found
+            return asked
+
+        folder = debian.cache_home() / "layers"
+        assert downloaded(folder) == []
+        first = next(folder.glob(f"{blobs[0].digest[7:]}-*"))
+        first.write_bytes(first.read_bytes()[:-9])
+        assert downloaded(folder) == [len(lower)]
+        assert downloaded(tmp_path / "other") == [len(lower), len(upper)]
+
+        server.blob_file(blobs[0].digest).write_bytes(lower[:-30])
+        with pytest.raises((CheckFailed, OutsideError)):
+            audit.of_registry(parse(name), tmp_path / "third")
+        assert not list((tmp_path / "third").glob(f"{blobs[0].digest[7:]}-*"))
+        with pytest.raises(InputError, match="there is no such image"):
+            audit.of_registry(parse(f"{server.host}/team/image:v2"))

@@ -1,0 +1,149 @@
+"""A receipt holds for one image and one version of each check, and for nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.core.errors import CheckFailed, InputError
+from builder.prove import receipts
+from builder.prove.receipts import Check, Problem, Receipt, valid_for
+
+DIGEST = "sha256:" + "a" * 64
+OTHER = "sha256:" + "b" * 64
+IMAGE_ID = "sha256:" + "c" * 64
+REQUIRED = {"loader": 2, "training": 1}
+
+
+def check(name: str = "loader", version: int = 2, *problems: str) -> Check:
+    return Check(
+        name=name,
+        version=version,
+        passed=not problems,
+        seconds=1.5,
+        problems=tuple(Problem(message=line, fix="do this") for line in problems),
+        seen={"libcudnn.so.9": "9.3.0"},
+    )
+
+
+def receipt(*checks: Check, digest: str | None = DIGEST) -> Receipt:
+    return Receipt(
+        target="v100",
+        accelerator="V100",
+        reference="training:v100",
+        digest=digest,
+        image_id=IMAGE_ID,
+        inputs="0123456789abcdef",
+        made_by="0.1.0",
+        made_at="2026-11-21T12:00:00+00:00",
+        device="CPU",
+        checks=checks or (check(), check("training", 1)),
+    )
+
+
+def test_holds_for_its_image_by_digest_and_by_id() -> None:
+    assert valid_for(receipt(), DIGEST, REQUIRED)
+    assert valid_for(receipt(), IMAGE_ID, REQUIRED)
+    assert valid_for(receipt(digest=None), [IMAGE_ID, OTHER], REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("held", "image", "reason"),
+    [
+        (None, DIGEST, "there is no receipt"),
+        (receipt(), OTHER, f"the receipt is for another image: {DIGEST}, not {OTHER}"),
+        (receipt(check()), DIGEST, "the receipt holds no check training"),
+        (
+            receipt(check("loader", 1), check("training", 1)),
+            DIGEST,
+            "the receipt's check loader is version 1, now it is 2",
+        ),
+        (
+            receipt(check("loader", 2, "libcudnn.so.9 is missing"), check("training", 1)),
+            DIGEST,
+            "the check loader did not pass: libcudnn.so.9 is missing",
+        ),
+    ],
+)
+def test_says_why_it_does_not_hold(held: Receipt | None, image: str, reason: str) -> None:
+    assert valid_for(held, image, REQUIRED) == receipts.Validity(False, reason)
+
+
+def test_a_digest_of_none_is_no_match() -> None:
+    nameless: list[str] = []
+    assert not valid_for(receipt(digest=None), nameless, REQUIRED)
+
+
+def test_a_check_that_is_not_required_counts_when_it_failed() -> None:
+    bad = receipt(check(), check("training", 1), check("contents", 1, "a secret"))
+    assert valid_for(bad, DIGEST, REQUIRED).reason == "the check contents did not pass: a secret"
+
+
+def test_a_receipt_without_checks_proves_nothing() -> None:
+    empty = receipt().model_copy(update={"checks": ()})
+    assert not empty.passed
+    assert not valid_for(empty, DIGEST, REQUIRED)
+
+
+def test_the_same_receipt_is_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "build" / "v100" / "receipt.json"
+    receipts.write(receipt(), path)
+    assert receipts.read(path) == receipt()
+    assert path.read_bytes() == receipts.dump(receipt())
+    assert list(path.parent.iterdir()) == [path], "a temporary file was left"
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.text()) | st.booleans()))
+def test_whatever_a_check_saw_comes_back(seen: dict[str, receipts.JsonValue]) -> None:
+    one = receipt(check().model_copy(update={"seen": seen}))
+    assert receipts.parse(receipts.dump(one), "here") == one
+
+
+def test_no_receipt_is_none_and_not_an_error(tmp_path: Path) -> None:
+    assert receipts.read(tmp_path / "receipt.json") is None
+
+
+def test_a_torn_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    path.write_bytes(receipts.dump(receipt())[:-200])
+    with pytest.raises(InputError, match=r"receipt\.json: torn or no JSON") as caught:
+        receipts.read(path)
+    assert "delete it" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, "schema_version is 2, this factory reads 1"),
+        ({"digest": "latest"}, "digest: String should match pattern"),
+        ({"checks": [{"name": "loader"}]}, r"checks\.0\.version: Field required"),
+        ({"extra": 1}, "extra: Extra inputs are not permitted"),
+    ],
+)
+def test_a_receipt_of_another_shape_is_refused(change: dict[str, object], message: str) -> None:
+    value = {**json.loads(receipts.dump(receipt())), **change}
+    with pytest.raises(InputError, match=message):
+        receipts.parse(json.dumps(value).encode(), "receipt.json")
+
+
+def test_a_list_is_no_receipt() -> None:
+    with pytest.raises(InputError, match="schema_version is None"):
+        receipts.parse(b"[]", "receipt.json")
+
+
+def test_a_newer_check_takes_the_older_ones_place() -> None:
+    merged = receipts.with_checks(receipt(), [check("training", 3), check("device-code", 1)])
+    assert [(c.name, c.version) for c in merged.checks] == [
+        ("loader", 2),
+        ("training", 3),
+        ("device-code", 1),
+    ]
+
+
+def test_the_failure_names_the_first_problem_and_counts_the_rest() -> None:
+    error = receipts.failure(receipt(check("loader", 2, "no libcudnn", "a stub"), check("x", 1)))
+    assert isinstance(error, CheckFailed)
+    assert error.message == "v100: no libcudnn (and 1 more)"
+    assert error.fix == "do this"

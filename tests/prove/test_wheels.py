@@ -1,0 +1,205 @@
+"""What the wheels of a lock carry: kept beside the locks, and held against the tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.core import network
+from builder.core.errors import InputError
+from builder.devicecode import Audit, from_folder
+from builder.facts import accelerators
+from builder.lock import lock
+from builder.lock.lock import Lock
+from builder.prove import wheels
+from builder.prove.wheels import Read, Wheel
+from builder.spec import catalogue, compatibility
+from builder.spec.compatibility import Stack
+from tests.devicecode.writer import container, install, library, ptx, sass
+
+ROOT = Path(__file__).parents[2]
+TENSORFLOW = library(container(*map(sass, (60, 70, 80, 89, 90)), ptx(90)))
+CUDNN = library(container(*map(sass, (50, 60, 61, 70, 75, 80, 86, 90)), ptx(90)))
+WITHOUT_VOLTA = library(container(*map(sass, (75, 80, 86, 90, 100))))
+
+
+def site(folder: Path, tensorflow: bytes = TENSORFLOW, cudnn: bytes = CUDNN) -> Audit:
+    """TensorFlow and cuDNN as the wheels install them."""
+    install(folder, "tensorflow", "2.21.0", {"tensorflow/libtensorflow_cc.so.2": tensorflow})
+    install(folder, "nvidia-cudnn-cu12", "9.3.0.75", {"nvidia/cudnn/lib/libcudnn_ops.so.9": cudnn})
+    return Audit(tuple(from_folder(folder)))
+
+
+def stack(root: Path, target: str = "v100") -> Stack:
+    return compatibility.resolve(catalogue.load(root, target))
+
+
+def with_another_cudnn(root: Path, scratch: Path) -> tuple[Lock, Read]:
+    """The V100's lock, and its wheels as if cuDNN's had no code for it."""
+    held, read = lock.read(root, "v100"), dict(wheels.read(root))
+    pin = held.packages["nvidia-cudnn-cu12"]
+    found = wheels.by_wheel([pin], site(scratch, cudnn=WITHOUT_VOLTA))
+    return held, read | found
+
+
+# --- images/device-code.lock ----------------------------------------------------------------------
+
+
+def test_what_is_written_is_read(copy: Path) -> None:
+    read = wheels.read(copy)
+    assert sum(bool(wheel.libraries) for wheel in read.values()) >= 9
+    text = (copy / "images" / wheels.FILE).read_text()
+    assert not wheels.write(copy, read)
+    (copy / "images" / wheels.FILE).unlink()
+    assert wheels.read(copy) == {}
+    assert wheels.write(copy, read)
+    assert (copy / "images" / wheels.FILE).read_text() == text
+    json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": 1, "wheels": {"a": 1}}', "[]"])
+def test_a_file_that_nobody_wrote_is_said_to_be_none(copy: Path, text: str) -> None:
+    (copy / "images" / wheels.FILE).write_text(text)
+    with pytest.raises(InputError, match=r"device-code\.lock: is not what") as error:
+        wheels.read(copy)
+    assert wheels.COMMAND in error.value.fix
+
+
+# --- holes ----------------------------------------------------------------------------------------
+
+
+def test_every_gpu_target_of_this_repository_is_judged_by_its_wheels() -> None:
+    holes = wheels.check(ROOT, catalogue.targets(ROOT))
+    assert holes == dict.fromkeys(("a100", "h100", "l4", "t4", "v100"), ())
+
+
+def test_a_wheel_that_nobody_read_is_a_hole(copy: Path) -> None:
+    held, read = lock.read(copy, "v100"), dict(wheels.read(copy))
+    del read[held.packages["nvidia-cudnn-cu12"].sha256]
+    wheels.write(copy, read)
+    (hole,) = wheels.check(copy, ["v100"])["v100"]
+    assert hole.startswith("what nvidia-cudnn-cu12 9.3.0.75 carries was never read: run builder")
+
+
+def test_wheels_that_carry_less_than_the_table_says_are_a_hole(copy: Path, tmp_path: Path) -> None:
+    _, read = with_another_cudnn(copy, tmp_path / "site")
+    wheels.write(copy, read)
+    holes = wheels.check(copy, ["v100", "h100"])
+    assert "the wheels say: 7.0: missing, because of libcudnn_ops.so.9" in holes["v100"][0]
+    assert "said to carry sm_50, sm_60, sm_61, sm_70: not in libcudnn_ops" in holes["h100"][0]
+
+
+def test_a_table_that_says_more_than_the_wheels_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = accelerators.tables()
+    rows = tuple(replace(row, capabilities=("7.0", "12.1")) for row in tables.cudnn)
+    monkeypatch.setattr(accelerators, "tables", lambda: replace(tables, cudnn=rows))
+    lacks, untold = wheels.check(ROOT, ["v100"])["v100"]
+    assert lacks.startswith("cuda.yaml: cuDNN 9.3.0.75 is said to carry sm_121: not in")
+    assert "of which the table says nothing" in untold
+
+
+def test_a_target_that_was_never_locked_has_no_holes_yet(copy: Path) -> None:
+    for file in (copy / "images/v100").glob("*.lock"):
+        file.unlink()
+    assert wheels.check(copy, ["v100", "cpu"]) == {}
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+
+def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, read = with_another_cudnn(copy, tmp_path / "site")
+    wheels.write(copy, read)
+    before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
+    monkeypatch.setattr(lock, "_make", lambda *_: held)
+    chosen = stack(copy)
+    with pytest.raises(
+        InputError, match=r"nvidia-cudnn-cu12 9\.3\.0\.75 does not run on V100"
+    ) as error:
+        lock.lock(
+            copy, chosen.spec, chosen, upgrade=True,
+            require=lambda made: wheels.require(copy, chosen, made),
+        )  # fmt: skip
+    assert error.value.message.startswith("images/v100/image.yaml")
+    assert "9.10.2.21 or older" in error.value.fix
+    (copy / "build" / ".lock").unlink()
+    assert before == {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
+    wheels.require(copy, stack(copy, "h100"), replace(held, target="h100"))
+
+
+def test_wheels_that_nobody_read_are_not_refused(copy: Path) -> None:
+    (copy / "images" / wheels.FILE).unlink()
+    wheels.require(copy, stack(copy), lock.read(copy, "v100"))
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def test_wheels_that_carry_what_the_tables_say(root: Path, tmp_path: Path) -> None:
+    assert wheels.contradictions(site(tmp_path), stack(root), accelerators.tables()) == ()
+
+
+def test_wheels_that_lack_what_the_tables_say(root: Path, tmp_path: Path) -> None:
+    found = site(tmp_path, cudnn=WITHOUT_VOLTA)
+    problems = wheels.contradictions(found, stack(root), accelerators.tables())
+    assert len(problems) == 3
+    assert "takes these versions for V100, the wheels say: 7.0: missing" in problems[0]
+    assert problems[1] == (
+        "cuda.yaml: cuDNN 9.3.0.75 is said to carry sm_50, sm_60, sm_61, sm_70: "
+        "not in libcudnn_ops.so.9"
+    )
+    assert "carries sm_100, of which the table says nothing" in problems[2]
+
+
+def test_a_tensorflow_that_lost_an_architecture(root: Path, tmp_path: Path) -> None:
+    tensorflow = library(container(*map(sass, (60, 70, 80, 90)), ptx(90)))
+    (problem,) = wheels.contradictions(
+        site(tmp_path, tensorflow), stack(root), accelerators.tables()
+    )
+    assert "TensorFlow 2.21.0 is said to carry sm_89: not in libtensorflow_cc.so.2" in problem
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a download: the wheels are those that this repository has read."""
+    held, wrong = with_another_cudnn(copy, tmp_path / "site")
+    gone = Wheel("nvidia-old", "1.0", "0" * 64, ())
+    truth = wheels.of_known(held, wheels.read(copy))
+    wheels.write(copy, {**wrong, gone.sha256: gone})
+    monkeypatch.setattr(wheels, "of_lock", lambda *_: truth)
+    holes = wheels.verify(copy, ["v100", "cpu"])
+    assert holes == {
+        "v100": ("device-code.lock does not say what nvidia-cudnn-cu12 9.3.0.75 carries",)
+    }
+    known = {pin.sha256 for pin in held.packages.values()}
+    written = wheels.read(copy)
+    assert set(written) == known | set(wheels.read(ROOT)), "what no lock names is gone"
+    assert all(written[sha256] == one for sha256, one in wheels.read(ROOT).items())
+    assert wheels.verify(copy, ["v100"]) == {"v100": ()}
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_wheels_of_a_lock_are_what_is_committed(root: Path) -> None:
+    """A small one, downloaded: the whole stack is `builder lock --verify-device-code`."""
+    held = lock.read(root, "v100")
+    small = {"nvidia-curand-cu12", "typing-extensions"}
+    pins = tuple(pin for pin in held.packages.values() if pin.name in small)
+    found = wheels.of_lock(replace(held, wheels={lock.CUDA: pins}), network.discover(), 36)
+    fresh, committed = wheels.by_wheel(pins, found), wheels.read(root)
+    assert len(fresh) == 2
+    assert all(committed[sha256] == wheel for sha256, wheel in fresh.items())
+    (curand,) = (one for one in found.libraries if one.groups)
+    assert dataclasses.astuple(curand)[0] == "nvidia/curand/lib/libcurand.so.10"
+    problems = wheels.contradictions(found, stack(root), accelerators.tables())
+    assert any("hold no library of it with device code" in problem for problem in problems)

@@ -1,0 +1,768 @@
+"""Names, credentials and requests: what the factory knows about a registry."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder import registry
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.registry import (
+    OCI_MANIFEST,
+    Credentials,
+    Descriptor,
+    Manifest,
+    Reference,
+    Registry,
+    Retry,
+    credentials,
+    parse,
+    refused,
+)
+from tests.emulators.registry_faults import Fault, faulty
+from tests.registry import server as registry_server
+from tests.registry.server import PASSWORD, USER, RegistryServer, skopeo
+
+DIGEST = "sha256:" + "a" * 64
+QUICK = Retry(attempts=3, first=0.01)
+KIND = "application/vnd.example.note.v1+json"
+
+
+# Names ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("python", Reference("docker.io", "library/python")),
+        ("python:3.11-slim", Reference("docker.io", "library/python", "3.11-slim")),
+        ("someone/training:v100", Reference("docker.io", "someone/training", "v100")),
+        ("index.docker.io/someone/x", Reference("docker.io", "someone/x")),
+        ("docker.io/python", Reference("docker.io", "library/python")),
+        ("localhost/training", Reference("localhost", "training")),
+        ("127.0.0.1:5000/a/b:t", Reference("127.0.0.1:5000", "a/b", "t")),
+        ("[::1]:5000/a:t", Reference("[::1]:5000", "a", "t")),
+        ("gcr.io/project/image", Reference("gcr.io", "project/image")),
+        ("eu.gcr.io/example.com/p/i:1", Reference("eu.gcr.io", "example.com/p/i", "1")),
+        (
+            f"europe-west4-docker.pkg.dev/p/r/i:v100@{DIGEST}",
+            Reference("europe-west4-docker.pkg.dev", "p/r/i", "v100", DIGEST),
+        ),
+    ],
+)
+def test_a_reference_is_read_as_docker_reads_it(text: str, expected: Reference) -> None:
+    assert parse(text) == expected
+    assert parse(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "fix"),
+    [
+        ("someone/Training", "is not a repository", "write docker.io/someone/training"),
+        ("a/b:tag with space", "is not a tag", "write HOST/PATH[:TAG]"),
+        ("a/b@sha256:12", "is not a digest", "64 hex digits"),
+        ("us-docker.pkg.dev/p/r:v100", "Artifact Registry names have", "PROJECT/REPOSITORY/IMAGE"),
+        ("gcr.io/image", "names have a project", "write gcr.io/PROJECT/IMAGE"),
+        ("gcr.io/example.com:p/i", "is not a tag", "write gcr.io/example.com/p/i"),
+        ("a//b", "is not a repository", "a-z, 0-9"),
+        ("", "is not a repository", "a-z, 0-9"),
+        ("https://host/x", "is not", ""),
+    ],
+)
+def test_what_is_no_reference_is_refused_with_what_to_write(
+    text: str, message: str, fix: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert message in caught.value.message
+    assert fix in caught.value.fix
+    assert "\n" not in caught.value.message + caught.value.fix
+
+
+@given(st.text())
+def test_any_text_is_a_reference_or_an_input_error(text: str) -> None:
+    try:
+        found = parse(text)
+    except InputError:
+        return
+    assert parse(str(found)) == found
+
+
+def test_a_bad_tag_is_refused_with_one_that_works() -> None:
+    with pytest.raises(InputError) as caught:
+        parse("a/b").tagged("feature/x")
+    assert caught.value.fix == "write feature-x"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1:5000", True),
+        ("127.8.9.1", True),
+        ("localhost:5000", True),
+        ("[::1]:5000", True),
+        ("127.0.0.1.example.com", False),
+        ("localhost.example.com", False),
+        ("10.0.0.1:5000", False),
+        ("docker.io", False),
+    ],
+)
+def test_plain_http_is_for_loopback_only(host: str, loopback: bool) -> None:
+    assert registry.is_loopback(host) is loopback
+    with Registry(host) as there:
+        assert there.address.startswith("http://" if loopback else "https://")
+
+
+# Credentials ------------------------------------------------------------------------------------
+
+
+def config(folder: Path, content: dict[str, Any]) -> dict[str, str]:
+    """The environment of someone whose docker configuration says this."""
+    (folder / "config.json").write_text(json.dumps(content))
+    return {"DOCKER_CONFIG": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def coded(user: str = USER, password: str = PASSWORD) -> str:
+    return base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def helper(folder: Path, name: str, script: str) -> None:
+    path = folder / f"docker-credential-{name}"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("key", "host"),
+    [
+        ("registry.example.com:5000", "registry.example.com:5000"),
+        ("https://registry.example.com/v2/", "registry.example.com"),
+        ("https://index.docker.io/v1/", "docker.io"),
+        ("index.docker.io", "docker.io"),
+    ],
+)
+def test_auths_of_the_configuration_file(tmp_path: Path, key: str, host: str) -> None:
+    found = credentials(host, config(tmp_path, {"auths": {key: {"auth": coded()}}}))
+    assert found is not None
+    assert (found.username, found.password) == (USER, PASSWORD)
+    assert found.source == str(tmp_path / "config.json")
+    assert PASSWORD not in repr(found)
+
+
+def test_no_file_another_host_and_an_empty_entry_mean_no_credentials(tmp_path: Path) -> None:
+    assert credentials("a.example", {"DOCKER_CONFIG": str(tmp_path)}) is None
+    environ = config(tmp_path, {"auths": {"b.example": {"auth": coded()}, "a.example": {}}})
+    assert credentials("a.example", environ) is None
+
+
+def test_home_is_searched_without_docker_config(tmp_path: Path) -> None:
+    (tmp_path / ".docker").mkdir()
+    config(tmp_path / ".docker", {"auths": {"a.example": {"auth": coded()}}})
+    assert credentials("a.example", {"HOME": str(tmp_path)}) is not None
+
+
+def test_a_helper_for_the_host_wins_over_the_store_and_over_auths(tmp_path: Path) -> None:
+    answer = '{"ServerURL": "%s", "Username": "%s", "Secret": "s"}'
+    helper(tmp_path, "one", f"read host; printf '{answer}' $host helper")
+    helper(tmp_path, "all", f"read host; printf '{answer}' $host store")
+    environ = config(
+        tmp_path,
+        {
+            "auths": {"a.example": {"auth": coded()}},
+            "credHelpers": {"a.example": "one"},
+            "credsStore": "all",
+        },
+    )
+    assert credentials("a.example", environ) == Credentials(
+        "helper", "s", source="docker-credential-one"
+    )
+    assert credentials("b.example", environ) == Credentials(
+        "store", "s", source="docker-credential-all"
+    )
+
+
+def test_a_helper_may_know_nothing_or_give_an_identity_token(tmp_path: Path) -> None:
+    helper(tmp_path, "none", "echo credentials not found in native keychain; exit 1")
+    helper(tmp_path, "token", """echo '{"Username": "<token>", "Secret": "refresh"}'""")
+    environ = config(tmp_path, {"credHelpers": {"a.example": "none", "b.example": "token"}})
+    assert credentials("a.example", environ) is None
+    found = credentials("b.example", environ)
+    assert found and found.for_engine() == {"identitytoken": "refresh"}
+
+
+@pytest.mark.parametrize(
+    ("script", "message", "fix"),
+    [
+        (None, "docker-credential-x, which is not on the PATH", "install docker-credential-x"),
+        (
+            "echo 'token expired'; exit 1",
+            "docker-credential-x failed: token expired",
+            "run: gcloud auth configure-docker us-docker.pkg.dev",
+        ),
+        ("echo nonsense", "docker-credential-x answered no JSON object", "try by hand"),
+    ],
+)
+def test_a_broken_helper_is_one_line(
+    tmp_path: Path, script: str | None, message: str, fix: str
+) -> None:
+    if script:
+        helper(tmp_path, "x", script)
+    environ = config(tmp_path, {"credHelpers": {"us-docker.pkg.dev": "x"}})
+    with pytest.raises(OutsideError) as caught:
+        credentials("us-docker.pkg.dev", environ)
+    assert message in caught.value.message
+    assert fix in caught.value.fix
+
+
+def test_a_broken_configuration_names_file_and_line(tmp_path: Path) -> None:
+    environ = config(tmp_path, {})
+    (tmp_path / "config.json").write_text('{\n"auths": }\n')
+    with pytest.raises(InputError, match=r"config\.json:2: not JSON"):
+        credentials("a.example", environ)
+
+
+def test_a_torn_auth_entry_names_the_login_command(tmp_path: Path) -> None:
+    environ = config(tmp_path, {"auths": {"a.example": {"auth": "%%%"}}})
+    with pytest.raises(InputError) as caught:
+        credentials("a.example", environ)
+    assert caught.value.fix == "run: docker login a.example"
+
+
+# Refusals ---------------------------------------------------------------------------------------
+
+AR = Reference("europe-west4-docker.pkg.dev", "project/images/training")
+HUB = Reference("docker.io", "someone/training")
+KNOWN = Credentials("someone", "secret", source="config.json")
+
+
+@pytest.mark.parametrize(
+    ("where", "status", "said", "known", "message", "fix"),
+    [
+        (
+            AR,
+            401,
+            "",
+            None,
+            "not logged in to europe-west4-docker.pkg.dev",
+            "run: gcloud auth configure-docker europe-west4-docker.pkg.dev",
+        ),
+        (AR, 403, "DENIED", None, "not logged in", "run: gcloud auth configure-docker"),
+        (HUB, 401, "", None, "not logged in to docker.io", "run: docker login"),
+        (
+            Reference("10.0.0.1:5000", "x"),
+            401,
+            "",
+            None,
+            "not logged in to 10.0.0.1:5000",
+            "run: docker login 10.0.0.1:5000",
+        ),
+        (
+            AR,
+            404,
+            'NAME_UNKNOWN Repository "images" not found',
+            KNOWN,
+            "project project has no repository images",
+            "run: gcloud artifacts repositories create images --repository-format=docker"
+            " --location=europe-west4 --project=project",
+        ),
+        (
+            Reference("eu.gcr.io", "project/training"),
+            404,
+            "NAME_UNKNOWN",
+            KNOWN,
+            "project project has no repository eu.gcr.io",
+            "create eu.gcr.io --repository-format=docker --location=europe --project=project",
+        ),
+        (
+            AR,
+            403,
+            "DENIED Permission uploadArtifacts denied",
+            KNOWN,
+            "someone may not write project/images/training",
+            "roles/artifactregistry.writer",
+        ),
+        (
+            HUB,
+            401,
+            "UNAUTHORIZED",
+            KNOWN,
+            "someone may not write someone/training",
+            "ask the owner",
+        ),
+        (
+            AR,
+            400,
+            "UNKNOWN cannot update tag v100. The repository has enabled tag immutability",
+            KNOWN,
+            "tags are immutable",
+            "push under a new tag",
+        ),
+        (AR, 403, "DENIED Quota exceeded", KNOWN, "over the quota", "larger quota"),
+        (HUB, 413, "Request Entity Too Large", KNOWN, "too large", "client_max_body_size"),
+        (HUB, 405, "UNSUPPORTED", KNOWN, "answered 405: UNSUPPORTED", "log"),
+    ],
+)
+def test_a_permanent_refusal_is_one_line_with_what_to_do(
+    where: Reference, status: int, said: str, known: Credentials | None, message: str, fix: str
+) -> None:
+    error = refused(where, status, said, "write", known)
+    assert error.exit_code == 3
+    assert message in error.message
+    assert fix in error.fix
+    assert "\n" not in error.message + error.fix
+
+
+def test_unknown_host_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    said: list[str] = []
+    with (
+        Registry("registry.invalid", QUICK, said.append) as there,
+        pytest.raises(OutsideError, match=r"registry\.invalid: no such host"),
+    ):
+        there.head("x", "y")
+    assert said == []
+
+
+def test_a_name_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+    failed: list[int] = []
+
+    def stumble(*arguments: Any, **how: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(*arguments, **how)
+
+    with faulty() as proxy, Registry(proxy.host, QUICK) as there:
+        monkeypatch.setattr(socket, "getaddrinfo", stumble)
+        assert there.head("x", "y") is None
+    assert failed
+
+
+# Faults -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, None])
+def test_what_passes_is_asked_again(status: int | None) -> None:
+    fault = Fault("HEAD", "/manifests/", status, times=2, headers={"Retry-After": "0"})
+    said: list[str] = []
+    with faulty(None, fault) as proxy, Registry(proxy.host, QUICK, said.append) as there:
+        assert there.head("training", "v100") is None
+        assert proxy.count("^HEAD") == 3
+    assert len(said) == 2
+    assert "trying again in" in said[0]
+
+
+def test_what_does_not_pass_ends_after_a_bounded_number_of_tries() -> None:
+    body = b'{"errors": [{"code": "UNKNOWN", "message": "disk on fire"}]}'
+    fault = Fault("GET", "/manifests/", 500, times=None, body=body)
+    with (
+        faulty(None, fault) as proxy,
+        Registry(proxy.host, QUICK) as there,
+        pytest.raises(OutsideError) as caught,
+    ):
+        there.manifest("training", "v100")
+    assert fault.happened == 3
+    assert caught.value.message == (
+        f"{proxy.host} answered 500 Internal Server Error to GET: UNKNOWN disk on fire"
+        " (tried 3 times)"
+    )
+
+
+def test_the_registrys_own_pause_is_kept() -> None:
+    fault = Fault("HEAD", "/manifests/", 429, headers={"Retry-After": "1"})
+    with faulty(None, fault) as proxy, Registry(proxy.host, QUICK) as there:
+        began = time.monotonic()
+        there.head("training", "v100")
+    assert 1.0 <= time.monotonic() - began < 5
+
+
+def test_nothing_listens_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    with (
+        Registry(host, QUICK) as there,
+        pytest.raises(OutsideError, match=r"Connection refused.* \(tried 3 times\)"),
+    ):
+        there.head("x", "y")
+
+
+def test_401_without_credentials_names_the_login_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    fault = Fault("POST", "/uploads/", 401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+    with (
+        faulty(None, fault) as proxy,
+        Registry(proxy.host, QUICK) as there,
+        pytest.raises(OutsideError) as caught,
+    ):
+        there.check_write("training")
+    assert (
+        caught.value.message == f"not logged in to {proxy.host}, which wants that to write training"
+    )
+    assert caught.value.fix == f"run: docker login {proxy.host}"
+
+
+def test_credentials_never_travel_to_a_token_service_in_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    challenge = 'Bearer realm="http://tokens.example.com/",service="x"'
+    fault = Fault("HEAD", "/manifests/", 401, times=None, headers={"WWW-Authenticate": challenge})
+    with faulty(None, fault) as proxy, Registry(proxy.host, QUICK) as there:
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+        config(tmp_path, {"auths": {proxy.host: {"auth": coded()}}})
+        with pytest.raises(OutsideError, match="in plain text"):
+            there.head("x", "y")
+
+
+# TLS --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for no known CA: (certificate, key)."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=tests", "-addext", "subjectAltName=DNS:registry.test"),
+            *("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def registry_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name registry.test leads to loopback, without a proxy."""
+    real = socket.getaddrinfo
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *rest, **how: real(
+            "127.0.0.1" if host in ("registry.test", b"registry.test") else host, *rest, **how
+        ),
+    )
+
+
+def test_an_unknown_ca_is_one_line_and_a_named_one_is_trusted(
+    certificate: tuple[Path, Path], registry_test: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with faulty() as proxy:
+        proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
+        host = proxy.host.replace("127.0.0.1", "registry.test")
+        with Registry(host, QUICK) as there, pytest.raises(OutsideError) as caught:
+            there.head("x", "y")
+        assert "its TLS certificate is not trusted: self" in caught.value.message
+        assert f"/etc/docker/certs.d/{host}/ca.crt" in caught.value.fix
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        with Registry(host, QUICK) as there:
+            assert there.head("x", "y") is None
+
+
+def test_a_host_without_tls_is_one_line(registry_test: None) -> None:
+    with faulty() as proxy:
+        host = proxy.host.replace("127.0.0.1", "registry.test")
+        with (
+            Registry(host, QUICK) as there,
+            pytest.raises(OutsideError, match="does not speak TLS; plain http is for loopback"),
+        ):
+            there.head("x", "y")
+
+
+# A real registry --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server.registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+def put_image(there: Registry, repository: str, text: str = "hello", tag: str = "t") -> Manifest:
+    """The smallest image: one layer (an empty tar), one config."""
+    layer = bytes(1024)
+    diff = "sha256:" + hashlib.sha256(layer).hexdigest()
+    image_config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Labels": {"text": text}},
+        "rootfs": {"type": "layers", "diff_ids": [diff]},
+    }
+    made = registry.manifest(
+        {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": {
+                **there.put_blob(repository, json.dumps(image_config).encode()).json(),
+                "mediaType": "application/vnd.oci.image.config.v1+json",
+            },
+            "layers": [
+                {
+                    **there.put_blob(repository, layer).json(),
+                    "mediaType": "application/vnd.oci.image.layer.v1.tar",
+                }
+            ],
+        }
+    )
+    there.put_manifest(repository, tag, made)
+    return made
+
+
+@pytest.mark.network
+def test_what_is_put_is_what_a_foreign_client_sees(server: RegistryServer) -> None:
+    with Registry(server.host) as there:
+        made = put_image(there, "some/image")
+        assert there.head("some/image", "t") == made.digest
+        assert there.manifest("some/image", "t") == made
+        assert there.head("some/image", "nothing") is None
+        assert there.head("other", "t") is None
+    seen = json.loads(
+        skopeo("inspect", "--tls-verify=false", f"docker://{server.host}/some/image:t")
+    )
+    assert seen["Digest"] == made.digest
+    assert seen["Labels"] == {"text": "hello"}
+
+
+@pytest.mark.network
+def test_a_500_in_the_middle_of_a_blob_is_tried_again(server: RegistryServer) -> None:
+    data = os.urandom(300_000)
+    faults = (
+        Fault("PUT", "/blobs/uploads/", 500, after=100_000),
+        Fault("PUT", "/blobs/uploads/", None, after=100_000),
+    )
+    with faulty(server.host, *faults) as proxy, Registry(proxy.host, QUICK) as there:
+        blob = there.put_blob("torn", data)
+        assert [fault.happened for fault in faults] == [1, 1]
+        assert there.blob("torn", blob) == data
+        assert proxy.count("^POST") == 3  # each try is a new upload
+
+
+@pytest.mark.network
+def test_other_bytes_than_the_digest_names_are_refused(server: RegistryServer) -> None:
+    with Registry(server.host) as there:
+        made = put_image(there, "tampered")
+    change = Fault("GET", "/manifests/|/blobs/", times=None, change=lambda body: body + b" ")
+    with faulty(server.host, change) as proxy, Registry(proxy.host, QUICK) as there:
+        with pytest.raises(CheckFailed, match="the registry has other bytes"):
+            there.manifest("tampered", "t")
+        with pytest.raises(CheckFailed, match="the registry has other bytes"):
+            there.blob("tampered", Descriptor.read(made.content["config"]))
+
+
+def note(there: Registry, repository: str, subject: Manifest, text: str) -> Manifest:
+    """An artifact of one file that refers to `subject`."""
+    data = text.encode()
+    there.put_blob(repository, registry.EMPTY)
+    there.put_blob(repository, data)
+    return registry.artifact(KIND, data, KIND, subject.descriptor, {"text": text})
+
+
+@pytest.mark.network
+def test_artifacts_are_found_through_the_fallback_tag(server: RegistryServer) -> None:
+    with Registry(server.host) as there:
+        image = put_image(there, "noted")
+        assert there.referrers("noted", image.digest, KIND) == ()
+        first = there.attach("noted", note(there, "noted", image, "first"))
+        second = there.attach("noted", note(there, "noted", image, "second"))
+        assert there.attach("noted", note(there, "noted", image, "first")) == first  # no twin
+        assert there.referrers("noted", image.digest, KIND) == (first, second)
+        assert there.referrers("noted", image.digest, "application/other") == ()
+        assert first.annotations == {"text": "first"}
+        assert there.head("noted", registry.fallback_tag(image.digest))
+
+
+@pytest.mark.network
+def test_a_registry_with_the_referrers_api_gets_no_fallback_tag(server: RegistryServer) -> None:
+    with Registry(server.host) as there:
+        image = put_image(there, "modern")
+    listed = registry.index((Descriptor(OCI_MANIFEST, DIGEST, 1, KIND),))
+    faults = (
+        Fault("GET", "/referrers/", 200, body=listed.data, times=None),
+        Fault("PUT", "/manifests/", 201, headers={"OCI-Subject": image.digest}, times=None),
+    )
+    with faulty(server.host, *faults) as proxy, Registry(proxy.host, QUICK) as there:
+        there.attach("modern", note(there, "modern", image, "x"))
+        (found,) = there.referrers("modern", image.digest, KIND)
+        assert found.digest == DIGEST
+        assert proxy.count("manifests/sha256-") == 0
+
+
+@pytest.mark.network
+def test_two_attach_at_once_and_none_is_lost(server: RegistryServer) -> None:
+    with Registry(server.host) as there:
+        image = put_image(there, "crowded")
+        notes = [note(there, "crowded", image, f"note {number}") for number in range(4)]
+
+    def attach(one: Manifest) -> None:
+        with Registry(server.host) as mine:
+            mine.attach("crowded", one)
+
+    threads = [threading.Thread(target=attach, args=(one,)) for one in notes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with Registry(server.host) as there:
+        for one in notes:  # whoever was overwritten in between comes again
+            there.attach("crowded", one)
+        found = there.referrers("crowded", image.digest, KIND)
+    assert {one.digest for one in found} == {one.digest for one in notes}
+
+
+@pytest.mark.network
+def test_basic_auth_with_what_docker_login_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    auth = registry_server.basic_auth(tmp_path / "registry")
+    with registry_server.registry(tmp_path / "registry", auth) as closed:
+        with Registry(closed.host, QUICK) as there, pytest.raises(OutsideError) as caught:
+            there.check_write("training")
+        assert caught.value.fix == f"run: docker login {closed.host}"
+
+        config(tmp_path, {"auths": {closed.host: {"auth": coded(password="wrong")}}})
+        with Registry(closed.host, QUICK) as there, pytest.raises(OutsideError) as caught:
+            there.check_write("training")
+        assert "refused the credentials of someone" in caught.value.message
+
+        config(tmp_path, {"auths": {closed.host: {"auth": coded()}}})
+        with Registry(closed.host, QUICK) as there:
+            there.check_write("training")
+            assert put_image(there, "training").digest == there.head("training", "t")
+
+
+# Token service: what Docker Hub, Artifact Registry and most others ask for ------------------------
+
+
+def url64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[tuple[Any, RegistryServer]]:
+    """A token service that signs for USER, and a real registry that believes nobody else."""
+    cert, key = certificate
+    asked: list[dict[str, str]] = []
+
+    def sign(scope: str) -> bytes:
+        kind, name, actions = scope.split(":")
+        der = ssl.PEM_cert_to_DER_cert(cert.read_text())
+        header = {"typ": "JWT", "alg": "RS256", "x5c": [base64.b64encode(der).decode()]}
+        now = int(time.time())
+        claims = {
+            "iss": "tests",
+            "aud": "registry",
+            "sub": USER,
+            "iat": now,
+            "nbf": now - 10,
+            "exp": now + 300,
+            "access": [{"type": kind, "name": name, "actions": actions.split(",")}],
+        }
+        text = ".".join(url64(json.dumps(part).encode()) for part in (header, claims))
+        signature = subprocess.run(
+            ["openssl", "dgst", "-sha256", "-sign", str(key)],
+            input=text.encode(),
+            capture_output=True,
+            check=True,
+        ).stdout
+        return f"{text}.{url64(signature)}".encode()
+
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Tokens(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def answer(self, query: dict[str, str], allowed: bool) -> None:
+            asked.append(query)
+            body = json.dumps({"token": sign(query["scope"]).decode()} if allowed else {}).encode()
+            self.send_response(200 if allowed else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            allowed = self.headers.get("Authorization") == f"Basic {coded()}"
+            self.answer(dict(parse_qsl(urlsplit(self.path).query)), allowed)
+
+        def do_POST(self) -> None:
+            form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            query = dict(parse_qsl(form))
+            self.answer(query, query["refresh_token"] == "refresh")
+
+    service = HTTPServer(("127.0.0.1", 0), Tokens)
+    thread = threading.Thread(target=service.serve_forever)
+    thread.start()
+    auth = {
+        "token": {
+            "realm": f"http://127.0.0.1:{service.server_port}/token",
+            "service": "registry",
+            "issuer": "tests",
+            "rootcertbundle": str(cert),
+        }
+    }
+    try:
+        with registry_server.registry(tmp_path / "registry", auth) as running:
+            yield asked, running
+    finally:
+        service.shutdown()
+        service.server_close()
+        thread.join()
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("entry", "works"),
+    [
+        ({"auth": coded()}, True),
+        ({"auth": coded(user="<token>", password=""), "identitytoken": "refresh"}, True),
+        ({"auth": coded(password="wrong")}, False),
+    ],
+)
+def test_bearer_tokens(
+    tokens: tuple[list[dict[str, str]], RegistryServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entry: dict[str, str],
+    works: bool,
+) -> None:
+    asked, closed = tokens
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    config(tmp_path, {"auths": {closed.host: entry}})
+    with Registry(closed.host, QUICK) as there:
+        if not works:
+            with pytest.raises(OutsideError, match="refused the credentials of someone"):
+                there.check_write("training")
+            return
+        made = put_image(there, "training")
+        assert there.head("training", "t") == made.digest
+    # one token for reading, one for writing, however many requests
+    actions = [set(query["scope"].rsplit(":")[-1].split(",")) for query in asked]
+    assert actions == [{"pull"}, {"pull", "push"}]
