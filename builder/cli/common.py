@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Options:
-    """What stands before the command."""
+class GlobalOptions:
+    """The options that stand before the command."""
 
     debug: bool = False
     verbose: bool = False
     quiet: bool = False
 
 
-OPTIONS = Options()
+OPTIONS = GlobalOptions()
 
 Targets = Annotated[
     list[str] | None, typer.Argument(help="Folders of images/, for example v100.", metavar="TARGET")

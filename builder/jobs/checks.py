@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from builder import registry
 from builder.core.errors import InputError
@@ -320,3 +321,22 @@ def legacy_id(job: Job) -> str:
 def display_name(job: Job, suffix: str) -> str:
     """`<name>-<suffix>`, the name cut where it would be longer than the service takes."""
     return f"{job.id[: DISPLAY_NAME_LENGTH - len(suffix) - 1]}-{suffix}"
+
+
+def committed(root: Path) -> tuple[str, ...]:
+    """What is wrong with the files in jobs/: each job, its machines, and the schema beside them.
+
+    A sentence each; none where everything fits together.
+    """
+    found = []
+    for name in description.names(root):
+        try:
+            machines_of(description.load(root, name))
+        except InputError as error:
+            found.append(error.message)
+    schema = root / description.JOBS / description.SCHEMA
+    if schema.parent.is_dir() and (
+        not schema.is_file() or schema.read_text() != description.schema_text()
+    ):
+        found.append("jobs/schema.json: not today's schema; write it with builder job schema")
+    return tuple(found)

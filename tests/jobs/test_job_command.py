@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder.core import project
-from builder.jobs import service
+from builder.jobs import checks, service
 from builder.jobs.checks import Image
 from builder.spec import catalogue
 from tests.emulators import vertex as emulator
@@ -151,14 +151,12 @@ def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
 
 
 def test_builder_check_reads_the_jobs_too(here: Path) -> None:
-    from builder.cli import jobs_problems
-
-    assert jobs_problems() == [
-        "jobs/schema.json: not today's schema; write it with builder job schema"
-    ]
+    assert checks.committed(here) == (
+        "jobs/schema.json: not today's schema; write it with builder job schema",
+    )
     (here / "jobs" / "dogs.yaml").write_text(JOB.replace("2 x V100", "3 x V100"))
     (here / "jobs" / "birds.yaml").write_text(JOB.replace("us-central1", "europe-west1"))
-    birds, dogs, _ = jobs_problems()
+    birds, dogs, _ = checks.committed(here)
     assert birds == "jobs/birds.yaml:2: region: europe-west1 has no V100"
     assert dogs == "jobs/dogs.yaml:4: accelerators: n1-standard-8 takes 1, 2, 4 or 8 x V100, not 3"
 

@@ -1,0 +1,235 @@
+"""`builder image`, `build`, `smoke` and `list`: the images themselves."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.cli import job_local
+from builder.cli.common import (
+    All,
+    EngineChoice,
+    Json,
+    Registry,
+    Targets,
+    chosen,
+    out,
+    reporter,
+    root,
+    say,
+    settings,
+)
+from builder.cli.console import duration, size
+from builder.cli.job_local import Module, Package
+from builder.cli.registry import show_push
+
+if TYPE_CHECKING:
+    from builder.core.settings import Settings
+    from builder.engine import Engine
+    from builder.pipeline.image import ImageRecord
+    from builder.prove.receipts import Receipt
+
+
+def image(
+    targets: Targets = None,
+    everything: All = False,
+    push: Annotated[bool, typer.Option("--push", help="Push what was proven.")] = False,
+    tag: Annotated[list[str] | None, typer.Option(help="A further tag for the push.")] = None,
+    registry: Registry = None,
+    engine: EngineChoice = None,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Refuse Debian packages whose locked version is gone.")
+    ] = False,
+    package: Package = None,
+    module: Module = None,
+    as_json: Json = False,
+) -> None:
+    """Build and prove images: the whole way.
+
+    Base and training image, then the smoke run whose receipt allows the push. Does nothing where
+    nothing changed. With --package and --module, any Python program in the trainer's place.
+    """
+    if package is not None:
+        job_local.image_of_package(
+            chosen(targets, everything), package, module, push, settings(registry, engine), as_json
+        )
+        return
+    from builder.engine import connect
+    from builder.pipeline import image as pipeline
+
+    with reporter() as shown:
+        where = settings(registry=registry, engine=engine)
+        prepared = [pipeline.prepare(root(), target) for target in chosen(targets, everything)]
+        docker = connect(where, on_event=shown.on_event)
+        made = [
+            pipeline.make(root(), where, docker, item, locked=locked, on_event=shown.on_event)
+            for item in prepared
+        ]
+        pushed = [
+            pipeline.push_target(
+                root(), where, docker, one.record.target, tag or (), on_event=shown.on_event
+            )
+            for one in made
+            if push
+        ]
+    for one in made:
+        if one.unchanged:
+            say(f"{one.record.target}: nothing to do, {one.record.reference} is up to date")
+            say(f"  {one.record.image_id}, proven {one.receipt.made_at} on {one.receipt.device}")
+        else:
+            show_image(one.record)
+            show_receipt(one.receipt)
+    for two in pushed:
+        show_push(two)
+    if as_json:
+        out([image_json(one.record, one.receipt) for one in made])
+
+
+def build(
+    targets: Targets = None,
+    everything: All = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
+    to_registry: Annotated[
+        bool,
+        typer.Option(
+            "--to-registry",
+            help="Put the image onto its base in the registry, without pulling the base.",
+        ),
+    ] = False,
+    base_only: Annotated[
+        bool, typer.Option("--base-only", help="Only the base: from the registry, else built.")
+    ] = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Refuse Debian packages whose locked version is gone.")
+    ] = False,
+    registry: Registry = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Build images; what several share is built once."""
+    if to_registry:
+        build_to_registry(chosen(targets, everything), settings(registry, engine), as_json)
+        return
+    from builder.engine import connect
+    from builder.pipeline import image as pipeline
+
+    with reporter() as shown:
+        where = settings(registry=registry, engine=engine)
+        prepared = [pipeline.prepare(root(), target) for target in chosen(targets, everything)]
+        docker = connect(where, on_event=shown.on_event)
+        flags = {"no_cache": no_cache, "locked": locked}
+        if base_only:
+            bases = pipeline.bases(
+                root(), where, docker, prepared, **flags, on_event=shown.on_event
+            )
+        else:
+            records = pipeline.build(
+                root(), where, docker, prepared, **flags, on_event=shown.on_event
+            )
+    if base_only:
+        for base in bases.values():
+            say(f"{base.reference}  {base.digest or base.image_id}  ({base.origin})")
+        if as_json:
+            out([vars(base) for base in bases.values()])
+        return
+    for record in records:
+        show_image(record)
+    if as_json:
+        out([image_json(record) for record in records])
+
+
+def build_to_registry(targets: tuple[str, ...], where: "Settings", as_json: bool) -> None:
+    """`builder build --to-registry`."""
+    from builder.pipeline import to_registry
+
+    def engine() -> "Engine":
+        from builder.engine import connect
+
+        return connect(where, on_event=shown.on_event)
+
+    with reporter() as shown:
+        sent = to_registry.build(root(), where, targets, engine, shown.on_event)
+    for one in sent:
+        say(f"{one.reference}  {one.digest}")
+    if as_json:
+        out([{"reference": one.reference, "digest": one.digest} for one in sent])
+
+
+def smoke(
+    targets: Targets = None,
+    everything: All = False,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Prove images by a real training run.
+
+    In a container without network: the loader finds every library, the image holds nothing that
+    it should not, a training run is killed, resumes and learns, and its outputs can be read.
+    """
+    from builder.engine import connect
+    from builder.pipeline import image as pipeline
+
+    with reporter() as shown:
+        docker = connect(settings(engine=engine), on_event=shown.on_event)
+        receipts = []
+        for target in chosen(targets, everything):
+            item = pipeline.prepare(root(), target)
+            receipts.append(pipeline.prove_built(root(), docker, item, shown.on_event))
+    for receipt in receipts:
+        show_receipt(receipt)
+    if as_json:
+        out([receipt.model_dump(mode="json") for receipt in receipts])
+
+
+def list_targets(as_json: Json = False) -> None:
+    """The targets, and which are built and proven."""
+    from builder.pipeline import image as pipeline
+
+    rows = pipeline.overview(root())
+    if as_json:
+        out(rows)
+        return
+    for row in rows:
+        sys.stdout.write(
+            f"{row['target']:<8} {row['accelerator']:<10} TensorFlow {row['tensorflow']:<8} "
+            f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}\n"
+        )
+
+
+def show_image(record: "ImageRecord") -> None:
+    """What a build made, for a person."""
+    budget = size(record.budget_bytes)
+    over = "  OVER BUDGET" if record.over_budget else ""
+    say(f"{record.target}: {record.reference}")
+    say(f"  image     {record.image_id}")
+    say(
+        f"  size      {size(record.compressed_bytes)} to pull (budget {budget}){over}, "
+        f"{size(record.unpacked_bytes)} unpacked"
+    )
+    say("  largest   " + ", ".join(f"{name} {size(count)}" for name, count in record.packages[:4]))
+    say(f"  base      {record.base} ({record.base_origin})")
+    say(f"  OS root   {record.root}")
+    if record.prune == "all":
+        from builder.devicecode.pruning.prune import EULA
+
+        say(f"  EULA      {EULA}")
+    for one in record.drift:
+        say(f"  DRIFT     {one}: the locked version is gone; builder lock --upgrade takes note")
+    say("  time      " + ", ".join(f"{name} {duration(s)}" for name, s in record.phases.items()))
+
+
+def show_receipt(receipt: "Receipt") -> None:
+    """What a receipt says, for a person."""
+    took = sum(check.seconds for check in receipt.checks)
+    checks = ", ".join(check.name for check in receipt.checks)
+    say(f"{receipt.target}: proven on {receipt.device} in {duration(took)}: {checks}")
+
+
+def image_json(record: "ImageRecord", receipt: "Receipt | None" = None) -> dict[str, Any]:
+    """What build/<target>/image.json holds, with the receipt."""
+    from dataclasses import asdict
+
+    found: dict[str, Any] = {**asdict(record), "over_budget": record.over_budget}
+    if receipt is not None:
+        found["receipt"] = receipt.model_dump(mode="json")
+    return found

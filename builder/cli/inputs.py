@@ -1,0 +1,174 @@
+"""`builder lock`, `render`, `explain`, `check`, `schema`: what a person writes, what follows."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from builder.cli.common import Json, Targets, chosen, out, reporter, root, say
+from builder.cli.console import size
+
+
+def lock(
+    targets: Targets = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say what is stale.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Take the newest versions that the rules allow.")
+    ] = False,
+    verify_device_code: Annotated[
+        bool,
+        typer.Option(
+            "--verify-device-code",
+            help="Read the locked wheels (gigabytes) and compare them with the tables.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Choose every version and hash, and write them."""
+    from builder.core.errors import CheckFailed
+    from builder.pipeline import committed
+    from builder.prove import wheels
+
+    names = chosen(targets, not targets)
+    if verify_device_code:
+        compare_wheels(names, as_json)
+        return
+    if check:
+        stale = committed.stale(root(), names)
+        if as_json:
+            out([vars(one) for one in stale])
+        for one in stale:
+            say(f"{one.file}: {one.why}")
+        if stale:
+            raise CheckFailed(f"{len(stale)} locks are stale", stale[0].fix)
+        return
+    with reporter() as shown:
+        for made in committed.lock(root(), names, upgrade, shown.on_event):
+            for moved in made.moved:
+                say(f"  {made.target}: {moved.name} {moved.before} -> {moved.after}")
+    if as_json:
+        out(list(names))
+    for name, found in wheels.check(root(), names).items():
+        for hole in found:
+            say(f"  {name}: {hole}")
+    say("locked: " + ", ".join(names) + "; now: builder render")
+
+
+def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
+    """`builder lock --verify-device-code`."""
+    from builder.core.errors import CheckFailed
+    from builder.prove import wheels
+
+    with reporter() as shown:
+        holes = wheels.verify(root(), names, shown.on_event)
+    if as_json:
+        out(holes)
+    for name, found in holes.items():
+        say(f"{name}:" if found else f"{name}: the wheels carry what the tables say")
+        for line in found:
+            say(f"  {line}")
+    if any(holes.values()):
+        raise CheckFailed(
+            "the tables and the wheels disagree", "mend builder/facts, or the versions"
+        )
+
+
+def render(
+    targets: Targets = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare with what is committed.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="What changed since HEAD, and what it rebuilds.")
+    ] = False,
+    since: Annotated[str, typer.Option(help="The commit that --diff compares with.")] = "HEAD",
+    as_json: Json = False,
+) -> None:
+    """Write the Dockerfiles, or show what changed."""
+    from dataclasses import asdict
+
+    from builder.core.errors import CheckFailed
+    from builder.render import dockerfiles as rendering
+
+    names = chosen(targets, not targets)
+    if diff:
+        found = {name: rendering.changes(root(), name, since) for name in names}
+        if as_json:
+            out({name: [asdict(one) for one in changes] for name, changes in found.items()})
+        for name, changes in found.items():
+            if not changes:
+                say(f"{name}: nothing changed since {since}")
+            for one in changes:
+                say(f"{one.file}:{one.line}: {one.change}: {one.instruction}")
+                for text in one.detail:
+                    say(f"    {text}")
+                for layer in one.rebuilds:
+                    say(f"  rebuilds {layer.instruction}: about {size(layer.bytes)}")
+        return
+    if check:
+        drifted = rendering.check(root(), names)
+        drifted += rendering.check_cloud(root()) if not targets else ()
+        if as_json:
+            out([asdict(one) for one in drifted])
+        if drifted:
+            say("".join(one.diff for one in drifted).rstrip())
+            raise CheckFailed(
+                ", ".join(one.file for one in drifted) + ": not what would be rendered",
+                "builder render",
+            )
+        return
+    written = rendering.write(root(), names)
+    written += rendering.write_cloud(root()) if not targets else ()
+    for path in written:
+        say(f"wrote {path.relative_to(root())}")
+    if not written:
+        say("nothing to write: every Dockerfile is what its image.yaml and lock give")
+    if as_json:
+        out([str(path) for path in written])
+
+
+def explain(
+    target: Annotated[str, typer.Argument(help="A folder of images/.")], as_json: Json = False
+) -> None:
+    """Say why each version is what it is."""
+    from dataclasses import asdict
+
+    from builder.spec import catalogue, compatibility
+
+    facts = compatibility.explain(catalogue.load(root(), target))
+    if as_json:
+        out([asdict(fact) for fact in facts])
+        return
+    for fact in facts:
+        mark = "" if fact.verified else "  (not verified)"
+        sys.stdout.write(f"{fact.statement}: {fact.value}{mark}\n    {fact.source}\n")
+
+
+def check() -> None:
+    """Join all tables, targets, the wheels of their locks and the schema; fail on any hole."""
+    from builder.core.errors import CheckFailed
+    from builder.jobs import checks
+    from builder.pipeline import committed
+    from builder.spec import catalogue
+
+    problems = (*committed.problems(root()), *checks.committed(root()))
+    for problem in problems:
+        say(problem)
+    if problems:
+        raise CheckFailed(f"{len(problems)} holes in the tables", "see the lines above")
+    count = len(catalogue.targets(root()))
+    say(f"{count} targets, every table joins, and the wheels carry what the tables say")
+
+
+def schema(
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
+) -> None:
+    """Write images/schema.json, which editors complete image.yaml with."""
+    from builder.core.project import write
+    from builder.spec import catalogue
+
+    if stdout:
+        sys.stdout.write(catalogue.schema_text())
+        return
+    write(root() / "images" / "schema.json", catalogue.schema_text())
+    say("wrote images/schema.json")

@@ -1,0 +1,70 @@
+"""`builder doctor` and `builder engine`: the machine that builds."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from builder.cli.common import EngineChoice, Json, Registry, out, reporter, say, settings
+
+engine_app = typer.Typer(
+    help="The private engine: for machines without Docker.", no_args_is_help=True
+)
+
+
+def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json = False) -> None:
+    """Look at engine, disk, registry and network."""
+    from dataclasses import asdict
+
+    from builder.core.errors import CheckFailed
+    from builder.doctor import examine
+
+    findings = examine(settings(registry=registry, engine=engine))
+    if as_json:
+        out([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            sys.stdout.write(f"{finding.state:<5} {finding.name}: {finding.seen}\n")
+            if finding.remedy:
+                sys.stdout.write(f"      {finding.remedy}\n")
+    if any(finding.state == "bad" for finding in findings):
+        bad = [finding for finding in findings if finding.state == "bad"]
+        raise CheckFailed(f"{len(bad)} findings stand in the way of a build", bad[0].remedy)
+
+
+@engine_app.command("start")
+def engine_start() -> None:
+    """Start the private engine (needs root), or say that it runs."""
+    from builder.engine import private
+
+    with reporter() as shown:
+        endpoint = private.start(on_event=shown.on_event)
+    sys.stdout.write(f"export DOCKER_HOST={endpoint.host}\n")
+
+
+@engine_app.command("stop")
+def engine_stop(
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove its images and caches, too.")
+    ] = False,
+) -> None:
+    """Stop the private engine."""
+    from builder.engine import private
+
+    say("stopped" if private.stop() else "it did not run")
+    if remove:
+        private.remove()
+
+
+@engine_app.command("status")
+def engine_status(as_json: Json = False) -> None:
+    """Say whether the private engine runs, and where."""
+    from builder.engine import private
+
+    found = private.status()
+    if as_json:
+        out({"state": found.state, "data": found.data, "version": found.version})
+        return
+    sys.stdout.write(f"{found.state} {found.version} {found.detail}\ndata: {found.data}\n")
+    if found.endpoint:
+        sys.stdout.write(f"export DOCKER_HOST={found.endpoint.host}\n")

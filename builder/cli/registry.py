@@ -1,0 +1,119 @@
+"""`builder push`, `verify` and `promote`: proven images in a registry."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli.common import (
+    EngineChoice,
+    Json,
+    Registry,
+    Targets,
+    out,
+    reporter,
+    root,
+    say,
+    settings,
+)
+from builder.cli.console import duration, size
+
+if TYPE_CHECKING:
+    from builder.pipeline.push import PushedImage
+
+
+def push(
+    targets: Targets = None,
+    registry: Registry = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A further tag.")] = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Push proven images, each with its receipt.
+
+    Without TARGET: every target that has a built image. An image without a valid receipt is refused
+    (exit code 4).
+    """
+    from builder.engine import connect
+    from builder.pipeline import image as pipeline
+
+    where = settings(registry=registry, engine=engine)
+    names = tuple(targets) if targets else pipeline.built_targets(root())
+    with reporter() as shown:
+        docker = connect(where, on_event=shown.on_event)
+        pushed = [
+            pipeline.push_target(root(), where, docker, name, tag or (), shown.on_event)
+            for name in names
+        ]
+    for one in pushed:
+        show_push(one)
+    if as_json:
+        out([asdict(one) for one in pushed])
+
+
+def verify(
+    reference: Annotated[str, typer.Argument(help="A reference, or a tag of the registry.")],
+    registry: Registry = None,
+    as_json: Json = False,
+) -> None:
+    """Check an image in a registry by its receipt."""
+    from builder.pipeline.image import required
+    from builder.pipeline.push import verify as check
+
+    with reporter() as shown:
+        found = check(
+            reference, settings(registry=registry), required=required, on_event=shown.on_event
+        )
+    say(f"{found.reference}: proven on {found.receipt.device}, {found.receipt.made_at}")
+    for one in found.receipt.checks:
+        say(f"  {one.name} {one.version}: passed")
+    if as_json:
+        out(
+            {
+                "reference": found.reference,
+                "digest": found.digest,
+                "receipt": found.receipt.model_dump(mode="json"),
+            }
+        )
+
+
+def promote(
+    reference: Annotated[str, typer.Argument(help="A reference or tag; with --back, the tag.")],
+    tag: Annotated[str | None, typer.Argument(help="The tag to move, e.g. production.")] = None,
+    back: Annotated[
+        bool, typer.Option("--back", help="Move the tag back to where it was before.")
+    ] = False,
+    registry: Registry = None,
+) -> None:
+    """Move a tag to a proven image, or back.
+
+    builder promote v100-2.21.0-1a2b3c4d5e6f production
+    builder promote --back production
+    """
+    from builder.core.errors import InputError
+    from builder.pipeline import push as pushing
+    from builder.pipeline.image import required
+
+    where = settings(registry=registry)
+    if back == (tag is not None):
+        raise InputError(
+            "promote takes an image and a tag, or --back and a tag",
+            "builder promote v100 production; builder promote --back production",
+        )
+    with reporter() as shown:
+        if tag is None:
+            moved = pushing.rollback(reference, where, on_event=shown.on_event)
+        else:
+            moved = pushing.promote(
+                reference, tag, where, required=required, on_event=shown.on_event
+            )
+    say(f"{moved.tag} -> {moved.reference}" + (f" (was {moved.previous})" if moved.moved else ""))
+
+
+def show_push(pushed: "PushedImage") -> None:
+    """What a push sent, for a person."""
+    if pushed.unchanged:
+        say(f"{pushed.reference}: already there, nothing sent")
+        return
+    say(f"{pushed.reference}: {size(pushed.sent)} sent in {duration(pushed.seconds)}")
+    say("  tags " + ", ".join(pushed.tags))

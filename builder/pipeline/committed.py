@@ -1,0 +1,61 @@
+"""What git holds of the targets: choose their locks, and find where committed files disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.core.events import OnEvent, ignore
+from builder.lock import lock as locking
+from builder.prove import wheels
+from builder.spec import catalogue, compatibility
+
+if TYPE_CHECKING:
+    from builder.lock.lock import Lock, Staleness
+
+
+def lock(
+    root: Path, targets: Sequence[str], upgrade: bool = False, on_event: OnEvent = ignore
+) -> Iterator[Lock]:
+    """Choose and write the locks of `targets`, one after the other.
+
+    Refuses a lock that names a wheel known not to run on its GPU, before it is written.
+    Raises InputError, OutsideError.
+    """
+    for target in targets:
+        spec = catalogue.load(root, target)
+        stack = compatibility.resolve(spec)
+        require = partial(wheels.require, root, stack)
+        yield locking.lock(root, spec, stack, upgrade, on_event, require)
+
+
+def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
+    """Every lock file of `targets` that does not belong to today's image.yaml and tables.
+
+    Raises InputError.
+    """
+    found: list[Staleness] = []
+    for target in targets:
+        spec = catalogue.load(root, target)
+        found += locking.check(root, spec, compatibility.resolve(spec))
+    return tuple(found)
+
+
+def problems(root: Path) -> tuple[str, ...]:
+    """Where the tables, images/*/image.yaml, the locked wheels and images/schema.json disagree.
+
+    A sentence each; none where everything fits together. Raises InputError for a target that
+    cannot be loaded or resolved at all.
+    """
+    specs = catalogue.load_all(root)
+    found = [f"{one.where}: {one.what}" for one in compatibility.check_tables(specs)]
+    for spec in specs:
+        compatibility.resolve(spec)
+    for name, holes in wheels.check(root, [spec.name for spec in specs]).items():
+        found += [f"{name}: {hole}" for hole in holes]
+    schema = root / catalogue.IMAGES / "schema.json"
+    if not schema.is_file() or schema.read_text() != catalogue.schema_text():
+        found.append("images/schema.json: not today's schema; write it with builder schema")
+    return tuple(found)
