@@ -156,8 +156,8 @@ def one(images: Pictures) -> tuple[float, float]:
 def ours(folder: Path, **how: Any) -> Pictures:
     import tensorflow as tf
 
-    from trainer import data, splits
-    from trainer.augment import Augmentation
+    from trainer.input import data, splits
+    from trainer.input.augment import Augmentation
 
     dataset = data.training(
         splits.find(str(folder), "train"),
@@ -232,7 +232,7 @@ def held(folder: Path) -> list[bytes]:
     """The JPEGs in records."""
     import tensorflow as tf
 
-    from trainer.tfrecord import features
+    from trainer.records.tfrecord import features
 
     paths = sorted(map(str, folder.glob("train-*.tfrecord")))
     contents = (
@@ -257,7 +257,7 @@ def turbo(encoded: list[bytes]) -> Pictures:
 
 
 def records(files: Path, out: Path, *options: str) -> Path:
-    from trainer import records as tool
+    from trainer.records import making as tool
 
     if tool.main([str(files), str(out), *options]):
         raise RuntimeError("no records were made")

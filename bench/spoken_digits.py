@@ -85,9 +85,9 @@ def main() -> int:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "sounds").mkdir(parents=True)
         speak(folder / "sounds")
-        from trainer import records
+        from trainer.records import making
 
-        if records.main([str(folder / "sounds/sounds.csv"), str(folder / "records")]):
+        if making.main([str(folder / "sounds/sounds.csv"), str(folder / "records")]):
             return 1
         told = json.loads((folder / "records/dataset.json").read_text())
         if told["duplicates"]["in_several_splits"][

@@ -57,22 +57,24 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
     import keras
     import tensorflow as tf
 
-    from trainer import inner, insight, loop, model
-    from trainer.checkpoints import Position
-    from trainer.data import Shard
-    from trainer.distribution import Cluster
-    from trainer.ledger import Ledger
-    from trainer.observer import Run, Writer
-    from trainer.preemption import Preemption
+    from trainer.input.data import Shard
+    from trainer.job.checkpoints import Position
+    from trainer.job.preemption import Preemption
+    from trainer.loop import inner, outer
+    from trainer.loop.distribution import Cluster
+    from trainer.model import networks
+    from trainer.observe import insight
+    from trainer.observe.ledger import Ledger
+    from trainer.observe.observer import Run, Writer
 
     with tempfile.TemporaryDirectory() as folder:
         config = options(name, size, batch, folder, "--steps", "1000000000")
         strategy = tf.distribute.get_strategy()
         trainer = inner.Trainer(strategy, config, 10, "float32")
         dataset = memory(size, batch)
-        bare = model.build(config, 10, "float32", pretrain=False)
+        bare = networks.build(config, 10, "float32", pretrain=False)
         bare.compile(
-            model.optimizer(config, 1, config.steps, "float32"),
+            networks.optimizer(config, 1, config.steps, "float32"),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
@@ -101,10 +103,10 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
         watching = [
             one
             for one in insight.observers(config, run.place)
-            if type(one).__module__ != "trainer.input_report"
+            if type(one).__module__ != "trainer.observe.input_report"
         ]
         nothing: Any = None
-        controller = loop.Controller(trainer, nothing, run, Preemption(), watching)
+        controller = outer.Controller(trainer, nothing, run, Preemption(), watching)
         for observer in watching:
             observer.begin(run)
 
@@ -155,8 +157,8 @@ def checkpoint() -> list[Row]:
     """For how long training stands still."""
     import tensorflow as tf
 
-    from trainer import inner
-    from trainer.checkpoints import Background, Checkpoints, Position
+    from trainer.job.checkpoints import Background, Checkpoints, Position
+    from trainer.loop import inner
 
     with tempfile.TemporaryDirectory() as folder:
         config = options("DenseNet121", 64, 8, folder)

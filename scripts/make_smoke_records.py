@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from trainer.records import write  # noqa: E402 - only now can it be found
+from trainer.records.making import write  # noqa: E402 - only now can it be found
 
 TRAIN, VALIDATION, SHARD_SIZE = 1000, 200, 250
 

@@ -57,7 +57,7 @@ class Config:
     precision: str
     deterministic: bool
 
-    # Distribution (trainer/distribution.py)
+    # Distribution (trainer/loop/distribution.py)
     strategy: str
     """auto: by TF_CONFIG, CLUSTER_SPEC and the devices."""
     replica_batch_size: int
@@ -66,7 +66,7 @@ class Config:
     """Seconds that a rank waits for another, when it starts and in a step."""
     grace: float
     """Seconds after SIGTERM at which the process leaves, saved or not."""
-    # Train and evaluate (trainer/loop.py, trainer/evaluator.py, trainer/judge.py)
+    # Train and evaluate (trainer/loop/outer.py, trainer/loop/evaluator.py, trainer/loop/judge.py)
     epochs: float
     """In place of steps; 0: steps count."""
     checkpoint_seconds: float
@@ -91,7 +91,7 @@ class Config:
     export: tuple[str, ...]
     """SavedModels: final in model_dir; best and latest in JOB_DIR/export, after evaluations."""
 
-    # Model (trainer/model.py)
+    # Model (trainer/model/networks.py)
     model: str
     """small_cnn, or a name of keras.applications."""
     weights: str
@@ -125,7 +125,7 @@ class Config:
     learning_rate_scaling: str
     """By the replicas: none, linear, sqrt."""
     xla: str
-    # TensorBoard (trainer/summaries.py); cadences in steps, 0: never
+    # TensorBoard (trainer/observe/summaries.py); cadences in steps, 0: never
     scalars_every: int
     histograms_every: int
     activations_every: int
@@ -136,12 +136,12 @@ class Config:
     """Share of the wall clock that histograms and activations may cost before they are skipped."""
     profile_steps: tuple[int, int] | None
     """First and last step of a profile."""
-    # Utilisation and cost (trainer/utilization.py, trainer/ledger.py)
+    # Utilisation and cost (trainer/observe/utilization.py, trainer/observe/ledger.py)
     sample_every: float
     """Seconds between two looks at processors and memory; 0: none."""
     price_per_hour: float
     """Of all the machines of the run together, in any currency; 0: not known."""
-    # Input (trainer/data.py) and augmentation (trainer/augment.py has what each number means)
+    # Input (trainer/input/data.py) and augmentation (trainer/input/augment.py says what each means)
     on_corrupt: str
     """What a record that cannot be read does: fail, or skip."""
     crop: float
@@ -154,14 +154,14 @@ class Config:
     saturation: float
     hue: float
     erase: float
-    # Of sounds (trainer/spectrograms.py, trainer/augment.py)
+    # Of sounds (trainer/input/spectrograms.py, trainer/input/augment.py)
     seconds: float
     """What is heard of each; 0: as the records say."""
     rate: int
     """Samples a second; 0: as the records say. In a run that has begun, 0: they have pictures."""
     shift: float
     noise: float
-    # Hyperparameters and output (trainer/hypertune.py, trainer/report.py)
+    # Hyperparameters and output (trainer/observe/hypertune.py, trainer/report.py)
     metric: str
     """The tag under which a trial's metric is reported: a metric of the evaluation."""
     output: str

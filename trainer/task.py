@@ -20,9 +20,9 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer import distribution
 from trainer.config import Config, UsageError, check_length, parse
-from trainer.preemption import RESTART, Preempted, Preemption, watch_metadata
+from trainer.job.preemption import RESTART, Preempted, Preemption, watch_metadata
+from trainer.loop import distribution
 from trainer.report import say, speak_as, speak_in
 
 OK, FAULT, USAGE, OUTSIDE, NOT_FINITE = 0, 1, 2, 3, 4
@@ -50,10 +50,11 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
         speak_as(place.index)
     speak_in(config.output)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    from trainer import evaluator, lease, loop  # noqa: F401 - and all that they import
+    from trainer.job import lease
+    from trainer.loop import evaluator, outer  # noqa: F401 - and all that they import
 
     if place.parameter_servers:
-        from trainer import parameter_servers  # noqa: F401
+        from trainer.loop import parameter_servers  # noqa: F401
 
     _hold_sources()
     claim = lease.Lease(config.job_dir)
@@ -71,7 +72,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
         claim.release()
         if code == FAULT:
             traceback.print_exc()
-        fields = {"step": error.step} if isinstance(error, loop.NotFinite) else {}
+        fields = {"step": error.step} if isinstance(error, outer.NotFinite) else {}
         return _end(place, code, text, **fields)
     finally:
         claim.release()
@@ -81,13 +82,15 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
     """Exit code and one line."""
     import tensorflow as tf
 
-    from trainer import checkpoints, evaluator, lease, loop, splits, storage
+    from trainer.input import splits
+    from trainer.job import checkpoints, lease, storage
+    from trainer.loop import evaluator, outer
 
     if isinstance(error, UsageError | splits.CorruptRecord):
         return USAGE, str(error)
-    if isinstance(error, checkpoints.Unwritable | lease.Lost | loop.Stopped):
+    if isinstance(error, checkpoints.Unwritable | lease.Lost | outer.Stopped):
         return OUTSIDE, str(error)
-    if isinstance(error, loop.NotFinite):
+    if isinstance(error, outer.NotFinite):
         return NOT_FINITE, str(error)
     if isinstance(error, evaluator.GivenUp):
         return error.code, str(error)
@@ -105,7 +108,7 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
 
 def _leave_word(config: Config, code: int, text: str) -> None:
     """For a dedicated evaluator, which would wait for ever for trainers that have given up."""
-    from trainer import markers, storage
+    from trainer.job import markers, storage
 
     with contextlib.suppress(*storage.FAILURES):
         content = {"code": code, "message": text, "time": time.time()}
@@ -168,7 +171,9 @@ def train(
     import keras
     import tensorflow as tf
 
-    from trainer import evaluator, markers, splits
+    from trainer.input import splits
+    from trainer.job import markers
+    from trainer.loop import evaluator
 
     if finished := markers.finished(config):
         early = ", stopped early" if finished.get("early") else ""
@@ -179,7 +184,7 @@ def train(
         tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(config.seed)
     if place.role in ("worker", "ps") and place.parameter_servers:
-        from trainer import parameter_servers
+        from trainer.loop import parameter_servers
 
         return parameter_servers.serve(config, place, preemption)
     problem = None
@@ -224,14 +229,17 @@ def _train(
     preemption: Preemption,
     claim: Any,
 ) -> int:
-    from trainer import export, inner, insight, loop, markers, storage
-    from trainer import observer as seam
-    from trainer.checkpoints import Position
-    from trainer.ledger import Ledger, process_age
+    from trainer.job import markers, storage
+    from trainer.job.checkpoints import Position
+    from trainer.loop import inner, outer
+    from trainer.model import export
+    from trainer.observe import insight
+    from trainer.observe import observer as seam
+    from trainer.observe.ledger import Ledger, process_age
 
     trainer: inner.Trainer
     if place.parameter_servers:
-        from trainer import parameter_servers as servers
+        from trainer.loop import parameter_servers as servers
 
         servers.watch_servers(place, config, preemption)
         makers = len(place.tasks["worker"])
@@ -270,7 +278,7 @@ def _train(
         folder = config.model_dir if name == "final" else f"{config.job_dir}/export/{name}"
         export.save(trainer.model, names, config, folder, name, position.step)
 
-    controller = loop.Controller(
+    controller = outer.Controller(
         trainer,
         evaluation,
         run,
@@ -284,7 +292,7 @@ def _train(
     except Preempted:
         raise
     except Exception as error:
-        controller.watch.end(run, "diverged" if isinstance(error, loop.NotFinite) else "fault")
+        controller.watch.end(run, "diverged" if isinstance(error, outer.NotFinite) else "fault")
         raise
 
     def conclude() -> None:
@@ -320,7 +328,7 @@ def sized(config: Config, replicas: int, records: int) -> Config:
 
 def _claim(config: Config, claim: Any) -> None:
     """Make sure that this run, and it alone, can write its folders. Raises UsageError."""
-    from trainer import markers, storage
+    from trainer.job import markers, storage
 
     for folder in dict.fromkeys((config.job_dir, config.checkpoint_dir, config.log_dir)):
         storage.check_writable(folder)
@@ -336,7 +344,7 @@ def _prepare(config: Config, size: int) -> None:
 
     Raises UsageError, and what writing raises.
     """
-    from trainer import checkpoints, storage
+    from trainer.job import checkpoints, storage
 
     there = checkpoints.Checkpoints(config.checkpoint_dir, config.keep_checkpoints).size()
     count = config.keep_checkpoints + 2  # the best, and the one that is being written

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.tfrecord import checksum
+from trainer.records.tfrecord import checksum
 
 TRIES = 4
 """Of each file."""

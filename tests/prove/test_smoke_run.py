@@ -151,14 +151,14 @@ def test_a_good_image_gets_a_receipt_that_holds(
     [
         pytest.param(
             """
-            import trainer.inner
-            train, made = trainer.inner.Trainer.train, []
+            import trainer.loop.inner
+            train, made = trainer.loop.inner.Trainer.train, []
             def fail(*a):
                 if len(made) == 3:
                     raise RuntimeError("shapes (3, 2) and (4,) do not match")
                 made.append(train(*a))
                 return made[-1]
-            trainer.inner.Trainer.train = fail
+            trainer.loop.inner.Trainer.train = fail
             sys.argv.append("--steps-per-loop=1")
             """,
             "training",
@@ -173,8 +173,8 @@ def test_a_good_image_gets_a_receipt_that_holds(
         ),
         pytest.param(
             """
-            import trainer.export
-            trainer.export.export = lambda *a: None
+            import trainer.model.export
+            trainer.model.export.export = lambda *a: None
             """,
             "outputs",
             "the trainer wrote no SavedModel: there is no saved_model.pb in /smoke/job/0/model",
@@ -197,8 +197,8 @@ def test_a_good_image_gets_a_receipt_that_holds(
         ),
         pytest.param(
             """
-            import trainer.checkpoints
-            trainer.checkpoints.Checkpoints.steps = lambda self: []
+            import trainer.job.checkpoints
+            trainer.job.checkpoints.Checkpoints.steps = lambda self: []
             """,
             "training",
             "the trainer ignored its checkpoint: killed at step",

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runs import Process, Task
+
+from tests.trainer.runs import Process, Task
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

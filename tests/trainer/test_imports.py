@@ -4,7 +4,7 @@ import ast
 import sys
 from collections.abc import Iterator
 
-from runs import ROOT
+from tests.trainer.runs import ROOT
 
 EVERYWHERE = {*sys.stdlib_module_names, "numpy", "tensorflow", "keras", "trainer"}
 TOOLS = {"PIL", "fsspec", "google_crc32c", "psutil", "pynvml", "tf_keras", "gcsfs", "libtpu"} | {
@@ -28,7 +28,7 @@ def imported(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
 def test_the_trainer_imports_nothing_that_an_image_may_lack() -> None:
     found = {
         (name, path.name, inside)
-        for path in (ROOT / "trainer").glob("*.py")
+        for path in (ROOT / "trainer").rglob("*.py")
         for name, inside in imported(ast.parse(path.read_text()))
     }
     assert {"tensorflow", "keras", "numpy"} <= {name for name, *_ in found}

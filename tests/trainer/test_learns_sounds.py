@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import Task, same_weights
+
+from tests.trainer.runs import Task, same_weights
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
@@ -24,9 +25,11 @@ from tensorboard.context import RequestContext  # noqa: E402
 from tensorboard.plugins import base_plugin  # noqa: E402
 from tensorboard.plugins.audio import audio_plugin, metadata  # noqa: E402
 
-from trainer import augment, data, records, spectrograms, splits, task, tfrecord  # noqa: E402
+from trainer import task  # noqa: E402
 from trainer.config import parse  # noqa: E402
-from trainer.parts import Sound  # noqa: E402
+from trainer.input import augment, data, spectrograms, splits  # noqa: E402
+from trainer.input.parts import Sound  # noqa: E402
+from trainer.records import making, tfrecord  # noqa: E402
 
 RATE = 8000
 QUIET = ["--graph=false", "--examples=0", "--histograms-every=0", "--activations-every=0"]
@@ -67,7 +70,7 @@ def made(clips: Path) -> Path:
     out = clips.parent / "records"
     with contextlib.redirect_stdout(io.StringIO()):
         options = ["--rate", str(RATE), "--validation", "0.25", "--workers", "1"]
-        assert records.main([str(clips), str(out), *options]) == 0
+        assert making.main([str(clips), str(out), *options]) == 0
     return out
 
 
@@ -290,7 +293,7 @@ def test_what_makes_no_sense_with_sounds_is_refused(
 def test_what_makes_no_sense_with_pictures_is_refused(
     option: str, tmp_path: Path, task: Task
 ) -> None:
-    from runs import SMOKE
+    from tests.trainer.runs import SMOKE
 
     code, lines = task("--records", SMOKE, "--job-dir", tmp_path, option, 1)
     assert code == 2

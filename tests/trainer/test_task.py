@@ -13,14 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import SMOKE, mirrored, same_weights, scalars, weights
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+
+from tests.trainer.runs import SMOKE, mirrored, same_weights, scalars, weights
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from trainer import distribution, inner, storage  # noqa: E402
 from trainer import task as task_module  # noqa: E402
+from trainer.job import storage  # noqa: E402
+from trainer.loop import distribution, inner  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
@@ -191,7 +193,7 @@ def test_checkpoints_of_another_model_are_refused(tmp_path: Path, task) -> None:
 def test_a_fault_of_the_program_is_a_traceback_and_1(
     tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer import export
+    from trainer.model import export
 
     monkeypatch.delattr(export, "save")
     code, lines = task("--records", SMOKE, "--job-dir", tmp_path, "--steps", 2)

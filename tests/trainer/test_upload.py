@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import ROOT
+
+from tests.trainer.runs import ROOT
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -1,0 +1,57 @@
+"""Records to read in tests."""
+
+import io
+from pathlib import Path
+
+import tensorflow as tf
+from PIL import Image
+
+from trainer.input import data, splits
+from trainer.input.parts import Shard
+from trainer.records import making
+from trainer.records.making import serialise
+
+_file = io.BytesIO()
+Image.new("L", (8, 8)).save(_file, "png")
+PIXEL = _file.getvalue()
+
+
+def shards(folder: Path, *sizes: int, split: str = "train") -> tuple[Shard, ...]:
+    """Files of these sizes; labels number the records through."""
+    label = 0
+    for number, size in enumerate(sizes):
+        with tf.io.TFRecordWriter(str(folder / f"{split}-{number:05d}.tfrecord")) as writer:
+            for _ in range(size):
+                writer.write(serialise(PIXEL, label))
+                label += 1
+    return splits.find(str(folder), split)
+
+
+def filled(folder: Path, **colours: str) -> Path:
+    """Class folders of 40 pictures of 60 x 40 with a colour each, left half white."""
+    for name, colour in colours.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(40):
+            image = Image.new("RGB", (60, 40), colour)
+            image.paste("white", (0, 0, 30, 40))
+            image.save(folder / name / f"{number}.jpg", quality=95)
+    return folder
+
+
+def made(tmp_path: Path, *options: str) -> Path:
+    pictures = filled(tmp_path / "pictures", blue="blue", red="red")
+    assert making.main([str(pictures), str(tmp_path / "out"), "--workers", "1", *options]) == 0
+    return tmp_path / "out"
+
+
+def context(worker: int, workers: int, replicas: int = 1) -> tf.distribute.InputContext:
+    return tf.distribute.InputContext(workers, worker, workers * replicas)
+
+
+def labels(
+    files: tuple[Shard, ...], count: int, worker: int = 0, workers: int = 1, **options: int
+) -> list[int]:
+    """The first `count` labels that a worker trains on."""
+    defaults = {"batch_size": 1, "image_size": 8, "classes": 10**6, "seed": 0, "consumed": 0}
+    dataset = data.training(files, context(worker, workers), **{**defaults, **options})
+    return [int(label) for _, batch in dataset.take(count) for label in batch]

@@ -1,0 +1,79 @@
+"""Each record once an epoch, by arithmetic alone: any files, workers and restarts."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.input.parts import Piece, Shard, part, position, size
+
+FILES = st.lists(st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 400)), max_size=70)
+"""Records of each file: also none, also fewer files than workers."""
+WORKERS = st.integers(1, 64)
+
+
+def named(sizes: list[int]) -> list[Shard]:
+    return [Shard(str(number), records) for number, records in enumerate(sizes)]
+
+
+def records(pieces: tuple[Piece, ...]) -> list[tuple[str, int]]:
+    """(file, number in it) of each record."""
+    return [(piece.path, piece.start + n) for piece in pieces for n in range(piece.count)]
+
+
+@settings(max_examples=500)
+@given(FILES, WORKERS)
+def test_every_record_is_in_the_part_of_one_worker(sizes: list[int], workers: int) -> None:
+    files = named(sizes)
+    parts = [part(files, worker, workers) for worker in range(workers)]
+    seen = [record for pieces in parts for record in records(pieces)]
+    # Not only the same records: in the files' order, so that parts are contiguous.
+    assert seen == [(file.path, n) for file in files for n in range(file.records)]
+    counts = [size(pieces) for pieces in parts]
+    assert max(counts) - min(counts) <= 1
+    assert all(piece.count > 0 for pieces in parts for piece in pieces)
+
+
+@settings(max_examples=500)
+@given(st.integers(1, 2000), WORKERS, st.integers(0, 10**9))
+def test_a_position_is_where_as_many_steps_from_the_start_lead(
+    own: int, workers: int, steps: int
+) -> None:
+    """One example a step and worker; the numbers are too large to walk, so by their order."""
+    epoch, place = position(steps * workers, workers, own)
+    assert 0 <= place < own
+    assert epoch * own + place == steps
+    following = position((steps + 1) * workers, workers, own)
+    assert following == ((epoch, place + 1) if place + 1 < own else (epoch + 1, 0))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=30).filter(sum),
+    WORKERS,
+    st.integers(1, 3),
+    st.lists(st.integers(1, 60), max_size=8),
+    st.integers(0, 2**31),
+)
+def test_epochs_are_whole_however_often_a_run_is_restarted(
+    sizes: list[int], workers: int, epochs: int, restarts: list[int], seed: int
+) -> None:
+    """Workers that go through their parts in an order of (seed, epoch, worker), as
+    trainer.input.data does, killed after so many steps each time, and taken up by how much was
+    consumed."""
+    files = named(sizes)
+    seen: list[Counter[tuple[str, int]]] = [Counter() for _ in range(epochs)]
+    for worker in range(workers):
+        own = records(part(files, worker, workers))
+        steps, end = 0, epochs * len(own)
+        for length in (*restarts, end):
+            if steps == end:
+                break
+            epoch, place = position(steps * workers, workers, len(own))
+            for _ in range(min(length, end - steps)):
+                turned = seed * (epoch + 1) + worker + place
+                seen[epoch][own[turned % len(own)]] += 1
+                epoch, place = (epoch, place + 1) if place + 1 < len(own) else (epoch + 1, 0)
+                steps += 1
+    once = Counter((file.path, n) for file in files for n in range(file.records))
+    assert all(epoch == once for epoch in seen)

@@ -1,0 +1,133 @@
+"""What is in a folder of records: counted, named where it is damaged, and left out if asked."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.runs import SMOKE
+
+pytestmark = pytest.mark.tensorflow
+tf = pytest.importorskip("tensorflow")
+
+from tests.trainer.input.making import PIXEL, labels, made, shards  # noqa: E402
+from trainer.config import UsageError  # noqa: E402
+from trainer.input import splits  # noqa: E402
+from trainer.records import tfrecord  # noqa: E402
+from trainer.records.making import serialise  # noqa: E402
+
+
+def test_records_are_counted_without_reading_them() -> None:
+    assert [shard.records for shard in splits.find(str(SMOKE), "train")] == [250] * 4
+
+
+def test_missing_and_empty_records_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"no records at {tmp_path}/train-"):
+        splits.find(str(tmp_path), "train")
+    (tmp_path / "train-0.tfrecord").touch()
+    with pytest.raises(UsageError, match="are empty"):
+        splits.find(str(tmp_path), "train")
+
+
+def test_a_file_that_was_cut_short_is_named(tmp_path: Path) -> None:
+    path = Path(shards(tmp_path, 3)[0].path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(splits.CorruptRecord, match=f"{path}: cut short in record 2"):
+        splits.count_records(str(path))
+    path.write_bytes(whole + b"more")
+    with pytest.raises(splits.CorruptRecord, match="cut short after record 3"):
+        splits.count_records(str(path))
+    path.write_bytes(b"\1" + whole[1:])
+    with pytest.raises(splits.CorruptRecord, match="record 0 is corrupt"):
+        splits.count_records(str(path))
+
+
+def damaged(folder: Path, damage: str) -> Path:
+    """Three records, the second of which is damaged."""
+    record = serialise(PIXEL, 1)
+    broken = {
+        "no image": serialise(b"GIF89a and no more", 1),
+        "label": serialise(PIXEL, 7),
+        "feature": tf.train.Example().SerializeToString(),
+        "checksum": record,
+    }[damage]
+    path = folder / "train-00000.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for content in (record, broken, record):
+            writer.write(content)
+    if damage == "checksum":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    (folder / "validation-00000.tfrecord").write_bytes(
+        (SMOKE / "validation-00000-of-00001.tfrecord").read_bytes()
+    )
+    (folder / "labels.txt").write_text("cat\ndog\n")
+    return path
+
+
+@pytest.mark.parametrize("damage", ["no image", "label", "feature", "checksum"])
+def test_a_corrupt_record_is_named_with_its_file(tmp_path: Path, damage: str, task) -> None:
+    path = damaged(tmp_path, damage)
+    assert splits.count_records(str(path)) == 3
+    code, lines = task("--records", tmp_path, "--job-dir", tmp_path / "job", "--steps", 2)
+    assert code == 2
+    assert lines[-1]["message"].startswith(f"{path}: record 1 is corrupt: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "there is no"), ("cat\n", "two or more"), ("cat\n\ndog\n", "none")]
+)
+def test_class_names_are_needed(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "labels.txt").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        splits.class_names(str(tmp_path))
+
+
+def test_dataset_json_spares_counting_and_is_not_believed_blindly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = made(tmp_path)
+    expected = [shard.records for shard in splits.find(str(out), "train")]
+    counted = []
+    count = splits.count_records
+    monkeypatch.setattr(splits, "count_records", lambda path: counted.append(path) or count(path))
+    assert [shard.records for shard in splits.find(str(out), "train")] == expected
+    assert not counted
+    first = sorted(out.glob("train-*"))[0]
+    first.write_bytes(first.read_bytes() + tfrecord.frame(serialise(PIXEL, 0)))
+    assert splits.find(str(out), "train")[0].records == expected[0] + 1
+    assert counted == [str(first)]
+
+
+@pytest.mark.parametrize("damage", ["no image", "label", "feature", "checksum"])
+def test_a_corrupt_record_is_skipped_counted_and_named_if_asked(
+    tmp_path: Path, damage: str
+) -> None:
+    path = damaged(tmp_path, damage)
+    files, problems = splits.usable(str(tmp_path), "train", 8, 2)
+    assert [shard.records for shard in files] == [2]
+    [problem] = problems
+    assert problem.startswith(f"{path}: record 1 is corrupt: ")
+    assert labels(files, 4, classes=2) == [1, 1, 1, 1]
+
+
+def test_of_a_file_that_was_cut_short_the_rest_is_used(tmp_path: Path) -> None:
+    path = Path(shards(tmp_path, 3, 2)[0].path)
+    path.write_bytes(path.read_bytes()[:-1])
+    files, problems = splits.usable(str(tmp_path), "train", 8, 10)
+    assert [shard.records for shard in files] == [2, 2]
+    assert problems == (f"{path}: cut short in record 2; what follows in the file is lost",)
+    assert sorted(labels(files, 4)) == [0, 1, 3, 4]
+
+
+def test_a_run_over_corrupt_records_goes_on_if_asked(tmp_path: Path, task) -> None:
+    path = damaged(tmp_path, "checksum")
+    (tmp_path / "labels.txt").write_text("".join(f"{n}\n" for n in range(10)))
+    options = ("--records", tmp_path, "--job-dir", tmp_path / "job", "--steps", 2, "--batch", 2)
+    code, lines = task(*options, "--on-corrupt", "skip")
+    assert code == 0
+    named, counted = (line for line in lines if line["event"] == "corrupt")
+    assert named["message"].startswith(f"skipped: {path}: record 1 is corrupt")
+    assert (counted["skipped"], counted["records"]) == (1, 2)

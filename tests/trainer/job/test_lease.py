@@ -1,0 +1,111 @@
+"""One run at a time on a folder: by the kernel's lock on a disk, by signs of life in a bucket."""
+
+import errno
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+tf = pytest.importorskip("tensorflow")
+
+from trainer.config import UsageError  # noqa: E402
+from trainer.job import storage  # noqa: E402
+from trainer.job.lease import Lease, Lost  # noqa: E402
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """TensorFlow's in-memory files stand for a bucket: they know no locks either."""
+    return str(tmp_path) if request.param == "disk" else f"ram://{uuid.uuid4().hex}"
+
+
+def test_a_second_run_is_refused_until_the_first_lets_go(folder: str) -> None:
+    first, second = (Lease(folder, beat=0.1) for _ in range(2))
+    first.take()
+    with pytest.raises(UsageError, match=r"another run \(process \d+ on .*\) is at work in"):
+        second.take()
+    first.check()
+    first.release()
+    second.take()
+    second.check()
+    second.release()
+
+
+def test_two_kinds_of_run_do_not_exclude_each_other(folder: str) -> None:
+    trainer, evaluator = Lease(folder, "run", beat=0.05), Lease(folder, "evaluator", beat=0.05)
+    trainer.take()
+    evaluator.take()
+    trainer.release()
+    evaluator.release()
+
+
+def test_in_a_bucket_a_dead_run_is_taken_over_and_learns_of_it() -> None:
+    folder = f"ram://{uuid.uuid4().hex}"
+    first, second = (Lease(folder, beat=0.1) for _ in range(2))
+    first.take()
+    first._stop.set()  # as if it were asleep: no sign of life any more
+    second.take()
+    with pytest.raises(Lost, match="this one stops without writing"):
+        first.check()
+    first.release()  # which leaves the successor's lease alone
+    second.check()
+    second.release()
+
+
+def test_a_folder_is_written_to_and_measured_before_a_run_starts(tmp_path: Path) -> None:
+    storage.check_writable(str(tmp_path / "new"))
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=f"cannot write to {tmp_path}/file/below: "):
+        storage.check_writable(str(tmp_path / "file/below"))
+    storage.check_space(str(tmp_path / "not/there/yet"), 1000, "2 checkpoints")
+    with pytest.raises(UsageError, match=r"MB free, 2 checkpoints need 1,000,000,000,000 MB"):
+        storage.check_space(str(tmp_path / "not/there/yet"), 10**18, "2 checkpoints")
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
+    first = Lease(str(tmp_path / "job"))
+    first.take()
+    shutil.rmtree(tmp_path / "job")
+    first.check()
+    with pytest.raises(UsageError, match="another run"):
+        Lease(str(tmp_path / "job")).take()
+
+
+def test_a_run_whose_folder_was_removed_and_is_another_s_now_is_told(tmp_path: Path) -> None:
+    first, second = (Lease(str(tmp_path / "job")) for _ in range(2))
+    first.take()
+    (tmp_path / "job/run.lock").unlink()
+    second.take()
+    with pytest.raises(Lost, match=r"run\.lock was removed, and now another run \(process"):
+        first.check()
+    second.check()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "job/DONE"), "No space left on device"),
+        (tf.errors.ResourceExhaustedError(None, None, "job/DONE; No space left on device"), "DONE"),
+        (
+            tf.errors.ResourceExhaustedError(
+                None,
+                None,
+                "{{function_node a_b/job:w/task:0}} job/m; No space left on device [Op:S]",
+            ),
+            "job/m; No space left on device",
+        ),
+        (tf.errors.FailedPreconditionError(None, None, "job; Read-only file system"), "Read-only"),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), ""),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"), ""),
+        (KeyError("a"), ""),
+    ],
+)
+def test_a_full_disk_is_told_from_a_fault_of_the_program(error: Exception, says: str) -> None:
+    found = storage.unwritable(error)
+    assert says in found
+    assert "function_node" not in found
+    assert "[Op" not in found
+    assert bool(found) is bool(says)

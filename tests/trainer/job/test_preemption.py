@@ -1,0 +1,102 @@
+"""Told to stop: at once, when everything is saved, and in any case before the time is up."""
+
+import signal
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.trainer.runs import ROOT
+from trainer.job.preemption import watch_metadata
+
+
+def run(code: str, *signals: int) -> tuple[int, str]:
+    """A process with a Preemption `p`, told to stop once it says so."""
+    head = "import threading, time\nfrom trainer.job.preemption import Preemption\n"
+    head += "p = Preemption(grace=0.3)\np.install()\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", head + code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for number in signals or (signal.SIGTERM,):
+        process.stdout.readline()
+        process.send_signal(number)
+    text, _ = process.communicate(timeout=20)
+    return process.returncode, text
+
+
+def test_while_all_is_saved_it_leaves_at_once() -> None:
+    code, text = run("print('here', flush=True)\ntime.sleep(30)")
+    assert code == 143
+    assert "all work is saved" in text
+
+
+def test_else_it_leaves_as_soon_as_all_is_saved() -> None:
+    code, text = run(
+        "p.saved(False)\nprint('here', flush=True)\nwhile not p.requested: time.sleep(0.01)\n"
+        "print('saving', flush=True)\np.saved(True)"
+    )
+    assert code == 143
+    assert text.startswith("saving\n")
+
+
+def test_ctrl_c_saves_first_and_a_second_one_does_not_wait() -> None:
+    stuck = "p.saved(False)\np.grace = 20\nprint('here', flush=True)\n"
+    stuck += "while not p.requested: time.sleep(0.01)\nprint('saving', flush=True)\n"
+    code, text = run(stuck + "p.saved(True)", signal.SIGINT)
+    assert (code, text.startswith("saving\n")) == (143, True)
+    code, _ = run(stuck + "time.sleep(30)", signal.SIGINT, signal.SIGINT)
+    assert code == -signal.SIGINT
+
+
+def test_a_process_that_is_stuck_leaves_at_the_end_of_its_grace() -> None:
+    code, text = run("p.saved(False)\nprint('here', flush=True)\nthreading.Event().wait()")
+    assert code == 143
+    assert "no step ended within 0.3 s; the last checkpoint counts" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "ends"),
+    [
+        ("instance/preempted", "TRUE", True),
+        ("instance/maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE", True),
+        ("instance/maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE", False),
+    ],
+)
+def test_compute_engine_s_announcements_are_heard(key: str, value: str, ends: bool) -> None:
+    values = {"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"}
+    asked_again = threading.Event()
+
+    class Metadata(BaseHTTPRequestHandler):
+        """The part of Compute Engine's metadata server that is asked."""
+
+        def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            name = path.removeprefix("/computeMetadata/v1/")
+            answered = self.headers["Metadata-Flavor"] == "Google" and name in values
+            if name == key and "wait_for_change=true" in query:
+                if values[key] == value:
+                    asked_again.set()
+                    threading.Event().wait(5)
+                values[key] = value
+            self.send_response(200 if answered else 403)
+            self.end_headers()
+            self.wfile.write(values.get(name, "").encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    told = threading.Event()
+    environment = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
+    assert watch_metadata(told.set, environment)
+    if ends:
+        assert told.wait(10)
+    else:
+        assert asked_again.wait(10)
+        assert not told.is_set()
+    server.shutdown()

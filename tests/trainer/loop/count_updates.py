@@ -1,0 +1,130 @@
+"""The chief of a small cluster whose every gradient is one, so that updates can be counted.
+
+Whatever the order, n subtractions of a power of two from zero, n additions of one, and n times the
+same locked kernel give one result each, to the bit; a lost update gives another. That is all that
+the rules here do, but for the last operation of adam's and lamb's, whose size depends on how many
+steps were known of. Prints what came
+out as one JSON object. With `keras` as its argument it does the same with Keras' own optimizer,
+which does lose updates: that the counting can fail is shown by that.
+"""
+
+import json
+import os
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import config
+from trainer.loop import distribution, parameter_servers
+from trainer.model import networks
+
+STEPS = 200
+RATE = 2.0**-10
+
+
+def tiny(*_: object, **__: object) -> keras.Model:
+    """Something to train, and something that changes without being trained."""
+    images = keras.Input((8, 8, 3), dtype="uint8", name="images")
+    x = keras.layers.Flatten(name="flatten")(keras.layers.Rescaling(1 / 255, name="scale")(images))
+    x = keras.layers.BatchNormalization(name="norm")(x)
+    return keras.Model(images, keras.layers.Dense(2, name="logits")(x), name="tiny")
+
+
+class Ones(parameter_servers.ParameterServers):
+    """Every gradient and every change is one."""
+
+    def batches(self, *_: object) -> object:
+        def make() -> tf.data.Dataset:
+            images = tf.zeros((4, 8, 8, 3), tf.uint8)
+            return tf.data.Dataset.from_tensors((images, tf.zeros(4, tf.int64))).repeat()
+
+        return iter(self.coordinator.create_per_worker_dataset(make))
+
+    def gradients(self, images: object, labels: object) -> tuple:
+        one = [tf.ones(v.shape) for v in self.model.trainable_variables]
+        changes = [tf.ones(v.shape) for v in self.model.non_trainable_variables]
+        return tf.zeros(2), one, changes
+
+
+def chosen(optimizer: str) -> config.Config:
+    options = ["--optimizer", optimizer, "--learning-rate", str(RATE)]
+    options += ["--momentum", "0"] if optimizer == "sgd" else []
+    return config.parse(["--records", "-", "--job-dir", "-", "--image-size", "8", *options], {})
+
+
+def count(strategy: object, optimizer: str) -> dict[str, object]:
+    trainer = Ones(strategy, chosen(optimizer), 2, "float32", STEPS, workers=2)
+    for variable in trainer.variables().values():
+        variable.assign(tf.zeros(variable.shape, variable.dtype))
+    trainer.train(trainer.batches(), STEPS)
+    slots = zip(*trainer.slots, strict=True)
+    return {
+        "updates": int(trainer.updates.numpy()),
+        "trained": found(trainer.model.trainable_variables),
+        "others": found(trainer.model.non_trainable_variables),
+        "slots": [found(same) for same in slots],
+    }
+
+
+def found(variables: list) -> list[float]:
+    """The values that are in them."""
+    return np.unique(np.concatenate([v.numpy().ravel() for v in variables])).tolist()
+
+
+def alone(optimizer: str) -> dict[str, object]:
+    """What one process makes of the same gradients."""
+    variable = keras.Variable([0.0])
+    rule = parameter_servers.Rule(
+        chosen(optimizer), networks.optimizer(chosen(optimizer), 1, 1, "")
+    )
+    slots = [tf.Variable([0.0]) for _ in range(rule.averages)]
+    for step in range(STEPS):
+        rule.apply(variable, tf.ones(1), slots, tf.constant(RATE), tf.constant(step + 1.0))
+    return {"trained": found([variable]), "slots": [found([slot]) for slot in slots]}
+
+
+def count_with_keras(strategy: object) -> dict[str, object]:
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        network = tiny()
+        optimizer = keras.optimizers.Adam(RATE)
+        optimizer.build(network.trainable_variables)
+
+    @tf.function
+    def step() -> None:
+        def update() -> None:
+            variables = network.trainable_variables
+            with tf.GradientTape() as tape:
+                total = tf.add_n([tf.reduce_sum(v.value) for v in variables])
+            optimizer.apply(tape.gradient(total, variables), variables)
+            for variable in network.non_trainable_variables:
+                variable.assign(variable.value + 1)
+
+        strategy.run(update)
+
+    for variable in network.non_trainable_variables:
+        variable.assign(tf.zeros(variable.shape))
+    for _ in range(STEPS):
+        coordinator.schedule(step)
+    coordinator.join()
+    others = np.concatenate([v.numpy().ravel() for v in network.non_trainable_variables])
+    return {"updates": int(optimizer.iterations.numpy()), "others": np.unique(others).tolist()}
+
+
+def main() -> None:
+    networks.build = tiny
+    place = distribution.cluster(os.environ)
+    strategy = distribution.create(place, os.environ)
+    if "keras" in sys.argv[1:]:
+        counted = {"keras": count_with_keras(strategy)}
+    else:
+        counted = {name: count(strategy, name) for name in config.OPTIMIZERS}
+    sys.stdout.write(json.dumps(counted) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Real clusters on loopback: two workers and an evaluator, killed, told to stop, started again."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.trainer.runs import ROOT, SMOKE, cluster, same_weights, scalars
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+tf = pytest.importorskip("tensorflow")
+
+from trainer import config  # noqa: E402
+from trainer.input import data, splits  # noqa: E402
+from trainer.loop import inner  # noqa: E402
+
+STEPS = 100
+OPTIONS = ("--checkpoint-every", 20, "--deterministic", "--steps", STEPS)
+LOOKED_AT = ("--histograms-every", 25, "--activations-every", 25, "--summary-budget", 1)
+LOOKED_AT += ("--profile-steps", "31,33", "--sample-every", 0.5, "--price-per-hour", 1)
+"""All that can look on does; what is not named here is on anyway."""
+UNSEEN = ("--histograms-every", 0, "--activations-every", 0, "--scalars-every", 0)
+UNSEEN += ("--graph", "false", "--sample-every", 0)
+FAULT = """
+import os
+from trainer.observe import drawing
+if os.environ.get("NAME") == "worker0":
+    drawing.confusion = None
+"""
+"""As sitecustomize.py: what looks on fails on the chief, and on it alone."""
+EXACT, TOLERANCE = 10, 0.15
+"""Two workers add up their gradients in another order than one process. Rounding is all that
+differs, and it grows from step to step: the first EXACT losses are the same to 0.2 %, all of them
+within TOLERANCE."""
+
+
+def test_killed_and_stopped_workers_end_as_unbroken_ones(start, tmp_path: Path) -> None:
+    """Ends with the same bits, and learns as one worker does with the same batches; whether
+    everything looks on, or next to nothing, and that fails on one of them."""
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    throttled = ("--evaluate-interval", 600, "--export", "final,best,latest")
+    chief, worker, evaluator = (
+        start(unbroken, *OPTIONS, *throttled, *LOOKED_AT, **environment)
+        for environment in cluster("worker", "worker", "evaluator")
+    )
+    assert [run.end(300) for run in (chief, worker, evaluator)] == [0, 0, 0], worker.stderr()
+    check_evaluator(chief.lines, evaluator.lines, unbroken)
+    check_losses(unbroken)
+    check_summaries(unbroken, chief.process.pid, evaluator.process.pid)
+    (tmp_path / "sitecustomize.py").write_text(FAULT)
+    path = f"{tmp_path}:{ROOT}"
+    unseen = (*OPTIONS, *UNSEEN, "--evaluate-every", 20)
+
+    def pair() -> list:
+        ranks = cluster("worker", "worker")
+        return [start(broken, *unseen, PYTHONPATH=path, **one) for one in ranks]
+
+    ranks = pair()
+    ranks[0].until("step", random.randint(25, 45))
+    victim = random.randrange(2)
+    ranks[victim].send(signal.SIGKILL)
+    began = time.monotonic()
+    assert ranks[1 - victim].end(300) == 143
+    assert time.monotonic() - began < 60, "a dead peer is noticed in seconds on an idle machine"
+    ranks = pair()
+    ranks[0].until("resumed")
+    ranks[0].until("step", 45)
+    ranks[1].send(signal.SIGTERM)
+    assert [run.end(300) for run in ranks] == [143, 143]
+    assert {run.lines[-1]["event"] for run in ranks} == {"preempted"}
+    assert {run.lines[-1]["step"] for run in ranks} == {ranks[0].events("checkpoint")[-1]["step"]}
+    ranks = pair()
+    assert [run.end(300) for run in ranks] == [0, 0], ranks[1].stderr()
+    same_weights(unbroken, broken, STEPS)
+    [left_out] = ranks[0].events("observer")
+    assert (left_out["observer"], left_out["severity"]) == ("Pictures", "WARNING")
+    assert len(ranks[0].events("evaluated")) > 1, "it went on after that, with the other"
+    assert ranks[1].events("observer") == []
+
+
+def check_summaries(job: Path, chief: int, evaluator: int) -> None:
+    """All of it is there, of the chief's writing (and of evaluations, the evaluator's)."""
+    written = sorted((job / "logs").rglob("events.out.tfevents.*"))
+    by = {
+        folder: {int(re.search(r"\.(\d+)\.\d{4}$", path.name)[1]) for path in found}
+        for folder in ("logs", "train", "validation")
+        if (found := [path for path in written if path.parent.name == folder])
+    }
+    assert by == {"logs": {chief}, "train": {chief}, "validation": {chief, evaluator}}
+    [trace] = (job / "logs/train/plugins/profile").glob("*/*.xplane.pb")
+    assert trace.stat().st_size > 0
+    found = json.loads((job / "summary.json").read_text())
+    kinds = {"scalars", "histograms", "activations", "pictures", "graph", "hyperparameters"}
+    assert kinds | {"profile"} <= found["summaries"].keys()
+    assert found["summaries"]["histograms"]["times"] == STEPS // 25
+    assert found["left_out"] == {}
+    assert found["speed"]["machine"]["cpu"]["mean"] > 0
+    assert found["time"]["cost"]["total"] > 0
+    assert found["time"]["unexplained_share"] < 0.02
+    tags = scalars(job / "logs/train").keys()
+    assert {"zeros/conv1", "gradient_norm", "utilisation/cpu", "step_ms/total"} <= tags
+
+
+def test_workers_agree_on_what_batch_norm_saw() -> None:
+    """Each saw other pictures; what is saved and evaluated is the mean of both."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, ROOT / "tests/trainer/loop/agree.py"],
+            env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for environment in cluster("worker", "worker")
+    ]
+    try:
+        said = [rank.communicate(timeout=200) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said[0][1][-2000:]
+    mine, agreed = (
+        [np.array(json.loads(out)[key]) for out, _ in said] for key in ("mine", "agreed")
+    )
+    assert not np.array_equal(*mine)
+    np.testing.assert_array_equal(*agreed)
+    np.testing.assert_allclose(agreed[0], (mine[0] + mine[1]) / 2, rtol=1e-5)
+
+
+def check_evaluator(trainers: list[dict], evaluator: list[dict], job: Path) -> None:
+    """At most twice: when it started, and for the end of the job, which throttling gives way to."""
+    evaluated = [line for line in evaluator if line["event"] == "evaluated"]
+    assert 1 <= len(evaluated) <= 2
+    assert evaluated[-1]["step"] == STEPS
+    assert evaluator[-1]["event"] == "done"
+    [last] = [line for line in trainers if line["event"] == "evaluated"]
+    assert evaluated[-1]["accuracy"] == pytest.approx(last["accuracy"])
+    assert evaluated[-1]["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    for name in ("best", "latest"):
+        assert (job / "export" / name / "saved_model.pb").exists()
+    assert (job / f"checkpoints/best/step-{STEPS:08d}.npz").exists()
+
+
+def check_losses(job: Path) -> None:
+    """As one process whose every batch is what the two workers had."""
+    arguments = ["--records", str(SMOKE), "--job-dir", str(job), "--steps", str(STEPS)]
+    chosen = config.parse(arguments, {})
+    shards = splits.find(str(SMOKE), "train")
+    parts = [
+        data.training(
+            shards,
+            tf.distribute.InputContext(2, worker, 2),
+            batch_size=16,
+            image_size=chosen.image_size,
+            classes=10,
+            seed=chosen.seed,
+            consumed=0,
+        )
+        for worker in range(2)
+    ]
+    both = tf.data.Dataset.zip(*parts).map(
+        lambda one, other: tuple(tf.concat(pair, 0) for pair in zip(one, other, strict=True))
+    )
+    tf.keras.utils.set_random_seed(chosen.seed)
+    one = inner.Trainer(tf.distribute.get_strategy(), chosen, 10, "float32")
+    expected = one.train(iter(both), STEPS)["loss"]
+    losses = scalars(job / "logs/train")["loss"]
+    assert list(losses) == list(range(1, STEPS + 1))
+    found = np.array(list(losses.values()))
+    np.testing.assert_allclose(found[:EXACT], expected[:EXACT], rtol=2e-3)
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)

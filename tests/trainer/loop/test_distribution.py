@@ -1,0 +1,220 @@
+"""Which strategy and precision a machine gets: the decisions, without the devices."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from trainer.config import UsageError
+from trainer.loop import distribution
+from trainer.loop.distribution import Cluster
+
+
+def tf_config(kind: str, index: int, **cluster: int) -> dict[str, str]:
+    hosts = {name: [f"{name}-{n}:2222" for n in range(count)] for name, count in cluster.items()}
+    return {"TF_CONFIG": json.dumps({"cluster": hosts, "task": {"type": kind, "index": index}})}
+
+
+def spelt(cluster: object, **task: object) -> dict[str, str]:
+    """As a person writes it; task=None leaves the task out."""
+    told = {} if task.get("task", 1) is None else {"task": {"type": "worker", "index": 0, **task}}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, **told})}
+
+
+def test_without_tf_config_there_is_one_worker() -> None:
+    assert distribution.cluster({}) == Cluster(workers=1, index=0)
+    assert distribution.cluster({}).chief
+    assert distribution.cluster({"TF_CONFIG": ""}).chief
+    assert distribution.cluster(tf_config("chief", 0, chief=1)) == Cluster()
+
+
+def test_the_chief_comes_first_and_workers_after_it() -> None:
+    chief = distribution.cluster(tf_config("chief", 0, chief=1, worker=2))
+    assert (chief.workers, chief.index, chief.role, chief.task) == (3, 0, "chief", 0)
+    worker = distribution.cluster(tf_config("worker", 0, chief=1, worker=2))
+    assert (worker.workers, worker.index, worker.role, worker.task) == (3, 1, "worker", 0)
+    assert not distribution.cluster(tf_config("worker", 0, chief=1, worker=2)).chief
+
+
+def test_without_a_chief_worker_0_is_it() -> None:
+    assert distribution.cluster(tf_config("worker", 0, worker=2)).chief
+    assert not distribution.cluster(tf_config("worker", 1, worker=2)).chief
+
+
+def test_an_evaluator_is_beside_the_ranks_that_train() -> None:
+    for hosts in ({"chief": 1, "worker": 1}, {"chief": 1, "worker": 1, "evaluator": 1}):
+        place = distribution.cluster(tf_config("evaluator", 0, **hosts))
+        assert (place.role, place.workers, place.chief) == ("evaluator", 1, False)
+    place = distribution.cluster(tf_config("worker", 0, chief=1, worker=1, evaluator=1))
+    assert (place.workers, place.index, place.evaluator) == (2, 1, True)
+    assert distribution.cluster(tf_config("chief", 0, chief=1, evaluator=1)).evaluator
+
+
+def test_with_parameter_servers_the_chief_alone_runs_the_loop() -> None:
+    cluster = {"chief": 1, "worker": 2, "ps": 2}
+    chief, worker, ps = (
+        distribution.cluster(tf_config(kind, index, **cluster))
+        for kind, index in (("chief", 0), ("worker", 1), ("ps", 1))
+    )
+    assert (chief.chief, chief.workers, chief.parameter_servers) == (True, 1, True)
+    assert (worker.role, worker.task, worker.chief) == ("worker", 1, False)
+    assert (ps.role, ps.task, ps.chief) == ("ps", 1, False)
+
+
+def test_vertex_s_worker_pools_are_roles_and_tf_config_wins() -> None:
+    pools = {"workerpool0": ["a:1"], "workerpool1": ["b:1", "c:1"], "workerpool3": ["d:1"]}
+    task = {"type": "workerpool1", "index": 1}
+    spec = {"CLUSTER_SPEC": json.dumps({"cluster": pools, "task": task, "environment": "cloud"})}
+    place = distribution.cluster(spec)
+    assert (place.workers, place.index, place.role, place.evaluator) == (3, 2, "worker", True)
+    assert distribution.cluster({**spec, **tf_config("chief", 0, chief=1, worker=1)}).chief
+    pools["workerpool2"] = ["e:1", "f:1"]
+    for pool, role in zip(sorted(pools), ("chief", "worker", "ps", "evaluator"), strict=True):
+        task = {"type": pool, "index": len(pools[pool]) - 1}
+        spec = {"CLUSTER_SPEC": json.dumps({"cluster": pools, "task": task})}
+        place = distribution.cluster(spec)
+        assert (place.role, place.task, place.chief) == (role, task["index"], role == "chief")
+        assert (place.parameter_servers, place.evaluator, place.workers) == (True, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("choice", "cluster", "message"),
+    [
+        ("one", {"worker": 2}, "the cluster has several processes, which need multiworker"),
+        ("mirrored", {"chief": 1, "worker": 1, "ps": 1}, "need ps"),
+        ("multiworker", {}, "neither TF_CONFIG nor CLUSTER_SPEC"),
+        ("ps", {"worker": 2}, "need multiworker"),
+        ("tpu", {}, "no TPU here"),
+    ],
+)
+def test_a_strategy_that_the_cluster_is_not_made_for_is_refused(
+    choice: str, cluster: dict[str, int], message: str
+) -> None:
+    kind = "chief" if "chief" in cluster else "worker"
+    place = distribution.cluster(tf_config(kind, 0, **cluster))
+    with pytest.raises(UsageError, match=message):
+        distribution._possible(choice, place, {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"TF_CONFIG": "{"}, "TF_CONFIG cannot be read"),
+        ({"TF_CONFIG": "[]"}, "TF_CONFIG cannot be read: it has to be a JSON object"),
+        ({"TF_CONFIG": "[" * 10**5}, "TF_CONFIG cannot be read"),
+        (spelt({"worker": "a:1,b:1"}), "the addresses of worker have to be a list of host:port"),
+        (spelt({"worker": [1, 2]}), "the addresses of worker have to be a list of host:port"),
+        (spelt({"worker": ["a", "b:1"]}), "'a', of worker, is not host:port"),
+        (spelt({"worker": ["grpc://a:1", "b:1"]}), "'grpc://a:1', of worker, is not host:port"),
+        (spelt({"worker": ["a:0", "b:1"]}), "'a:0', of worker, is not host:port"),
+        (spelt({"worker": ["a:1", "a:1"]}), "a:1 is the address of two processes"),
+        (spelt({"worker": ["a:1", "b:1"]}, task=None), "which of its processes this is"),
+        (spelt({"worker": ["a:1", "b:1"]}, index=None), "index None is not a number"),
+        (spelt({"worker": ["a:1", "b:1"]}, index=-1), "index -1 is not a number"),
+        (spelt(["a:1"]), "have to be JSON objects"),
+        (spelt({"chief": ["a:1", "b:1"]}), "2 of type chief, there can be one"),
+        (spelt({"worker": ["a:1"], "evaluator": ["b:1", "c:1"]}), "2 of type evaluator"),
+        (spelt({"worker": ["a:1"], "sidecar": ["b:1"]}), "has a 'sidecar', not one of chief"),
+        (tf_config("worker", 5, worker=2), "no task worker/5"),
+        (tf_config("sidecar", 0, worker=2), "'sidecar' is not one of chief, worker, ps, evaluator"),
+        (tf_config("worker", 0, worker=2, ps=1), "parameter servers need a chief"),
+        (tf_config("ps", 3, chief=1, worker=2, ps=1), "no task ps/3"),
+    ],
+)
+def test_a_tf_config_that_cannot_work_is_refused(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        distribution.cluster(environment)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "policy"),
+    [
+        ([], "float32"),
+        ([(6, 0)], "float32"),  # P100: no tensor cores
+        ([(7, 0)], "mixed_float16"),  # V100
+        ([(7, 5)], "mixed_float16"),  # T4
+        ([(8, 0), (8, 0)], "mixed_bfloat16"),  # A100
+        ([(9, 0), (7, 5)], "mixed_float16"),  # the weakest decides
+    ],
+)
+def test_precision_follows_the_device(capabilities: list[tuple[int, int]], policy: str) -> None:
+    assert distribution.precision("auto", False, capabilities) == policy
+    assert distribution.precision("float32", False, capabilities) == "float32"
+
+
+def test_a_tpu_computes_in_bfloat16() -> None:
+    assert distribution.precision("auto", True, []) == "mixed_bfloat16"
+
+
+# --- meeting --------------------------------------------------------------------------------------
+
+
+def two(index: int, ports: tuple[int, int]) -> Cluster:
+    hosts = tuple(f"127.0.0.1:{port}" for port in ports)
+    return Cluster(workers=2, index=index, role="worker", task=index, tasks={"worker": hosts})
+
+
+def ports() -> tuple[int, int]:
+    with socket.create_server(("", 0)) as one, socket.create_server(("", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def test_processes_that_come_one_after_the_other_meet() -> None:
+    both, met = ports(), threading.Semaphore(0)
+
+    def come(index: int) -> None:
+        distribution.meet(two(index, both), 60.0)
+        with socket.create_server(("127.0.0.1", both[index])):  # as TensorFlow does next
+            met.release()
+            done.wait(60)
+
+    done = threading.Event()
+    late = threading.Timer(0.5, come, (1,))
+    first = threading.Thread(target=come, args=(0,))
+    for thread in (first, late):
+        thread.start()
+    assert met.acquire(timeout=30)
+    assert met.acquire(timeout=30)
+    done.set()
+    first.join()
+    late.join()
+
+
+def test_one_that_never_comes_is_given_up_by_name() -> None:
+    both = ports()
+    program = (
+        "from trainer.loop import distribution as d\n"
+        f"d.meet(d.Cluster(2, 0, 'worker', 0, {two(0, both).tasks!r}), 1.0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 143, done.stderr
+    said = json.loads(done.stdout)
+    assert said["message"] == f"no answer from 127.0.0.1:{both[1]} in 1 s: start all again"
+
+
+NO_SERVICE = (
+    "Collective ops is aborted by: Coordination service is not enabled.\n\n"
+    "RPC: /tensorflow.CoordinationService/Heartbeat"
+)
+"""What a survivor is told whose heartbeat reached a chief that was being started again."""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("kind", "message", "lost"),
+    [
+        ("UnavailableError", "Socket closed", True),
+        ("InternalError", NO_SERVICE, True),
+        ("InternalError", "cuDNN launch failure: input shape ([32])", False),
+        ("InvalidArgumentError", "Unknown image file format", False),
+    ],
+)
+def test_what_a_lost_peer_says_is_told_from_a_fault_of_the_program(
+    kind: str, message: str, lost: bool
+) -> None:
+    errors = pytest.importorskip("tensorflow").errors
+    assert distribution.lost_peer(getattr(errors, kind)(None, None, message)) is lost
+    assert not distribution.lost_peer(RuntimeError(message))

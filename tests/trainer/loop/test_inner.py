@@ -1,0 +1,86 @@
+"""What runs on the devices: replicas that agree, gradients that are clipped as one."""
+
+import numpy as np
+import pytest
+
+from tests.trainer.loop.count_updates import tiny
+from tests.trainer.runs import SMOKE, mirrored
+
+pytestmark = pytest.mark.tensorflow
+tf = pytest.importorskip("tensorflow")
+
+from trainer.config import Config, parse  # noqa: E402
+from trainer.loop import inner  # noqa: E402
+from trainer.model import networks  # noqa: E402
+from trainer.task import sized  # noqa: E402
+
+
+def config(*options: object) -> Config:
+    arguments = ["--records", str(SMOKE), "--job-dir", "-", "--image-size", "8"]
+    return parse([*arguments, "--batch-size", "8", *map(str, options)], {})
+
+
+def batches(count: int = 1) -> object:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 255, (8 * count, 8, 8, 3)).astype(np.uint8)
+    labels = random.integers(0, 2, 8 * count)
+    return tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(8)
+
+
+def test_replicas_agree_on_batch_norm_s_statistics_before_they_are_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(networks, "build", tiny)
+    strategy = mirrored()
+    trainer = inner.Trainer(strategy, config(), 2, "float32")
+    distributed = iter(strategy.experimental_distribute_dataset(batches(4)))
+    trainer.train(distributed, 3)
+    [mean, _] = [v for v in trainer.model.non_trainable_variables if "moving" in v.path]
+
+    def each() -> list[np.ndarray]:
+        return [one.numpy() for one in strategy.experimental_local_results(mean.value)]
+
+    first, second = each()
+    assert not np.array_equal(first, second), "each saw other examples"
+    trainer.synchronise()
+    agreed, also = each()
+    np.testing.assert_array_equal(agreed, also)
+    np.testing.assert_allclose(agreed, (first + second) / 2, rtol=1e-6)
+    [saved] = [value for name, value in trainer.snapshot().items() if name.endswith(mean.path)]
+    np.testing.assert_array_equal(saved.numpy(), agreed)
+
+
+def test_what_a_step_reports_and_clips_is_the_gradient_of_the_whole_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(networks, "build", tiny)
+    found = []
+    for strategy in (tf.distribute.get_strategy(), mirrored()):
+        tf.keras.utils.set_random_seed(0)
+        options = config("--optimizer", "sgd", "--momentum", 0, "--clip-norm", 0.01)
+        trainer = inner.Trainer(strategy, options, 2, "float32")
+        trainer.model.get_layer("norm").trainable = False  # which sees each replica's part alone
+        trainer.use_learning_rate(1.0)
+        before = trainer.model.get_layer("logits").kernel.numpy()
+        metrics = trainer.train(iter(strategy.experimental_distribute_dataset(batches())), 1)
+        moved = np.linalg.norm(trainer.model.get_layer("logits").kernel.numpy() - before)
+        assert moved <= 0.01 * options.learning_rate * 1.001
+        found.append([*metrics.values()][:4])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4)
+    assert found[0][2][0] > 0.01, "there was something to clip"
+
+
+def test_epochs_and_a_replica_s_batch_become_steps_and_a_batch() -> None:
+    chosen = sized(config("--epochs", 2.5, "--replica-batch-size", 16), replicas=4, records=1000)
+    assert (chosen.batch_size, chosen.steps) == (64, 39)
+    assert sized(config("--steps", 7), replicas=4, records=1000).steps == 7
+
+
+def test_a_dedicated_evaluator_can_stop_the_run(tmp_path, task) -> None:
+    (tmp_path / "evaluations.json").write_text('{"stop": true}')
+    stopping = ("--evaluation", "dedicated", "--early-stopping", 1, "--steps", 10_000_000)
+    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, *stopping, "--image-size", 8)
+    assert code == 0
+    assert lines[-1]["event"] == "done"
+    assert ", early" in lines[-1]["message"]
+    assert 0 < lines[-1]["step"] < 10_000_000

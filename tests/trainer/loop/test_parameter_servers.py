@@ -1,0 +1,101 @@
+"""Parameter servers: no update is lost, and a worker may die."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.trainer.runs import ROOT, cluster
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+
+from tests.trainer.loop.count_updates import RATE, STEPS, alone  # noqa: E402
+from trainer import config  # noqa: E402
+from trainer.config import OPTIMIZERS  # noqa: E402
+from trainer.loop import parameter_servers  # noqa: E402
+from trainer.model import networks  # noqa: E402
+
+
+def test_no_update_is_lost(start, tmp_path: Path) -> None:
+    environments = cluster("chief", "worker", "worker", "ps")
+    chief, *others = environments
+    for environment in others:
+        start(tmp_path, **environment)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/trainer/loop/count_updates.py"],
+        env={**os.environ, **chief, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    counted = json.loads(done.stdout)
+    assert counted.keys() == set(OPTIMIZERS)
+    for optimizer, found in counted.items():
+        assert found["updates"] == STEPS
+        assert found["others"] == [STEPS]
+        expected = alone(optimizer)
+        assert found["slots"] == expected["slots"], optimizer
+        if optimizer not in ("adam", "adamw", "lamb"):
+            assert found["trained"] == expected["trained"], optimizer
+    assert counted["sgd"]["trained"] == counted["lion"]["trained"] == [-STEPS * RATE]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_one_worker_does_what_keras_does(optimizer: str, decay: float) -> None:
+    options = ["--optimizer", optimizer, "--learning-rate", "0.01", "--weight-decay", str(decay)]
+    chosen = config.parse(["--records", "-", "--job-dir", "-", *options], {})
+    theirs, mine = (
+        keras.Variable(np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)) for _ in range(2)
+    )
+    keras_own = networks.optimizer(chosen, 1, 10, "float32")
+    keras_own.build([theirs])
+    rule = parameter_servers.Rule(chosen, networks.optimizer(chosen, 1, 10, "float32"))
+    slots = [tf.Variable(tf.zeros((3, 4))) for _ in range(rule.averages)]
+    draw = np.random.default_rng(7)
+    for step in range(1, 6):
+        gradient = tf.constant(draw.normal(size=(3, 4)), tf.float32)
+        keras_own.apply([gradient], [theirs])
+        rule.apply(mine, gradient, slots, tf.constant(0.01), tf.constant(float(step)))
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
+    assert not np.allclose(mine.numpy(), np.linspace(-1, 2, 12).reshape(3, 4), atol=1e-3)
+
+
+def test_a_server_that_has_to_go_lets_the_chief_save_and_a_worker_may_die(
+    start, tmp_path: Path
+) -> None:
+    options = ("--steps", 120, "--checkpoint-every", 50)
+    roles = ("chief", "worker", "worker", "ps")
+    all_of_them = [start(tmp_path, *options, **environment) for environment in cluster(*roles)]
+    chief, *_, server = all_of_them
+    chief.until("step", 10)
+    server.send(signal.SIGTERM)
+    assert [one.end() for one in all_of_them] == [143] * 4, chief.stderr()
+    stopped = chief.lines[-1]
+    assert (stopped["event"], stopped["step"]) == ("preempted", chief.events("step")[-1]["step"])
+    assert 10 <= stopped["step"] < 120
+    assert server.lines[-1]["event"] == "preempted"
+
+    chief, worker, *others = (  # with one server more
+        start(tmp_path, *options, **environment) for environment in cluster(*roles, "ps")
+    )
+    assert chief.until("resumed")["step"] == stopped["step"]
+    chief.until("step")
+    worker.send(signal.SIGKILL)
+    assert chief.end() == 0, chief.stderr()
+    assert [other.end() for other in others] == [0, 0, 0]
+    assert chief.events("start")[0]["strategy"] == "ParameterServerStrategy"
+    assert chief.lines[-1]["accuracy"] > 0.8
+    with np.load(tmp_path / "checkpoints/step-00000120.npz") as archive:
+        assert archive[archive.files[-1]] >= 120
+    assert not (tmp_path / "LEAVING").exists()

@@ -1,0 +1,384 @@
+"""Models: what goes in, what comes out, and what is trained of them."""
+
+import hashlib
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.config import Config, UsageError, parse
+from trainer.job.checkpoints import Checkpoints, Position
+from trainer.model import networks, optimization
+
+pytestmark = pytest.mark.tensorflow
+
+DENSENET = ("--model", "densenet121", "--image-size", "32")
+
+
+def config(*options: object) -> Config:
+    return parse(["--records", "r", "--job-dir", "j", *map(str, options)], {})
+
+
+def pixels(size: int = 32) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (2, size, size, 3)).astype(np.uint8)
+
+
+def values(network: keras.Model) -> dict[str, np.ndarray]:
+    return {variable.path: variable.numpy() for variable in network.variables}
+
+
+@pytest.fixture(scope="module")
+def densenet() -> keras.Model:
+    return networks.build(config(*DENSENET), 3, "float32")
+
+
+FAMILIES = {
+    name: module
+    for name, module in vars(keras.applications).items()
+    if hasattr(module, "preprocess_input") and name != "imagenet_utils"
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_preprocessing_is_what_the_weights_were_trained_with(family: str) -> None:
+    """Each family's own preprocess_input, as a layer of the model."""
+    images = pixels(8)
+    layer = networks.Preprocess.like(FAMILIES[family].preprocess_input)
+    expected = FAMILIES[family].preprocess_input(images.astype(np.float32).copy())
+    np.testing.assert_allclose(np.asarray(layer(images)), expected, atol=1e-3)
+
+
+def test_preprocessing_that_no_layer_can_do_is_not_approximated() -> None:
+    with pytest.raises(ValueError, match="not linear"):
+        networks.Preprocess.like(lambda pixels: pixels**2)
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "DenseNet121", "mobilenetv2", "EfficientNetB0"])
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_bytes_in_and_float32_logits_out_whatever_it_computes_in(name: str, policy: str) -> None:
+    network = networks.build(config("--model", name), 3, policy)
+    logits = network(pixels())
+    assert (logits.shape, logits.dtype) == ((2, 3), tf.float32)
+    assert np.isfinite(logits).all()
+    assert {v.dtype for v in network.trainable_variables} == {"float32"}
+    assert {layer.compute_dtype for layer in networks.layers_of(network)} >= {policy[6:]}
+    assert keras.config.dtype_policy().name == "float32"  # As it was before.
+
+
+def test_names_are_the_same_when_it_is_built_again() -> None:
+    options = config("--model", "xception", "--image-size", "71")
+    first, second = (networks.build(options, 2, "float32") for _ in range(2))
+    assert list(values(first)) == list(values(second))
+
+
+def test_the_last_30_layers_are_thirty_layers_with_weights() -> None:
+    network = networks.build(config(*DENSENET, "--fine-tune-layers", 30), 3, "float32")
+    depth = networks.depth(network)
+    assert (depth.trained_layers, depth.backbone_layers) == (30, 120)
+    convolutions = [
+        layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)
+    ]  # DenseNet121 has 120 of them, and one dense layer, the head.
+    assert [layer.trainable for layer in convolutions] == [False] * 90 + [True] * 30
+    assert depth.first_trained == convolutions[90].name
+    assert depth.trained_parameters < 0.3 * depth.parameters
+
+
+def test_only_the_head_or_everything() -> None:
+    head = networks.build(config(*DENSENET, "--fine-tune-layers", 0), 3, "float32")
+    assert [v.path for v in head.trainable_variables] == ["head_logits/kernel", "head_logits/bias"]
+    everything = networks.depth(networks.build(config(*DENSENET), 3, "float32"))
+    assert everything.trained_layers == 120
+    assert everything.frozen_batch_norms == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "frozen"),
+    [((), 0), (("--batch-norm", "frozen"), 121), (("--fine-tune-layers", 0), 121)],
+)
+def test_batch_norm_is_frozen_with_its_statistics(options: tuple[object, ...], frozen: int) -> None:
+    network = networks.build(config(*DENSENET, *options), 3, "float32")
+    assert networks.depth(network).frozen_batch_norms == frozen
+    before = values(network)
+    network(pixels(), training=True)
+    moved = {path for path, value in values(network).items() if (value != before[path]).any()}
+    assert len({path for path in moved if "moving_mean" in path}) == 121 - frozen
+
+
+def test_pretrained_weights_freeze_batch_norm_unless_asked_otherwise(
+    tmp_path: Path, densenet: keras.Model
+) -> None:
+    Checkpoints(str(tmp_path), 1).save(Position(1), numbered(densenet))
+    for options, frozen in (((), 121), (("--batch-norm", "trained"), 0)):
+        chosen = config(*DENSENET, "--weights", tmp_path, *options)
+        assert networks.depth(networks.build(chosen, 5, "float32")).frozen_batch_norms == frozen
+
+
+def numbered(network: keras.Model) -> dict[str, np.ndarray]:
+    """As the loop names a checkpoint's variables."""
+    return {f"{n:04d} {path}": value for n, (path, value) in enumerate(values(network).items())}
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_checkpoint_gives_the_backbone_and_the_head_if_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reuse: bool
+) -> None:
+    first = networks.build(config(), 3, "float32")
+    Checkpoints(str(tmp_path), 1).save(Position(7), numbered(first))
+    options = ["--weights", tmp_path, *(["--reuse-head"] if reuse else [])]
+    second = values(networks.build(config(*options), 3, "float32"))
+    for path, value in values(first).items():
+        same = bool((second[path] == value).all())
+        assert same is (reuse or not path.endswith("head_logits/kernel")), path
+    assert "from step 7 of" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
+    Checkpoints(str(tmp_path), 1).save(
+        Position(1), numbered(networks.build(config(), 3, "float32"))
+    )
+    with pytest.raises(UsageError, match="another --model, --image-size or number of classes"):
+        networks.build(config(*DENSENET, "--weights", tmp_path), 3, "float32")
+    with pytest.raises(UsageError, match="folder without a whole checkpoint"):
+        networks.build(config("--weights", tmp_path / "nothing"), 3, "float32")
+
+
+def test_a_weights_file_is_loaded_only_with_the_checksum_it_should_have(
+    tmp_path: Path, densenet: keras.Model
+) -> None:
+    backbone = keras.applications.DenseNet121(
+        include_top=False, weights=None, input_shape=(32, 32, 3)
+    )
+    path = tmp_path / "densenet.weights.h5"
+    backbone.save_weights(path)
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    chosen = config(*DENSENET, "--weights", path, "--weights-sha256", checksum.upper())
+    network = networks.build(chosen, 3, "float32")
+    kernel = "conv1_conv/kernel"
+    expected = next(v.numpy() for v in backbone.variables if v.path == kernel)
+    assert (values(network)[kernel] == expected).all()
+    assert not (values(densenet)[kernel] == expected).all()
+
+    with pytest.raises(UsageError, match=f"its SHA-256 is {checksum}, not the {'0' * 64}"):
+        networks.build(
+            config(*DENSENET, "--weights", path, "--weights-sha256", "0" * 64), 3, "float32"
+        )
+    with pytest.raises(UsageError, match="not those of mobilenetv2 without its top"):
+        networks.build(config("--model", "mobilenetv2", "--weights", path), 3, "float32")
+
+
+@pytest.fixture
+def efficientnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights in the form of Keras' own file of EfficientNetB0, and Keras finding it.
+
+    Its "variance" is the standard deviation, as in theirs (tensorflow/tensorflow#49930).
+    """
+    backbone = keras.applications.EfficientNetB0(
+        include_top=False, weights=None, input_shape=(32, 32, 3)
+    )
+    constants = {v.path.rpartition("/")[2]: v for v in backbone.get_layer(index=2).weights}
+    constants["mean"].assign([0.485, 0.456, 0.406])
+    constants["variance"].assign([0.229, 0.224, 0.225])
+    path = tmp_path / "efficientnet.weights.h5"
+    backbone.save_weights(path)
+    monkeypatch.setattr(keras.src.utils.file_utils, "get_file", lambda *_, **__: str(path))
+    return path
+
+
+@pytest.mark.parametrize("given", ["imagenet", "file"])
+def test_efficientnet_computes_what_keras_does_and_so_does_what_is_exported(
+    efficientnet: Path, given: str
+) -> None:
+    """Keras' own has one layer more with weights="imagenet" than without."""
+    theirs = keras.applications.EfficientNetB0(
+        include_top=False, weights="imagenet", input_shape=(32, 32, 3)
+    )
+    weights = given if given == "imagenet" else str(efficientnet)
+    chosen = config("--model", "efficientnetb0", "--weights", weights)
+    network = networks.build(chosen, 3, "float32")
+    features = keras.Model(network.inputs, network.get_layer("top_activation").output)
+    expected = theirs(pixels().astype(np.float32)).numpy()
+    apart = np.abs(features(pixels()).numpy() - expected).max()
+    assert apart < 1e-3 * np.abs(expected).max()
+    # As the evaluator, the export and a checkpoint's reader make it.
+    again = networks.build(chosen, 3, "float32", pretrain=False)
+    for variable, value in zip(again.variables, network.variables, strict=True):
+        variable.assign(value)
+    np.testing.assert_allclose(again(pixels()), network(pixels()), rtol=1e-5)
+
+
+def test_an_efficientnet_of_other_pixels_is_refused(tmp_path: Path) -> None:
+    backbone = keras.applications.EfficientNetB0(
+        include_top=False, weights=None, input_shape=(32, 32, 3)
+    )
+    backbone.save_weights(tmp_path / "own.weights.h5")
+    chosen = config("--model", "efficientnetb0", "--weights", tmp_path / "own.weights.h5")
+    with pytest.raises(UsageError, match="trained on pixels less no mean"):
+        networks.build(chosen, 3, "float32")
+
+
+def test_weights_that_keras_cannot_get_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("URL fetch failure: [Errno -2]\nName or service not known")
+
+    monkeypatch.setattr(keras.src.utils.file_utils, "get_file", offline)
+    with pytest.raises(UsageError, match="mobilenetv2's cannot be had here") as error:
+        networks.build(config("--model", "mobilenetv2", "--weights", "imagenet"), 3, "float32")
+    assert "\n" not in str(error.value)
+
+
+def test_a_whole_keras_model_gives_its_backbone(tmp_path: Path) -> None:
+    first = networks.build(config("--model", "mobilenetv2"), 9, "float32")
+    first.save(tmp_path / "mine.keras")
+    chosen = config("--model", "mobilenetv2", "--weights", tmp_path / "mine.keras")
+    second = values(networks.build(chosen, 4, "float32"))
+    assert (second["Conv1/kernel"] == values(first)["Conv1/kernel"]).all()
+    assert second["head_logits/kernel"].shape[-1] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--model", "densenet12"), "near it are densenet121"),
+        ((*DENSENET[:2], "--image-size", 16), "at --image-size 16: Input size must be at least"),
+        (("--fine-tune-layers", 4), "small_cnn has 3 layers with weights"),
+        (("--weights", "no/such.h5"), "--weights no/such.h5: cannot be read"),
+    ],
+)
+def test_what_cannot_be_built_is_one_line(options: tuple[object, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        networks.build(config(*options), 3, "float32")
+    assert "\n" not in str(error.value)
+
+
+def test_head_as_asked_for() -> None:
+    options = ("--pooling", "max", "--head-units", 16, "--dropout", 0.5)
+    network = networks.build(config("--model", "mobilenetv2", *options), 3, "float32")
+    names = [layer.name for layer in network.layers if layer.name.startswith("head_")]
+    assert names == ["head_pool", "head_hidden", "head_dropout", "head_logits"]
+    assert isinstance(network.get_layer("head_pool"), keras.layers.GlobalMaxPooling2D)
+    assert network.get_layer("head_hidden").units == 16
+    assert network.get_layer("head_dropout").rate == 0.5
+
+
+def rates(*options: object, steps: int = 100, replicas: int = 1) -> np.ndarray:
+    chosen = config("--learning-rate", 1.0, *options)
+    schedule = optimization.optimizer(chosen, replicas, steps, "float32")._learning_rate
+    return np.array([float(schedule(step)) for step in range(steps)])
+
+
+def test_schedules() -> None:
+    assert set(rates()) == {1.0}
+    warm = rates("--warmup-steps", 10)
+    np.testing.assert_allclose(warm[:12], [*np.arange(1, 11) / 10, 1, 1], rtol=1e-6)
+    cosine = rates("--schedule", "cosine", "--warmup-steps", 10, "--final-learning-rate", 0.1)
+    assert cosine.argmax() in (9, 10)
+    assert (np.diff(cosine[10:]) < 0).all()
+    np.testing.assert_allclose(cosine[[10, 99]], [1.0, 0.1], rtol=1e-6)
+    stepped = rates("--schedule", "step", "--decay-at", "0.5,0.75", "--decay-factor", 0.2)
+    np.testing.assert_allclose(stepped[[49, 50, 74, 75]], [1, 0.2, 0.2, 0.04], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("scaling", "peak"), [("none", 1), ("linear", 8), ("sqrt", 8**0.5)])
+def test_learning_rate_by_replicas(scaling: str, peak: float) -> None:
+    found = rates("--learning-rate-scaling", scaling, replicas=8)
+    assert found.max() == pytest.approx(peak)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lamb", "lion"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> None:
+    chosen = config("--optimizer", name, "--learning-rate", 0.001, "--weight-decay", 0.01)
+    paths = []
+    for _ in range(2):
+        network = networks.build(chosen, 3, policy)
+        optimizer = networks.optimizer(chosen, 1, 100, policy)
+        optimizer.build(network.trainable_variables)
+        paths.append([variable.path for variable in optimizer.variables])
+    assert paths[0] == paths[1]
+    labels, images = tf.constant([0, 2]), pixels()
+    found = []
+    for _ in range(8):
+        with tf.GradientTape() as tape:
+            logits = network(images, training=True)
+            loss = tf.reduce_mean(optimization.losses(chosen, labels, logits))
+            scaled = optimizer.scale_loss(loss)
+        variables = network.trainable_variables
+        optimizer.apply(tape.gradient(scaled, variables), variables)
+        found.append(float(loss))
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -> None:
+    """Without a gradient nothing else moves; Keras' own AdamW decays if it is not told."""
+    options = ("--optimizer", name, "--learning-rate", 0.5, "--weight-decay", decay)
+    inputs = keras.Input((3,))
+    x = keras.layers.BatchNormalization()(keras.layers.Dense(2, bias_initializer="ones")(inputs))
+    network = keras.Model(inputs, x)
+    network.trainable_variables[-1].assign([1.0, 1.0])  # beta
+    optimizer = optimization.optimizer(config(*options), 1, 100, "float32")
+    optimizer.build(network.trainable_variables)
+    before = values(network)
+    variables = network.trainable_variables
+    optimizer.apply([tf.zeros(v.shape) for v in variables], variables)
+    for variable in variables:
+        factor = 1 - 0.5 * decay if variable.path.endswith("/kernel") else 1.0
+        expected = before[variable.path] * factor
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6, err_msg=variable.path)
+
+
+def test_options_reach_the_optimizer() -> None:
+    sgd = optimization.optimizer(config("--optimizer", "sgd", "--momentum", 0.8), 1, 9, "float32")
+    assert (sgd.momentum, sgd.nesterov) == (0.8, True)
+    options = ("--optimizer", "rmsprop", "--momentum", 0.7)
+    assert optimization.optimizer(config(*options), 1, 9, "float32").momentum == 0.7
+
+
+@pytest.mark.parametrize(
+    ("policy", "scaled"), [("float32", 1.0), ("mixed_bfloat16", 1.0), ("mixed_float16", 2.0**15)]
+)
+def test_only_float16_has_its_loss_scaled(policy: str, scaled: float) -> None:
+    optimizer = optimization.optimizer(config(), 1, 9, policy)
+    optimizer.build([keras.Variable([0.0])])
+    assert float(optimizer.scale_loss(tf.constant(1.0))) == scaled
+
+
+def test_label_smoothing_is_the_cross_entropy_with_smoothed_labels() -> None:
+    labels, logits = tf.constant([0, 2]), tf.constant([[2.0, 0, 1], [0.5, 0, 1]])
+    smoothed = optimization.losses(config("--label-smoothing", 0.3), labels, logits)
+    expected = keras.losses.CategoricalCrossentropy(True, 0.3, reduction="none")(
+        tf.one_hot(labels, 3), logits
+    )
+    np.testing.assert_allclose(smoothed, expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        optimization.losses(config(), labels, logits),
+        optimization.plain_losses(labels, logits),
+    )
+
+
+def test_l2_is_of_kernels_alone() -> None:
+    network = networks.build(config(), 3, "float32")
+    kernels = [v for v in network.trainable_variables if v.path.endswith("/kernel")]
+    expected = 0.01 * sum(float((v.numpy() ** 2).sum()) for v in kernels)
+    found = optimization.penalty(config("--l2", 0.01), network.trainable_variables)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    assert float(optimization.penalty(config(), network.trainable_variables)) == 0.0
+
+
+def test_l2_is_of_both_kernels_of_a_separable_convolution() -> None:
+    inputs = keras.Input((4, 4, 3))
+    network = keras.Model(inputs, keras.layers.SeparableConv2D(2, 3)(inputs))
+    *kernels, _ = network.trainable_variables
+    assert len(kernels) == 2
+    expected = 0.01 * sum(float((v.numpy() ** 2).sum()) for v in kernels)
+    found = optimization.penalty(config("--l2", 0.01), network.trainable_variables)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_xla_only_where_it_works() -> None:
+    assert optimization.use_xla("on", replicas=1, tpu=False)
+    assert not optimization.use_xla("on", replicas=2, tpu=False)
+    assert not optimization.use_xla("auto", replicas=1, tpu=False)

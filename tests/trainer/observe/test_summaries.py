@@ -1,0 +1,523 @@
+"""What TensorBoard shows, read by TensorBoard itself."""
+
+import contextlib
+import io
+import json
+import socket
+import subprocess
+import sys
+import time
+import types
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata as hparams
+
+from tests.trainer.runs import SMOKE
+from trainer import task
+from trainer.config import parse
+from trainer.input import splits
+from trainer.observe import drawing, events, summaries
+
+pytestmark = pytest.mark.tensorflow
+
+STEPS, EVERY = 60, 30
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, list[dict]]]]:
+    """Two jobs in one folder, and what they said."""
+    folder = tmp_path_factory.mktemp("jobs")
+    said = {}
+    for rate in ("0.002", "0.0001"):
+        arguments = ["--records", str(SMOKE), "--job-dir", str(folder / rate)]
+        arguments += ["--learning-rate", rate, "--steps", str(STEPS), "--batch", "16"]
+        for option in ("evaluate", "histograms", "activations", "checkpoint"):
+            arguments += [f"--{option}-every", str(EVERY)]
+        arguments += ["--summary-budget", "1", "--profile-steps", "11,15"]
+        arguments += ["--sample-every", "0.05", "--price-per-hour", "36"]
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            assert task.main(arguments) == 0
+        said[rate] = [json.loads(line) for line in output.getvalue().splitlines()]
+    return folder, said
+
+
+@pytest.fixture(scope="module")
+def logs(jobs: tuple[Path, dict[str, list[dict]]]) -> dict[str, EventAccumulator]:
+    folder, _ = jobs
+    found = {}
+    for run in ("", "train", "validation"):
+        everything = {"tensors": 0}
+        found[run] = EventAccumulator(str(folder / "0.002/logs" / run), everything)
+        found[run].Reload()
+    return found
+
+
+def values(log: EventAccumulator, tag: str) -> dict[int, Any]:
+    return {event.step: tf.make_ndarray(event.tensor_proto) for event in log.Tensors(tag)}
+
+
+def test_training_and_evaluation_are_on_the_same_chart(
+    jobs: tuple[Path, dict[str, list[dict]]], logs: dict[str, EventAccumulator]
+) -> None:
+    for tag in ("loss", "accuracy"):
+        assert list(values(logs["train"], tag)) == list(range(1, STEPS + 1))
+        told = {e["step"]: e[tag] for e in jobs[1]["0.002"] if e["event"] == "evaluated"}
+        shown = values(logs["validation"], tag)
+        assert list(shown) == [EVERY, STEPS]
+        assert {step: pytest.approx(value) for step, value in shown.items()} == told
+
+
+def test_losses_are_those_of_the_log(
+    jobs: tuple[Path, dict[str, list[dict]]], logs: dict[str, EventAccumulator]
+) -> None:
+    losses = values(logs["train"], "loss")
+    first = 1
+    for event in (e for e in jobs[1]["0.002"] if e["event"] == "step"):
+        mean = np.mean([losses[step] for step in range(first, event["step"] + 1)])
+        assert event["loss"] == pytest.approx(mean, rel=1e-5)
+        first = event["step"] + 1
+
+
+def test_rate_speed_and_split_of_a_step(logs: dict[str, EventAccumulator]) -> None:
+    train = logs["train"]
+    assert {float(v) for v in values(train, "learning_rate").values()} == {np.float32(0.002)}
+    assert min(values(train, "gradient_norm").values()) > 0
+    parts = ("input", "compute", "checkpoint", "evaluation", "summaries", "other")
+    split = [values(train, f"step_ms/{part}") for part in parts]
+    speed = values(train, "examples_per_second")
+    for step, total in values(train, "step_ms/total").items():
+        assert speed[step] == pytest.approx(16 * 1000 / total, rel=1e-4)
+        assert sum(float(part[step]) for part in split) >= 0
+    assert values(train, "epoch")[STEPS] == pytest.approx(STEPS * 16 / 1000, rel=0.1)
+    assert "utilisation/cpu" in train.Tags()["tensors"]
+    assert "utilisation/memory_bytes" in train.Tags()["tensors"]
+
+
+def test_histograms_count_every_value(logs: dict[str, EventAccumulator]) -> None:
+    train = logs["train"]
+    for tag, size in {
+        "weights/conv1/kernel": 3 * 3 * 3 * 16,
+        "weights/head_logits/bias": 10,
+    }.items():
+        found = values(train, tag)
+        assert list(found) == [EVERY, STEPS]
+        for rows in found.values():
+            assert rows.shape == (events.BUCKETS, 3)
+            assert rows[:, 2].sum() == size
+            assert (rows[:, 0] <= rows[:, 1]).all()
+    activations = values(train, "activations/conv1")[STEPS]
+    assert activations[:, 2].sum() == summaries.PROBE * 32 * 32 * 16
+    assert activations[0, 0] == 0.0  # a ReLU's
+
+
+def test_zeros_and_dead_units_of_each_relu(logs: dict[str, EventAccumulator]) -> None:
+    for layer in ("conv1", "conv2", "conv3"):
+        zeros, dead = (values(logs["train"], f"{what}/{layer}") for what in ("zeros", "dead"))
+        assert list(zeros) == [EVERY, STEPS]
+        for step, share in zeros.items():
+            assert 0 <= dead[step] <= share < 1
+
+
+def test_pictures(logs: dict[str, EventAccumulator]) -> None:
+    validation = logs["validation"]
+    width, height, picture = values(validation, "confusion")[STEPS]
+    image = tf.io.decode_png(picture).numpy()
+    assert image.shape == (int(height), int(width), 3)
+    wrong = values(validation, "misclassified")[EVERY]
+    shapes = {tf.io.decode_png(one).shape for one in wrong[2:]}
+    assert len(shapes) == 1
+    assert 1 <= len(wrong) - 2 <= 8
+
+
+def test_the_graph_is_the_model(logs: dict[str, EventAccumulator]) -> None:
+    names = [node.name for node in logs["train"].Graph().node]
+    for layer in ("conv1", "conv2", "conv3", "head_logits"):
+        assert any(f"/{layer}" in name for name in names), layer
+
+
+def test_the_profile_is_of_the_steps_asked_for(
+    jobs: tuple[Path, dict[str, list[dict]]],
+) -> None:
+    folder, said = jobs
+    (event,) = [e for e in said["0.002"] if e["event"] == "profile"]
+    assert event["message"].startswith("steps 11 to 15 are in")
+    (trace,) = (folder / "0.002/logs/train/plugins/profile").glob("*/*.xplane.pb")
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    content = trace.read_bytes()
+    assert content.count(b"train_steps") >= 1
+    marked = []  # the trace's own marks of where a step begins and ends
+    for plane in xplane_pb2.XSpace.FromString(content).planes:
+        names = {number: one.name for number, one in plane.stat_metadata.items()}
+        for event in (event for line in plane.lines for event in line.events):
+            found = {names[one.metadata_id]: one.int64_value for one in event.stats}
+            marked += [found["step_num"]] if "step_num" in found else []
+    assert marked == [11, 12, 13, 14, 15]
+
+
+def test_hyperparameters_are_read_by_tensorboards_own_code(
+    logs: dict[str, EventAccumulator],
+) -> None:
+    def content(tag: str) -> bytes:
+        return logs[""].SummaryMetadata(tag).plugin_data.content
+
+    start = hparams.parse_session_start_info_plugin_data(content(hparams.SESSION_START_INFO_TAG))
+    assert start.hparams["learning_rate"].number_value == 0.002
+    assert start.hparams["optimizer"].string_value == "adam"
+    assert start.hparams["deterministic"].WhichOneof("kind") == "bool_value"
+    assert "job_dir" not in start.hparams
+    assert abs(start.start_time_secs - time.time()) < 3600
+    end = hparams.parse_session_end_info_plugin_data(content(hparams.SESSION_END_INFO_TAG))
+    assert end.status == 1  # STATUS_SUCCESS
+    options = values(logs[""], "options")[0][0].decode()
+    assert "| learning_rate | 0.002 |" in options
+
+
+def test_what_it_cost_is_in_the_summary(jobs: tuple[Path, dict[str, list[dict]]]) -> None:
+    summary = json.loads((jobs[0] / "0.002/summary.json").read_text())
+    costs = summary["summaries"]
+    assert {"scalars", "histograms", "activations", "pictures", "graph", "profile"} <= set(costs)
+    assert costs["histograms"]["times"] == costs["activations"]["times"] == 2
+    spent = sum(cost["seconds"] for cost in costs.values())
+    assert 0 < spent <= summary["time"]["seconds"]["summaries"] + costs["graph"]["seconds"] + 1
+
+
+def test_cadences_and_what_is_too_dear_is_skipped_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--records", str(SMOKE), "--job-dir", str(tmp_path), "--steps", "60"]
+    arguments += ["--batch", "8", "--activations-every", "10", "--summary-budget", "0.0001"]
+    arguments += ["--scalars-every", "7", "--histograms-every", "45"]
+    assert task.main(arguments) == 0
+    log = EventAccumulator(str(tmp_path / "logs/train"), {"tensors": 0})
+    log.Reload()
+    assert [event.step for event in log.Tensors("loss")] == list(range(7, 60, 7))
+    histograms = [event.step for event in log.Tensors("weights/conv1/kernel")]
+    assert histograms == [45, 60], "and once more at the end"
+    cost = json.loads((tmp_path / "summary.json").read_text())["summaries"]["activations"]
+    assert (cost["times"], cost["skipped"]) == (2, 4)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (line,) = [one["message"] for one in told if one["event"] == "summaries"]
+    assert line.startswith("activations take ")
+    assert "--summary-budget" in line
+
+
+@pytest.fixture(scope="module")
+def tensorboard(jobs: tuple[Path, dict[str, list[dict]]]) -> Iterator[str]:
+    """TensorBoard itself over both jobs: the address of its pages."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(jobs[0])]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--load_fast", "false"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(240):
+            with contextlib.suppress(OSError):
+                if len(json.loads(fetch(f"{address}/data/runs"))) == 6:
+                    break
+            assert process.poll() is None
+            time.sleep(0.25)
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+
+
+def fetch(address: str, body: dict | None = None) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return opener.open(request, timeout=60).read()
+
+
+def test_tensorboard_shows_two_jobs_beside_each_other(tensorboard: str) -> None:
+    runs = set(json.loads(fetch(f"{tensorboard}/data/runs")))
+    assert runs == {
+        f"{job}/logs{run}" for job in ("0.002", "0.0001") for run in ("", "/train", "/validation")
+    }
+    plugins = json.loads(fetch(f"{tensorboard}/data/plugins_listing"))
+    shown = {name for name, plugin in plugins.items() if plugin["enabled"]}
+    assert {
+        "scalars",
+        "images",
+        "histograms",
+        "distributions",
+        "graphs",
+        "hparams",
+        "text",
+    } <= shown
+    for run in ("0.002/logs/train", "0.0001/logs/train"):
+        series = fetch(f"{tensorboard}/data/plugin/scalars/scalars?tag=loss&run={run}")
+        assert [step for _, step, _ in json.loads(series)] == list(range(1, STEPS + 1))
+    pictures = json.loads(fetch(f"{tensorboard}/data/plugin/images/tags"))
+    assert set(pictures["0.002/logs/validation"]) == {"confusion", "misclassified"}
+    graph = fetch(f"{tensorboard}/data/plugin/graphs/graph?run=0.002/logs/train&conceptual=false")
+    assert b"conv1" in graph
+
+
+def test_tensorboard_compares_their_hyperparameters(tensorboard: str) -> None:
+    experiment = json.loads(
+        fetch(f"{tensorboard}/data/plugin/hparams/experiment", {"experimentName": ""})
+    )
+    infos = {info["name"]: info for info in experiment["hparamInfos"]}
+    assert infos["learning_rate"]["differs"]
+    assert not infos["optimizer"].get("differs")
+    accuracy = {"name": {"group": "validation", "tag": "accuracy"}}
+    assert accuracy["name"] in [metric["name"] for metric in experiment["metricInfos"]]
+    body = {
+        "experimentName": "",
+        "allowedStatuses": ["STATUS_SUCCESS"],
+        "colParams": [{"metric": accuracy["name"]}],
+        "startIndex": 0,
+        "sliceSize": 10,
+    }
+    groups = json.loads(fetch(f"{tensorboard}/data/plugin/hparams/session_groups", body))
+    found = {g["hparams"]["learning_rate"]: g for g in groups["sessionGroups"]}
+    assert set(found) == {0.002, 0.0001}
+    for group in found.values():
+        metrics = {(m["name"]["group"], m["name"]["tag"]) for m in group["metricValues"]}
+        assert ("validation", "accuracy") in metrics
+
+
+# The parts, on their own
+
+
+def of_layer(layer: keras.layers.Layer, kernel: Any, bias: Any) -> tuple[Any, list[Any]]:
+    """(counts, bounds, zeros, dead, saturated) of a layer over inputs of -1 and 1."""
+    inputs = keras.Input((1,))
+    network = keras.Model(inputs, layer(inputs))
+    layer.set_weights([np.array([kernel], np.float32), np.array(bias, np.float32)])
+    (name,), statistics = summaries.probe(network)
+    (found,) = statistics(tf.constant([[-1.0], [1.0]]))
+    return name, [part.numpy() for part in found]
+
+
+def test_a_relu_that_never_fires_is_dead() -> None:
+    layer = keras.layers.Dense(4, "relu", name="one")
+    # Unit 0 fires for 1, unit 1 for both, units 2 and 3 never do.
+    name, (counts, bounds, zeros, dead, _) = of_layer(layer, [1, 1, 1, 0], [0, 2, -3, 0])
+    assert name == ("one", "relu")
+    assert zeros == pytest.approx(5 / 8)
+    assert dead == pytest.approx(2 / 4)
+    assert counts.sum() == 8
+    assert list(bounds) == [0, 3]
+
+
+def test_a_sigmoid_at_its_bounds_is_saturated() -> None:
+    layer = keras.layers.Dense(4, "sigmoid")
+    # Unit 0 is at one bound or the other, 1 always at the upper, 2 never, 3 at both.
+    _, (_, _, _, dead, saturated) = of_layer(layer, [20, 1, 1, 10], [0, 20, 0, 5])
+    assert saturated == pytest.approx((2 + 2 + 0 + 2) / 8)
+    assert dead == pytest.approx(1 / 4)
+
+
+def test_a_relu6_is_saturated_at_6_and_dead_at_either_bound() -> None:
+    layer = keras.layers.Dense(4, "relu6")
+    # Unit 0 goes from 0 to 6, 1 from 0 to 1, 2 is always 6, 3 always 0.
+    _, (_, _, zeros, dead, saturated) = of_layer(layer, [6, 1, 0, 0], [0, 0, 9, -1])
+    assert zeros == pytest.approx((1 + 1 + 0 + 2) / 8)
+    assert dead == pytest.approx(2 / 4)
+    assert saturated == pytest.approx((1 + 0 + 2 + 0) / 8)
+
+
+def test_the_split_of_a_step_is_of_the_time_since_the_last_call() -> None:
+    spent = dict.fromkeys(("input", "compute", "checkpoint", "evaluation", "summaries"), 1.0)
+    spent["other"] = 1.0
+    ledger = types.SimpleNamespace(seconds=lambda: dict(spent))
+    run: Any = types.SimpleNamespace(
+        ledger=ledger,
+        config=types.SimpleNamespace(batch_size=8),
+        position=types.SimpleNamespace(epoch=0.5),
+    )
+    scalars = summaries.Scalars(summaries.Board())
+    scalars._before = ledger.seconds()
+    metrics = {"seconds": np.full(4, 0.5, np.float32)}
+    for _ in range(2):
+        spent["compute"] += 2.0
+        spent["input"] += 0.4
+        found = scalars._speed(run, metrics, 4)
+        assert found["step_ms/compute"] == pytest.approx(500)
+        assert found["step_ms/input"] == pytest.approx(100)
+        assert found["step_ms/checkpoint"] == 0
+    assert found["examples_per_second"] == pytest.approx(16)
+
+
+class Shown:
+    """Stands for the board: what would be written, by tag."""
+
+    writes = True
+
+    def __init__(self) -> None:
+        self.images_of: dict[str, list[Any]] = {}
+
+    def spend(self, kind: str) -> Any:
+        return contextlib.nullcontext()
+
+    def of(self, run: str) -> "Shown":
+        assert run == "validation"
+        return self
+
+    def images(self, step: int, tag: str, images: list[Any]) -> None:
+        self.images_of[tag] = images
+
+
+def test_the_surest_mistakes_come_first_and_the_matrix_has_a_row_for_each_true_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The network answers what a picture's first value says, as sure as its second one is high."""
+    answers, sureness = [0, 1, 2, 1, 0, 2], [9, 1, 2, 8, 3, 5]
+    labels = np.array([0, 1, 1, 0, 2, 0])
+    images = np.zeros((6, 2, 2, 3), np.uint8)
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = answers, sureness
+
+    def network(images: Any, training: bool) -> Any:
+        first = tf.cast(images[:, 0, 0, :2], tf.float32)
+        return tf.one_hot(tf.cast(first[:, 0], tf.int32), 3) * first[:, 1:]
+
+    monkeypatch.setattr(drawing, "confusion", lambda matrix, names: matrix.tolist())
+    monkeypatch.setattr(drawing, "captioned", lambda image, lines: (image[0, 0, 1], lines))
+    board: Any = Shown()
+    pool: Any = types.SimpleNamespace(examples=lambda run: (images, labels))
+    run: Any = types.SimpleNamespace(
+        config=types.SimpleNamespace(examples=3, rate=0),
+        steps=1,
+        names=("a", "b", "c"),
+        model=network,
+    )
+    summaries.Pictures(board, pool).evaluated(run, 1, {})
+    assert board.images_of["confusion"] == [[[1, 1, 1], [0, 1, 1], [1, 0, 0]]]
+    shown = board.images_of["misclassified"]
+    assert [sure for sure, _ in shown] == [8, 5, 3]
+    assert shown[0][1] == ["is a", "100% b"]
+
+
+def test_of_what_is_right_each_class_has_its_turn() -> None:
+    sure = np.array([0.9, 0.8, 0.7, 0.6, 0.95, 0.5])
+    chosen = np.array([True, True, True, True, False, True])
+    groups = np.array([0, 0, 0, 1, 1, 2])
+    assert summaries.surest(sure, chosen, groups).tolist() == [0, 3, 5, 1, 2]
+    assert summaries.surest(sure, chosen, groups * 0).tolist() == [0, 1, 2, 3, 5]
+    assert summaries.surest(sure, chosen & False, groups).tolist() == []
+
+
+def test_the_pool_is_of_real_examples_alone() -> None:
+    """200 there are; batches are filled up with ones that count nothing."""
+    config = parse(["--records", str(SMOKE), "--job-dir", "-", "--image-size", "8"], {})
+    run: Any = types.SimpleNamespace(
+        validation=splits.find(str(SMOKE), "validation"), config=config, names=tuple("0123456789")
+    )
+    images, labels = summaries.Pool().examples(run)
+    assert (len(images), len(labels)) == (200, 200)
+    assert images.max(axis=(1, 2, 3)).min() > 0
+    assert set(labels) == set(range(10))
+
+
+def test_kinds_of_activation() -> None:
+    layers = keras.layers
+    assert summaries.activation(layers.ReLU()) == "relu"
+    assert summaries.activation(layers.ReLU(6.0)) == "relu6"
+    assert summaries.activation(layers.ReLU(negative_slope=0.1)) == "leaky_relu"
+    assert summaries.activation(layers.Activation("sigmoid")) == "sigmoid"
+    assert summaries.activation(layers.Activation("relu6")) == "relu6"
+    assert summaries.activation(layers.Dense(1)) == ""
+    assert summaries.activation(layers.MaxPooling2D()) == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"), [([1.0, 1.0], [2]), ([], []), ([0, 1, 2, np.nan, np.inf], [1, 1, 1])]
+)
+def test_buckets_of_odd_values(values: list[float], counts: list[int]) -> None:
+    rows = events.buckets(np.array(values))
+    assert [int(count) for count in rows[:, 2] if count] == counts
+
+
+def test_buckets_are_numpys() -> None:
+    sample = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    expected, edges = np.histogram(sample, events.BUCKETS)
+    rows = events.buckets(sample)
+    assert np.abs(rows[:, 2] - expected).sum() <= 2  # edges in float32 and in float64
+    np.testing.assert_allclose(rows[:, 0], edges[:-1], rtol=1e-5)
+
+
+def test_a_later_attempt_replaces_what_it_does_again(tmp_path: Path) -> None:
+    first = events.Events(str(tmp_path))
+    for step in range(1, 11):
+        first.scalars(step, {"loss": 1.0})
+    first.close()
+    second = events.Events(str(tmp_path), first_step=6)
+    for step in range(6, 9):
+        second.scalars(step, {"loss": 2.0})
+    second.close()
+    log = EventAccumulator(str(tmp_path), {"tensors": 0})
+    log.Reload()
+    found = values(log, "loss")
+    assert {step: float(value) for step, value in found.items()} == {
+        **dict.fromkeys(range(1, 6), 1.0),
+        **dict.fromkeys(range(6, 9), 2.0),
+    }
+
+
+def test_a_full_disk_stops_the_summaries_and_not_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = events.Events(str(tmp_path))
+
+    def full(content: bytes) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "no space left")
+
+    log._file = type("Full", (), {"write": staticmethod(full), "close": staticmethod(lambda: 0)})()
+    for step in range(3):
+        log.scalars(step, {"loss": 1.0})
+    log.close()
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["event"] for one in said] == ["summaries_failed"]
+    assert "no space left" in said[0]["message"]
+
+
+def test_a_folder_that_cannot_be_made_stops_the_summaries_and_not_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = events.Events("/proc/nowhere")
+    log.scalars(1, {"loss": 1.0})
+    log.flush()
+    log.close()
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["event"] for one in said] == ["summaries_failed"]
+    assert "/proc/nowhere" in said[0]["message"]
+
+
+def test_captions_and_matrices_are_drawn() -> None:
+    canvas = np.full((9, 12, 3), 255, np.uint8)
+    drawing.text(canvas, "i", 0, 0)
+    ink = canvas[:7, :5, 0] < 255
+    assert [int("".join("01"[int(dot)] for dot in row), 2) for row in ink] == [
+        14,
+        4,
+        4,
+        4,
+        4,
+        4,
+        14,
+    ]
+    picture = drawing.captioned(np.zeros((32, 32, 3), np.uint8), ["a", "a very long line indeed"])
+    assert picture.shape[1] == 128
+    assert (picture[128:] < 255).any()
+    matrix = np.array([[9, 0], [5, 5]])
+    picture = drawing.confusion(matrix, ["cat", "dog"])
+    green, red, half = (40, 140, 60), (190, 40, 40), (142, 192, 152)
+    colours = {tuple(pixel) for pixel in picture.reshape(-1, 3)}
+    assert green in colours
+    assert red not in colours  # half of the dogs are taken for cats
+    assert half in colours
+    assert drawing.confusion(np.eye(300), [str(n) for n in range(300)]).shape[0] < 1300

@@ -1,0 +1,296 @@
+"""A look at the machine, and what of its arithmetic was the model's."""
+
+import json
+import math
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainer.observe import utilization
+from trainer.observe.utilization import Gpus, Machine, Sampler, memory_limit, peak, quota, throttled
+
+# What the kernel says, in folders like /sys/fs/cgroup
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "6400000 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({}, 8),
+    ],
+)
+def test_the_quota_counts_and_not_the_machine(
+    tmp_path: Path, files: dict[str, str], cores: float
+) -> None:
+    assert quota(write(tmp_path, files), cores=8) == cores
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"memory.max": "1073741824\n"}, 2**30),
+        ({"memory.max": "max\n"}, 2**33),
+        ({"memory/memory.limit_in_bytes": "536870912\n"}, 2**29),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 2**33),
+        ({}, 2**33),
+    ],
+)
+def test_the_memory_limit(tmp_path: Path, files: dict[str, str], limit: int) -> None:
+    assert memory_limit(write(tmp_path, files), total=2**33) == limit
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"cpu.stat": "usage_usec 9\nnr_throttled 3\nthrottled_usec 2500000\n"},
+        {"cpu/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 2500000000\n"},
+    ],
+)
+def test_seconds_held_back_by_the_quota(tmp_path: Path, files: dict[str, str]) -> None:
+    assert throttled(write(tmp_path, files)) == 2.5
+
+
+def test_work_shows_as_use_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utilization, "quota", lambda: 2.0)
+    machine = Machine()
+    before = os.times()
+    while sum(os.times()[:2]) - sum(before[:2]) < 0.2:
+        math.factorial(2000)
+    found = machine.look()
+    assert 0 < found["cpu"] <= 1.2  # one thread, of two cores
+    assert found["memory_bytes"] > 10e6
+    assert 0 < found["memory"] < 1
+
+
+# GPUs: NVML as nvidia-ml-py gives it
+
+
+class NVMLError(Exception):
+    pass
+
+
+def nvml(**answers: Any) -> SimpleNamespace:
+    def refuse(*_: Any) -> Any:
+        raise NVMLError("not supported")
+
+    names = (
+        "UtilizationRates MemoryInfo PowerUsage EnforcedPowerLimit ClockInfo Temperature "
+        "CurrentClocksThrottleReasons"
+    )
+    module = SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM=1,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda n: n,
+        nvmlDeviceGetName=lambda n: b"Tesla V100-SXM2-16GB",
+        **{f"nvmlDeviceGet{name}": refuse for name in names.split()},
+    )
+    for name, answer in answers.items():
+        setattr(module, f"nvmlDeviceGet{name}", answer)
+    return module
+
+
+def test_gpus() -> None:
+    found = Gpus(
+        nvml(
+            UtilizationRates=lambda n: SimpleNamespace(gpu=(90, 50)[n]),
+            MemoryInfo=lambda n: SimpleNamespace(used=8 * 2**30, total=16 * 2**30),
+            PowerUsage=lambda n: 250_000,
+            CurrentClocksThrottleReasons=lambda n: (0x4, 0x0)[n],
+        )
+    )
+    look = found.look()
+    assert found.names == ["Tesla V100-SXM2-16GB"] * 2
+    assert look["gpu_busy"] == pytest.approx(0.7)
+    assert look["gpu_busy_least"] == 0.5
+    assert look["gpu_memory"] == 0.5
+    assert look["gpu_power_watts"] == 250
+    assert look["gpu_throttled_power"] == 0.5
+    assert look["gpu_throttled_thermal"] == 0
+    assert "gpu_celsius" not in look  # this one does not say
+
+
+@pytest.mark.parametrize(
+    ("visible", "looked_at"),
+    [
+        (None, [0, 1]),
+        ("1", [1]),
+        ("1, 0", [1, 0]),
+        ("GPU-b", [1]),
+        ("", []),
+        ("-1", []),
+        ("0,9,1", [0]),  # CUDA stops at one that is not there
+    ],
+)
+def test_only_the_gpus_of_this_process(visible: str | None, looked_at: list[int]) -> None:
+    """A trial beside others on one machine has one of its GPUs."""
+    busy = (90, 50)
+    module = nvml(UtilizationRates=lambda n: SimpleNamespace(gpu=busy[n]))
+    module.nvmlDeviceGetHandleByUUID = lambda uuid: {"GPU-a": 0, "GPU-b": 1}[uuid]
+    found = Gpus(module, visible)
+    assert found._handles == looked_at
+    if looked_at:
+        expected = sum(busy[n] for n in looked_at) / len(looked_at) / 100
+        assert found.look()["gpu_busy"] == pytest.approx(expected)
+    else:
+        assert found.look() == {}
+
+
+def test_no_driver_no_figures() -> None:
+    def fail() -> None:
+        raise NVMLError("Driver Not Loaded")
+
+    module = nvml()
+    module.nvmlInit = fail
+    assert Gpus(module).look() == {}
+    assert Gpus(SimpleNamespace()).names == []
+
+
+def test_the_bits_are_nvmls() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    bits = {
+        "power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
+        "thermal": ("SwThermalSlowdown", "HwThermalSlowdown"),
+        "hardware": ("HwSlowdown",),
+    }
+    for why, names in bits.items():
+        expected = 0
+        for name in names:
+            expected |= getattr(pynvml, f"nvmlClocksEventReason{name}")
+        assert utilization._THROTTLES[why] == expected
+
+
+# Sampling
+
+
+def test_means_since_the_last_time_and_over_all() -> None:
+    values = iter([1.0, 3.0, 8.0])
+    sampler = Sampler(0.0, [lambda: {"cpu": next(values)}, lambda: {}])
+    sampler.start()  # every 0 seconds is never
+    sampler.look()
+    sampler.look()
+    assert sampler.fresh() == {"cpu": 2.0}
+    assert sampler.fresh() == {}
+    sampler.look()
+    assert sampler.fresh() == {"cpu": 8.0}
+    assert sampler.report() == {"cpu": {"mean": 4.0, "most": 8.0}}
+
+
+def test_a_thread_looks_and_stops() -> None:
+    looked = []
+    sampler = Sampler(0.01, [lambda: looked.append(1) or {"n": len(looked)}])
+    sampler.start()
+    while len(looked) < 3:
+        pass
+    sampler.stop()
+    count = len(looked)
+    assert not sampler._thread.is_alive()
+    assert count == len(looked)
+
+
+# Arithmetic
+
+
+@pytest.mark.parametrize(
+    ("device", "policy", "tera"),
+    [
+        ("Tesla V100-SXM2-16GB", "mixed_float16", 125),
+        ("Tesla V100-PCIE-16GB", "mixed_float16", 112),
+        ("Tesla V100-SXM2-16GB", "float32", 15.7),
+        ("Tesla T4", "mixed_float16", 65),
+        ("NVIDIA L4", "mixed_bfloat16", 121),
+        ("NVIDIA A100-SXM4-40GB", "mixed_bfloat16", 312),
+        ("NVIDIA A100-SXM4-40GB", "float32", 156),
+        ("NVIDIA H100 80GB HBM3", "mixed_bfloat16", 989),
+        ("NVIDIA H100 PCIe", "mixed_bfloat16", 756),
+        ("NVIDIA H200", "mixed_bfloat16", 989),
+        ("Tesla P100-PCIE-16GB", "float32", 9.3),
+    ],
+)
+def test_peaks(device: str, policy: str, tera: float) -> None:
+    assert peak([device], policy) == pytest.approx(tera * 1e12)
+
+
+def test_peaks_of_several_and_of_unknown_ones() -> None:
+    assert peak(["Tesla T4", "Tesla V100-SXM2-16GB"], "mixed_float16") == 65e12
+    assert peak(["Tesla T4", "GeForce GT 710"], "mixed_float16") is None
+    assert peak([], "float32") is None
+    for other in ("NVIDIA L40S", "Tesla P40", "NVIDIA T400 4GB"):  # no L4, no P4, no T4
+        assert peak([other], "mixed_float16") is None
+    assert peak([], "mixed_bfloat16", "v3-8") == 61.5e12  # of a core, half a chip
+    assert peak([], "mixed_bfloat16", "v5litepod-4") == 197e12
+
+
+@pytest.mark.tensorflow
+def test_flops_are_those_that_tensorflow_counts() -> None:
+    import tensorflow as tf
+
+    from trainer.config import parse
+    from trainer.model import networks
+
+    for name, size in (("small_cnn", 32), ("mobilenetv2", 64), ("xception", 71)):
+        options = ["--records", "r", "--job-dir", "j", "--model", name, "--image-size", str(size)]
+        network = networks.build(parse(options, {}), 10, "float32")
+        forward = sum(utilization.forward_flops(network).values())
+        images = tf.TensorSpec((1, size, size, 3), tf.uint8)
+        graph = tf.function(lambda x, n=network: n(x)).get_concrete_function(images).graph
+        options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
+        options["output"] = "none"
+        counted = tf.compat.v1.profiler.profile(graph, options=options).total_float_ops
+        # Theirs counts additions of biases and the like, too, and what BatchNorm does.
+        assert forward == pytest.approx(counted, rel=0.06), name
+        assert forward < counted
+
+
+@pytest.mark.tensorflow
+def test_flops_of_a_step_depend_on_what_is_trained() -> None:
+    from trainer.config import parse
+    from trainer.model import networks
+
+    def flops(*options: str) -> float:
+        config = parse(["--records", "r", "--job-dir", "j", *options], {})
+        return utilization.training_flops(networks.build(config, 10, "float32"))
+
+    network = networks.build(parse(["--records", "r", "--job-dir", "j"], {}), 10, "float32")
+    each = utilization.forward_flops(network)
+    assert each["conv1"] == 2 * 3 * 3 * 3 * 16 * 32 * 32
+    assert each["head_logits"] == 2 * 4 * 4 * 64 * 10
+    forward = sum(each.values())
+    assert flops() == pytest.approx(3 * forward - each["conv1"])
+    assert flops("--fine-tune-layers", "0") == forward + each["head_logits"]
+    last = each["conv3"] + 2 * each["head_logits"]
+    assert flops("--fine-tune-layers", "1") == forward + last
+
+
+@pytest.mark.tensorflow
+def test_without_psutil_and_nvml_a_run_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    from tests.trainer.runs import SMOKE
+    from trainer import task
+
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    arguments = ["--records", str(SMOKE), "--job-dir", str(tmp_path), "--steps", "20"]
+    assert task.main([*arguments, "--batch", "8", "--sample-every", "0.05"]) == 0
+    machine = json.loads((tmp_path / "summary.json").read_text())["speed"]["machine"]
+    assert {"cpu", "memory", "memory_bytes"} <= machine.keys()
+    assert not [key for key in machine if key.startswith(("gpu", "network"))]

@@ -1,0 +1,228 @@
+"""Picture files of all kinds, made by Pillow, end as what a person sees. No TensorFlow."""
+
+import io
+from typing import Any
+
+import pytest
+from PIL import Image, ImageCms, ImageDraw
+
+from trainer.records.pictures import Form, Prepared, Unreadable, prepare, without_metadata
+
+RED, BLUE = (220, 30, 30), (20, 40, 200)
+
+
+def picture(mode: str = "RGB", size: tuple[int, int] = (64, 32)) -> Image.Image:
+    """Red on the left, blue on the right."""
+    image = Image.new("RGB", size, RED)
+    ImageDraw.Draw(image).rectangle((size[0] // 2, 0, *size), fill=BLUE)
+    return image.quantize(16) if mode == "P" else image.convert(mode)
+
+
+def file(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def shown(made: Prepared) -> Image.Image:
+    image = Image.open(io.BytesIO(made.content))
+    assert image.size == (made.width, made.height)
+    return image.convert("RGB")
+
+
+def assert_colour(image: Image.Image, where: tuple[int, int], colour: tuple[int, ...]) -> None:
+    seen = image.getpixel(where)
+    assert isinstance(seen, tuple)
+    assert all(abs(one - other) < 25 for one, other in zip(seen, colour, strict=True)), seen
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(file(picture(), "JPEG", quality=95, subsampling=0), id="jpeg 4:4:4"),
+        pytest.param(file(picture(), "JPEG", progressive=True), id="progressive jpeg"),
+        pytest.param(file(picture("CMYK"), "JPEG", quality=95), id="cmyk jpeg"),
+        pytest.param(file(picture(), "PNG"), id="png"),
+        pytest.param(file(picture("RGBA"), "PNG"), id="opaque rgba png"),
+        pytest.param(file(picture("P"), "PNG"), id="palette png"),
+        pytest.param(file(picture(), "WEBP", quality=95), id="webp"),
+        pytest.param(file(picture("P"), "GIF"), id="gif"),
+        pytest.param(file(picture(), "BMP"), id="bmp"),
+        pytest.param(file(picture(), "TIFF"), id="tiff"),
+        pytest.param(file(picture("CMYK"), "TIFF"), id="cmyk tiff"),
+    ],
+)
+def test_every_format_becomes_a_baseline_jpeg_in_4_2_0(content: bytes) -> None:
+    made = prepare(content, Form())
+    with Image.open(io.BytesIO(made.content)) as image:
+        assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (64, 32))
+        assert not image.info.get("progressive")
+        assert [layer[1:3] for layer in image.layer] == [(2, 2), (1, 1), (1, 1)]
+    assert_colour(shown(made), (10, 16), RED)
+    assert_colour(shown(made), (54, 16), BLUE)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("encoding", ["jpeg", "keep"])
+def test_what_a_camera_noted_as_rotated_is_rotated(kind: str, encoding: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # Turned by 90 degrees, clockwise, to be seen upright.
+    made = prepare(file(picture(), kind, exif=exif), Form(encoding))
+    image = shown(made)
+    assert image.size == (32, 64)
+    assert_colour(image, (16, 10), RED)
+    assert_colour(image, (16, 54), BLUE)
+    assert not image.getexif()
+    assert "EXIF rotation applied" in made.facts
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+@pytest.mark.parametrize(("background", "seen"), [("white", (255,) * 3), ("#00ff00", (0, 255, 0))])
+def test_transparency_shows_the_background(kind: str, background: str, seen: tuple) -> None:
+    image = picture("RGBA")
+    ImageDraw.Draw(image).rectangle((0, 0, 31, 31), fill=(0, 0, 0, 0))
+    made = prepare(file(image, kind), Form("png", background=background))
+    assert_colour(shown(made), (10, 16), seen)
+    assert_colour(shown(made), (54, 16), BLUE)
+    assert f"transparency on {background}" in made.facts
+
+
+def test_a_transparent_palette_colour_shows_the_background() -> None:
+    image = Image.new("P", (16, 16), 0)
+    image.putpalette([0, 0, 0, 255, 0, 0])
+    made = prepare(file(image, "GIF", transparency=0), Form())
+    assert_colour(shown(made), (8, 8), (255, 255, 255))
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+@pytest.mark.parametrize("encoding", ["jpeg", "keep"])
+def test_of_an_animation_the_first_frame_counts(kind: str, encoding: str) -> None:
+    frames = [Image.new("RGB", (20, 20), colour) for colour in (RED, BLUE, "white")]
+    content = file(frames[0], kind, save_all=True, append_images=frames[1:], duration=50)
+    made = prepare(content, Form(encoding))
+    assert_colour(shown(made), (10, 10), RED)
+    assert "first frame of an animation" in made.facts
+
+
+def test_grey_stays_grey_and_counts_for_each_channel() -> None:
+    made = prepare(file(Image.new("L", (10, 4), 77), "PNG"), Form())
+    assert Image.open(io.BytesIO(made.content)).mode == "L"
+    assert "grey" in made.facts
+    assert [made.histogram[256 * channel + 77] for channel in range(3)] == [40, 40, 40]
+
+
+def test_16_bits_are_scaled_not_clipped() -> None:
+    deep = Image.new("I;16", (8, 8), 0x8000)
+    assert_colour(shown(prepare(file(deep, "PNG"), Form())), (4, 4), (128, 128, 128))
+
+
+def test_black_and_white_is_grey() -> None:
+    assert_colour(
+        shown(prepare(file(Image.new("1", (8, 8), 1), "PNG"), Form())), (4, 4), (255,) * 3
+    )
+
+
+def test_a_colour_profile_is_applied() -> None:
+    # A profile whose red and blue are swapped would be plain; Pillow makes LAB, XYZ and sRGB ones.
+    # sRGB itself is no change.
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    made = prepare(file(picture(), "PNG", icc_profile=profile), Form("png"))
+    assert "colour profile applied" not in made.facts
+    assert_colour(shown(made), (10, 16), RED)
+
+
+def test_a_jpeg_that_is_right_already_is_taken_over_without_its_metadata() -> None:
+    exif = Image.Exif()
+    exif[0x010F] = "a camera"
+    plain = file(picture(), "JPEG", quality=85, subsampling=2)
+    noted = file(picture(), "JPEG", quality=85, subsampling=2, exif=exif, comment=b"hello")
+    assert noted != plain
+    made = prepare(noted, Form())
+    assert made.content == plain == without_metadata(plain)
+    assert "taken over as it is" in made.facts
+
+
+@pytest.mark.parametrize(
+    "form", [Form(quality=70), Form(subsampling="4:4:4"), Form(resize=16), Form("png")]
+)
+def test_a_jpeg_that_is_not_what_was_asked_for_is_encoded_anew(form: Form) -> None:
+    content = file(picture(), "JPEG", quality=85, subsampling=2)
+    made = prepare(content, form)
+    assert made.content != content
+    assert "taken over as it is" not in made.facts
+
+
+def test_keep_keeps_what_tensorflow_reads_as_a_person_sees_it() -> None:
+    for content in (
+        file(picture(), "PNG"),
+        file(picture("P"), "GIF"),
+        file(picture(), "JPEG", quality=97, subsampling=0, progressive=True),
+    ):
+        assert prepare(content, Form("keep")).content == content
+    assert prepare(file(picture(), "WEBP"), Form("keep")).content.startswith(b"\xff\xd8")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_resize_is_of_the_shorter_side_and_never_enlarges(kind: str) -> None:
+    content = file(picture(size=(400, 200)), kind)
+    made = prepare(content, Form(resize=50))
+    assert (made.width, made.height) == (100, 50)
+    assert_colour(shown(made), (20, 25), RED)
+    assert_colour(shown(made), (80, 25), BLUE)
+    made = prepare(content, Form(resize=500))
+    assert (made.width, made.height) == (400, 200)
+
+
+def test_a_side_that_the_decoder_halves_to_exactly_is_not_mistaken_for_untouched() -> None:
+    content = file(picture(size=(160, 80)), "JPEG", quality=85, subsampling=2)
+    made = prepare(content, Form(resize=40))
+    assert shown(made).size == (80, 40)
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "keep"])
+def test_a_square_is_the_whole_picture_and_all_have_its_size(encoding: str) -> None:
+    form = Form(encoding, resize=40, square=True)
+    for size in ((64, 32), (400, 900), (20, 10), (40, 40)):
+        made = prepare(file(picture(size=size), "PNG"), form)
+        assert (made.width, made.height) == shown(made).size == (40, 40)
+        assert_colour(shown(made), (6, 20), RED)
+        assert_colour(shown(made), (34, 20), BLUE)
+
+
+def test_uint8_is_the_whole_picture_in_a_square() -> None:
+    made = prepare(file(picture(size=(64, 32)), "PNG"), Form("uint8", resize=16))
+    assert len(made.content) == 16 * 16 * 3
+    assert tuple(made.content[:3]) == RED
+    assert tuple(made.content[-3:]) == BLUE
+    grey = prepare(file(Image.new("L", (9, 9), 7), "PNG"), Form("uint8", resize=4))
+    assert grey.content == bytes([7]) * 48
+
+
+whole_jpeg, whole_png = file(picture(size=(200, 200)), "JPEG"), file(picture(), "PNG")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"<html>404</html>", id="no picture"),
+        pytest.param(whole_jpeg[: len(whole_jpeg) // 2], id="half a jpeg"),
+        pytest.param(whole_jpeg[:-2], id="jpeg without its end"),
+        pytest.param(whole_png[: len(whole_png) // 2], id="half a png"),
+        pytest.param(whole_png[:60] + bytes([whole_png[60] ^ 255]) + whole_png[61:], id="bit rot"),
+        pytest.param(file(picture(), "WEBP")[:40], id="half a webp"),
+        pytest.param(file(Image.new("F", (4, 4), 0.5), "TIFF"), id="floating point"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["jpeg", "keep"])
+def test_what_cannot_be_read_is_said_in_one_line(content: bytes, encoding: str) -> None:
+    with pytest.raises(Unreadable) as error:
+        prepare(content, Form(encoding))
+    assert str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(Unreadable, match="too large"):
+        prepare(file(Image.new("1", (64, 64)), "PNG"), Form())

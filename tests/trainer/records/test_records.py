@@ -1,0 +1,499 @@
+"""Folders, CSV files and archives into records: complete, reproducible, and gone on with."""
+
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.trainer.runs import ROOT, SMOKE
+from trainer.records import making, tfrecord
+from trainer.records.making import Options, RecordsError
+from trainer.records.pictures import Form
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """20 reddish and 20 grey ones, PNG and JPEG, of different sizes."""
+    folder = tmp_path / "pictures"
+    for name in ("red", "grey"):
+        (folder / name / "more").mkdir(parents=True)
+    for number in range(20):
+        size = (8 + number, 12)
+        red = Image.new("RGB", size, (200, number, number))
+        red.save(
+            folder / "red" / f"{number}.{('png', 'JPG')[number % 2]}",
+            "png" if number % 2 == 0 else "jpeg",
+        )
+        Image.new("L", size, 5 * number).save(folder / "grey" / "more" / f"{number}.png")
+    (folder / "grey" / "notes.txt").write_text("not a picture")
+    (folder / "red" / ".DS_Store").write_text("no picture either")
+    return folder
+
+
+def run(*arguments: object) -> int:
+    return making.main([*map(str, arguments), "--workers", "1"])
+
+
+def read(folder: Path, split: str) -> list[dict]:
+    """The features of each record."""
+    found = []
+    for path in sorted(folder.glob(f"{split}-*.tfrecord")):
+        with path.open("rb") as file:
+            for place in list(tfrecord.lengths(file, path.stat().st_size)):
+                payload = tfrecord.payload(file, *place)
+                assert payload is not None
+                found.append(tfrecord.features(payload))
+    return found
+
+
+def names(folder: Path, split: str) -> list[str]:
+    return [record["image/filename"].decode() for record in read(folder, split)]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_every_picture_is_in_one_split(pictures: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    assert run(pictures, out, "--encoding", "keep", "--validation", 0.3, "--shard-size", 8) == 0
+    train, validation = read(out, "train"), read(out, "validation")
+    assert capsys.readouterr().out == f"28 train, 12 validation examples in {out}\n"
+    assert (out / "labels.txt").read_text() == "grey\nred\n"
+    seen = Counter(
+        (r["image/filename"].decode(), r["image/class/label"]) for r in train + validation
+    )
+    expected = [
+        (path.relative_to(pictures).as_posix(), int("red" in path.parts))
+        for path in pictures.rglob("*.*")
+        if path.suffix in (".png", ".JPG")
+    ]
+    assert seen == Counter(expected)
+    for record in train:
+        assert (
+            record["image/encoded"] == (pictures / record["image/filename"].decode()).read_bytes()
+        )
+    assert len(list(out.glob("train-*"))) == -(-len(train) // 8)
+    assert sorted(tmp_path.iterdir()) == [out, pictures]
+
+
+def test_of_each_class_the_same_share_is_held_out(pictures: Path, tmp_path: Path) -> None:
+    for number in range(6):
+        (pictures / "red" / f"{number}.{('png', 'JPG')[number % 2]}").unlink()
+    run(pictures, tmp_path / "out", "--validation", 0.25)
+    dataset = json.loads((tmp_path / "out/dataset.json").read_text())
+    assert dataset["splits"]["validation"]["classes"] == {"grey": 5, "red": 4}
+    assert dataset["splits"]["train"]["classes"] == {"grey": 15, "red": 10}
+
+
+def test_another_picture_moves_at_most_one_of_its_class(pictures: Path, tmp_path: Path) -> None:
+    making.convert(pictures, tmp_path / "before", Options(validation=0.3, workers=1))
+    Image.new("RGB", (9, 9), "blue").save(pictures / "red" / "new.png")
+    making.convert(pictures, tmp_path / "after", Options(validation=0.3, workers=1))
+    before, after = (set(names(tmp_path / name, "validation")) for name in ("before", "after"))
+    assert len(before - after) <= 1
+    assert {name for name in before ^ after if name.startswith("grey")} == set()
+
+
+def test_a_record_has_its_pictures_size_and_dataset_json_what_a_reader_can_rely_on(
+    pictures: Path, tmp_path: Path
+) -> None:
+    square = ("--resize", 8, "--square")
+    for encoding, options, expected in (
+        ("jpeg", (), [8, 12, 27]),
+        ("jpeg", square, [8, 8, 8]),
+        ("keep", (), [0, 0, 0]),
+        ("png", square, [0, 0, 0]),
+        ("uint8", square[:2], [0, 0, 0]),
+    ):
+        out = tmp_path / f"{encoding}{len(options)}"
+        assert run(pictures, out, "--encoding", encoding, *options) == 0
+        splits = json.loads((out / "dataset.json").read_text())["splits"]
+        files = [told for split in splits.values() for told in split["files"].values()]
+        found = [told["jpeg"] for told in files]
+        least, most, longest = zip(*found, strict=True)
+        assert [min(least), max(most), max(longest)] == expected
+        for record in read(out, "train"):
+            if encoding != "uint8":
+                with Image.open(io.BytesIO(record["image/encoded"])) as image:
+                    assert (record["image/width"], record["image/height"]) == image.size
+
+
+def test_any_number_of_processes_gives_the_same_bytes(pictures: Path, tmp_path: Path) -> None:
+    for workers in (1, 3):
+        options = Options(shard_size=4, workers=workers)
+        making.convert(pictures, tmp_path / str(workers), options)
+    assert content(tmp_path / "1") == content(tmp_path / "3")
+
+
+def test_a_second_run_does_nothing(pictures: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    assert run(pictures, out) == 0
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    capsys.readouterr()
+    assert run(pictures, out) == 0
+    assert "there already" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert run(pictures, out, "--quality", 80) == 2
+    assert f"error: {out}: exists" in capsys.readouterr().err
+
+
+def test_the_folder_says_what_is_in_it(pictures: Path, tmp_path: Path) -> None:
+    run(pictures, tmp_path / "out", "--shard-size", 10)
+    dataset = json.loads((tmp_path / "out/dataset.json").read_text())
+    assert dataset["classes"] == ["grey", "red"]
+    for split in dataset["splits"].values():
+        for name, about in split["files"].items():
+            assert (tmp_path / "out" / name).stat().st_size == about["bytes"]
+        assert split["records"] == sum(about["records"] for about in split["files"].values())
+    statistics = dataset["statistics"]
+    assert statistics["width"] == {"least": 8, "median": 18, "mean": 17.5, "most": 27}
+    assert statistics["pictures"]["grey"] == 20
+    assert statistics["pictures"]["format JPEG"] == 10
+    assert statistics["not_pictures"] == 1
+    red, green, _ = statistics["channels"]["mean"]
+    assert 110 < red < 150  # Half of the pictures have 200, the others 0 to 95.
+    assert 20 < green < 40
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "uint8"])
+def test_encodings(pictures: Path, tmp_path: Path, encoding: str) -> None:
+    assert run(pictures, tmp_path / "out", "--encoding", encoding, "--resize", 8) == 0
+    for record in read(tmp_path / "out", "train"):
+        if encoding == "uint8":
+            assert len(record["image/pixels"]) == 8 * 8 * 3
+            assert "image/encoded" not in record
+        else:
+            with Image.open(io.BytesIO(record["image/encoded"])) as image:
+                assert image.format == encoding.upper()
+                assert min(image.size) == 8
+
+
+# Archives, CSV files, folders of splits
+
+
+def as_zip(pictures: Path, to: Path) -> Path:
+    with zipfile.ZipFile(to / "p.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(pictures.rglob("*")):
+            archive.write(path, Path("dataset") / path.relative_to(pictures))
+    return to / "p.zip"
+
+
+def as_tar(pictures: Path, to: Path, suffix: str = "tar", mode: str = "w") -> Path:
+    with tarfile.open(to / f"p.{suffix}", mode) as archive:
+        archive.add(pictures, ".")
+    return to / f"p.{suffix}"
+
+
+def as_csv(pictures: Path, to: Path) -> Path:
+    rows = ["image,label"]
+    rows += [
+        f"{path.relative_to(to)},{'red' if 'red' in path.parts else 'grey'}"
+        for path in pictures.rglob("*.*")
+        if path.suffix in (".png", ".JPG")
+    ]
+    (to / "p.csv").write_text("\n".join(rows))
+    return to / "p.csv"
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        as_zip,
+        as_tar,
+        lambda pictures, to: as_tar(pictures, to, "tgz", "w:gz"),
+        lambda pictures, to: as_tar(pictures, to, "tar.xz", "w:xz"),
+        as_csv,
+    ],
+    ids=["zip", "tar", "tgz", "tar.xz", "csv"],
+)
+def test_all_sources_give_the_same_pictures(
+    packed: Callable[[Path, Path], Path], pictures: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    source = packed(pictures, tmp_path)
+    making.convert(source, out, Options(Form("keep"), workers=2, shard_size=6))
+    found = read(out, "train") + read(out, "validation")
+    seen = Counter((r["image/encoded"], r["image/class/label"]) for r in found)
+    assert seen == Counter(
+        (path.read_bytes(), int("red" in path.parts))
+        for path in pictures.rglob("*.*")
+        if path.suffix in (".png", ".JPG")
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["out", "pictures", source.name]
+    )
+
+
+def test_folders_of_splits_are_taken_as_they_are(pictures: Path, tmp_path: Path) -> None:
+    source = tmp_path / "divided"
+    for name, kind in (("train", "red"), ("train", "grey"), ("val", "red"), ("test", "grey")):
+        folder = source / name / kind
+        folder.mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (4, 4), (number, 0, 0)).save(folder / f"{number}.png")
+    assert run(source, tmp_path / "out") == 0
+    assert sorted(names(tmp_path / "out", "train"))[0] == "train/grey/0.png"
+    assert set(names(tmp_path / "out", "validation")) == {f"val/red/{n}.png" for n in range(3)}
+    assert set(names(tmp_path / "out", "test")) == {f"test/grey/{n}.png" for n in range(3)}
+
+
+def test_vertex_ais_csv_without_a_header(pictures: Path, tmp_path: Path) -> None:
+    rows = [
+        "TRAINING,pictures/red/0.png,red",
+        "TRAINING,pictures/grey/more/1.png,grey",
+        "VALIDATION,pictures/red/2.png,red",
+    ]
+    (tmp_path / "p.csv").write_text("\n".join(rows))
+    assert run(tmp_path / "p.csv", tmp_path / "out") == 0
+    assert names(tmp_path / "out", "validation") == ["pictures/red/2.png"]
+    assert len(names(tmp_path / "out", "train")) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("path,label\npictures/red/0.png,red\nnowhere.png,red", "p.csv, line 3: there is no"),
+        ("pictures/red/0.png,red\npictures/red/0.png,grey", "line 2: .* is on line 1 already"),
+        ("pictures/red/0.png,", "line 1: needs a path and a label"),
+        ("path,label,split\npictures/red/0.png,red,later", "line 2: 'later' is no split"),
+        ("gs://bucket/0.png,red", "line 1: .* copy the files to a disk first"),
+        ("", "is empty"),
+    ],
+)
+def test_a_mistake_in_a_csv_file_is_named_with_its_line(
+    rows: str, message: str, pictures: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "p.csv").write_text(rows)
+    with pytest.raises(RecordsError, match=message):
+        making.convert(tmp_path / "p.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_class_numbers_can_be_given(pictures: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "labels").write_text("red\nblue\ngrey\n")
+    assert run(pictures, tmp_path / "out", "--labels", tmp_path / "labels") == 0
+    assert (tmp_path / "out/labels.txt").read_text() == "red\nblue\ngrey\n"
+    assert {r["image/class/label"] for r in read(tmp_path / "out", "train")} == {0, 2}
+    (tmp_path / "labels").write_text("red\nblue\n")
+    assert run(pictures, tmp_path / "more", "--labels", tmp_path / "labels") == 2
+    assert "class 'grey' is not in --labels" in capsys.readouterr().err
+
+
+def test_numbers_as_class_names_are_in_their_order(tmp_path: Path) -> None:
+    for name in ("10", "9", "2"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("L", (4, 4)).save(tmp_path / "in" / name / f"{number}.png")
+    run(tmp_path / "in", tmp_path / "out")
+    assert (tmp_path / "out/labels.txt").read_text() == "2\n9\n10\n"
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_corrupt_picture_ends_the_run_or_is_skipped(
+    pictures: Path, tmp_path: Path, capsys, workers: int
+) -> None:
+    (pictures / "red" / "broken.png").write_bytes((pictures / "red/0.png").read_bytes()[:40])
+    out = tmp_path / "out"
+    options = ("--workers", str(workers), "--shard-size", "5")
+    assert making.main([str(pictures), str(out), *options]) == 2
+    assert "error: cannot be read: red/broken.png: " in capsys.readouterr().err
+    assert not out.exists()
+    assert making.main([str(pictures), str(out), *options, "--on-error", "skip"]) == 0
+    captured = capsys.readouterr()
+    assert "skipped: red/broken.png: " in captured.err
+    assert "and 1 skipped" in captured.out
+    assert len(read(out, "train") + read(out, "validation")) == 40
+    [skipped] = json.loads((out / "dataset.json").read_text())["skipped"]
+    assert skipped.startswith("red/broken.png: ")
+
+
+def test_a_corrupt_member_of_an_archive_is_skipped(pictures: Path, tmp_path: Path) -> None:
+    archive = as_zip(pictures, tmp_path)
+    with zipfile.ZipFile(archive) as file:
+        info = file.getinfo("dataset/red/0.png")
+    damaged = bytearray(archive.read_bytes())
+    start = info.header_offset + 30 + len(info.filename)
+    damaged[start + 4 : start + 12] = b"\0" * 8
+    archive.write_bytes(damaged)
+    result = making.convert(archive, tmp_path / "out", Options(skip=True, workers=1))
+    assert [line.split(":")[0] for line in result.skipped] == ["dataset/red/0.png"]
+
+
+def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -> None:
+    def refused(source: Path, message: str) -> None:
+        with pytest.raises(RecordsError, match=message):
+            making.convert(source, tmp_path / "out", Options(workers=1))
+        assert not list(tmp_path.glob("*out*"))
+
+    (pictures / "empty").mkdir()
+    refused(pictures, "empty: no pictures or sounds in this class")
+    refused(pictures / "red" / "more", "no pictures or sounds found")
+    (pictures / "red" / "more").rmdir()
+    refused(pictures / "red", "no pictures or sounds found")
+    (tmp_path / "one" / "red").mkdir(parents=True)
+    shutil.copy(pictures / "red" / "0.png", tmp_path / "one" / "red")
+    refused(tmp_path / "one", r"two or more classes, a folder each; has 1 \(red\)")
+    refused(tmp_path / "nowhere", "there is no such file")
+    (tmp_path / "x.zip").write_bytes(as_zip(pictures, tmp_path).read_bytes()[:-30])
+    refused(tmp_path / "x.zip", "x.zip: is no zip archive, or cut short")
+    (tmp_path / "x.tgz").write_bytes(as_tar(pictures, tmp_path, "tgz", "w:gz").read_bytes()[:-30])
+    refused(tmp_path / "x.tgz", "x.tgz: is no tar archive, or cut short")
+    (tmp_path / "x.doc").touch()
+    refused(tmp_path / "x.doc", "is no folder, CSV file or archive")
+    (tmp_path / "out").mkdir()
+    (pictures / "empty").rmdir()
+    with pytest.raises(RecordsError, match="exists"):
+        making.convert(pictures, tmp_path / "out", Options(workers=1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--validation", "1.5"),
+        ("--quality", "0"),
+        ("--encoding", "uint8"),
+        ("--square",),
+        ("--background", "transparentish"),
+        ("--shard-size", "0"),
+    ],
+)
+def test_a_wrong_option_is_refused(wrong: tuple[str, ...], tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        making.main([str(tmp_path), str(tmp_path / "out"), *wrong])
+    assert stopped.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_copies_are_reported_and_kept_on_one_side_if_asked(pictures: Path, tmp_path: Path) -> None:
+    original = pictures / "grey/more/3.png"
+    for number in range(8):
+        (pictures / "grey" / f"copy{number}.png").write_bytes(original.read_bytes())
+    (pictures / "red" / "wrong.png").write_bytes(original.read_bytes())
+    options = Options(validation=0.5, workers=1)
+    result = making.convert(pictures, tmp_path / "name", options)
+    assert "are copies of one in another split: see --split-by content" in result.warnings[0]
+    assert "are copies of one with another label" in result.warnings[1]
+    (pictures / "red" / "wrong.png").unlink()
+    result = making.convert(
+        pictures, tmp_path / "content", Options(validation=0.5, workers=2, split_by="content")
+    )
+    assert result.warnings == ()
+    dataset = json.loads((tmp_path / "content/dataset.json").read_text())
+    assert dataset["duplicates"]["all"]["pictures"] == 8
+
+
+# Killed, and started again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, number: signal.Signals) -> None:
+    noise = random.Random(0)
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        for index in range(60):
+            image = Image.frombytes("RGB", (300, 300), noise.randbytes(270_000))
+            image.save(tmp_path / "in" / name / f"{index}.png", compress_level=0)
+    making.convert(tmp_path / "in", tmp_path / "whole", Options(shard_size=4, workers=1))
+
+    command = [sys.executable, "-m", "trainer.records", tmp_path / "in", tmp_path / "out"]
+    command += ["--shard-size", "4", "--workers", "2"]
+    partial = tmp_path / "out.partial"
+    process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while len(list(partial.glob("*.json"))) < 5 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(number)
+    assert process.wait() in (-number, 128 + number)
+    made = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.tfrecord.json")}
+    assert 5 <= len(made) < 31
+    assert not (tmp_path / "out").exists()
+
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "of them from the run before" in done.stdout
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    # No worker outlived the killed one and wrote more.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "whole"]
+
+
+def test_only_what_is_whole_and_of_the_same_pictures_is_taken_over(
+    pictures: Path, tmp_path: Path
+) -> None:
+    class Stopped(Exception):  # noqa: N818
+        pass
+
+    def stop_at(count: int) -> Callable[[making.Progress], None]:
+        def tell(progress: making.Progress) -> None:
+            if progress.done >= count:
+                raise Stopped
+
+        return tell
+
+    options = Options(shard_size=5, workers=1)
+    with pytest.raises(Stopped):
+        making.convert(pictures, tmp_path / "out", options, stop_at(25))
+    first, second, *_ = sorted((tmp_path / "out.partial").glob("*.tfrecord"))
+    first.write_bytes(first.read_bytes()[:-1])
+    damaged = bytearray(second.read_bytes())
+    damaged[100] ^= 1
+    second.write_bytes(damaged)
+    result = making.convert(pictures, tmp_path / "out", options)
+    assert 0 < result.taken_over < 20
+    making.convert(pictures, tmp_path / "whole", options)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+    with pytest.raises(Stopped):
+        making.convert(pictures, tmp_path / "other", options, stop_at(25))
+    other = Options(Form(quality=50), shard_size=5, workers=1)
+    assert making.convert(pictures, tmp_path / "other", other).taken_over == 0
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(pictures: Path, tmp_path: Path) -> None:
+    def second(_: making.Progress) -> None:
+        with pytest.raises(RecordsError, match="another run is writing there"):
+            making.convert(pictures, tmp_path / "out", Options(workers=1))
+
+    making.convert(pictures, tmp_path / "out", Options(workers=1), second)
+    assert len(names(tmp_path / "out", "train")) == 36
+
+
+def test_help_needs_neither_tensorflow_nor_pillow() -> None:
+    code = (
+        "import sys\nfrom trainer.records import making\n"
+        "try: making.main(['--help'])\nexcept SystemExit: pass\n"
+        "sys.exit(bool({'tensorflow', 'PIL', 'numpy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ})
+    assert done.returncode == 0
+
+
+def test_the_committed_smoke_records_are_what_the_script_makes(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    namespace: dict = {
+        "__name__": "script",
+        "__file__": str(ROOT / "scripts/make_smoke_records.py"),
+    }
+    exec((ROOT / "scripts/make_smoke_records.py").read_text(), namespace)
+    namespace["main"](tmp_path)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    committed = {path.name: path.read_bytes() for path in SMOKE.iterdir()}
+    assert committed.pop("README.md")
+    assert made == committed

@@ -1,0 +1,178 @@
+"""Sound files of all kinds, made by libsndfile, end as what a person hears. No TensorFlow."""
+
+import io
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+soundfile = pytest.importorskip("soundfile")
+
+from trainer.records import sounds  # noqa: E402
+from trainer.records.sounds import Form, Prepared, Unreadable, prepare  # noqa: E402
+
+RATE = 16000
+
+
+def tone(hertz: float = 440.0, seconds: float = 0.5, rate: int = RATE, loud: float = 0.5) -> Any:
+    return (loud * np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)).astype("f4")
+
+
+def file(samples: Any, kind: str = "WAV", subtype: str | None = None, rate: int = RATE) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, format=kind, subtype=subtype)
+    return buffer.getvalue()
+
+
+def heard(made: Prepared) -> Any:
+    """The samples, read by libsndfile."""
+    samples, rate = soundfile.read(io.BytesIO(made.content), dtype="int16", always_2d=True)
+    assert (rate, samples.shape) == (RATE, (made.frames, 1))
+    return samples[:, 0]
+
+
+def pitch(samples: Any) -> float:
+    return float(np.abs(np.fft.rfft(samples)).argmax() * RATE / len(samples))
+
+
+@pytest.mark.parametrize(
+    ("kind", "subtype"),
+    [
+        ("WAV", "PCM_16"),
+        ("WAV", "PCM_U8"),
+        ("WAV", "PCM_24"),
+        ("WAV", "PCM_32"),
+        ("WAV", "FLOAT"),
+        ("WAV", "DOUBLE"),
+        ("WAV", "ULAW"),
+        ("WAV", "IMA_ADPCM"),
+        ("WAVEX", "PCM_24"),
+        ("RF64", "PCM_16"),
+        ("W64", "PCM_16"),
+        ("AIFF", "PCM_16"),
+        ("AU", "PCM_16"),
+        ("CAF", "PCM_16"),
+        ("FLAC", "PCM_24"),
+        ("OGG", "VORBIS"),
+        ("OGG", "OPUS"),
+        ("MP3", "MPEG_LAYER_III"),
+    ],
+)
+def test_every_format_becomes_the_same_sound(kind: str, subtype: str) -> None:
+    made = prepare(file(tone(), kind, subtype), Form())
+    assert pitch(heard(made)) == pytest.approx(440, abs=3)
+    assert made.frames == pytest.approx(8000, abs=1300 if kind == "MP3" else 600)
+    middle = heard(made)[2000:6000].astype(float)
+    assert np.sqrt((middle**2).mean()) == pytest.approx(16384 / 2**0.5, rel=0.05)
+    assert made.facts == (f"format {kind} {subtype}",)
+    assert not made.silent
+
+
+def test_16_bits_of_one_channel_at_the_rate_are_taken_over_as_they_are() -> None:
+    samples = np.random.default_rng(0).integers(-32768, 32768, 5000).astype(np.int16)
+    assert (heard(prepare(file(samples), Form())) == samples).all()
+    assert (heard(prepare(file(samples, "FLAC", "PCM_16"), Form())) == samples).all()
+
+
+def test_the_wav_is_as_small_and_plain_as_can_be() -> None:
+    made = prepare(file(tone(), "FLAC"), Form())
+    header = made.content[:44]
+    assert header[:4] + header[8:16] + header[36:40] == b"RIFFWAVEfmt data"
+    assert struct.unpack("<HHIIHH", header[20:36]) == (1, 1, RATE, 2 * RATE, 2, 16)
+    assert len(made.content) == 44 + 2 * made.frames
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000, 96000])
+def test_another_rate_is_converted_and_the_pitch_stays(rate: int) -> None:
+    made = prepare(file(tone(rate=rate), rate=rate), Form())
+    assert made.frames == pytest.approx(8000, abs=1)
+    assert pitch(heard(made)) == pytest.approx(440, abs=3)
+    assert f"{rate} samples a second to 16000" in made.facts
+
+
+def test_what_is_above_half_the_rate_is_gone_and_not_folded_back() -> None:
+    made = prepare(file(tone(9000, rate=48000), rate=48000), Form(rate=16000))
+    assert np.abs(heard(made)[500:-500]).max() < 40
+
+
+def test_channels_are_averaged() -> None:
+    left, right = tone(), np.zeros(8000, "f4")
+    made = prepare(file(np.stack([left, right], 1)), Form())
+    assert np.abs(heard(made)).max() == pytest.approx(8192, abs=2)
+    assert "2 channels averaged" in made.facts
+    six = prepare(file(np.stack([left] * 6, 1), "WAVEX"), Form())
+    assert np.abs(heard(six)).max() == pytest.approx(16384, abs=2)
+    assert "6 channels averaged" in six.facts
+
+
+def test_what_is_louder_than_full_scale_is_made_quieter_not_clipped() -> None:
+    made = prepare(file(tone(loud=4.0), subtype="FLOAT"), Form())
+    samples = heard(made) / 32768
+    np.testing.assert_allclose(samples, tone(loud=1.0), atol=2e-3)
+    assert "louder than full scale: made quieter" in made.facts
+
+
+def test_silence_is_kept_and_said() -> None:
+    assert prepare(file(np.zeros(100, "f4")), Form()).silent
+    assert not prepare(file(np.full(100, 1e-3, "f4")), Form()).silent
+
+
+def test_a_single_sample_is_a_sound() -> None:
+    assert prepare(file(np.array([0.5], "f4")), Form()).frames == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"no sound at all", "not a sound that libsndfile knows"),
+        (b"RIFF\x24\x00\x00\x00WAVE", "No 'data' chunk"),
+        (file(np.zeros(0, "f4")), "has no samples"),
+        (file(np.array([0, np.nan, 0], "f4"), subtype="FLOAT"), "no finite numbers"),
+        (file(np.array([0, np.inf, 0], "f4"), subtype="FLOAT"), "no finite numbers"),
+        (file(np.zeros((9010, 1), "f4"), rate=15), "is 601 s long: cut it"),
+    ],
+)
+def test_what_cannot_be_heard_is_refused_with_its_reason(content: bytes, reason: str) -> None:
+    with pytest.raises(Unreadable, match=reason):
+        prepare(content, Form())
+
+
+@pytest.mark.parametrize(
+    ("kind", "subtype"),
+    [
+        ("WAV", "PCM_16"),
+        ("WAV", "FLOAT"),
+        ("WAVEX", "PCM_24"),
+        ("RF64", "PCM_16"),
+        ("W64", "PCM_16"),
+        ("AIFF", "PCM_16"),
+        ("AU", "PCM_16"),
+        ("CAF", "PCM_16"),
+        ("FLAC", "PCM_16"),
+        ("OGG", "VORBIS"),
+        ("OGG", "OPUS"),
+        ("MP3", "MPEG_LAYER_III"),
+    ],
+)
+def test_a_file_that_is_cut_short_is_refused(kind: str, subtype: str) -> None:
+    # Noise, so that no codec makes nothing of it.
+    whole = file(np.random.default_rng(0).normal(0, 0.1, 32000), kind, subtype)
+    prepare(whole, Form())
+    for share in (0.5, 0.8) if kind == "MP3" else (0.5, 0.8, 0.97, 0.999):
+        with pytest.raises(Unreadable):
+            prepare(whole[: int(share * len(whole))], Form())
+
+
+def test_a_wav_file_written_to_a_pipe_does_not_know_its_length() -> None:
+    content = bytearray(file(tone()))
+    content[4:8] = content[40:44] = b"\xff\xff\xff\xff"
+    assert prepare(bytes(content), Form()).frames == 8000
+
+
+def test_every_suffix_is_a_format_that_libsndfile_has() -> None:
+    known = {name.lower() for name in soundfile.available_formats()}
+    same = {"aif": "aiff", "aifc": "aiff", "oga": "ogg", "opus": "ogg", "snd": "au", "wave": "wav"}
+    for suffix in sounds.SUFFIXES:
+        assert same.get(suffix[1:], suffix[1:]) in known

@@ -1,0 +1,1 @@
+"""From a folder of records to batches on the devices."""

@@ -1,0 +1,220 @@
+"""Augmentation while training: another view of a picture in each epoch.
+
+What is drawn depends on run seed, epoch, worker and the place in the epoch's order alone, so that a
+restarted run sees what the unbroken one would have seen. All numbers of an example come as one
+vector of DRAWS uniform ones; its parts are named below.
+"""
+
+import math
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from trainer.config import Config
+from trainer.input import spectrograms
+from trainer.input.parts import Sound
+
+DRAWS = 15
+"""Uniform numbers in [0, 1) that an example gets, used or not: an option more does not move the
+others' numbers."""
+_AREA, _RATIO, _TOP, _LEFT, _FLIP_X, _FLIP_Y, _TURN, _BRIGHT, _CONTRAST, _SATURATION = range(10)
+_HUE, _ERASE, _ERASE_TOP, _ERASE_LEFT, _ERASE_RATIO = range(10, 15)
+_PLACE, _NOISE, _SEED = 0, 1, 2
+"""Of sounds, of which nothing is cropped; a seed is two numbers."""
+_LUMA = (0.299, 0.587, 0.114)
+"""Rec. 601, as JPEG has it."""
+_GREY = 127.0
+View = dict[str, tf.Tensor]
+"""What happens to one picture, or to each of several (then with one axis more in front):
+seen: int32 [4], top, left, height and width; mirrored, upended: bool; turns: int32, of 90 degrees;
+draws: float32 [DRAWS], for all else."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What may happen to a picture; the defaults: nothing."""
+
+    crop: float = 1.0
+    """Least share of the area that is seen; 1: always the whole picture."""
+    crop_ratio: float = 4 / 3
+    """The crop's sides are in a ratio of 1 / this to this, in pixels of the picture."""
+    cut: int = 0
+    """Pixels: a square of this side is seen, of the picture as it is stored; what is smaller is
+    seen as far as it goes. 0: no. Then `crop` does not count."""
+    flip: str = "none"
+    """none, horizontal, vertical or both; each with probability 1/2."""
+    turn: bool = False
+    """By 0, 90, 180 or 270 degrees."""
+    brightness: float = 0.0
+    """Factor in 1 +- this; the same for contrast and saturation."""
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    """Shifted by up to this share of the colour circle, at most 0.5, either way."""
+    erase: float = 0.0
+    """Share of the area that is made grey in half of the pictures."""
+    shift: float = 0.0
+    """Seconds: a sound is heard earlier or later by up to this."""
+    noise: float = 0.0
+    """White noise, up to this share as strong as the sound."""
+
+    @property
+    def none(self) -> bool:
+        return self == Augmentation(crop_ratio=self.crop_ratio)
+
+    @property
+    def whole(self) -> bool:
+        """All of each picture is seen."""
+        return self.crop >= 1 and not self.cut
+
+    @property
+    def changes(self) -> bool:
+        """Pixels do not only move."""
+        return self.colour or self.erase > 0
+
+    @property
+    def colour(self) -> bool:
+        return any((self.brightness, self.contrast, self.saturation, self.hue))
+
+
+NONE = Augmentation()
+
+
+def of(config: Config) -> Augmentation:
+    """What the command line asks for."""
+    return Augmentation(
+        crop=config.crop,
+        crop_ratio=config.crop_ratio,
+        cut=config.image_size if config.cut else 0,
+        flip=config.flip,
+        turn=config.turn,
+        brightness=config.brightness,
+        contrast=config.contrast,
+        saturation=config.saturation,
+        hue=config.hue,
+        erase=config.erase,
+        shift=config.shift,
+        noise=config.noise,
+    )
+
+
+def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """[..., (top, left, height, width)] of what is seen of pictures of size [..., (height, width)],
+    in pixels, int32.
+
+    Area and the logarithm of the ratio are uniform (Szegedy et al., Going Deeper with Convolutions,
+    section 6); a side that would be longer than the picture is cut to it.
+    """
+    size = tf.cast(size, tf.int32)
+    if how.whole:
+        return tf.concat([tf.zeros_like(size), size], -1)
+    most = tf.cast(size, tf.float32)
+    if how.cut:
+        return _placed(tf.minimum(most, float(how.cut)), most, draws)
+    area = most[..., 0] * most[..., 1] * (how.crop + (1 - how.crop) * draws[..., _AREA])
+    ratio = tf.exp((2 * draws[..., _RATIO] - 1) * math.log(how.crop_ratio))
+    sides = tf.sqrt(tf.stack([area / ratio, area * ratio], -1))
+    return _placed(tf.minimum(tf.maximum(tf.round(sides), 1.0), most), most, draws)
+
+
+def _placed(sides: tf.Tensor, most: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+    """A window of these sides, anywhere in a picture of the sides `most`."""
+    start = tf.floor(draws[..., _TOP : _LEFT + 1] * (most - sides + 1))
+    return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], -1), tf.int32)
+
+
+def views(draws: tf.Tensor, sizes: tf.Tensor | None, how: Augmentation) -> View:
+    """What is another in each of n pictures: of float32 [n, DRAWS], and of sizes [n, 2] if known.
+
+    No more than is used: whatever is handed on costs time for each picture.
+    """
+    views = {}
+    if sizes is not None:
+        views["seen"] = window(sizes, draws, how)
+    if how.flip in ("horizontal", "both"):
+        views["mirrored"] = draws[:, _FLIP_X] >= 0.5
+    if how.flip in ("vertical", "both"):
+        views["upended"] = draws[:, _FLIP_Y] >= 0.5
+    if how.turn:
+        views["turns"] = tf.cast(draws[:, _TURN] * 4, tf.int32)
+    if how.changes or (sizes is None and not how.whole):
+        views["draws"] = draws
+    return views
+
+
+def placed(image: tf.Tensor, view: View) -> tf.Tensor:
+    """Flips and turns, of the picture as it was decoded: fewer bytes than after the resize."""
+    for name, axis in (("mirrored", 1), ("upended", 0)):
+        if name in view:
+            image = _reversed(image, axis, view[name])
+    return tf.image.rot90(image, view["turns"]) if "turns" in view else image
+
+
+def _reversed(image: tf.Tensor, axis: int, really: tf.Tensor) -> tf.Tensor:
+    return tf.cond(really, lambda: tf.reverse(image, [axis]), lambda: image)
+
+
+def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """What is heard of a sound this time: float32 [samples], see spectrograms.piece."""
+    samples = spectrograms.piece(wav, sound, draws[_PLACE], how.shift)
+    if how.noise:
+        seed = tf.bitcast(draws[_SEED : _SEED + 2], tf.int32)
+        samples = spectrograms.noisy(samples, how.noise * draws[_NOISE], seed)
+    return samples
+
+
+def change(image: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
+    """A float32 square picture, 0 to 255, with its colours changed and a part erased."""
+    if how.colour:
+        image = _colours(image, view["draws"], how)
+    if how.erase:
+        image = _erase(image, view["draws"], how.erase)
+    return image
+
+
+def _colours(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """Brightness, saturation, hue and contrast as one linear map of each pixel.
+
+    Saturation moves towards the pixel's grey, hue turns the plane of the two chrominances, contrast
+    moves towards the picture's mean grey. In the end clipped to what there is.
+    """
+
+    def factor(which: int, amount: float) -> tf.Tensor:
+        return 1.0 + amount * (2.0 * draws[which] - 1.0)
+
+    luma = tf.constant([_LUMA] * 3)  # Rows: each output is the grey value.
+    grey = tf.transpose(luma)
+    colours = factor(_SATURATION, how.saturation) * (tf.eye(3) - grey)
+    if how.hue:
+        colours = tf.matmul(colours, _turned(how.hue * (2.0 * draws[_HUE] - 1.0)))
+    contrast = factor(_CONTRAST, how.contrast)
+    matrix = factor(_BRIGHT, how.brightness) * (grey + colours)
+    mean = tf.reduce_mean(tf.tensordot(image, tf.matmul(matrix, grey)[:, 0], 1))
+    pixels = tf.reshape(image, [-1, 3])
+    changed = tf.matmul(pixels, contrast * matrix) + (1.0 - contrast) * mean
+    return tf.clip_by_value(tf.reshape(changed, tf.shape(image)), 0.0, 255.0)
+
+
+def _turned(share: tf.Tensor) -> tf.Tensor:
+    """Turns the colours by a share of the circle, the grey value kept: rotation in YIQ."""
+    to_yiq = tf.constant(
+        [[0.299, 0.596, 0.211], [0.587, -0.274, -0.523], [0.114, -0.322, 0.312]], tf.float32
+    )
+    angle = 2.0 * math.pi * share
+    cosine, sine = tf.cos(angle), tf.sin(angle)
+    turn = tf.reshape(tf.stack([1.0, 0.0, 0.0, 0.0, cosine, sine, 0.0, -sine, cosine]), (3, 3))
+    return tf.matmul(tf.matmul(to_yiq, turn), tf.linalg.inv(to_yiq))
+
+
+def _erase(image: tf.Tensor, draws: tf.Tensor, share: float) -> tf.Tensor:
+    """A grey rectangle somewhere, in half of the pictures (Zhong et al., Random Erasing)."""
+    side = tf.cast(tf.shape(image)[0], tf.float32)
+    ratio = tf.exp((2.0 * draws[_ERASE_RATIO] - 1.0) * math.log(2.0))
+    tall = tf.minimum(side * tf.sqrt(share * ratio), side)
+    wide = tf.minimum(side * tf.sqrt(share / ratio), side)
+    top, left = draws[_ERASE_TOP] * (side - tall), draws[_ERASE_LEFT] * (side - wide)
+    place = tf.range(side)
+    rows = (place >= tf.round(top)) & (place < tf.round(top + tall))
+    columns = (place >= tf.round(left)) & (place < tf.round(left + wide))
+    inside = rows[:, None] & columns[None, :] & (draws[_ERASE] < 0.5)
+    return tf.where(inside[..., None], _GREY, image)

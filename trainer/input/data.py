@@ -1,0 +1,369 @@
+"""TFRecords in, batches out: each example once an epoch, in an order that can be taken up again.
+
+Each worker reads its own contiguous part of all records, whatever the number of files and
+workers. The order within an epoch is a function of run seed, epoch and worker alone, and
+epochs follow each other without a gap, so the number of examples consumed is the whole input
+position: resuming skips records before they are decoded. Augmentation draws its numbers from the
+same place, so a restarted run sees the very same pictures.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.config import UsageError
+from trainer.input import augment, parts, spectrograms
+from trainer.input.augment import NONE, Augmentation
+from trainer.input.parts import Piece, Shard, Sound, part
+
+FEATURES = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
+SIZED = FEATURES | {
+    "image/height": tf.io.FixedLenFeature([], tf.int64),
+    "image/width": tf.io.FixedLenFeature([], tf.int64),
+}
+"""Of JPEGs with their size noted beside them (Shard.jpeg)."""
+PIXELS = {
+    "image/pixels": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
+"""Of records whose pictures are decoded already."""
+SOUNDS = {
+    "audio/encoded": tf.io.FixedLenFeature([], tf.string),
+    "audio/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
+"""Of records of sounds, as WAV files."""
+WINDOW = 4096
+"""Examples that are shuffled together, at most."""
+WINDOW_BYTES = 64 << 20
+"""And their size, in memory."""
+GROUP, GROUP_BYTES = 256, 8 << 20
+"""Examples that are parsed together, at most, and their size."""
+MOST = 65535
+"""Pixels of a JPEG's side."""
+CYCLE = 8
+"""Files read in turns."""
+
+
+def training(
+    shards: tuple[Shard, ...],
+    context: tf.distribute.InputContext,
+    *,
+    batch_size: int,
+    image_size: int,
+    classes: int,
+    seed: int,
+    consumed: int,
+    augmentation: Augmentation = NONE,
+) -> tf.data.Dataset:
+    """Endless batches of one worker: (uint8 images, int64 labels).
+
+    `batch_size` is a replica's; `consumed` counts the examples that all workers together have
+    already trained on.
+    """
+    pieces = part(shards, context.input_pipeline_id, context.num_input_pipelines)
+    own = parts.size(pieces)
+    if not own:
+        total = sum(shard.records for shard in shards)
+        raise UsageError(f"{total} training records are too few for every worker to have one")
+    first, offset = parts.position(consumed, context.num_input_pipelines, own)
+    sound, side, (least, most, longest) = shards[0].sound, shards[0].side, _jpeg(shards)
+    square = side or (least if least == longest else 0)
+    whole, cut = augmentation.whole, augmentation.cut
+    exact = square == image_size if whole else cut == image_size <= (side or least)
+    # The size is known, and matters: a part is seen, or it may be decoded at a half.
+    sized = (side or least) > 0 and (not whole or most >= 2 * image_size)
+
+    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+        key = tf.constant([seed, context.input_pipeline_id], tf.int64)
+        key = tf.random.fold_in(key, number, alg="philox")
+        size, together = window(shards), group(shards)
+        examples = _shuffled(
+            pieces,
+            key,
+            size,
+            together,
+            classes,
+            sound or side,
+            sized,
+            augmentation,
+        )
+        # Skipped are encoded records, so taking up a position costs no decoding.
+        return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
+
+    examples = tf.data.Dataset.range(first, tf.int64.max).flat_map(epoch)
+    if side == image_size and augmentation.none:  # Nothing to do for each: all at once.
+        return (
+            examples.batch(batch_size, drop_remainder=True)
+            .map(
+                lambda contents, labels, *_: (_pixels(contents, side), labels),
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
+            )
+            .prefetch(tf.data.AUTOTUNE)
+        )
+
+    def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
+        if sound:
+            samples = augment.piece(content, sound, view["draws"], augmentation)
+            image = spectrograms.picture(samples, sound.rate, image_size)
+            return _uint8(augment.change(image, view, augmentation)), label
+        if side:
+            image = _pixels(content[None], side)[0]
+            image = image if whole else _slice(image, view["seen"])
+        elif least:
+            image = _jpeg_view(content, view.get("seen"), image_size, augmentation, most)
+        else:
+            image = _view(content, view.get("draws"), image_size, augmentation)
+        image = augment.placed(image, view)
+        if exact and not augmentation.changes:  # Then it stays in bytes.
+            return tf.ensure_shape(image, [image_size, image_size, 3]), label
+        image = augment.change(_resized(image, image_size), view, augmentation)
+        return _uint8(image), label
+
+    return (
+        examples.map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        .batch(batch_size, drop_remainder=True)
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def evaluation_batches(
+    shards: tuple[Shard, ...], context: tf.distribute.InputContext, batch_size: int
+) -> int:
+    """Batches of one replica in a pass over all records: the same on each, as collectives need."""
+    total = sum(shard.records for shard in shards)
+    most = -(-total // context.num_input_pipelines)
+    replicas = context.num_replicas_in_sync // context.num_input_pipelines
+    return -(-most // (batch_size * replicas))
+
+
+def evaluation(
+    shards: tuple[Shard, ...],
+    context: tf.distribute.InputContext,
+    *,
+    batch_size: int,
+    image_size: int,
+    classes: int,
+) -> tf.data.Dataset:
+    """One pass over one worker's records: (uint8 images, int64 labels, float32 weights).
+
+    Padded with examples of weight 0 to the same number of full batches on every replica.
+    """
+    pieces = part(shards, context.input_pipeline_id, context.num_input_pipelines)
+    filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
+    replicas = context.num_replicas_in_sync // context.num_input_pipelines
+    batches = evaluation_batches(shards, context, batch_size) * replicas
+    form = shards[0].sound or shards[0].side
+
+    def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
+        return records.map(lambda record: (record, weight))
+
+    own = [weighted(_records(p.path, p.start, p.count), 1.0) for p in pieces]
+    records = weighted(_records(filler.path, 0, 1).repeat(), 0.0)
+    for dataset in reversed(own):
+        records = dataset.concatenate(records)
+    return (
+        records.map(
+            lambda record, weight: (*parse(record, image_size, classes, form), weight),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        .batch(batch_size, drop_remainder=True)
+        .take(batches)
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def parse(
+    record: tf.Tensor, image_size: int, classes: int, form: int | Sound = 0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """A serialised tf.train.Example into image and label, without augmentation.
+
+    `form`: how sounds are heard, the side of decoded squares, or 0: encoded pictures.
+    """
+    contents, labels, _ = _examples(record[None], classes, form)
+    if isinstance(form, Sound):
+        return spectrograms.seen(contents[0], form, image_size), labels[0]
+    if form:
+        image = _uint8(_resized(_pixels(contents, form)[0], image_size))
+        return image, labels[0]
+    return decode(contents[0], image_size), labels[0]
+
+
+def decode(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
+    """JPEG, PNG, BMP, GIF or WebP bytes into a uint8 RGB square: evaluation and serving share it.
+
+    The whole picture, its sides scaled each for itself. What is at least twice as large is decoded
+    at a half, a quarter or an eighth: faster, and with less aliasing.
+    """
+    return _uint8(_resized(_view(encoded, None, image_size, NONE), image_size))
+
+
+def window(shards: tuple[Shard, ...]) -> int:
+    """Examples that are shuffled together; a function of the files alone, as the order is."""
+    return max(32, min(WINDOW, WINDOW_BYTES // _mean(shards)))
+
+
+def group(shards: tuple[Shard, ...]) -> int:
+    """Examples that are parsed together; a function of the files alone, as what is drawn is."""
+    return max(1, min(GROUP, GROUP_BYTES // _mean(shards)))
+
+
+def _mean(shards: tuple[Shard, ...]) -> int:
+    """Bytes of a record."""
+    records, size = sum(s.records for s in shards), sum(s.bytes for s in shards)
+    return max(1, size // max(1, records))
+
+
+def _jpeg(shards: tuple[Shard, ...]) -> tuple[int, int, int]:
+    """Shard.jpeg of all of them together."""
+    least, most, longest = zip(*(shard.jpeg for shard in shards if shard.records), strict=True)
+    return (min(least), max(most), max(longest)) if all(least) else (0, 0, 0)
+
+
+def _records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
+    start, count = tf.cast(start, tf.int64), tf.cast(count, tf.int64)
+    return tf.data.TFRecordDataset(path).skip(start).take(count)
+
+
+def _shuffled(
+    pieces: tuple[Piece, ...],
+    key: tf.Tensor,
+    size: int,
+    group: int,
+    classes: int,
+    form: int | Sound,
+    sized: bool,
+    augmentation: Augmentation,
+) -> tf.data.Dataset:
+    """(content, label, augment.View) of the examples of `pieces`, in the order that `key` (two
+    int64) gives. `sized`: the size of each is known, and of use.
+
+    Files in random order, several at once, then drawn at random from a window of `size` examples.
+    What is the same small work for each is done for a group at once.
+    """
+    order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
+    paths, starts, counts = zip(*((p.path, p.start, p.count) for p in pieces), strict=True)
+
+    def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[Any, ...]:
+        contents, labels, sizes = _examples(records, classes, form, sized)
+        seed = tf.random.fold_in(key, number + 1, alg="philox")
+        shape = [tf.shape(labels)[0], augment.DRAWS]
+        draws = tf.random.stateless_uniform(shape, seed, alg="philox")
+        if isinstance(form, Sound):
+            return contents, labels, {"draws": draws}
+        return contents, labels, augment.views(draws, sizes, augmentation)
+
+    records = tf.data.Dataset.from_tensor_slices(
+        tuple(tf.gather(tf.constant(column), order) for column in (paths, starts, counts))
+    ).interleave(
+        _records,
+        cycle_length=min(CYCLE, len(pieces)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return _drawn(records, size, key).batch(group).enumerate().map(prepared).prefetch(1).unbatch()
+
+
+def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Dataset:
+    """Dataset.shuffle with a window of `size`, and with a seed that is computed in the graph, as an
+    epoch's is: what Dataset.shuffle takes is fixed when the graph is made."""
+    shuffled = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(records),
+        buffer_size=size,
+        seed=tf.bitwise.bitwise_or(key[0], 1),  # Two zeros would be a seed from the clock.
+        seed2=key[1],
+        reshuffle_each_iteration=False,
+        output_types=[tf.string],
+        output_shapes=[tf.TensorShape([])],
+    )
+    return tf.data.experimental.from_variant(shuffled, records.element_spec)
+
+
+def _examples(
+    records: tf.Tensor, classes: int, form: int | Sound, sized: bool = False
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """Contents, labels and, if `sized`, sizes [n, 2] of serialised examples, checked."""
+    sound = isinstance(form, Sound)
+    wanted = SOUNDS if sound else PIXELS if form else SIZED if sized else FEATURES
+    examples = tf.io.parse_example(records, wanted)
+    labels = examples["audio/class/label" if sound else "image/class/label"]
+    tf.debugging.assert_less(labels, tf.cast(classes, tf.int64), "label beyond labels.txt")
+    tf.debugging.assert_non_negative(labels, "negative label")
+    sizes = None
+    if sized and form:
+        sizes = tf.fill([tf.size(labels), 2], form)
+    elif sized:
+        sizes = tf.stack([examples["image/height"], examples["image/width"]], 1)
+    content = "audio/encoded" if sound else "image/pixels" if form else "image/encoded"
+    return examples[content], labels, sizes
+
+
+def _pixels(contents: tf.Tensor, side: int) -> tf.Tensor:
+    """[n, side, side, 3] uint8 of n contents."""
+    return tf.reshape(tf.io.decode_raw(contents, tf.uint8, fixed_length=None), [-1, side, side, 3])
+
+
+def _view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) -> tf.Tensor:
+    """What is seen of an encoded picture: in its own pixels, or a half, quarter or eighth."""
+
+    def jpeg() -> tf.Tensor:
+        seen = augment.window(tf.io.extract_jpeg_shape(encoded)[:2], draws, how)
+        return _jpeg_view(encoded, seen, image_size, how, MOST)
+
+    def other() -> tf.Tensor:
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        if how.whole:
+            return image
+        return _slice(image, augment.window(tf.shape(image)[:2], draws, how))
+
+    return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
+
+
+def _jpeg_view(
+    encoded: tf.Tensor,
+    seen: tf.Tensor | None,
+    image_size: int,
+    how: Augmentation,
+    most: int,
+) -> tf.Tensor:
+    """What is `seen` of a JPEG the shorter side of which is at most `most` pixels.
+
+    Only the rows and columns in the crop are decoded, and at the scale that is nearest to what is
+    needed, never below.
+    """
+    most = min(most, how.cut or most)
+    ratios = [ratio for ratio in (1, 2, 4, 8) if ratio == 1 or ratio * image_size <= most]
+
+    def scaled(ratio: int) -> tf.Tensor:
+        if how.whole:
+            return tf.io.decode_jpeg(encoded, channels=3, ratio=ratio)
+        crop = tf.maximum(seen // ratio, [0, 0, 1, 1]) if ratio > 1 else seen
+        return tf.image.decode_and_crop_jpeg(encoded, crop, channels=3, ratio=ratio)
+
+    if len(ratios) == 1:
+        return scaled(1)
+    scale = tf.reduce_min(seen[2:]) // image_size
+    enough = tf.reduce_sum(tf.cast(scale >= tf.constant(ratios[1:]), tf.int32))
+    return tf.switch_case(enough, [lambda ratio=ratio: scaled(ratio) for ratio in ratios])
+
+
+def _slice(image: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
+    return tf.slice(image, [seen[0], seen[1], 0], [seen[2], seen[3], 3])
+
+
+def _resized(image: tf.Tensor, image_size: int) -> tf.Tensor:
+    """A float32 square. What has that size already is not changed.
+
+    The same numbers as from bytes, in half the time: TensorFlow's kernel reads floats four at a
+    time, bytes one by one.
+    """
+    image = tf.cast(tf.ensure_shape(image, [None, None, 3]), tf.float32)
+    return tf.image.resize(image, (image_size, image_size))
+
+
+def _uint8(image: tf.Tensor) -> tf.Tensor:
+    return tf.cast(image + 0.5, tf.uint8)

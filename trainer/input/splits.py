@@ -1,0 +1,297 @@
+"""A folder of records: the files of its splits, what is in them, and what cannot be read."""
+
+import atexit
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.config import Config, UsageError
+from trainer.input.data import parse
+from trainer.input.parts import Shard, Sound
+from trainer.job import storage
+from trainer.records import tfrecord
+from trainer.report import say
+
+AS_NOTED = Sound(0, 0.0)
+"""Sounds are heard as dataset.json says."""
+
+
+class CorruptRecord(Exception):  # noqa: N818 - named for what was found
+    """A record that cannot be read; names its file."""
+
+
+def find(folder: str, split: str, asked: Sound = AS_NOTED) -> tuple[Shard, ...]:
+    """The files of a split ("train", "validation"), sorted. Raises UsageError, CorruptRecord.
+
+    `asked`: how sounds are to be heard, 0 for what dataset.json notes.
+    """
+    known = _known(folder)
+
+    def shard(path: str) -> Shard:
+        length = storage.gfile.stat(path).length
+        told = known.get((path.rpartition("/")[2], length))
+        if told is None:
+            return Shard(path, count_records(path), length)
+        return Shard(path, told["records"], length, jpeg=_sides(told))
+
+    paths = _paths(folder, split)
+    with ThreadPoolExecutor(8) as pool:
+        return _sized(tuple(pool.map(shard, paths)), folder, split, asked)
+
+
+def usable(
+    folder: str, split: str, image_size: int, classes: int, asked: Sound = AS_NOTED
+) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
+    """The files of a split without the records that cannot be read, and one line for each of those.
+
+    All records are read: their checksums, and where dataset.json does not know the file, each
+    picture is decoded, too. A file with damaged records is replaced by a copy without them in a
+    temporary folder, so that every epoch, on every worker and after every restart, has the same
+    records. Raises UsageError.
+    """
+    known = _known(folder)
+    form = _form(folder, _paths(folder, split), asked)
+
+    def sift(path: str) -> tuple[Shard, list[str]]:
+        length = storage.gfile.stat(path).length
+        told = known.get((path.rpartition("/")[2], length))
+        jpeg = _sides(told or {})
+        try:
+            records = count_records(path)
+            if _reads(path, (image_size, classes, form) if told is None else None):
+                return Shard(path, records, length, jpeg=jpeg), []
+        except CorruptRecord:
+            pass
+        good, problems = _sifted(path, image_size, classes, form)
+        copy = Path(_scratch(), f"{path.rpartition('/')[2]}")
+        content = b"".join(map(tfrecord.frame, good))
+        copy.write_bytes(content)
+        return Shard(str(copy), len(good), len(content), jpeg=jpeg), problems
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        sifted = list(pool.map(sift, _paths(folder, split)))
+    problems = tuple(problem for _, found in sifted for problem in found)
+    return _sized(tuple(shard for shard, _ in sifted), folder, split, asked), problems
+
+
+def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
+    """The files of training and validation; what --on-corrupt skip leaves out is said."""
+    found, asked = [], Sound(config.rate, config.seconds)
+    for split in ("train", "validation"):
+        if config.on_corrupt == "skip":
+            shards, problems = usable(config.records, split, config.image_size, classes, asked)
+            for problem in problems:
+                say("corrupt", f"skipped: {problem}", "WARNING")
+            if problems:
+                left = sum(shard.records for shard in shards)
+                text = f"{len(problems)} {split} records or parts of files skipped, {left} left"
+                say("corrupt", text, "WARNING", skipped=len(problems), records=left)
+        else:
+            shards = find(config.records, split, asked)
+        found.append(shards)
+    return found[0], found[1]
+
+
+_OF_SOUNDS = ("seconds", "rate", "shift", "noise")
+_OF_PICTURES = ("crop", "cut", "flip", "turn", "brightness", "contrast", "saturation", "hue")
+
+
+def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
+    """With how sounds are heard, where the records have such. Raises UsageError for an option that
+    means nothing with what they have."""
+    sound = shards[0].sound
+    nothing = {"crop": 1.0, "flip": "none"}
+    for name in _OF_PICTURES if sound else _OF_SOUNDS:
+        if (value := getattr(config, name)) != nothing.get(name, 0):
+            given = f"--{name}" if value is True else f"--{name} {value}"
+            has, of = ("sounds", "pictures") if sound else ("pictures", "sounds")
+            other = ": for those there are --shift, --noise and --erase" if sound else ""
+            raise UsageError(f"{given} is of {of}, and {config.records} has {has}{other}")
+    return replace(config, rate=sound.rate, seconds=sound.seconds) if sound else config
+
+
+def class_names(folder: str) -> tuple[str, ...]:
+    """labels.txt: the name of class n in line n. Raises UsageError."""
+    path = f"{folder.rstrip('/')}/labels.txt"
+    try:
+        names = tuple(storage.read(path).decode().split("\n"))
+    except tf.errors.NotFoundError:
+        raise UsageError(f"there is no {path}: one class name a line, label 0 first") from None
+    names = names[:-1] if names[-1] == "" else names
+    if len(names) < 2 or not all(names):
+        raise UsageError(f"{path}: needs two or more lines, none empty")
+    return names
+
+
+def count_records(path: str) -> int:
+    """Count by hopping from one record's length to the next's, without reading the payload.
+
+    Raises CorruptRecord.
+    """
+    size = storage.gfile.stat(path).length
+    try:
+        with storage.gfile.GFile(path, "rb") as file:
+            return sum(1 for _ in tfrecord.lengths(file, size))
+    except tfrecord.Damaged as damaged:
+        raise CorruptRecord(f"{path}: {damaged}") from None
+
+
+def find_corrupt(config: Config) -> str | None:
+    """Name the first record that cannot be read, in one line; None where all can.
+
+    Reads everything, so it is for the time after a pipeline failed: tf.data does not say where.
+    """
+    folder, image_size = config.records, config.image_size
+    classes = len(class_names(folder))
+    paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
+    form = _form(folder, paths, Sound(config.rate, config.seconds))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        fine = pool.map(lambda path: _reads(path, (image_size, classes, form)), paths)
+        for path, reads in zip(paths, fine, strict=True):
+            if not reads:
+                _, problems = _sifted(path, image_size, classes, form)
+                return problems[0] if problems else f"{path}: cannot be read"
+    return None
+
+
+def first_line(error: tf.errors.OpError) -> str:
+    """TensorFlow's message without the names of nodes and its hints."""
+    return (error.message or "").removeprefix("{{").split("\n")[0][:200]
+
+
+def _paths(folder: str, split: str) -> list[str]:
+    pattern = f"{folder.rstrip('/')}/{split}-*.tfrecord"
+    paths = sorted(storage.gfile.glob(pattern))
+    if not paths:
+        raise UsageError(f"there are no records at {pattern}")
+    return paths
+
+
+def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> tuple[Shard, ...]:
+    """With what kind of pictures, or sounds, is in them."""
+    if not any(shard.records for shard in shards):
+        raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
+    form = _form(folder, (shard.path for shard in shards if shard.records), asked)
+    if isinstance(form, Sound):
+        return tuple(replace(shard, sound=form) for shard in shards)
+    return tuple(replace(shard, side=form) for shard in shards)
+
+
+def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """What trainer.records noted of each file in dataset.json, by its name and size in bytes."""
+    try:
+        splits = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["splits"]
+        files = [item for split in splits.values() for item in split["files"].items()]
+        return {(name, told["bytes"]): told for name, told in files if "records" in told}
+    except (tf.errors.NotFoundError, ValueError, KeyError, AttributeError, TypeError):
+        return {}
+
+
+def _sides(told: dict[str, Any]) -> tuple[int, int, int]:
+    """Shard.jpeg of what dataset.json says of a file."""
+    match told.get("jpeg"):
+        case [int(least), int(most), int(longest)]:
+            return least, most, longest
+    return 0, 0, 0
+
+
+def _form(folder: str, paths: Iterable[str], asked: Sound) -> int | Sound:
+    """What the first record has: how its sounds are heard, the pixels of a side of its squares, or
+    0: encoded pictures. Raises UsageError where it is not known how much of a sound is heard."""
+    for path in paths:
+        with storage.gfile.GFile(path, "rb") as file:
+            try:
+                place = next(tfrecord.lengths(file, storage.gfile.stat(path).length), None)
+                if place is None:
+                    continue
+                file.seek(place[0] + tfrecord.HEADER)
+                features = tfrecord.features(file.read(place[1]))
+            except (tfrecord.Damaged, ValueError):
+                continue
+        if isinstance(sound := features.get("audio/encoded"), bytes):
+            return _sound(folder, sound, asked)
+        pixels = features.get("image/pixels")
+        return round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
+    return 0
+
+
+def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
+    """How sounds are heard: as dataset.json has it, or else at the rate of the first one."""
+    try:
+        form = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["form"]
+        noted = Sound(int(form["rate"]), float(form["seconds"]))
+    except (tf.errors.NotFoundError, ValueError, KeyError, TypeError):
+        noted = Sound(int.from_bytes(wav[24:28], "little"), 0.0)
+    if asked.rate not in (0, noted.rate):
+        raise UsageError(f"--rate {asked.rate}: the sounds of {folder} have {noted.rate} a second")
+    if not (seconds := asked.seconds or noted.seconds):
+        text = "how much of a sound is heard is not known (no dataset.json): give --seconds"
+        raise UsageError(f"{folder}: {text}")
+    return Sound(noted.rate, seconds)
+
+
+def _reads(path: str, decoded: tuple[int, int, int | Sound] | None) -> bool:
+    """Can all records be read: their checksums, and if asked for (image size, classes, form) the
+    pictures or sounds?"""
+    records = tf.data.TFRecordDataset(path)
+    if decoded is not None:
+        records = records.map(
+            lambda record: parse(record, *decoded), num_parallel_calls=tf.data.AUTOTUNE
+        )
+    try:
+        for _ in records:
+            pass
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+        return False
+    return True
+
+
+def _sifted(
+    path: str, image_size: int, classes: int, form: int | Sound
+) -> tuple[list[bytes], list[str]]:
+    """The records of a file that can be read, and one line for each of the others."""
+    good, problems = [], []
+    number = 0
+    size = storage.gfile.stat(path).length
+    with storage.gfile.GFile(path, "rb") as file:
+        places = tfrecord.lengths(file, size)
+        while True:
+            try:
+                place = next(places)
+            except StopIteration:
+                return good, problems
+            except tfrecord.Damaged as damaged:
+                problems.append(f"{path}: {damaged}; what follows in the file is lost")
+                return good, problems
+            payload = tfrecord.payload(file, *place)
+            problem = "its checksum does not fit" if payload is None else None
+            if payload is not None:
+                try:
+                    parse(tf.constant(payload), image_size, classes, form)
+                except tf.errors.InvalidArgumentError as error:
+                    problem = first_line(error)
+            if problem:
+                problems.append(f"{path}: record {number} is corrupt: {problem}")
+            elif payload is not None:
+                good.append(payload)
+            number += 1
+
+
+_scratches: list[str] = []
+
+
+def _scratch() -> str:
+    """A folder of this process for repaired copies, removed at its end."""
+    folder = tempfile.mkdtemp(prefix="records-")
+    if not _scratches:
+        atexit.register(lambda: [shutil.rmtree(one, ignore_errors=True) for one in _scratches])
+    _scratches.append(folder)
+    return folder

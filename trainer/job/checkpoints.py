@@ -1,0 +1,239 @@
+"""Checkpoints that are whole or not there, written while training goes on.
+
+A checkpoint is two files: `step-00000040.npz` with every variable, then `step-00000040.json`,
+written last, with the step, the input position, and the size and checksum of the first. On a
+disk, in a bucket and after a pulled plug alike, one without a matching second file does not
+count.
+
+An own format, because a plain NumPy archive is written several times faster than
+tf.train.Checkpoint writes Keras 3's many variables, and because TensorFlow's cannot tell that
+one of its files was cut short until restoring it has failed.
+"""
+
+import io
+import json
+import queue
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainer.job import storage
+
+_MARKER = re.compile(r"step-(\d{8,})\.json")
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run is."""
+
+    step: int = 0
+    """Optimizer steps made."""
+    examples: int = 0
+    """Training examples consumed, over all replicas and epochs."""
+    epoch: float = 0.0
+    """The same in epochs, for people."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    position: Position
+    variables: Mapping[str, np.ndarray]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """What observers, ledger and evaluation keep, as JSON."""
+
+
+class Torn(Exception):  # noqa: N818 - not a fault of the program: something cut it short
+    """A checkpoint that is not whole; says why."""
+
+
+class Spoiled(Exception):  # noqa: N818 - named for what was found
+    """Values that are not finite, which no checkpoint may hold."""
+
+    def __init__(self, step: int, name: str) -> None:
+        super().__init__(f"{name} is not finite after step {step}")
+        self.step = step
+
+
+class Unwritable(Exception):  # noqa: N818 - named for what the folder is
+    """A checkpoint that could not be written, however often it was tried."""
+
+
+class Checkpoints:
+    """A folder of checkpoints, of which the newest `keep` are kept."""
+
+    def __init__(self, folder: str, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps that have a marker, oldest first."""
+        if not storage.gfile.isdir(self.folder):
+            return []
+        names = map(_MARKER.fullmatch, storage.gfile.listdir(self.folder))
+        return sorted(int(name[1]) for name in names if name)
+
+    def save(
+        self,
+        position: Position,
+        variables: Mapping[str, np.ndarray],
+        state: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Write a checkpoint, then remove the oldest ones. Returns the path of its arrays."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **variables)
+        content = buffer.getvalue()
+        arrays, marker = self._paths(position.step)
+        storage.write(arrays, content)
+        seal = {"bytes": len(content), "crc32": zlib.crc32(content)}
+        record = {**asdict(position), **seal, "state": dict(state or {})}
+        storage.write(marker, json.dumps(record).encode())
+        for step in self.steps()[: -self.keep]:
+            self.remove(step)
+        return arrays
+
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint of a step. Raises Torn."""
+        arrays, marker = self._paths(step)
+        try:
+            record: dict[str, Any] = json.loads(storage.read(marker))
+            content = storage.read(arrays)
+            expected = (record.pop("bytes"), record.pop("crc32"))
+            state = record.pop("state", {})
+            position = Position(**record)
+        except (ValueError, TypeError, KeyError, AttributeError, *storage.NOT_FOUND) as error:
+            raise Torn(f"{arrays}: {type(error).__name__}: {error}") from error
+        if (len(content), zlib.crc32(content)) != expected:
+            raise Torn(f"{arrays}: {len(content)} bytes that are not the {expected[0]} written")
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            return Checkpoint(position, {name: archive[name] for name in archive.files}, state)
+
+    def size(self) -> int:
+        """Bytes of the checkpoints that are there, the best one included."""
+        folders = (self, Checkpoints(f"{self.folder}/best", keep=1))
+        paths = [path for one in folders for step in one.steps() for path in one._paths(step)]
+        return sum(storage.gfile.stat(path).length for path in paths if storage.gfile.exists(path))
+
+    def copy(self, step: int, folder: str) -> None:
+        """Copy a checkpoint to another folder, of which it becomes the only one."""
+        other = Checkpoints(folder, keep=1)
+        for source, target in zip(self._paths(step), other._paths(step), strict=True):
+            storage.write(target, storage.read(source))
+        for old in other.steps():
+            if old != step:
+                other.remove(old)
+
+    def sweep(self) -> None:
+        """Remove what a killed run left half written. Only where no other run writes."""
+        whole = {path.rpartition("/")[2] for step in self.steps() for path in self._paths(step)}
+        if storage.gfile.isdir(self.folder):
+            for name in storage.gfile.listdir(self.folder):
+                if name.startswith("step-") and name not in whole:
+                    storage.gfile.remove(f"{self.folder}/{name}")
+
+    def remove(self, step: int) -> None:
+        """Marker first, so that what is left of an interrupted removal does not count."""
+        for path in reversed(self._paths(step)):
+            if storage.gfile.exists(path):
+                storage.gfile.remove(path)
+
+    def _paths(self, step: int) -> tuple[str, str]:
+        stem = f"{self.folder}/step-{step:08d}"
+        return f"{stem}.npz", f"{stem}.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that is safely written."""
+
+    position: Position
+    path: str
+    seconds: float
+    """From the snapshot to the end of the commit, in the background."""
+
+
+class Background:
+    """Writes snapshots one after the other in a thread of its own.
+
+    `save` returns at once while nothing is being written, and otherwise waits for the one before:
+    no more than one snapshot is held beside the live variables. Whoever stops for a while asks
+    `done` for what was written since; what went wrong is raised there, on the caller's thread.
+    """
+
+    TRIES = 3
+
+    def __init__(self, checkpoints: Checkpoints, allowed: Callable[[], None] = lambda: None):
+        """`allowed` is asked before each commit and raises where this run lost the folder."""
+        self.checkpoints = checkpoints
+        self._allowed = allowed
+        self._jobs: queue.Queue[tuple[Position, Mapping[str, Any], dict[str, Any]]]
+        self._jobs = queue.Queue()
+        self._saved: queue.Queue[Saved] = queue.Queue()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def save(self, position: Position, tensors: Mapping[str, Any], state: dict[str, Any]) -> None:
+        """Hand over a snapshot: tensors that training will not change any more."""
+        self._jobs.join()
+        self._raise()
+        self._jobs.put((position, tensors, state))
+
+    def done(self, wait: bool = False) -> list[Saved]:
+        """What was written since the last call; with `wait`, after all that was handed over.
+
+        Raises Spoiled, Unwritable, or what `allowed` raises.
+        """
+        if wait:
+            self._jobs.join()
+        saved = []
+        while not self._saved.empty():
+            saved.append(self._saved.get())
+        if not saved:
+            self._raise()
+        return saved
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        while True:
+            position, tensors, state = self._jobs.get()
+            try:
+                self._commit(position, tensors, state)
+            except Exception as error:
+                self._error = error
+            finally:
+                del tensors  # else this snapshot would live on until the next one
+                self._jobs.task_done()
+
+    def _commit(
+        self, position: Position, tensors: Mapping[str, Any], state: dict[str, Any]
+    ) -> None:
+        began = time.perf_counter()
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise Spoiled(position.step, name)
+        for number in range(self.TRIES):
+            self._allowed()
+            try:
+                path = self.checkpoints.save(position, arrays, state)
+            except storage.FAILURES as error:
+                if number + 1 == self.TRIES:
+                    folder, text = self.checkpoints.folder, str(error).split("\n")[0][:200]
+                    raise Unwritable(
+                        f"the checkpoint of step {position.step} could not be written to {folder} "
+                        f"in {self.TRIES} tries: {text}"
+                    ) from error
+                time.sleep(2.0**number)
+            else:
+                self._saved.put(Saved(position, path, time.perf_counter() - began))
+                return

@@ -1,0 +1,345 @@
+"""Which process does what on which devices: read from the environment, overridable."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.config import UsageError
+from trainer.job.preemption import RESTART
+from trainer.report import say
+
+_POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
+_POOLS["workerpool3"] = "evaluator"
+_OF_PEERS = re.compile("coordination ?service|remote target|incarnation", re.IGNORECASE)
+"""In the words of TensorFlow's errors about other processes."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """This process's place among the run's processes."""
+
+    workers: int = 1
+    """Processes that take part in the training loop, the chief among them. With parameter servers
+    that is the chief alone: it hands out the steps, and `tasks` says who makes them."""
+    index: int = 0
+    """Of this process among them; 0 is the chief, which alone writes."""
+    role: str = "chief"
+    """chief, worker, ps or evaluator."""
+    task: int = 0
+    """Index among the tasks of this role."""
+    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Addresses by type of task; empty where there is one process."""
+
+    @property
+    def chief(self) -> bool:
+        return self.role in ("chief", "worker") and self.index == 0
+
+    @property
+    def parameter_servers(self) -> bool:
+        return bool(self.tasks.get("ps"))
+
+    @property
+    def evaluator(self) -> bool:
+        """Is there a process that does nothing but evaluate?"""
+        return self.role == "evaluator" or bool(self.tasks.get("evaluator"))
+
+
+def cluster(environment: Mapping[str, str]) -> Cluster:
+    """Read TF_CONFIG or else CLUSTER_SPEC. Raises UsageError. Needs no TensorFlow.
+
+    TF_CONFIG is what Vertex AI, Kubeflow and TensorFlow itself use; CLUSTER_SPEC is Vertex AI's
+    own, of worker pools: 0 the chief, 1 workers, 2 parameter servers, 3 evaluators (Vertex AI,
+    distributed training).
+    """
+    source = "TF_CONFIG" if environment.get("TF_CONFIG", "").strip() else "CLUSTER_SPEC"
+    tasks, named = _read(source, environment.get(source, "").strip() or "{}")
+    kind, task = named or ("worker", 0)
+    if kind not in _POOLS.values():
+        known = ", ".join(_POOLS.values())
+        raise UsageError(f"{source}: a task of type {kind!r} is not one of {known}")
+    if kind == "evaluator":  # which some leave out of the cluster that they name
+        return Cluster(index=task, role="evaluator", task=task, tasks=tasks)
+    chiefs, workers = tasks.get("chief", ()), tasks.get("worker", ())
+    total = len(chiefs) + len(workers)
+    if tasks.get("ps"):
+        if not (chiefs and workers):
+            raise UsageError(f"{source}: parameter servers need a chief and at least one worker")
+    elif total <= 1:
+        return Cluster(tasks=tasks if tasks.get("evaluator") else {})
+    if named is None:
+        raise UsageError(
+            f'{source}: which of its processes this is, is not said: "task" is missing'
+        )
+    if not 0 <= task < len(tasks.get(kind, ())):
+        raise UsageError(f"{source}: there is no task {kind}/{task} in its cluster")
+    if tasks.get("ps"):
+        return Cluster(index=task, role=kind, task=task, tasks=tasks)
+    index = task if kind == "chief" else len(chiefs) + task
+    return Cluster(total, index, kind, task, tasks)
+
+
+def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, int] | None]:
+    """Addresses by type of task, and type and index of this process, where they are given.
+
+    Raises UsageError.
+    """
+
+    def refused(why: object) -> UsageError:
+        return UsageError(f"{source} cannot be read: {why}")
+
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refused(error) from None
+    if not isinstance(config, dict):
+        raise refused('it has to be a JSON object with "cluster" and "task"')
+    cluster, own = config.get("cluster") or {}, config.get("task") or {}
+    if not (isinstance(cluster, dict) and isinstance(own, dict)):
+        raise refused('"cluster" and "task" have to be JSON objects')
+    tasks: dict[str, tuple[str, ...]] = {}
+    for name, hosts in cluster.items():
+        if not (isinstance(hosts, list) and all(isinstance(host, str) for host in hosts)):
+            raise refused(f"the addresses of {name} have to be a list of host:port")
+        if wrong := [host for host in hosts if not _address(host)]:
+            raise refused(f"{wrong[0]!r}, of {name}, is not host:port")
+        if hosts:
+            tasks[_kind(name)] = tuple(hosts)
+    if unknown := [name for name in tasks if name not in _POOLS.values()]:
+        known = ", ".join(_POOLS.values())
+        raise UsageError(f"{source}: its cluster has a {unknown[0]!r}, not one of {known}")
+    for name in ("chief", "evaluator"):
+        if len(tasks.get(name, ())) > 1:
+            raise UsageError(f"{source}: {len(tasks[name])} of type {name}, there can be one")
+    addresses = [host for hosts in tasks.values() for host in hosts]
+    if twice := [host for host in addresses if addresses.count(host) > 1]:
+        raise UsageError(f"{source}: {twice[0]} is the address of two processes")
+    if not own:
+        return tasks, None
+    index = own.get("index", 0)
+    if isinstance(index, bool) or not re.fullmatch(r"\d{1,9}", str(index)):
+        raise refused(f"the task's index {index!r} is not a number of 0 or more")
+    return tasks, (_kind(str(own.get("type", "worker"))), int(index))
+
+
+def _kind(name: str) -> str:
+    """A role, of a name of TensorFlow's or of a worker pool of Vertex AI's."""
+    return _POOLS.get(name, "chief" if name == "master" else name)
+
+
+def _address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port) < 65536
+
+
+def has_tpu(environment: Mapping[str, str]) -> bool:
+    """Is this a TPU VM's container: libtpu installed, and the TPU named or its devices there?"""
+    if importlib.util.find_spec("libtpu") is None:
+        return False
+    named = "TPU_NAME" in environment or "TPU_NODE_NAME" in environment
+    return named or any(
+        device for pattern in ("accel*", "vfio/[0-9]*") for device in Path("/dev").glob(pattern)
+    )
+
+
+def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -> Any:
+    """The tf.distribute.Strategy of this process; `config` is a trainer.config.Config or None.
+
+    Raises UsageError where --strategy asks for what this machine or cluster is not.
+    """
+    import tensorflow as tf
+
+    choice = getattr(config, "strategy", "auto")
+    timeout = getattr(config, "peer_timeout", 600.0)
+    if choice == "auto":
+        choice = _automatic(place, environment, len(tf.config.list_physical_devices("GPU")))
+    _possible(choice, place, environment)
+    if choice == "tpu":
+        # Not tried on hardware.
+        tpu = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=environment.get("TPU_NAME", "local")
+        )
+        tf.config.experimental_connect_to_cluster(tpu)
+        tf.tpu.experimental.initialize_tpu_system(tpu)
+        return tf.distribute.TPUStrategy(tpu)
+    if choice == "ps":
+        meet(place, timeout)
+        # No partitioner: a variable lies whole on one server, as Keras wants it.
+        return tf.distribute.ParameterServerStrategy(resolver(place))
+    if choice == "multiworker":
+        options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
+        meet(place, timeout)
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            resolver(place), communication_options=options
+        )
+    if choice == "mirrored":
+        return tf.distribute.MirroredStrategy()
+    return tf.distribute.get_strategy()
+
+
+def _automatic(place: Cluster, environment: Mapping[str, str], gpus: int) -> str:
+    if place.role == "evaluator":
+        return "mirrored" if gpus > 1 else "one"
+    if place.parameter_servers:
+        return "ps"
+    if place.workers > 1:
+        return "multiworker"
+    if has_tpu(environment):
+        return "tpu"
+    return "mirrored" if gpus > 1 else "one"
+
+
+def _possible(choice: str, place: Cluster, environment: Mapping[str, str]) -> None:
+    together = "multiworker" if place.workers > 1 else ""
+    together = "ps" if place.parameter_servers else together
+    if place.role != "evaluator" and together and choice != together:
+        raise UsageError(
+            f"--strategy {choice}: the cluster has several processes, which need {together}"
+        )
+    if choice in ("multiworker", "ps") and choice != together:
+        raise UsageError(
+            f"--strategy {choice}: neither TF_CONFIG nor CLUSTER_SPEC names such a cluster"
+        )
+    if choice == "tpu" and not has_tpu(environment):
+        raise UsageError("--strategy tpu: there is no TPU here, or no libtpu")
+
+
+def resolver(place: Cluster) -> Any:
+    """The cluster without evaluators, as TensorFlow takes it."""
+    import tensorflow as tf
+
+    hosts = {kind: list(hosts) for kind, hosts in place.tasks.items() if kind != "evaluator"}
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(hosts),
+        task_type=place.role,
+        task_id=place.task,
+        rpc_layer="grpc",
+    )
+
+
+def meet(place: Cluster, seconds: float) -> None:
+    """Return when all other processes of the cluster have come; leave with 143 after `seconds`.
+
+    Before TensorFlow's own waiting, which takes an hour and holds Python's lock: in it no thread
+    runs and no signal is heard. Each process listens at its own address until it has seen the
+    others; from then on TensorFlow listens there.
+    """
+    own = place.tasks[place.role][place.task]
+    hosts = [host for kind, all_ in place.tasks.items() if kind != "evaluator" for host in all_]
+    missing = [host for host in hosts if host != own]
+    deadline = time.monotonic() + seconds
+    with _listening(own) as accept:
+        while missing := [host for host in missing if not answers(host)]:
+            accept()
+            if time.monotonic() > deadline:
+                silent = ", ".join(missing)
+                text = f"no answer from {silent} in {seconds:g} s: start all again"
+                say("error", text, "ERROR")
+                os._exit(RESTART)
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _listening(address: str) -> Iterator[Callable[[], None]]:
+    """Listen at the port of `address`, and take what has come each time that is asked for."""
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as mine:
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if mine.family == socket.AF_INET6:
+            mine.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            mine.bind(("", int(address.rpartition(":")[2])))
+            mine.listen(1024)
+        except OSError:  # TensorFlow says what is wrong with it
+            yield lambda: None
+            return
+        mine.setblocking(False)
+
+        def accept() -> None:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    mine.accept()[0].close()
+
+        yield accept
+
+
+def answers(address: str) -> bool:
+    """Does anything listen at host:port?"""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
+def lost_peer(error: Exception) -> bool:
+    """Does it tell of another process that is gone, or was already started again?
+
+    By its kind, or by its words: a peer that is being started again answers a heartbeat with
+    INTERNAL, "Coordination service is not enabled".
+    """
+    import tensorflow as tf
+
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, kinds) or (
+        isinstance(error, tf.errors.OpError) and _OF_PEERS.search(error.message or "") is not None
+    )
+
+
+def compute_capabilities() -> list[tuple[int, int]]:
+    """Of each GPU that TensorFlow sees; (0, 0) of one that does not say."""
+    import tensorflow as tf
+
+    return [
+        tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+        for gpu in tf.config.list_physical_devices("GPU")
+    ]
+
+
+def precision(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> str:
+    """The Keras dtype policy: what the slowest device has matrix units for.
+
+    float16 has them from compute capability 7.0, bfloat16 from 8.0 (NVIDIA, CUDA C++ Programming
+    Guide, compute capabilities); TPUs compute in bfloat16.
+    """
+    if choice != "auto":
+        return choice
+    if tpu:
+        return "mixed_bfloat16"
+    weakest = min(capabilities, default=(0, 0))
+    if weakest >= (8, 0):
+        return "mixed_bfloat16"
+    return "mixed_float16" if weakest >= (7, 0) else "float32"
+
+
+def facts(strategy: Any, place: Cluster) -> dict[str, Any]:
+    """What the first log line says about software and devices."""
+    import keras
+    import tensorflow as tf
+
+    build = tf.sysconfig.get_build_info()
+    return {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "python": platform.python_version(),
+        "cuda": build.get("cuda_version"),
+        "cudnn": build.get("cudnn_version"),
+        "strategy": type(strategy).__name__.removesuffix("V2"),
+        "replicas": strategy.num_replicas_in_sync,
+        "workers": place.workers,
+        "devices": [device.name for device in tf.config.list_logical_devices()],
+        "compute_capabilities": [f"{major}.{minor}" for major, minor in compute_capabilities()],
+    }

@@ -1,0 +1,156 @@
+"""The dedicated evaluator: a process of its own that takes the latest checkpoint, again and again.
+
+Training does not wait for it. It is throttled (--evaluate-delay, --evaluate-interval,
+--evaluate-batches), keeps the best checkpoint and the SavedModels that go with an evaluation, and
+tells the trainer when nothing gets better. It ends with the job.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.config import Config, UsageError
+from trainer.job import markers, storage
+from trainer.job.checkpoints import Checkpoint, Checkpoints, Position, Torn
+from trainer.job.lease import Lease
+from trainer.loop import inner
+from trainer.loop.judge import Judge
+from trainer.loop.outer import tell
+from trainer.model import export, networks
+from trainer.observe import insight
+from trainer.observe import observer as seam
+from trainer.observe.ledger import Ledger, process_age
+from trainer.report import say
+
+LOOK = 0.5
+"""Seconds between two looks for a checkpoint."""
+
+
+class GivenUp(Exception):  # noqa: N818 - the trainers have, not this
+    """The trainers have given up, with the exit code `code`."""
+
+    def __init__(self, failed: Mapping[str, Any]) -> None:
+        super().__init__(f"the trainers have given up: {failed.get('message')}")
+        self.code = int(failed.get("code", 1))
+
+
+def run(
+    config: Config,
+    place: Any,
+    strategy: Any,
+    names: tuple[str, ...],
+    shards: tuple[Any, ...],
+    held_out: tuple[Any, ...],
+    policy: str,
+    facts: dict[str, Any],
+) -> None:
+    """Evaluate until the job is done. SIGTERM ends it at any time: a restart goes on.
+
+    Raises GivenUp, UsageError.
+    """
+    storage.check_writable(config.job_dir)
+    lease = Lease(config.job_dir, "evaluator")
+    lease.take()
+    try:
+        with strategy.scope():
+            network = networks.build(config, len(names), policy, pretrain=False)
+        evaluation = inner.Evaluation(strategy, network, config, len(names), held_out)
+        look = seam.Run(
+            config=config,
+            place=place,
+            strategy=strategy,
+            model=network,
+            optimizer=None,
+            names=names,
+            train=shards,
+            validation=held_out,
+            ledger=Ledger(age=process_age()),
+            writer=seam.Writer(config.log_dir, write=True),
+            position=Position(),
+            steps=config.steps,
+            policy=policy,
+            facts=facts,
+        )
+        _loop(look, evaluation, seam.Watch(insight.observers(config, place)))
+    finally:
+        lease.release()
+
+
+def _loop(look: seam.Run, evaluation: inner.Evaluation, watch: seam.Watch) -> None:
+    config = look.config
+    path = f"{config.job_dir}/{markers.EVALUATIONS}"
+    judge = Judge(config.metric, config.early_stopping, config.early_stopping_delta)
+    found = markers.read(path)
+    judge.restore(found.get("judge", {}))
+    if markers.more(config, found):  # to train longer: with new patience
+        judge.waited = 0
+    last = int(found.get("step", -1))
+    checkpoints = Checkpoints(config.checkpoint_dir, config.keep_checkpoints)
+    watch.begin(look)
+    # What is there already may be of the attempt before: its trainers, which take it away when
+    # they start, are waited for as they wait for each other.
+    earlier = markers.read(f"{config.job_dir}/{markers.FAILED}")
+    patience = time.monotonic() + config.peer_timeout
+    time.sleep(config.evaluate_delay)
+    while True:
+        done = markers.finished(config) is not None
+        checkpoint = _newest(checkpoints, last)
+        if checkpoint is None:
+            if done:
+                break
+            failed = markers.read(f"{config.job_dir}/{markers.FAILED}")
+            if failed and (failed != earlier or time.monotonic() > patience):
+                raise GivenUp(failed)
+            time.sleep(LOOK)
+            continue
+        began = time.monotonic()
+        last = checkpoint.position.step
+        look.position = checkpoint.position
+        _assign(look.model, checkpoint, config)
+        with look.ledger.spend("evaluation"):
+            result = evaluation.run()
+        tell(last, result)
+        better = judge.better(last, result)
+        content = {"step": last, **result, "stop": judge.stop, "judge": judge.state()}
+        content |= markers.asked(config)
+        watch.evaluated(look, last, result)
+        look.writer.flush()
+        if better and config.keep_best:
+            best = Checkpoints(f"{config.checkpoint_dir}/best", keep=1)
+            best.save(checkpoint.position, checkpoint.variables, checkpoint.state)
+        for name in config.export:
+            if name == "latest" or (name == "best" and better):
+                folder = f"{config.job_dir}/export/{name}"
+                export.save(look.model, look.names, config, folder, name, last)
+        markers.write(path, content)
+        while time.monotonic() - began < config.evaluate_interval:
+            # Not past the end of the job: its last checkpoint is evaluated at once.
+            if markers.finished(config) is not None:
+                break
+            time.sleep(LOOK)
+    watch.end(look, "done")
+    look.writer.flush()
+    say("done", f"the job is done; last evaluated step {last}", step=max(last, 0))
+
+
+def _newest(checkpoints: Checkpoints, after: int) -> Checkpoint | None:
+    """The newest whole checkpoint after a step; one that is removed meanwhile is passed."""
+    for step in reversed(checkpoints.steps()):
+        if step <= after:
+            return None
+        try:
+            return checkpoints.load(step)
+        except Torn:
+            continue
+    return None
+
+
+def _assign(network: Any, checkpoint: Checkpoint, config: Config) -> None:
+    for number, variable in enumerate(network.variables):
+        value = checkpoint.variables.get(f"{number:04d} {variable.path}")
+        if value is None or tuple(value.shape) != tuple(variable.shape):
+            raise UsageError(
+                f"the checkpoints in {config.checkpoint_dir} are of another model: give the "
+                "evaluator the same options as the trainers"
+            )
+        variable.assign(value)

@@ -1,0 +1,342 @@
+"""The inner loop: what runs on the devices. The outer one (loop.py) looks in between two calls.
+
+It works for one device and for tf.distribute's synchronous strategies alike. model.fit does not:
+Keras 3's fails under MultiWorkerMirroredStrategy, and it cannot take up its input in the middle
+of an epoch.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import Config, UsageError
+from trainer.input import augment, data
+from trainer.model import networks, optimization
+from trainer.report import say
+
+METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
+"""Of each step: loss and accuracy over the batch of all replicas; the norm of their gradient
+before clipping; seconds until the batch was there (0 with --deterministic)."""
+
+
+class WithoutXla(Exception):  # noqa: N818 - nothing is wrong
+    """XLA may be to blame that the first call failed: nothing was trained yet, nothing is compiled
+    any more, and a batch is gone. Try again, with a new iterator."""
+
+
+def left_off(why: str) -> None:
+    """Say that XLA was asked for and is not used."""
+    say("xla", f"--xla on is left off: it does not work {why}", "WARNING", compiled=False)
+
+
+class Trainer:
+    """Model, optimizer and the functions that run on the devices."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        config: Config,
+        classes: int,
+        policy: str,
+        steps: int = 0,
+        workers: int = 1,
+    ):
+        if config.batch_size % strategy.num_replicas_in_sync:
+            raise UsageError(
+                f"--batch-size {config.batch_size} does not divide by the "
+                f"{strategy.num_replicas_in_sync} replicas of the run"
+            )
+        self.strategy = strategy
+        self.config = config
+        self.classes = classes
+        self.policy = policy
+        self.total_steps = steps or config.steps
+        self.replicas = strategy.num_replicas_in_sync
+        self.workers = workers
+        with strategy.scope():
+            self.model = networks.build(config, classes, policy)
+        self.xla = self._wants_xla()
+        self.total = tf.function(self._total)
+        self.synchronise = tf.function(self._synchronise) if self._drifting() else lambda: None
+        self.use_learning_rate(1.0)
+
+    def use_learning_rate(self, factor: float) -> None:
+        """A new optimizer with `factor` times the learning rate asked for; its state is lost."""
+        config = dataclasses.replace(self.config, learning_rate=self.config.learning_rate * factor)
+        with self.strategy.scope():
+            self.optimizer = networks.optimizer(
+                config, self.replicas, self.total_steps, self.policy
+            )
+            self.optimizer.build(self.model.trainable_variables)
+        if self.replicas > 1:  # their gradients are summed here, where clipping can see the sum
+            one = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            one._all_reduce_sum_gradients = list
+        self._trace()
+
+    def _trace(self) -> None:
+        """Anew: the functions hold on to the optimizer and its variables."""
+        self._gradients_function: Any = self._gradients
+        if self.xla:
+            self._gradients_function = tf.function(self._gradients, jit_compile=True)
+        self._untried = self.xla
+        self._without = ""
+        self._train = tf.function(self._train_steps)
+        self._snapshot = tf.function(self._read)
+
+    def _wants_xla(self) -> bool:
+        """Is the gradient computation to be compiled? Says so where it was asked for and is not."""
+        tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
+        wanted = optimization.use_xla(self.config.xla, self.replicas, tpu)
+        if self.config.xla == "on" and not (wanted or tpu):
+            left_off(f"with {self.replicas} replicas")
+        return wanted
+
+    @property
+    def readers(self) -> int:
+        """Processes that share the records out: the order of an epoch follows from it."""
+        return self.workers
+
+    @property
+    def replica_batch_size(self) -> int:
+        return self.config.batch_size // self.replicas
+
+    def batches(self, shards: tuple[data.Shard, ...], consumed: int) -> Any:
+        """An endless iterator over training batches, after `consumed` examples."""
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return data.training(
+                shards,
+                context,
+                batch_size=self.replica_batch_size,
+                image_size=self.config.image_size,
+                classes=self.classes,
+                seed=self.config.seed,
+                consumed=consumed,
+                augmentation=augment.of(self.config),
+            )
+
+        return iter(self.strategy.distribute_datasets_from_function(make))
+
+    def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:
+        """Make `count` steps: METRICS, each with one value a step. Raises WithoutXla."""
+        untried = self._untried
+        before = {k: v.numpy() for k, v in self.snapshot().items()} if untried else {}
+        try:
+            values = self._train(batches, tf.constant(count)).numpy()
+        except tf.errors.OpError as error:
+            if not untried:
+                raise
+            self.xla = False
+            self._trace()
+            self.restore(before)  # what does not wait for the gradients, such as a counter, is done
+            self._without = " ".join(str(error.message).split())[:300]
+            raise WithoutXla from error
+        self._tell_of_xla()
+        return dict(zip(METRICS, values.T, strict=True))
+
+    def _tell_of_xla(self) -> None:
+        """Once, after a call that worked."""
+        if self._untried:
+            say("xla", "the gradients are computed by XLA", compiled=True)
+        if self._without:
+            left_off(f"for {self.model.name} here: {self._without}")
+        self._untried, self._without = False, ""
+
+    def vote(self, values: list[float]) -> list[float]:
+        """The sum of each value over all workers; every worker has to ask, at the same point."""
+        if self.workers == 1:
+            return values
+        local = self.replicas // self.workers
+        # In float64, which is exact for any number of steps.
+        return [float(v) / local for v in self.total(tf.constant(values, tf.float64)).numpy()]
+
+    def wait(self) -> None:
+        """Return when every worker is here."""
+        self.vote([0.0])
+
+    def variables(self) -> dict[str, Any]:
+        """Everything that training changes, by a name that a second process gives it too."""
+        everything = (*self.model.variables, *self.optimizer.variables)
+        return {
+            f"{number:04d} {v.path}": v
+            for number, v in enumerate(everything)
+            if not v.path.endswith("/learning_rate")  # an option, not something learnt
+        }
+
+    def snapshot(self) -> dict[str, tf.Tensor]:
+        """All variables as they are now, without a copy: whoever changes a variable whose value
+        is held elsewhere gets new memory for it (TensorFlow, training_op_helpers.h)."""
+        return dict(zip(self.variables(), self._snapshot(), strict=True))
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Raises UsageError where `values` belong to another model."""
+        variables = self.variables()
+        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+        if shapes != {name: tuple(value.shape) for name, value in values.items()}:
+            raise UsageError(
+                f"the checkpoints in {self.config.checkpoint_dir} are of another model, image "
+                "size, precision, optimizer or number of classes: use another --job-dir"
+            )
+        with self.strategy.scope():
+            for name, variable in variables.items():
+                variable.assign(values[name])
+
+    def _read(self) -> list[tf.Tensor]:
+        return [tf.identity(variable.value) for variable in self.variables().values()]
+
+    def _drifting(self) -> list[Any]:
+        """Variables that each replica changes by what it saw: BatchNorm's moving statistics."""
+        if self.replicas == 1:
+            return []
+        return [v for v in self.model.non_trainable_variables if v.dtype.startswith("float")]
+
+    def _synchronise(self) -> None:
+        """Give all replicas the mean of their BatchNorm statistics.
+
+        A moving average is linear, so at which steps this is done does not change what comes out
+        at the end, but for rounding.
+        """
+
+        def average() -> None:
+            variables = self._drifting()
+            context = tf.distribute.get_replica_context()
+            # Through identity: what is read of a variable says nothing of its device, without
+            # which TensorFlow refuses to reduce it where a process has one replica.
+            values = [tf.identity(variable.value) for variable in variables]
+            means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
+            for variable, mean in zip(variables, means, strict=True):
+                variable.assign(mean)
+
+        self.strategy.run(average)
+
+    def _train_steps(self, iterator: Any, steps: tf.Tensor) -> tf.Tensor:
+        metrics = tf.TensorArray(tf.float32, size=steps, element_shape=[len(METRICS)])
+        last = tf.zeros([len(METRICS) - 1])
+        for step in tf.range(steps):
+            with tf.control_dependencies([last]):
+                began = self._clock()
+            with tf.control_dependencies([began]):
+                batch = next(iterator)
+            with tf.control_dependencies(self._parts(batch)):
+                waited = tf.cast(self._clock() - began, tf.float32)
+            last = self._sum(self.strategy.run(self._train_step, args=(batch,)))
+            metrics = metrics.write(step, tf.concat([last, [waited]], axis=0))
+        return metrics.stack()
+
+    def _clock(self) -> tf.Tensor:
+        """TensorFlow refuses to read the clock where everything has to be deterministic."""
+        return tf.constant(0.0) if self.config.deterministic else tf.timestamp()
+
+    def _parts(self, batch: Any) -> list[tf.Tensor]:
+        parts = [self.strategy.experimental_local_results(one) for one in tf.nest.flatten(batch)]
+        return [tensor for part in parts for tensor in part]
+
+    def _total(self, values: tf.Tensor) -> tf.Tensor:
+        return self._sum(self.strategy.run(tf.identity, args=(values,)))
+
+    def _sum(self, per_replica: Any) -> tf.Tensor:
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+
+    def _gradients(self, images: Any, labels: Any) -> tuple[Any, Any, list[Any]]:
+        """Of one replica's examples: share of the loss, share of the accuracy, scaled gradients."""
+        variables = self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            logits = self.model(images, training=True)
+            # Divided by the batch of all replicas: the sum of their gradients is the batch's.
+            examples = optimization.losses(self.config, labels, logits)
+            loss = tf.reduce_sum(examples) / self.config.batch_size
+            extra = optimization.penalty(self.config, variables)
+            for one in self.model.losses:
+                extra += tf.cast(one, tf.float32)
+            loss += extra / self.replicas
+            scaled = self.optimizer.scale_loss(loss)
+        right = tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float32)
+        accuracy = tf.reduce_sum(right) / self.config.batch_size
+        return loss, accuracy, tape.gradient(scaled, variables)
+
+    def _train_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        loss, accuracy, gradients = self._gradients_function(*batch)
+        pairs = zip(gradients, self.model.trainable_variables, strict=True)
+        gradients, variables = zip(*[pair for pair in pairs if pair[0] is not None], strict=True)
+        if self.replicas > 1:
+            context = tf.distribute.get_replica_context()
+            gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients))
+        scale = self.optimizer.scale_loss(tf.constant(1.0))
+        norm = tf.linalg.global_norm(gradients) / scale
+        if self.config.clip_norm:
+            factor = tf.minimum(1.0, self.config.clip_norm / tf.maximum(norm, 1e-12))
+            gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
+        self.optimizer.apply(list(gradients), list(variables))
+        return tf.stack([loss, accuracy, norm / self.replicas, rate / self.replicas])
+
+
+class Evaluation:
+    """Loss and accuracy of a model over the validation records, each counted once."""
+
+    CHUNK = 4
+    """Batches between two looks at whether to stop."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        network: Any,
+        config: Config,
+        classes: int,
+        shards: tuple[data.Shard, ...],
+    ) -> None:
+        self.strategy = strategy
+        self.model = network
+        batch_size = -(-config.batch_size // strategy.num_replicas_in_sync)
+        contexts = []
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            contexts.append(context)
+            return data.evaluation(
+                shards,
+                context,
+                batch_size=batch_size,
+                image_size=config.image_size,
+                classes=classes,
+            )
+
+        self._dataset = strategy.distribute_datasets_from_function(make)
+        self.batches = data.evaluation_batches(shards, contexts[0], batch_size)
+        if config.evaluate_batches:
+            self.batches = min(self.batches, config.evaluate_batches)
+        self._evaluate = tf.function(self._evaluate_batches)
+
+    def run(self, between: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """loss, accuracy, examples, seconds. `between` is called every CHUNK batches, and may
+        leave by an exception."""
+        began = time.perf_counter()
+        totals = np.zeros(3)
+        iterator = iter(self._dataset)
+        for first in range(0, self.batches, self.CHUNK):
+            if first:
+                between()
+            count = min(self.CHUNK, self.batches - first)
+            totals += self._evaluate(iterator, tf.constant(count)).numpy()
+        loss, correct, examples = map(float, totals)
+        seconds = time.perf_counter() - began
+        result = {"loss": loss / examples, "accuracy": correct / examples}
+        return {**result, "examples": int(examples), "seconds": seconds}
+
+    def _evaluate_batches(self, iterator: Any, batches: tf.Tensor) -> tf.Tensor:
+        totals = tf.zeros([3])
+        for _ in tf.range(batches):
+            per_replica = self.strategy.run(self._evaluate_batch, args=(next(iterator),))
+            totals += self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+        return totals
+
+    def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        images, labels, weights = batch
+        logits = self.model(images, training=False)
+        correct = tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float32)
+        losses = optimization.plain_losses(labels, logits)
+        sums = (weights * losses, weights * correct, weights)
+        return tf.stack([tf.reduce_sum(values) for values in sums])

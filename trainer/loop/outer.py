@@ -1,0 +1,469 @@
+"""The outer loop: everything that happens between two calls of the inner one.
+
+Checkpoints, evaluation, signals, recovery. All ranks run the same loop and decide the same at the
+same step: what only one of them knows (a signal, a clock, a full disk) goes through a vote after
+each inner call.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer.config import Config, UsageError
+from trainer.job import markers
+from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled, Torn
+from trainer.job.preemption import Preempted, Preemption
+from trainer.loop.inner import Evaluation, Trainer, WithoutXla
+from trainer.loop.judge import Judge
+from trainer.observe.observer import Observer, Run, Watch
+from trainer.report import say
+
+CALL = 0.25
+"""Seconds that an inner call should not exceed: the look at signals comes after it."""
+
+
+class NotFinite(Exception):  # noqa: N818 - named for what the loss is
+    """The loss became NaN or infinite."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(f"the loss of step {step} is {loss}: try a smaller --learning-rate")
+        self.step = step
+
+
+class Stopped(Exception):  # noqa: N818 - another rank's trouble
+    """The chief met with something that ends the run; it says what."""
+
+    def __init__(self) -> None:
+        super().__init__("the chief cannot go on; its log says why")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    step: int
+    result: dict[str, float]
+    """The last evaluation, with everything safely written."""
+    early: bool = False
+    """Stopped because nothing got better."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Votes:
+    """What the ranks know that the others do not, added up: true where any says so."""
+
+    preempted: bool
+    """A rank was told to stop."""
+    stop: bool
+    """The evaluator says that nothing gets better."""
+    save: bool
+    """It is time for a checkpoint by the clock."""
+    wait: bool
+    """It is too early for an evaluation by the clock."""
+    spoiled: bool
+    """A snapshot holds values that are not finite."""
+    failed: bool
+    """The chief cannot go on."""
+    pace: float
+    """Seconds a step, by the chief's clock."""
+
+
+class Controller:
+    """The outer loop of one rank."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        evaluation: Evaluation,
+        run: Run,
+        preemption: Preemption,
+        observers: Sequence[Observer] = (),
+        allowed: Callable[[], None] = lambda: None,
+        export: Callable[[str, Position], None] = lambda *_: None,
+    ) -> None:
+        """`allowed` raises where this run lost its folder (lease.py); `export` writes the
+        SavedModel of that name from the present weights, on the chief."""
+        self.trainer = trainer
+        self.evaluation = evaluation
+        self.run_ = run
+        self.config: Config = run.config
+        self.place = run.place
+        self.preemption = preemption
+        self.watch = Watch(observers)
+        self.export = export
+        self.allowed = allowed
+        self.steps = run.steps
+        self.records = sum(shard.records for shard in run.train)
+        self.judge = Judge(
+            self.config.metric, self.config.early_stopping, self.config.early_stopping_delta
+        )
+        self.checkpoints = Checkpoints(self.config.checkpoint_dir, self.config.keep_checkpoints)
+        self.background = Background(self.checkpoints, allowed) if self.place.chief else None
+        self.inline = self.config.evaluation == "inline" or (
+            self.config.evaluation == "auto" and not self.place.evaluator
+        )
+        self.tries = 0
+        self.factor = 1.0
+        self._initial: dict[str, np.ndarray] | None = None
+        self._saves: list[int] = []
+        self._evaluated = -1
+        self._readers = trainer.readers
+        self._pace = 0.0
+        self._calls = 0
+        self._trouble: Exception | None = None
+        now = time.monotonic()
+        self._saved_at, self._evaluated_at, self._looked_at = now, float("-inf"), now
+
+    @property
+    def position(self) -> Position:
+        return self.run_.position
+
+    def run(self) -> Outcome:
+        """Train to the last step. Raises NotFinite, Preempted, UsageError, and what goes wrong."""
+        early = False
+        self._restore()
+        self.watch.begin(self.run_)
+        batches = self._batches()
+        if self._due(self.config.evaluate_every) and self._evaluated != self.position.step:
+            early = self._inline(too_soon=False)  # it was stopped between saving and evaluating
+        while True:
+            over = early or self.position.step >= self.steps
+            try:
+                if over:
+                    self._collect(wait=True)  # spoiled weights do not always show in the loss
+                else:
+                    self._train(batches, self._count())
+                votes = self._vote()
+                if votes.spoiled:
+                    raise NotFinite(self.position.step, float("nan"))
+            except NotFinite as error:
+                self._recover(error)
+                with self.run_.ledger.spend("input"):
+                    batches, early = self._batches(), False
+                continue
+            except WithoutXla:
+                batches = self._batches()
+                continue
+            if votes.failed:
+                raise self._trouble or Stopped
+            if over:
+                with self.run_.ledger.spend("input"):
+                    del batches  # its threads end what they are at: it can take seconds
+                return self._finish(early)
+            last = self.position.step == self.steps
+            evaluating = self._due(self.config.evaluate_every)
+            saving = self._due(self.config.checkpoint_every) or votes.save or last or evaluating
+            if saving or votes.preempted or votes.stop:
+                self._save()
+            if votes.preempted:
+                self._leave()
+            early = votes.stop
+            if evaluating and not last and self.inline:
+                early = self._inline(too_soon=votes.wait)
+
+    # What a run does
+
+    def _restore(self) -> None:
+        """Take up the newest whole checkpoint, passing and removing torn ones."""
+        if self.place.chief:
+            self.checkpoints.sweep()
+        restored = self._load_newest()
+        if not restored and self.config.nan_retries:
+            self._initial = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
+        if restored:
+            where = self.position
+            text = f"resumed after step {where.step}, epoch {where.epoch:.2f}"
+            say("resumed", text, step=where.step, epoch=where.epoch)
+            before, now = self._readers, self.trainer.readers
+            if self.place.chief and before != now and where.epoch % 1:
+                text = f"{before} workers read before, {now} do now: of this epoch, some records"
+                say("order", f"{text} are seen twice, and some not at all", "WARNING")
+        total = self.trainer.vote([float(self.position.step)])[0]
+        if total != self.position.step * self.place.workers:
+            raise UsageError(
+                f"this worker resumes after step {self.position.step}, others do not: "
+                f"{self.config.checkpoint_dir} has to be the same folder for all"
+            )
+
+    def _load_newest(self) -> bool:
+        for step in reversed(self.checkpoints.steps()):
+            try:
+                checkpoint = self.checkpoints.load(step)
+            except Torn as torn:
+                say("torn", f"a checkpoint that is not whole, passed: {torn}", "WARNING", step=step)
+                if self.place.chief:  # It would count among the ones to keep.
+                    self.checkpoints.remove(step)
+                continue
+            state = checkpoint.state
+            if state.get("factor", 1.0) != self.factor and not self.tries:
+                self.factor, self.tries = state["factor"], state.get("tries", 0)
+                self.trainer.use_learning_rate(self.factor)
+            self.trainer.restore(checkpoint.variables)
+            self.run_.position = checkpoint.position
+            self.judge.restore(state.get("judge", {}))
+            self._evaluated = state.get("evaluated", -1)
+            self._readers = state.get("readers", self.trainer.readers)
+            if markers.more(self.config, state):
+                # To train longer: with new patience, and not stopped by one more look at where
+                # the shorter run ended.
+                self.judge.waited = 0
+                self._evaluated = self.position.step
+            if not self._calls:  # a recovery keeps what this attempt has spent and seen
+                if "ledger" in state:
+                    self.run_.ledger.restore(state["ledger"])
+                self.watch.restore(self.run_, state.get("observers", {}))
+            return True
+        return False
+
+    def _batches(self) -> Any:
+        return self.trainer.batches(self.run_.train, self.position.examples)
+
+    def _count(self) -> int:
+        """Steps of the next inner call: to the next occasion, and no longer than CALL."""
+        step = self.position.step
+        cadences = (self.config.checkpoint_every, self.config.evaluate_every)
+        most = [self.config.steps_per_loop, self.steps - step]
+        most += [period - step % period for period in cadences if period]
+        wanted = self.watch.until(step)
+        if wanted is not None:
+            most.append(wanted - step)
+        if self._pace:
+            most.append(max(1, int(CALL / self._pace)))
+        return min(most)
+
+    def _train(self, batches: Any, count: int) -> None:
+        """Make `count` steps and tell the observers."""
+        with self.run_.ledger.spend("compute"):
+            began = time.perf_counter()
+            metrics = self.trainer.train(batches, count)
+            seconds = time.perf_counter() - began
+        waited = float(np.sum(metrics["input_wait"]))
+        if self._calls:
+            self.run_.ledger.move(waited, "compute", "input")
+            self._pace = seconds / count
+        self._calls += 1
+        # From here on there is work that leaving at once would lose.
+        self.preemption.saved(False)
+        first = self.position.step + 1
+        finite = np.isfinite(metrics["loss"])
+        made = count if finite.all() else int(np.argmin(finite))
+        if made:
+            metrics["seconds"] = np.full(count, seconds / count, np.float32)
+            self._move(made)
+            with self.run_.ledger.spend("summaries"):
+                seen = {name: values[:made] for name, values in metrics.items()}
+                self.watch.steps(self.run_, first, seen)
+        if made < count:
+            raise NotFinite(first + made, float(metrics["loss"][made]))
+
+    def _move(self, steps: int) -> None:
+        examples = self.position.examples + steps * self.config.batch_size
+        step = self.position.step + steps
+        self.run_.position = Position(step, examples, examples / self.records)
+
+    def _vote(self) -> Votes:
+        """Agree on what to do after this step."""
+        now = time.monotonic()
+        chief = self.place.chief
+        self._collect()
+        mine = [
+            self.preemption.requested,
+            chief and not self.inline and self._evaluator_stops(),
+            chief and 0 < self.config.checkpoint_seconds <= now - self._saved_at,
+            chief and now - self._evaluated_at < self.config.evaluate_interval,
+            isinstance(self._trouble, Spoiled),
+            self._trouble is not None and not isinstance(self._trouble, Spoiled),
+        ]
+        with self.run_.ledger.spend("compute"):  # of a step, too: the wait for the slowest rank
+            values = self.trainer.vote([*map(float, mine), self._pace if chief else 0.0])
+        self._pace = values[-1]
+        return Votes(*(value > 0.5 for value in values[:-1]), pace=values[-1])
+
+    def _collect(self, wait: bool = False) -> None:
+        """Tell of the checkpoints that are safely written by now."""
+        if self.background is None:
+            return
+        try:
+            with self.run_.ledger.spend("checkpoint"):
+                done = self.background.done(wait)
+            for saved in done:
+                say("checkpoint", f"saved {saved.path}", step=saved.position.step)
+        except Exception as error:  # each rank has to hear of it at the same step: see _vote
+            self._trouble = error
+
+    def _save(self) -> None:
+        """Take a snapshot; it is written in the background."""
+        step = self.position.step
+        if self._saves[-1:] == [step]:
+            return
+        with self.run_.ledger.spend("checkpoint"):
+            began = time.perf_counter()
+            self.trainer.synchronise()
+            if self.background is not None:
+                try:
+                    self.background.save(self.position, self.trainer.snapshot(), self._state())
+                except Exception as error:
+                    self._trouble = error
+            seconds = time.perf_counter() - began
+        self._saved_at = time.monotonic()
+        self._saves.append(step)
+        if len(self._saves) > 1:
+            self._initial = None  # the one before is safely written
+        with self.run_.ledger.spend("summaries"):
+            self.watch.saved(self.run_, step, seconds)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            **markers.asked(self.config),
+            "ledger": self.run_.ledger.state(),
+            "judge": self.judge.state(),
+            "evaluated": self._evaluated,
+            "readers": self.trainer.readers,
+            "factor": self.factor,
+            "tries": self.tries,
+            "observers": self.watch.states(self.run_),
+        }
+
+    def _leave(self) -> None:
+        """All ranks are at the same step: write, and go."""
+        self._collect(wait=True)
+        trouble = self._trouble
+        self.watch.end(self.run_, "preempted")
+        self.run_.writer.flush()
+        self.trainer.wait()  # None may leave while the chief still writes.
+        if trouble is not None and not isinstance(trouble, Spoiled):
+            raise trouble  # The next run goes on from before a spoiled one.
+        raise Preempted(self.position.step)
+
+    def _inline(self, too_soon: bool) -> bool:
+        """Evaluate between two steps, unless it is too soon; whether to stop for good."""
+        if not self.inline or too_soon:
+            return False
+        result = self._evaluate()
+        step = self.position.step
+        better = self.judge.better(step, result)
+        self._evaluated = step
+        if self.place.chief:
+            self.attempt(lambda: self._keep(better))
+        if self.judge.stop:
+            text = f"{self.judge.metric} has not got better since step {self.judge.best_step}"
+            say("early", f"{text}: stopping", step=step)
+        return self.judge.stop
+
+    def _evaluate(self) -> dict[str, float]:
+        """Evaluate the model as it is, on all ranks together."""
+        self._evaluated_at = time.monotonic()
+        with self.run_.ledger.spend("evaluation"):
+            self.trainer.synchronise()
+            result = self.evaluation.run(between=self._between)
+        step = self.position.step
+        tell(step, result)
+        with self.run_.ledger.spend("summaries"):
+            self.watch.evaluated(self.run_, step, result)
+        return result
+
+    def _between(self) -> None:
+        """Evaluation loses nothing, as a checkpoint was taken before it: all leave together."""
+        if self.trainer.vote([float(self.preemption.requested)])[0] > 0:
+            self._leave()
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do what the chief does alone, if this run may still write. What goes wrong is raised on
+        all ranks at the next vote, or by `settle`."""
+        if self._trouble is None:
+            try:
+                self.allowed()
+                work()
+            except Exception as error:
+                self._trouble = error
+
+    def settle(self) -> None:
+        """Return when the chief is here, too. Raises what went wrong there, Stopped elsewhere."""
+        if self.trainer.vote([float(self._trouble is not None)])[0]:
+            raise self._trouble or Stopped
+
+    def _keep(self, better: bool) -> None:
+        """The best checkpoint, and the SavedModels that go with an evaluation."""
+        with self.run_.ledger.spend("checkpoint"):
+            if better and self.config.keep_best and self.config.evaluate_every:
+                self._collect(wait=True)
+                if self._trouble is None:
+                    self.checkpoints.copy(self.position.step, f"{self.checkpoints.folder}/best")
+        with self.run_.ledger.spend("evaluation"):
+            if better and "best" in self.config.export:
+                self.export("best", self.position)
+            if "latest" in self.config.export:
+                self.export("latest", self.position)
+
+    def _evaluator_stops(self) -> bool:
+        """Has the dedicated evaluator seen enough of this run, not of a shorter one before it? It
+        is asked every other second at most."""
+        now = time.monotonic()
+        if now - self._looked_at < 2 or not self.config.early_stopping:
+            return False
+        self._looked_at = now
+        found = markers.read(f"{self.config.job_dir}/{markers.EVALUATIONS}")
+        return bool(found.get("stop")) and not markers.more(self.config, found)
+
+    def _recover(self, error: NotFinite) -> None:
+        """Back to the last good checkpoint with a smaller learning rate; all ranks alike.
+
+        Raises `error` where that was tried often enough.
+        """
+        self._collect(wait=True)
+        if isinstance(self._trouble, Spoiled):
+            self._trouble = None
+        if self.tries >= self.config.nan_retries:
+            raise error
+        self.tries += 1
+        self.factor *= self.config.nan_factor
+        self.trainer.wait()  # until the chief's last checkpoint is written
+        self.trainer.use_learning_rate(self.factor)
+        if not self._load_newest():
+            before = self._initial
+            if before is None:
+                raise error
+            # Nothing is safely written yet: from the beginning.
+            fresh = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
+            shared = len(self.trainer.model.variables)
+            optimizer = {key: fresh[key] for key in list(fresh)[shared:]}
+            self.trainer.restore({**before, **optimizer})
+            self.run_.position = Position()
+        self._saves.clear()
+        self._calls, self._pace = max(self._calls, 1), 0.0
+        say(
+            "diverged",
+            f"{str(error).partition(':')[0]}: back to step {self.position.step} with "
+            f"{self.factor:g} times the learning rate, try {self.tries} of "
+            f"{self.config.nan_retries}",
+            "WARNING",
+            step=self.position.step,
+        )
+
+    def _finish(self, early: bool) -> Outcome:
+        """The last evaluation, with everything safely written."""
+        if self.place.workers == 1:
+            self.preemption.saved(True)
+        result = self._evaluate()
+        self.preemption.saved(True)
+        better = self.judge.better(self.position.step, result)
+        if self.place.chief and self.inline:
+            self.attempt(lambda: self._keep(better))
+        self.settle()
+        with self.run_.ledger.spend("summaries"):
+            self.watch.end(self.run_, "stopped" if early else "done")
+            self.run_.writer.flush()
+        return Outcome(self.position.step, result, early)
+
+    def _due(self, period: int) -> bool:
+        return bool(period) and self.position.step % period == 0 and self.position.step > 0
+
+
+def tell(step: int, result: dict[str, float]) -> None:
+    """The line about an evaluation."""
+    text = f"step {step}: validation loss {result['loss']:.4f}, "
+    text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
+    say("evaluated", text, step=step, **{**result, "seconds": round(result["seconds"], 2)})

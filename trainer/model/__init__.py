@@ -1,0 +1,1 @@
+"""Models, the weights they start from, loss and optimizer, the SavedModel."""

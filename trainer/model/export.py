@@ -1,0 +1,80 @@
+"""The SavedModel: what a server needs, with nothing of the training run in it."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import Config
+from trainer.input import data, spectrograms
+from trainer.input.parts import Sound
+from trainer.job import storage
+from trainer.model import networks
+from trainer.report import say
+
+
+def export(
+    weights: Mapping[str, np.ndarray], names: tuple[str, ...], config: Config, path: str
+) -> None:
+    """Write a SavedModel with signatures that give `probabilities` and `label`.
+
+    `serving_default` takes `image_bytes` (encoded JPEG or PNG files of any size; the suffix lets
+    TensorFlow Serving accept base64), `tensors` takes `images` (uint8, already square). Where it
+    was trained on sounds, `serving_default` takes `audio_bytes` (WAV files of 16 bits at the rate
+    of the records, of any length), `samples` takes `samples` (float32, -1 to 1, as many as are
+    heard of a sound), and the squares of `tensors` are spectrograms. The model is built anew in
+    float32, whatever it was trained in, so that it runs on any machine.
+    `weights` maps each of the model's variables' paths to its value.
+    """
+    size = config.image_size
+    network = networks.build(config, len(names), "float32", pretrain=False)
+    for variable in network.variables:
+        if variable.path in weights:  # others are states of random numbers, for training only
+            variable.assign(weights[variable.path])
+
+    def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = tf.nn.softmax(network(images, training=False))
+        label = tf.gather(tf.constant(names), tf.argmax(probabilities, axis=-1))
+        return {"probabilities": probabilities, "label": label}
+
+    def each(square: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], Any]:
+        """A signature that takes what `square` makes one uint8 square of."""
+        one = tf.TensorSpec((size, size, 3), tf.uint8)
+        return lambda batch: tensors(tf.map_fn(square, batch, fn_output_signature=one))
+
+    archive = keras.export.ExportArchive()
+    archive.track(network)
+    if config.rate:
+        sound = Sound(config.rate, config.seconds)
+        files = [tf.TensorSpec([None], tf.string, name="audio_bytes")]
+        seen = each(lambda wav: spectrograms.seen(wav, sound, size))
+        archive.add_endpoint("serving_default", seen, files)
+        waves = [tf.TensorSpec([None, sound.samples], tf.float32, name="samples")]
+        shown = each(lambda samples: spectrograms.shown(samples, sound.rate, size))
+        archive.add_endpoint("samples", shown, waves)
+    else:
+        files = [tf.TensorSpec([None], tf.string, name="image_bytes")]
+        decoded = each(lambda encoded: data.decode(encoded, size))
+        archive.add_endpoint("serving_default", decoded, files)
+    images = tf.TensorSpec([None, size, size, 3], tf.uint8, name="images")
+    archive.add_endpoint("tensors", tensors, [images])
+    temporary = f"{path}.tmp-{os.getpid()}"
+    archive.write_out(temporary, verbose=False)
+    storage.replace_folder(temporary, path)
+
+
+def save(
+    network: keras.Model,
+    names: tuple[str, ...],
+    config: Config,
+    folder: str,
+    name: str,
+    step: int,
+) -> None:
+    """Export the weights of `network` as they are, and say so."""
+    weights = {variable.path: variable.numpy() for variable in network.variables}
+    export(weights, names, config, folder)
+    say("exported", f"SavedModel ({name}) in {folder}", step=step, name=name)

@@ -1,0 +1,262 @@
+"""The models that can be trained: a small one, and everything in keras.applications by name.
+
+Each takes uint8 RGB squares of 0..255 and gives float32 logits. Preprocessing is a layer of the
+model, so a byte a channel travels to the device, and a server cannot get it wrong.
+
+A model is a backbone and a head. `--fine-tune-layers N` counts the backbone's weight layers
+(convolutions, dense ones: what "30 layers" means on paper) from its end. Not `model.layers[-N:]`:
+that counts activations and joins, and where the backbone is one layer of an outer model it
+counts four in all and unfreezes everything.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.utils.naming import reset_uids
+
+from trainer.config import Config, UsageError, parse
+from trainer.model import pretrained
+from trainer.model.optimization import optimizer
+
+__all__ = ["Depth", "build", "depth", "layers_of", "optimizer"]
+
+_HEAD = "head_"
+_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels, in 0..1: what EfficientNetB0 to B7 want subtracted and divided by. Keras
+has them in a layer that its weights file fills, and in one more that is there with "imagenet" alone
+(tensorflow/tensorflow#49930), so that two builds of a network would not compute the same. Here they
+are in Preprocess, and those layers do nothing."""
+_NORMALISATION = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "LayerScale")
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What of a model is trained."""
+
+    backbone_layers: int
+    """With weights, normalisation not counted."""
+    trained_layers: int
+    first_trained: str
+    """Name of the first such layer; empty where only the head is trained."""
+    parameters: int
+    trained_parameters: int
+    frozen_batch_norms: int
+
+    def __str__(self) -> str:
+        layers = f"{self.trained_layers} of {self.backbone_layers} backbone layers"
+        return f"{self.trained_parameters:,} of {self.parameters:,} parameters trained ({layers})"
+
+
+def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> keras.Model:
+    """The network that `config` names, with `classes` logits.
+
+    `policy` is a Keras dtype policy; weights and logits are float32 under each of them. With
+    `pretrain`, the weights that `config` names are loaded: not for a model whose variables are
+    assigned anyway. Raises UsageError.
+    """
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)  # keras.applications take no dtype.
+    # Some number their layers by what the process made before: a checkpoint and an export need
+    # the same names whenever the model is built. There is no public way to start from 0.
+    reset_uids()
+    try:
+        network = _assemble(config, classes)
+    finally:
+        keras.config.set_dtype_policy(before)
+    if pretrain:
+        pretrained.load(network, config, _HEAD, lambda weights: _plain(config, weights))
+    _freeze(network, config)
+    return network
+
+
+def small_cnn(classes: int, image_size: int, policy: str) -> keras.Model:
+    """The small network with nothing loaded and all of it trained."""
+    arguments = ["--records", "-", "--job-dir", "-", "--image-size", str(image_size)]
+    return build(parse(arguments, {}), classes, policy)
+
+
+def depth(network: keras.Model) -> Depth:
+    """What is trained of a model that `build` made."""
+    weighty = _weight_layers(network)
+    trained = [layer for layer in weighty if layer.trainable]
+    count = lambda variables: sum(int(np.prod(v.shape)) for v in variables)  # noqa: E731
+    norms = [one for one in layers_of(network) if type(one).__name__ == "BatchNormalization"]
+    return Depth(
+        backbone_layers=len(weighty),
+        trained_layers=len(trained),
+        first_trained=trained[0].name if trained else "",
+        parameters=count(network.weights),
+        trained_parameters=count(network.trainable_weights),
+        frozen_batch_norms=sum(not norm.trainable for norm in norms),
+    )
+
+
+def layers_of(network: Any) -> list[Any]:
+    """The leaves, those of nested models included, in the order they were made."""
+    found = []
+    for layer in network.layers:
+        found += layers_of(layer) if hasattr(layer, "layers") else [layer]
+    return found
+
+
+def application(name: str) -> tuple[Callable[..., keras.Model], Callable[[Any], Any]]:
+    """Constructor and preprocess_input of a model of keras.applications. Raises UsageError."""
+    known = {
+        key.lower(): maker
+        for key, maker in vars(keras.applications).items()
+        if inspect.isfunction(maker) and key[0].isupper()
+    }
+    maker = known.get(name.lower())
+    if maker is None:
+        import difflib
+
+        near = difflib.get_close_matches(name.lower(), ["small_cnn", *known], n=3, cutoff=0.5)
+        hint = f": near it are {', '.join(near)}" if near else ""
+        raise UsageError(f"--model {name}: neither small_cnn nor in keras.applications{hint}")
+    module: Any = inspect.getmodule(maker)
+    return maker, module.preprocess_input
+
+
+@keras.saving.register_keras_serializable("trainer")
+class Preprocess(keras.layers.Layer):
+    """pixels x scale + offset a channel, channels turned round first where `reverse`.
+
+    Every preprocess_input of keras.applications is one of these; see `like`.
+    """
+
+    def __init__(
+        self, scale: list[float], offset: list[float], reverse: bool, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.scale, self.offset, self.reverse = list(scale), list(offset), reverse
+
+    @classmethod
+    def like(cls, function: Callable[[Any], Any], **kwargs: Any) -> "Preprocess":
+        """The one that does what `function` does, found by asking it. Raises ValueError."""
+
+        def ask(pixel: tuple[float, float, float]) -> np.ndarray:
+            return np.asarray(function(np.array(pixel, np.float32).reshape(1, 1, 1, 3)))[0, 0, 0]
+
+        offset, white = ask((0, 0, 0)), ask((255, 255, 255))
+        scale = (white - offset) / 255
+        red = ask((255, 0, 0)) - offset
+        reverse = bool(abs(red[2]) > abs(red[0]))
+        found = cls(scale.tolist(), offset.tolist(), reverse, **kwargs)
+        probe = np.random.default_rng(0).uniform(0, 255, (1, 2, 2, 3)).astype(np.float32)
+        expected = np.asarray(function(probe.copy()))
+        if not np.allclose(np.asarray(found._float32(probe)), expected, atol=1e-3):
+            raise ValueError(f"{function} is not linear in each channel")
+        return found
+
+    def call(self, images: Any) -> Any:
+        return keras.ops.cast(self._float32(images), self.compute_dtype)
+
+    def _float32(self, images: Any) -> Any:
+        x = keras.ops.cast(images, "float32")
+        x = keras.ops.flip(x, axis=-1) if self.reverse else x
+        return x * np.float32(self.scale) + np.float32(self.offset)
+
+    def get_config(self) -> dict[str, Any]:
+        mine = {"scale": self.scale, "offset": self.offset, "reverse": self.reverse}
+        return {**super().get_config(), **mine}
+
+
+def _assemble(config: Config, classes: int) -> keras.Model:
+    size = config.image_size
+    images = keras.Input((size, size, 3), dtype="uint8", name="images")
+    if config.model == "small_cnn":
+        features = _small_cnn(images)
+        name = "small_cnn"
+    else:
+        features = _application(config, images)
+        name = config.model.lower()
+        pool = "Average" if config.pooling == "avg" else "Max"
+        pooling = getattr(keras.layers, f"Global{pool}Pooling2D")
+        features = pooling(name=f"{_HEAD}pool")(features)
+    if config.head_units:
+        hidden = keras.layers.Dense(config.head_units, "relu", name=f"{_HEAD}hidden")
+        features = hidden(features)
+    if config.dropout:
+        features = keras.layers.Dropout(config.dropout, seed=config.seed, name=f"{_HEAD}dropout")(
+            features
+        )
+    logits = keras.layers.Dense(classes, dtype="float32", name=f"{_HEAD}logits")(features)
+    return keras.Model(images, logits, name=name)
+
+
+def _plain(config: Config, weights: str | None = None) -> keras.Model:
+    """The backbone as Keras makes it, in float32: for a weights file, or with `weights`."""
+    size = config.image_size
+    reset_uids()
+    if config.model == "small_cnn":
+        images = keras.Input((size, size, 3), dtype="uint8", name="images")
+        return keras.Model(images, _small_cnn(images))
+    maker, _ = application(config.model)
+    return maker(include_top=False, weights=weights, input_shape=(size, size, 3))
+
+
+def _small_cnn(images: Any) -> Any:
+    layers = keras.layers
+    x = layers.Rescaling(1 / 127.5, offset=-1.0, name="scale")(images)
+    for number, filters in enumerate((16, 32, 64), start=1):
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu", name=f"conv{number}")(x)
+        x = layers.MaxPooling2D(name=f"pool{number}")(x)
+    return layers.Flatten(name="flatten")(x)
+
+
+def _application(config: Config, images: Any) -> Any:
+    """The same network whatever its weights are: they are copied into it, see pretrained.py."""
+    maker, preprocess = application(config.model)
+    if maker.__module__.endswith(".efficientnet"):
+        mean, deviation = np.array(_MEAN), np.array(_DEVIATION)
+        scale, offset = 1 / deviation, -255 * mean / deviation  # Keras' own layer divides by 255.
+        pixels = Preprocess(scale.tolist(), offset.tolist(), False, name="preprocess")(images)
+    else:
+        pixels = Preprocess.like(preprocess, name="preprocess")(images)
+    size = config.image_size
+    try:
+        backbone = maker(
+            include_top=False, weights=None, input_tensor=pixels, input_shape=(size, size, 3)
+        )
+    except ValueError as error:
+        text = " ".join(str(error).split())[:200]
+        raise UsageError(f"--model {config.model} at --image-size {size}: {text}") from error
+    return backbone.output
+
+
+def _freeze(network: keras.Model, config: Config) -> None:
+    """Leave trainable what --fine-tune-layers and --batch-norm say, and the head."""
+    weighty = _weight_layers(network)
+    count = len(weighty) if config.fine_tune_layers < 0 else config.fine_tune_layers
+    if count > len(weighty):
+        raise UsageError(
+            f"--fine-tune-layers {count}: {config.model} has {len(weighty)} layers with weights"
+        )
+    first = weighty[len(weighty) - count] if count else None
+    frozen_norms = config.batch_norm == "frozen" or (
+        config.batch_norm == "auto" and config.weights != "none"
+    )
+    reached = count == len(weighty)
+    for layer in layers_of(network):
+        if layer.name.startswith(_HEAD):
+            continue
+        reached = reached or layer is first
+        # A frozen BatchNormalization also uses its stored statistics and leaves them alone.
+        batch_norm = type(layer).__name__ == "BatchNormalization"
+        layer.trainable = reached and not (batch_norm and frozen_norms)
+
+
+def _weight_layers(network: keras.Model) -> list[Any]:
+    """The backbone's layers with weights to train, normalisation and head left out."""
+    return [
+        layer
+        for layer in layers_of(network)
+        if layer.weights
+        and not layer.name.startswith(_HEAD)
+        and type(layer).__name__ not in _NORMALISATION
+        and any(v.path.rpartition("/")[2].endswith("kernel") for v in layer.weights)
+    ]

@@ -1,0 +1,121 @@
+"""What the input costs: the share of each step spent waiting for it, and the cores it would take.
+
+Said once, when a run has settled: the pipeline's speed on one core is measured for a moment, and a
+step's own time is what it took less what it waited.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import Config
+from trainer.input import augment, data
+from trainer.observe.observer import Observer, Run
+from trainer.report import say
+
+SETTLED_STEPS, SETTLED_SECONDS = 50, 10.0
+"""After so many steps, or so long, it is said; the first call, which compiles, is left out."""
+PROBE_SECONDS = 0.3
+WAITS = 0.1
+"""Share of the time from which on waiting is a warning."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of the input of this process."""
+
+    wait_share: float
+    """Of the time of a step. An upper bound on a device that works on while the host waits."""
+    step_seconds: float
+    """Of a step that never waits."""
+    batch: int
+    """Examples of a step that this process feeds."""
+    images_a_second_and_core: float
+    cores: int
+
+    @property
+    def cores_needed(self) -> float:
+        """To feed the devices here, never waiting."""
+        return self.batch / self.step_seconds / self.images_a_second_and_core
+
+
+def cost(
+    seconds: float, waited: float, steps: int, batch: int, per_core: float, cores: int
+) -> Cost:
+    """From the seconds of `steps` steps, and the part of them that was waited."""
+    compute = max(seconds - waited, 1e-9)
+    return Cost(waited / max(seconds, 1e-9), compute / steps, batch, per_core, cores)
+
+
+def per_core(shards: tuple[data.Shard, ...], config: Config, classes: int, seconds: float) -> float:
+    """Images a second that one core makes of these records: read, decoded, augmented, batched."""
+    dataset = data.training(
+        shards,
+        tf.distribute.InputContext(1, 0, 1),
+        batch_size=8,
+        image_size=config.image_size,
+        classes=classes,
+        seed=config.seed,
+        consumed=0,
+        augmentation=augment.of(config),
+    )
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    options.threading.max_intra_op_parallelism = 1
+    iterator = iter(dataset.with_options(options))
+    for _ in range(4):  # What starting up and filling the buffers costs.
+        next(iterator)
+    before, began, count = time.process_time(), time.perf_counter(), 0
+    while time.perf_counter() - began < seconds or count < 16:
+        count += int(next(iterator)[1].shape[0])
+    # Processor time, not the clock's: others may be using the core, too.
+    return count / max(time.process_time() - before, 1e-9)
+
+
+class InputReport(Observer):
+    """Says what the input costs, once."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._calls = self._steps = 0
+        self._seconds = self._waited = 0.0
+        self.cost: Cost | None = None
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, Any]) -> None:
+        self._calls += 1
+        if self.cost is not None or self._calls == 1 or self._config.deterministic:
+            return
+        if not run.place.chief or run.place.parameter_servers:
+            return  # One says it; with parameter servers, others wait.
+        self._steps += len(metrics["seconds"])
+        self._seconds += float(np.sum(metrics["seconds"]))
+        self._waited += float(np.sum(metrics["input_wait"]))
+        if self._steps >= SETTLED_STEPS or self._seconds >= SETTLED_SECONDS:
+            self._say(run)
+
+    def _say(self, run: Run) -> None:
+        workers = max(1, run.place.workers)
+        speed = per_core(run.train, self._config, len(run.names), PROBE_SECONDS)
+        batch = self._config.batch_size // workers
+        cores = len(os.sched_getaffinity(0))
+        self.cost = found = cost(self._seconds, self._waited, self._steps, batch, speed, cores)
+        text = (
+            f"input: {found.wait_share:.1%} of a step waited for; one core makes "
+            f"{speed:,.0f} images a second, a step without waiting takes "
+            f"{1000 * found.step_seconds:,.1f} ms for {batch}: "
+            f"{found.cores_needed:.1f} cores needed, {cores} here"
+        )
+        say(
+            "input",
+            text,
+            "WARNING" if found.wait_share > WAITS else "INFO",
+            step=run.position.step,
+            wait_share=round(found.wait_share, 4),
+            images_per_second_core=round(speed, 1),
+            cores_needed=round(found.cores_needed, 2),
+            cores=cores,
+        )

@@ -1,0 +1,308 @@
+"""Who looks on while a run trains: the list of observers, and the ones that keep the account."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import Config
+from trainer.job import storage
+from trainer.model import networks
+from trainer.observe import summaries, utilization
+from trainer.observe.hypertune import Trial
+from trainer.observe.input_report import InputReport
+from trainer.observe.observer import Observer, Run
+from trainer.report import say
+
+JOURNAL, SUMMARY = "journal.json", "summary.json"
+"""In the job folder: what the attempt had spent when it last wrote it down; the final account."""
+
+
+def observers(config: Config, place: Any) -> list[Observer]:
+    """In the order they are asked; on every rank, for they say together where a call ends."""
+    board, pool = summaries.Board(), summaries.Pool()
+    activations = summaries.Activations(board, config, pool)
+    machine = Utilization(board, config.sample_every if place.chief else 0.0)
+    return [
+        Progress(),
+        summaries.Scalars(board),
+        summaries.Hyperparameters(board),
+        summaries.Graph(board),
+        summaries.Weights(board, config),
+        activations,
+        summaries.Pictures(board, pool),
+        summaries.Profile(board, config),
+        machine,
+        InputReport(config),
+        Trial(os.environ),
+        Files(board),
+        Account(board, machine, activations),
+    ]
+
+
+class Progress(Observer):
+    """A line about training: each of the first calls, then every so many seconds."""
+
+    FIRST = 100
+    """Inner calls of an attempt that are told one by one."""
+    SECONDS = 10.0
+    """Between two lines after that: a day is then some 9,000 lines, not a million."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._losses: list[float] = []
+        self._accuracies: list[float] = []
+        self._seconds = 0.0
+        self._told = 0.0
+
+    def begin(self, run: Run) -> None:
+        if run.place.chief:
+            depth = networks.depth(run.model)
+            found = {key: getattr(depth, key) for key in depth.__dataclass_fields__}
+            say("model", f"{run.model.name}: {depth}", **found)
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        if not run.place.chief:
+            return
+        self._losses += metrics["loss"].tolist()
+        self._accuracies += metrics["accuracy"].tolist() if "accuracy" in metrics else []
+        self._seconds += float(np.sum(metrics["seconds"]))
+        self._calls += 1
+        now, step = time.monotonic(), run.position.step
+        last = step >= run.steps
+        if self._calls > self.FIRST and now - self._told < self.SECONDS and not last:
+            return
+        count = len(self._losses)
+        pace = self._seconds / count
+        loss = float(np.mean(self._losses))
+        fields: dict[str, Any] = {
+            "loss": loss,
+            "epoch": run.position.epoch,
+            "examples_per_second": round(run.config.batch_size / pace, 1),
+            "steps": run.steps,
+            "eta_seconds": round((run.steps - step) * pace, 1),
+        }
+        if self._accuracies:
+            fields["accuracy"] = float(np.mean(self._accuracies))
+        say("step", f"step {step} of {run.steps}: loss {loss:.4f}", step=step, **fields)
+        self._losses, self._accuracies, self._seconds, self._told = [], [], 0.0, now
+
+
+class Utilization(Observer):
+    """Processor, memory and GPUs, and the share of the devices' arithmetic that was the model's."""
+
+    def __init__(self, board: summaries.Board, seconds: float) -> None:
+        self.board = board
+        self._gpus = utilization.Gpus(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+        looks = (utilization.Machine().look, self._gpus.look)
+        self.sampler = utilization.Sampler(seconds, looks)
+        self.flops = 0.0
+        """Floating point operations of an example and a step."""
+        self.peak: float | None = None
+        """FLOP/s of all devices of the run; None where not known."""
+        self._examples = 0
+        self._seconds = 0.0
+        self._calls = 0
+
+    def begin(self, run: Run) -> None:
+        self.sampler.start()
+        self.flops = utilization.training_flops(run.model)
+        visible = [
+            tf.config.experimental.get_device_details(gpu).get("device_name", "")
+            for gpu in tf.config.list_physical_devices("GPU")
+        ]
+        one = utilization.peak(visible, run.policy, os.environ.get("TPU_ACCELERATOR_TYPE", ""))
+        self.peak = one * run.strategy.num_replicas_in_sync if one else None
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        self._calls += 1
+        if self._calls > 1:  # the first one traces and compiles
+            self._examples += len(metrics["loss"]) * run.config.batch_size
+            self._seconds += float(np.sum(metrics["seconds"]))
+        fresh = self.sampler.fresh()
+        if fresh and self.board.writes:
+            with self.board.spend("scalars"):
+                speed = run.config.batch_size / float(metrics["seconds"][0])
+                values = {**fresh, **self._rates(speed)}
+                train = self.board.of("train")
+                train.scalars(run.position.step, {f"utilisation/{k}": v for k, v in values.items()})
+
+    def end(self, run: Run, outcome: str) -> None:
+        if outcome != "preempted":  # then every moment counts
+            self.sampler.stop()
+
+    def report(self) -> dict[str, Any]:
+        """Of this attempt."""
+        speed = self._examples / self._seconds if self._seconds else 0.0
+        return {
+            "examples_per_second": speed,
+            "training_flops_per_example": self.flops,
+            **self._rates(speed),
+            "machine": self.sampler.report(),
+        }
+
+    def _rates(self, speed: float) -> dict[str, float]:
+        """Model TFLOP/s, and as a share of what the devices could do, at examples a second."""
+        done = self.flops * speed
+        rates = {"model_tflops": done / 1e12}
+        if self.peak:
+            rates["model_flop_utilisation"] = done / self.peak
+        return rates
+
+
+class Files(Observer):
+    """Closes the event files, when all but the account have had their last words."""
+
+    def __init__(self, board: summaries.Board) -> None:
+        self.board = board
+
+    def end(self, run: Run, outcome: str) -> None:
+        self.board.close()
+
+
+class Account(Observer):
+    """The ledger over all attempts: journal while it runs, summary.json at the end."""
+
+    name = "account"
+    SECONDS = 15.0
+    """Between two entries of the journal: as much may go uncounted when an attempt is killed."""
+
+    def __init__(
+        self, board: summaries.Board, machine: Utilization, activations: summaries.Activations
+    ) -> None:
+        self.board = board
+        self.machine = machine
+        self.activations = activations
+        self._written = 0.0
+        self._reached = 0
+        self._useful: dict[int, float] = {}
+        self._lost_steps = 0
+        self._evaluation: dict[str, Any] = {}
+        self._best: dict[str, Any] = {}
+        self._outcome = ""
+
+    def state(self) -> dict[str, Any]:
+        return {"lost_steps": self._lost_steps, "best": self._best}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._lost_steps = state["lost_steps"]
+        self._best = state["best"]
+
+    def begin(self, run: Run) -> None:
+        if not run.place.chief:
+            return
+        step = run.position.step
+        journal = self._journal(run)
+        if journal:
+            clean = journal["clean"] and journal["step"] == step
+            run.ledger.reconcile(journal["ledger"], clean)
+            self._lost_steps = max(self._lost_steps, journal["lost_steps"])
+            if not clean:
+                self._lost_steps += max(0, journal["step"] - step)
+        self._reached = step
+        self._note(run, clean=False)
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        if not run.place.chief:
+            return
+        if first_step <= self._reached:  # back to a checkpoint: what came after it is lost
+            again = self._reached - first_step + 1
+            self._lost_steps += again
+            before = self._useful.get(first_step - 1, 0.0)
+            seconds = run.ledger.seconds()["compute"] - before
+            made_anew = float(np.sum(metrics["seconds"]))
+            run.ledger.move(max(0.0, seconds - made_anew), "compute", "lost")
+            self._useful = {k: v for k, v in self._useful.items() if k < first_step}
+        self._reached = run.position.step
+        if time.monotonic() - self._written > self.SECONDS:
+            self._note(run, clean=False)
+            price = run.config.price_per_hour
+            if price and self.board.writes:
+                cost = run.ledger.report(price)["cost"]
+                tags = {f"cost/{part}": value for part, value in cost.items()}
+                self.board.of("train").scalars(run.position.step, tags)
+
+    def saved(self, run: Run, step: int, seconds: float) -> None:
+        self._useful[step] = run.ledger.seconds()["compute"]
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        self._evaluation = {"step": step, **result}
+        metric = run.config.metric
+        better = -1 if metric == "loss" else 1
+        if not self._best or better * (result[metric] - self._best["value"]) > 0:
+            self._best = {"metric": metric, "value": result[metric], "step": step}
+
+    def end(self, run: Run, outcome: str) -> None:
+        self._outcome = outcome
+        if run.place.chief:
+            self._conclude(run)
+
+    def closed(self, run: Run) -> None:
+        if run.place.chief:  # once more, with the time of the last SavedModel
+            self._conclude(run)
+
+    def _conclude(self, run: Run) -> None:
+        self._note(run, clean=self._outcome in ("done", "stopped", "preempted"))
+        content = json.dumps(_finite(self.summary(run)), indent=1).encode()
+        storage.write(f"{run.config.job_dir}/{SUMMARY}", content)
+
+    def summary(self, run: Run) -> dict[str, Any]:
+        """What summary.json says. Times and costs are of all attempts, speeds of this one."""
+        depth = networks.depth(run.model)
+        return {
+            "outcome": self._outcome,
+            "step": run.position.step,
+            "steps": run.steps,
+            "epoch": run.position.epoch,
+            "examples": run.position.examples,
+            "evaluation": self._evaluation,
+            "best": self._best,
+            "model": {
+                "name": run.model.name,
+                "precision": run.policy,
+                **{key: getattr(depth, key) for key in depth.__dataclass_fields__},
+            },
+            "time": {
+                **run.ledger.report(run.config.price_per_hour),
+                "lost_steps": self._lost_steps,
+            },
+            "speed": self.machine.report(),
+            "summaries": self.board.costs,
+            "activations": self.activations.latest,
+            "software": run.facts,
+            "left_out": run.left_out,
+        }
+
+    def _note(self, run: Run, clean: bool) -> None:
+        self._written = time.monotonic()
+        content = {
+            "step": run.position.step,
+            "clean": clean,
+            "lost_steps": self._lost_steps,
+            "ledger": run.ledger.state(),
+        }
+        try:
+            storage.write(f"{run.config.job_dir}/{JOURNAL}", json.dumps(content).encode())
+        except storage.FAILURES as error:  # it is the account, not the training
+            say("journal", f"the journal cannot be written: {error}", "WARNING")
+
+    def _journal(self, run: Run) -> dict[str, Any]:
+        try:
+            return dict(json.loads(storage.read(f"{run.config.job_dir}/{JOURNAL}")))
+        except (*storage.FAILURES, ValueError):
+            return {}
+
+
+def _finite(value: Any) -> Any:
+    """With numbers that JSON does not know as text."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else str(value)
+    return value

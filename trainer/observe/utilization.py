@@ -1,0 +1,351 @@
+"""What the machine did meanwhile: processors, memory, GPUs, and how much of it was the model.
+
+Looked at by a thread, every few seconds. psutil and NVML (nvidia-ml-py) tell more where they are
+installed; without them, and without a GPU, the rest is there all the same.
+"""
+
+import contextlib
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_CGROUP = Path("/sys/fs/cgroup")
+_THROTTLES = {
+    "power": 0x4 | 0x80,  # software power cap, hardware power brake
+    "thermal": 0x20 | 0x40,
+    "hardware": 0x8,
+}
+"""nvmlClocksEventReason* by what they mean (NVIDIA, nvml.h)."""
+
+PEAKS: tuple[tuple[str, float, float], ...] = (
+    ("H200 NVL", 836, 418),
+    ("H200", 989, 494),
+    ("H100 PCIe", 756, 378),
+    ("H100 NVL", 835, 417),
+    ("H100", 989, 494),
+    ("A100", 312, 156),
+    ("L4", 121, 60),
+    ("T4", 65, 8.1),
+    ("V100-PCIE", 112, 14),
+    ("V100", 125, 15.7),
+    ("P100-PCIE", 18.7, 9.3),
+    ("P100", 21.2, 10.6),
+    ("P4", 5.5, 5.5),
+)
+"""Words in a GPU's name, dense TFLOP/s in 16 bits, and in float32 as TensorFlow computes it (TF32
+from A100 on). NVIDIA's data sheets; where they quote sparse figures, half of them."""
+TPU_PEAKS: Mapping[str, tuple[float, int]] = {
+    "v2": (46, 2),
+    "v3": (123, 2),
+    "v4": (275, 1),
+    "v5litepod": (197, 1),
+    "v5e": (197, 1),
+    "v5p": (459, 1),
+    "v6e": (918, 1),
+}
+"""Generation in TPU_ACCELERATOR_TYPE: bfloat16 TFLOP/s of a chip, and the replicas that share it
+(Google Cloud, TPU system architecture). bfloat16 also for float32: its products are."""
+
+
+def quota(root: Path = _CGROUP, cores: int | None = None) -> float:
+    """CPU cores that this container may use: its quota, at most the cores it may run on."""
+    cores = cores or len(os.sched_getaffinity(0))
+    limit = math.inf
+    with contextlib.suppress(OSError, ValueError):  # cgroup v2: "max 100000" or "150000 100000"
+        most, period = (root / "cpu.max").read_text().split()
+        limit = math.inf if most == "max" else int(most) / int(period)
+    with contextlib.suppress(OSError, ValueError):  # cgroup v1: -1 is none
+        most = (root / "cpu/cpu.cfs_quota_us").read_text()
+        if int(most) > 0:
+            limit = int(most) / int((root / "cpu/cpu.cfs_period_us").read_text())
+    return min(float(cores), limit)
+
+
+def memory_limit(root: Path = _CGROUP, total: int | None = None) -> int:
+    """Bytes of memory that this container may use: its limit, at most the machine's memory."""
+    total = total or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            return min(total, int((root / name).read_text()))
+    return total
+
+
+def throttled(root: Path = _CGROUP) -> float:
+    """Seconds that the quota held processes of this container back since it began; 0: never."""
+    for name, unit in (("cpu.stat", 1e6), ("cpu/cpu.stat", 1e9)):
+        with contextlib.suppress(OSError, ValueError):
+            values = dict(line.split() for line in (root / name).read_text().splitlines())
+            return int(values.get("throttled_usec", values.get("throttled_time", 0))) / unit
+    return 0.0
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds (proc_pid_statm(5), second field)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+class Machine:
+    """One look at the processor and memory of this process, against what it may use."""
+
+    def __init__(self) -> None:
+        self.cores, self.memory = quota(), memory_limit()
+        try:
+            import psutil
+
+            self._psutil: Any = psutil
+        except ImportError:
+            self._psutil = None
+        self._before = self._totals()
+
+    def look(self) -> dict[str, float]:
+        """Since the last look: shares of what may be used, bytes, bytes a second."""
+        now, before = self._totals(), self._before
+        self._before = now
+        seconds = max(now["time"] - before["time"], 1e-9)
+        rate = {key: (now[key] - before[key]) / seconds for key in now if key in before}
+        found = {
+            "cpu": rate["cpu"] / self.cores,
+            "cpu_throttled": rate["throttled"],
+            "memory_bytes": now["memory"],
+            "memory": now["memory"] / self.memory,
+        }
+        for key in ("network_received", "network_sent", "disk_read", "disk_written"):
+            if key in rate:
+                found[f"{key}_per_second"] = rate[key]
+        return found
+
+    def _totals(self) -> dict[str, float]:
+        times = os.times()
+        totals = {
+            "time": time.monotonic(),
+            "cpu": times.user + times.system + times.children_user + times.children_system,
+            "throttled": throttled(),
+            "memory": float(resident()),
+        }
+        if self._psutil is not None:
+            # The machine's, not this process's; a container usually has the network to itself.
+            with contextlib.suppress(Exception):
+                net, disk = self._psutil.net_io_counters(), self._psutil.disk_io_counters()
+                totals |= {"network_received": net.bytes_recv, "network_sent": net.bytes_sent}
+                if disk is not None:
+                    totals |= {"disk_read": disk.read_bytes, "disk_written": disk.write_bytes}
+        return totals
+
+
+class Gpus:
+    """One look at the GPUs, through NVML; none where there is no driver or no nvidia-ml-py.
+
+    Those that CUDA_VISIBLE_DEVICES leaves to this process: on the others, others are at work.
+    """
+
+    def __init__(self, nvml: Any = None, visible: str | None = None) -> None:
+        """`nvml`: the module pynvml, or what stands for it in a test; `visible`: what
+        CUDA_VISIBLE_DEVICES says, None where it is not set."""
+        self._nvml: Any = None
+        self._handles: list[Any] = []
+        self.names: list[str] = []
+        try:
+            if nvml is None:
+                import pynvml as nvml
+            nvml.nvmlInit()
+            self._handles = _handles(nvml, visible)
+            names = [nvml.nvmlDeviceGetName(handle) for handle in self._handles]
+            self.names = [n.decode() if isinstance(n, bytes) else n for n in names]
+            self._nvml = nvml
+        except Exception:  # no library, no driver, no permission: no figures
+            self._handles = []
+
+    def look(self) -> dict[str, float]:
+        """Mean and least over the GPUs. A figure that a GPU does not give is left out."""
+        each = [self._one(handle) for handle in self._handles]
+        found = {}
+        for key in dict.fromkeys(key for one in each for key in one):
+            values = [one[key] for one in each if key in one]
+            found[key] = sum(values) / len(values)
+        if len(each) > 1 and all("gpu_busy" in one for one in each):
+            found["gpu_busy_least"] = min(one["gpu_busy"] for one in each)
+        return found
+
+    def _one(self, handle: Any) -> dict[str, float]:
+        nvml = self._nvml
+        found: dict[str, float] = {}
+
+        def ask(take: Callable[[], Mapping[str, float]]) -> None:
+            with contextlib.suppress(nvml.NVMLError):
+                found.update(take())
+
+        def memory() -> Mapping[str, float]:
+            info = nvml.nvmlDeviceGetMemoryInfo(handle)
+            return {"gpu_memory": info.used / info.total, "gpu_memory_bytes": info.used}
+
+        def throttles() -> Mapping[str, float]:
+            reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+            return {
+                f"gpu_throttled_{why}": float(bool(reasons & bits))
+                for why, bits in _THROTTLES.items()
+            }
+
+        # The share of time in which anything ran on it, which is not how well it was used.
+        ask(lambda: {"gpu_busy": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100})
+        ask(memory)
+        ask(lambda: {"gpu_power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000})
+        ask(lambda: {"gpu_power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000})
+        ask(
+            lambda: {
+                "gpu_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            }
+        )
+        ask(
+            lambda: {
+                "gpu_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            }
+        )
+        ask(throttles)
+        return found
+
+
+def _handles(nvml: Any, visible: str | None) -> list[Any]:
+    """Of the GPUs that CUDA shows: by number or UUID, up to the first that is neither."""
+    count = nvml.nvmlDeviceGetCount()
+    if visible is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
+    found = []
+    for name in visible.replace(" ", "").split(","):
+        if name.isdigit() and int(name) < count:
+            found.append(nvml.nvmlDeviceGetHandleByIndex(int(name)))
+        elif name.startswith(("GPU-", "MIG-")):
+            found.append(nvml.nvmlDeviceGetHandleByUUID(name))
+        else:
+            break
+    return found
+
+
+class Sampler:
+    """Looks every `seconds`, in a thread that ends with the process. 0 seconds: never."""
+
+    def __init__(self, seconds: float, looks: Iterable[Callable[[], Mapping[str, float]]]) -> None:
+        self._seconds = seconds
+        self._looks = tuple(looks)
+        self._lock = threading.Lock()
+        self._fresh: list[Mapping[str, float]] = []
+        self._sums: dict[str, list[float]] = {}
+        self._error: Exception | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="utilisation", daemon=True)
+
+    def start(self) -> None:
+        if self._seconds > 0:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """One last look, so that a short run has one, and no more."""
+        if self._thread.is_alive():
+            self._stop.set()
+            self._thread.join(timeout=5)
+            self.look()
+
+    def look(self) -> None:
+        found: dict[str, float] = {}
+        for look in self._looks:
+            found.update(look())
+        with self._lock:
+            self._fresh.append(found)
+            for key, value in found.items():
+                total = self._sums.setdefault(key, [0, 0.0, -math.inf])
+                total[0] += 1
+                total[1] += value
+                total[2] = max(total[2], value)
+
+    def fresh(self) -> dict[str, float]:
+        """Means since the last call; empty where there was no look since. Raises what ended the
+        looking."""
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            looks, self._fresh = self._fresh, []
+        keys = dict.fromkeys(key for one in looks for key in one)
+        values = {key: [one[key] for one in looks if key in one] for key in keys}
+        return {key: sum(found) / len(found) for key, found in values.items()}
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Mean and most of each figure over the attempt."""
+        with self._lock:
+            return {
+                key: {"mean": total / count, "most": most}
+                for key, (count, total, most) in self._sums.items()
+            }
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            try:
+                self.look()
+            except Exception as error:
+                self._error = error
+                return
+
+
+def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | None:
+    """FLOP/s of one replica's device under a Keras dtype policy; None where it is not known.
+
+    `devices`: the GPUs' names; of several, the slowest counts. `tpu_type`: v3-8 and the like.
+    """
+    generation = tpu_type.partition("-")[0]
+    if generation in TPU_PEAKS:
+        tera, replicas = TPU_PEAKS[generation]
+        return tera * 1e12 / replicas
+    found = []
+    for device in devices:
+        # Whole words: an L40S is no L4, and a P40 no P4.
+        fitting = [row for row in PEAKS if re.search(rf"\b{row[0]}\b", device, re.IGNORECASE)]
+        if not fitting:
+            return None
+        _, half, single = fitting[0]
+        # Before Volta there are no matrix units, and mixed precision brings what memory gains.
+        found.append((half if policy.startswith("mixed") else single) * 1e12)
+    return min(found, default=None)
+
+
+def forward_flops(network: Any) -> dict[str, float]:
+    """Floating point operations of one example by layer: 2 for each multiply and add.
+
+    Convolutions and dense layers, where all but a percent or two of them are.
+    """
+    from trainer.model.networks import layers_of
+
+    found: dict[str, float] = {}
+    for layer in layers_of(network):
+        kernels = [v for v in layer.weights if v.path.rpartition("/")[2].endswith("kernel")]
+        if not kernels:
+            continue
+        # A kernel is applied once at each place of the output: [batch, height, width, channels].
+        places = math.prod(layer.output.shape[1:-1]) if len(layer.output.shape) > 2 else 1
+        found[layer.name] = sum(2.0 * math.prod(kernel.shape) * places for kernel in kernels)
+    return found
+
+
+def training_flops(network: Any) -> float:
+    """Floating point operations of one example and one step.
+
+    Forward; then, from the first trained layer on, once more for the gradient of the input and
+    once more for that of the weights of trained layers. Frozen layers before it cost no more than
+    their forward pass.
+    """
+    from trainer.model.networks import layers_of
+
+    forward = forward_flops(network)
+    trained = {one.name for one in layers_of(network) if one.trainable_variables}
+    total, reached = 0.0, False
+    for name, flops in forward.items():
+        # The first trained layer needs no gradient of its input.
+        total += flops + (flops if reached else 0.0) + (flops if name in trained else 0.0)
+        reached = reached or name in trained
+    return total

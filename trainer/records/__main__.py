@@ -1,0 +1,8 @@
+"""`python -m trainer.records SOURCE OUT`."""
+
+import sys
+
+from trainer.records.making import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+"""Where pictures or sounds come from: a folder of class folders, a CSV file, a zip or tar archive.
+
+Each gives the same: a list of files with their class, each of which any process can read by
+itself. Nothing is unpacked; a compressed tar is decompressed once, into a file beside the output.
+"""
+
+import csv
+import functools
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from trainer.records import pictures, sounds
+
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+}
+"""What a folder or a CSV cell may call a split. Vertex AI's CSV files say TRAINING and so on."""
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+SUFFIXES = pictures.SUFFIXES | sounds.SUFFIXES
+_KINDS = f"{' '.join(sorted(pictures.SUFFIXES))}; {' '.join(sorted(sounds.SUFFIXES))}"
+_PATHS = ("path", "image", "file", "filename", "image_path", "gcs_file_path", "sound", "audio")
+_CLASSES = ("label", "class", "category", "target")
+_SETS = ("split", "set", "subset", "ml_use")
+
+
+class SourceError(Exception):
+    """What cannot be turned into records, in one line."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One picture or sound, and how to get at its bytes."""
+
+    name: str
+    """Relative, with slashes; unique."""
+    label: str
+    split: str
+    """"train", "validation" or "test"; "" where the source leaves it to us."""
+    container: str
+    """Path of the file itself, or of the archive it lies in."""
+    offset: int
+    """Byte in a tar, number of the entry in a zip, -1 for a file."""
+    size: int
+    version: str
+    """Changes when the content does: time of change, or checksum."""
+
+    def read(self) -> bytes:
+        """Raises OSError where it cannot be read."""
+        if self.offset < 0:
+            return Path(self.container).read_bytes()
+        if self.container.lower().endswith(".zip"):
+            try:
+                archive = zipfile_of(self.container)
+                return archive.read(archive.infolist()[self.offset])
+            except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+                raise OSError(f"cannot be read from the archive: {error}") from error
+        with Path(self.container).open("rb") as file:
+            file.seek(self.offset)
+            content = file.read(self.size)
+        if len(content) != self.size:
+            raise OSError("the archive is cut short")
+        return content
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a source has."""
+
+    items: tuple[Item, ...]
+    ignored: int
+    """Files that are neither pictures nor sounds by their name."""
+    sounds: bool = False
+    """All of them are sounds; else all are pictures."""
+
+
+def find(source: Path, work: Path, decompressing: Callable[[], None] = lambda: None) -> Found:
+    """All pictures or sounds of a source, in the order of their names. Raises SourceError.
+
+    `work` is a folder for what has to be decompressed first; `decompressing` is called before.
+    """
+    if source.is_dir():
+        return _folder(source)
+    if not source.exists():
+        raise SourceError(f"{source}: there is no such file or folder")
+    name = source.name.lower()
+    if name.endswith(ARCHIVES):
+        return _zip(source) if name.endswith(".zip") else _tar(source, work, decompressing)
+    if name.endswith((".csv", ".txt")):
+        return _csv(source)
+    raise SourceError(f"{source}: is no folder, CSV file or archive ({', '.join(ARCHIVES)})")
+
+
+def _folder(folder: Path) -> Found:
+    entries = {}
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _hidden(name)]
+        for name in names:
+            path = Path(root, name)
+            entries[path.relative_to(folder).as_posix()] = functools.partial(_file, path=path)
+    # A folder without any is a class without any: said, not passed over.
+    classes = [child.name for child in folder.iterdir() if child.is_dir()]
+    return _by_folder(str(folder), entries, [name for name in classes if not _hidden(name)])
+
+
+def _by_folder(
+    source: str,
+    entries: Mapping[str, Callable[[str, str, str], Item]],
+    folders: Sequence[str] = (),
+) -> Found:
+    """Class folders, below folders of splits or not, in an archive below one folder or not.
+
+    `entries`: relative names, each with what makes an Item of (name, label, split).
+    """
+    wanted, ignored = [], 0
+    for name, make in sorted(entries.items()):
+        parts = PurePosixPath(name).parts
+        if any(map(_hidden, parts)):
+            continue
+        if PurePosixPath(name).suffix.lower() in SUFFIXES:
+            wanted.append((name, parts, make))
+        else:
+            ignored += 1
+    while wanted and not folders and len({parts[0] for _, parts, _ in wanted}) == 1:
+        if min(len(parts) for _, parts, _ in wanted) <= 2:
+            break
+        wanted = [(name, parts[1:], make) for name, parts, make in wanted]
+    tops = set(folders) or {parts[0] for _, parts, _ in wanted if len(parts) > 1}
+    # Splits are folders above the classes; one alone is divided here, as without them.
+    divided = bool(tops) and tops <= SPLITS.keys() and "train" in {SPLITS[top] for top in tops}
+    items, classes = [], set() if divided else set(folders)
+    for name, parts, make in wanted:
+        if len(parts) < (3 if divided else 2):
+            ignored += 1
+            continue
+        label = parts[1] if divided else parts[0]
+        items.append(make(name, label, SPLITS[parts[0]] if divided else ""))
+    if "validation" not in {item.split for item in items}:
+        items = [replace(item, split=item.split.replace("train", "")) for item in items]
+    empty = sorted(classes - {item.label for item in items})
+    if empty:
+        raise SourceError(f"{source}/{empty[0]}: no pictures or sounds in this class ({_KINDS})")
+    return _checked(source, items, ignored)
+
+
+def _csv(path: Path) -> Found:
+    """Columns by header (path, label, split), or `path,label`, `path,label,split` and, as Vertex
+    AI has it, `split,path,label` without one. Paths are relative to the file."""
+    try:
+        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{path}: is no CSV file in UTF-8: {error}") from error
+    lines = [(number, [cell.strip() for cell in row]) for number, row in enumerate(rows, start=1)]
+    lines = [(number, row) for number, row in lines if any(row)]
+    if not lines:
+        raise SourceError(f"{path}: is empty")
+    columns = _columns(lines[0][1])
+    if columns:
+        del lines[0]
+    else:
+        first = lines[0][1]
+        use_first = len(first) > 2 and first[0].lower() in {*SPLITS, "unassigned"}
+        columns = (1, 2, 0) if use_first else (0, 1, 2)
+    items, seen = [], dict[str, int]()
+    for number, row in lines:
+        where = f"{path}, line {number}"
+        row = row + [""] * (3 - len(row))
+        name, label = row[columns[0]], row[columns[1]]
+        use = row[columns[2]] if 0 <= columns[2] < len(row) else ""
+        if not name or not label:
+            raise SourceError(f"{where}: needs a path and a label")
+        if use and use.lower() not in {*SPLITS, "unassigned"}:
+            raise SourceError(f"{where}: {use!r} is no split: train, validation or test")
+        if "://" in name:
+            raise SourceError(f"{where}: {name}: copy the files to a disk first")
+        if name in seen:
+            raise SourceError(f"{where}: {name} is on line {seen[name]} already")
+        seen[name] = number
+        file = path.parent / name
+        if not file.is_file():
+            raise SourceError(f"{where}: there is no {file}")
+        items.append(_file(name, label, SPLITS.get(use.lower(), ""), file))
+    return _checked(str(path), items, 0)
+
+
+def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
+    """Of path, label and split (-1: none) by their names, None where this is no header."""
+    names = [name.lower() for name in header]
+
+    def column(known: Sequence[str]) -> int:
+        return next((names.index(name) for name in known if name in names), -1)
+
+    path, label = column(_PATHS), column(_CLASSES)
+    return (path, label, column(_SETS)) if path >= 0 and label >= 0 else None
+
+
+def _zip(path: Path) -> Found:
+    try:
+        archive = zipfile_of(str(path))
+    except zipfile.BadZipFile as error:
+        raise SourceError(f"{path}: is no zip archive, or cut short: {error}") from error
+
+    def make(name: str, label: str, split: str, number: int, info: zipfile.ZipInfo) -> Item:
+        version = f"{info.CRC:08x}"
+        return Item(name, label, split, str(path), number, info.file_size, version)
+
+    entries = {}
+    for number, info in enumerate(archive.infolist()):
+        if info.flag_bits & 1:
+            raise SourceError(f"{path}: {info.filename} is encrypted")
+        if not info.is_dir():
+            entries[info.filename] = functools.partial(make, number=number, info=info)
+    return _by_folder(str(path), entries)
+
+
+def _tar(path: Path, work: Path, decompressing: Callable[[], None]) -> Found:
+    try:
+        if not path.name.lower().endswith(".tar"):
+            path = _decompressed(path, work, decompressing)
+        with tarfile.open(path, "r:") as archive:
+            members = [member for member in archive if member.isreg()]
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise SourceError(f"{path}: is no tar archive, or cut short: {error}") from error
+
+    def make(name: str, label: str, split: str, member: tarfile.TarInfo) -> Item:
+        offset, version = member.offset_data, str(member.mtime)
+        return Item(name, label, split, str(path), offset, member.size, version)
+
+    entries = {m.name.removeprefix("./"): functools.partial(make, member=m) for m in members}
+    return _by_folder(str(path), entries)
+
+
+def _decompressed(path: Path, work: Path, decompressing: Callable[[], None]) -> Path:
+    """The plain tar in a compressed one; kept, so that going on after a kill starts at once."""
+    import bz2
+    import gzip
+    import lzma
+    import shutil
+
+    about = path.stat()
+    target = work / f"source-{about.st_size}-{about.st_mtime_ns}.tar"
+    if target.exists():
+        return target
+    decompressing()
+    name = path.name.lower()
+    kind = gzip if name.endswith("gz") else bz2 if name.endswith("bz2") else lzma
+    temporary = target.with_suffix(f".tmp-{os.getpid()}")
+    try:
+        with kind.open(path, "rb") as compressed, temporary.open("wb") as plain:
+            shutil.copyfileobj(compressed, plain, 1 << 20)
+        temporary.rename(target)
+    except lzma.LZMAError as error:
+        raise OSError(str(error)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+@functools.lru_cache(maxsize=4)
+def zipfile_of(path: str) -> zipfile.ZipFile:
+    """The archive, opened once in a process. Raises zipfile.BadZipFile."""
+    return zipfile.ZipFile(path)
+
+
+def _checked(source: str, items: list[Item], ignored: int) -> Found:
+    if not items:
+        raise SourceError(f"{source}: no pictures or sounds found ({_KINDS})")
+    items = sorted(items, key=lambda item: item.name)
+    sound, picture = (_first(items, known) for known in (sounds.SUFFIXES, pictures.SUFFIXES))
+    if sound and picture:
+        raise SourceError(
+            f"{source}: has pictures ({picture}) and sounds ({sound}): give the ones or the others"
+        )
+    return Found(tuple(items), ignored, bool(sound))
+
+
+def _first(items: Sequence[Item], suffixes: Container[str]) -> str | None:
+    names = (item.name for item in items)
+    return next((name for name in names if PurePosixPath(name).suffix.lower() in suffixes), None)
+
+
+def _file(name: str, label: str, split: str, path: Path) -> Item:
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise SourceError(f"{path}: is no regular file")
+    return Item(name, label, split, str(path), -1, about.st_size, str(about.st_mtime_ns))
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name in ("__MACOSX", "Thumbs.db")

@@ -1,0 +1,193 @@
+"""The TFRecord and tf.train.Example formats, as far as pictures need them, without TensorFlow.
+
+The tools that write and carry records start in a moment and need no gigabyte of software; what
+they write is byte for byte what TensorFlow writes (tests/trainer/records/test_tfrecord.py).
+
+A record: 8 bytes length, 4 bytes masked CRC-32C of it, payload, 4 bytes masked CRC-32C of the
+payload, all little-endian (TensorFlow, tsl/lib/io/record_writer.h).
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO
+
+HEADER, FOOTER = 12, 4
+"""Bytes before and after a payload."""
+_MASK = 0xA282EAD8
+Value = bytes | int
+
+
+class Damaged(Exception):  # noqa: N818 - named for what was found
+    """A record that cannot be read: says which, and where it lies."""
+
+    def __init__(self, reason: str, number: int, position: int) -> None:
+        super().__init__(reason)
+        self.number = number
+        """Of the record, from 0."""
+        self.position = position
+        """Its first byte in the file."""
+
+
+def masked(crc: int) -> int:
+    """A CRC as it is stored: one that covers CRCs would else be of little use."""
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def frame(payload: bytes) -> bytes:
+    """A record as it lies in a file."""
+    length = struct.pack("<Q", len(payload))
+    crc32c = checksum()
+    return b"".join(
+        (
+            length,
+            struct.pack("<I", masked(crc32c(length))),
+            payload,
+            struct.pack("<I", masked(crc32c(payload))),
+        )
+    )
+
+
+def lengths(file: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
+    """(position, payload length) of each record of a file of `size` bytes, without its payload.
+
+    Raises Damaged where the file is cut short or a length was changed: no record behind it can be
+    found then.
+    """
+    position = number = 0
+    while position < size:
+        file.seek(position)
+        header = file.read(HEADER)
+        if len(header) < HEADER:
+            raise Damaged(f"cut short after record {number}", number, position)
+        length, stored = struct.unpack("<QI", header)
+        if masked(_slow(header[:8])) != stored:
+            raise Damaged(f"record {number} is corrupt (byte {position})", number, position)
+        end = position + HEADER + length + FOOTER
+        if end > size:
+            raise Damaged(f"cut short in record {number}", number, position)
+        yield position, length
+        position = end
+        number += 1
+
+
+def payload(file: IO[bytes], position: int, length: int) -> bytes | None:
+    """The payload of the record at `position`, None where its checksum is another."""
+    file.seek(position + HEADER)
+    content = file.read(length)
+    stored = struct.unpack("<I", file.read(FOOTER))[0]
+    return content if masked(checksum()(content)) == stored else None
+
+
+def example(features: Mapping[str, Value]) -> bytes:
+    """A serialised tf.train.Example of features with one value each.
+
+    As TensorFlow's deterministic serialisation has it: sorted by name.
+    """
+    entries = b"".join(
+        _field(1, _field(1, name.encode()) + _field(2, _feature(features[name])))
+        for name in sorted(features)
+    )
+    return _field(1, entries)
+
+
+def features(serialised: bytes) -> dict[str, Value | None]:
+    """The first value of each feature of a tf.train.Example; None of one that is empty or float.
+
+    Raises ValueError where it is no such message.
+    """
+    found: dict[str, Value | None] = {}
+    for _, entries in _fields(serialised):
+        for _, entry in _fields(entries):
+            parts = dict(_fields(entry))
+            found[parts.get(1, b"").decode()] = _value(parts.get(2, b""))
+    return found
+
+
+def checksum() -> Callable[[bytes], int]:
+    """CRC-32C of bytes: google-crc32c's, in hardware, or else a slow one."""
+    try:
+        import google_crc32c
+    except ImportError:
+        return _slow
+    value: Callable[[bytes], int] = google_crc32c.value
+    return value
+
+
+def _feature(value: Value) -> bytes:
+    if isinstance(value, bytes):
+        return _field(1, _field(1, value))
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{value} is not an int64 of 0 or more")
+    return _field(3, _field(1, _varint(value)))
+
+
+def _value(feature: bytes) -> Value | None:
+    for kind, values in _fields(feature):
+        for _, value in _fields(values):
+            if kind == 1:
+                return value
+            if kind == 3:
+                return _read_varint(value, 0)[0]
+    return None
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A length-delimited field of a protocol buffer."""
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """(number, content) of each field; an integer's content is its varint."""
+    position = 0
+    while position < len(message):
+        tag, position = _read_varint(message, position)
+        kind, start = tag & 7, position
+        if kind == 0:
+            _, position = _read_varint(message, position)
+        elif kind == 2:
+            length, start = _read_varint(message, position)
+            position = start + length
+        else:
+            raise ValueError(f"field {tag >> 3} has wire type {kind}")
+        if position > len(message):
+            raise ValueError(f"field {tag >> 3} is cut short")
+        yield tag >> 3, message[start:position]
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < len(message) and shift < 70:
+        byte = message[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a number is cut short")
+
+
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return tuple(table)
+
+
+_TABLE = _crc_table()
+
+
+def _slow(content: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
