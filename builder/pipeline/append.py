@@ -1,9 +1,8 @@
-"""A training image without an engine: one layer put on top of a base that lies in the registry.
+"""A training image without an engine: one layer on top of a base that lies in the registry.
 
-What a code change needs when the Dockerfile only copies: five small requests, no Docker, no byte of
-the base. The Dockerfile stays the truth: it is read, and one that does more than `COPY --link` and
-settings is left to an engine. OCI's image-spec says what an image is (manifest.md, config.md,
-layer.md).
+A code change takes a few small requests: no Docker, and no byte of the base travels. The Dockerfile
+decides: this module reads it, and leaves one that does more than `COPY --link` and settings to an
+engine. The OCI image specification says what an image is (manifest.md, config.md, layer.md).
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import shlex
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import PurePosixPath
+from typing import Any
 
 import zstandard
 
@@ -24,19 +23,17 @@ from builder import registry
 from builder.core.errors import OutsideError
 from builder.core.templates import EPOCH
 from builder.pipeline.plan import APP, File, ImagePlan
-from builder.registry import Descriptor, Manifest, Reference, Registry, digest_of, silent
+from builder.registry import Descriptor, Manifest, Reference, Registry, manifests, silent
 
-LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+zstd"
-_CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 COMPRESSION_LEVEL = 3
-"""As the engine's builds have it."""
+"""The level at which the engine's builds compress a layer."""
 
 _COPY = re.compile(rf"COPY --link --chown=(\d+):(\d+) {APP} /{APP}")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a Dockerfile that only copies says. `base`: the tag of its base."""
+class CopyOnly:
+    """What a Dockerfile says that only copies the program onto a base. base: the base's tag."""
 
     base: str
     owner: tuple[int, int]
@@ -47,8 +44,8 @@ class Settings:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(dockerfile: str) -> Settings | None:
-    """The settings of a Dockerfile; None where it does more than copy onto a base of our own."""
+def read(dockerfile: str) -> CopyOnly | None:
+    """What this Dockerfile says; None where it does more than copy onto a base of ours."""
     base = owner = None
     user, entrypoint = "", ()
     found: dict[str, dict[str, str]] = {"ENV": {}, "LABEL": {}}
@@ -72,12 +69,15 @@ def read(dockerfile: str) -> Settings | None:
                 return None
     if base is None or owner is None:
         return None
-    return Settings(base, owner, user, entrypoint, found["ENV"], found["LABEL"])
+    return CopyOnly(base, owner, user, entrypoint, found["ENV"], found["LABEL"])
 
 
 def layer(files: Mapping[str, File], owner: tuple[int, int]) -> bytes:
-    """The files as an uncompressed layer, with the folders that they lie in: as BuildKit's linked
-    COPY has it. The same files are the same bytes."""
+    """The files and the folders that they lie in, as an uncompressed layer: the same entries that
+    BuildKit makes of a linked COPY. The same files give the same bytes.
+
+    owner: user and group of every entry.
+    """
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
     names = {str(folder): None for folder in folders if folder.name} | dict(files)
     target = io.BytesIO()
@@ -95,68 +95,54 @@ def layer(files: Mapping[str, File], owner: tuple[int, int]) -> bytes:
     return target.getvalue()
 
 
-def configuration(
-    base: Mapping[str, object], settings: Settings, diff_id: str
-) -> dict[str, object]:
-    """The image's configuration: the base's, what the Dockerfile sets, and one layer more."""
-    config = dict(base.get("config") or {})  # type: ignore[call-overload]
-    environment = dict(one.split("=", 1) for one in config.get("Env") or [])
-    environment |= settings.environment
+def settings_of(base: Mapping[str, Any], read: CopyOnly) -> dict[str, Any]:
+    """`config` of the image's configuration: what the base has, and what the Dockerfile sets."""
+    config = dict(base.get("config") or {})
+    environment = dict(one.split("=", 1) for one in config.get("Env") or ())
+    environment |= read.environment
     config["Env"] = [f"{name}={value}" for name, value in environment.items()]
-    config["Labels"] = {**(config.get("Labels") or {}), **settings.labels}
-    if settings.user:
-        config["User"] = settings.user
-    if settings.entrypoint:
-        config["Entrypoint"] = list(settings.entrypoint)
+    config["Labels"] = {**(config.get("Labels") or {}), **read.labels}
+    if read.user:
+        config["User"] = read.user
+    if read.entrypoint:
+        config["Entrypoint"] = list(read.entrypoint)
         config.pop("Cmd", None)  # as BuildKit does: a base's command belongs to its own entry point
-    made = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    step = {"created": made, "created_by": f"builder: {APP} copied to /{APP}"}
-    rootfs: Mapping[str, list[str]] = base.get("rootfs") or {}  # type: ignore[assignment]
-    return {
-        **base,
-        "created": made,
-        "config": config,
-        "rootfs": {"type": "layers", "diff_ids": [*rootfs.get("diff_ids", ()), diff_id]},
-        "history": [*(base.get("history") or []), step],  # type: ignore[misc]
-    }
+    return config
 
 
 def append(
-    image: ImagePlan, settings: Settings, to: Reference, said: registry.Said = silent
+    image: ImagePlan, read: CopyOnly, to: Reference, said: registry.Said = silent
 ) -> Manifest | None:
-    """Put the image under the tag `to`, whose repository holds the base. Returns its manifest; None
-    where the base is in Docker's own format, which takes no zstd layers.
+    """Put the image under the tag `to`, whose repository holds the base.
 
-    Raises OutsideError where the base is not there, or for what the registry refuses.
+    Returns the image's manifest; None where the base is in Docker's own format, which has no zstd
+    layers. Raises OutsideError where the base is not there, or for what the registry refuses.
     """
     assert to.tag is not None
     with Registry(to.host, said=said) as there:
-        base = there.manifest(to.repository, settings.base)
+        base = there.manifest(to.repository, read.base)
         if base is None or base.is_index:
             raise OutsideError(
-                f"{to.tagged(settings.base)}: the registry does not have the base",
+                f"{to.tagged(read.base)}: the registry does not have the base",
                 "push it once: builder image TARGET --push",
             )
-        if base.media_type != registry.OCI_MANIFEST:
+        if base.media_type != manifests.OCI_MANIFEST:
             return None
-        under = Manifest(
-            there.blob(to.repository, Descriptor.read(base.content["config"])), ""
-        ).content
-        plain = layer(image.files, settings.owner)
+        under = there.configuration(to.repository, base)
+        plain = layer(image.files, read.owner)
         packed = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(plain)
-        top = there.put_blob(to.repository, packed)
-        config = json.dumps(configuration(under, settings, digest_of(plain))).encode()
-        described = there.put_blob(to.repository, config)
-        whole = registry.manifest(
-            {
-                "schemaVersion": 2,
-                "mediaType": registry.OCI_MANIFEST,
-                "config": Descriptor(_CONFIG_TYPE, described.digest, described.size).json(),
-                "layers": [
-                    *base.content["layers"],
-                    Descriptor(LAYER_TYPE, top.digest, top.size).json(),
-                ],
-            }
+        config = manifests.configuration(
+            under,
+            settings_of(under, read),
+            diff_id=manifests.digest_of(plain),
+            created=EPOCH,
+            created_by=f"builder: {APP} copied to /{APP}",
+        )
+        for blob in (packed, config):
+            there.put_blob(to.repository, blob)
+        whole = manifests.image(
+            Descriptor.of(manifests.OCI_CONFIG, config),
+            (*base.layers, Descriptor.of(manifests.OCI_LAYER_ZSTD, packed)),
         )
         there.put_manifest(to.repository, to.tag, whole)
     return whole

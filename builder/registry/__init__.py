@@ -35,6 +35,48 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from builder.core import web
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
+from builder.registry.manifests import (
+    DOCKER_LIST,
+    DOCKER_MANIFEST,
+    EMPTY,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    Descriptor,
+    Manifest,
+    artifact,
+    digest_of,
+    index,
+    manifest,
+    object_in,
+)
+
+__all__ = [
+    "DOCKER_HUB",
+    "DOCKER_HUB_API",
+    "DOCKER_LIST",
+    "DOCKER_MANIFEST",
+    "EMPTY",
+    "OCI_INDEX",
+    "OCI_MANIFEST",
+    "Credentials",
+    "Descriptor",
+    "Manifest",
+    "Passing",
+    "Reference",
+    "Registry",
+    "Retry",
+    "artifact",
+    "credentials",
+    "digest_of",
+    "fallback_tag",
+    "index",
+    "is_loopback",
+    "login_command",
+    "manifest",
+    "parse",
+    "refused",
+    "silent",
+]
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse as Response
@@ -44,14 +86,6 @@ DOCKER_HUB: Final = "docker.io"
 DOCKER_HUB_API: Final = "registry-1.docker.io"
 DOCKER_HUB_LOGIN: Final = "https://index.docker.io/v1/"
 """Under which key docker keeps the credentials of Docker Hub."""
-
-OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
-OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
-DOCKER_MANIFEST: Final = "application/vnd.docker.distribution.manifest.v2+json"
-DOCKER_LIST: Final = "application/vnd.docker.distribution.manifest.list.v2+json"
-EMPTY_TYPE: Final = "application/vnd.oci.empty.v1+json"
-EMPTY: Final = b"{}"
-"""Content of an artifact's config (OCI image specification 1.1, "empty descriptor")."""
 
 SMALL: Final = 8 * 1024 * 1024
 """Bytes: no manifest or receipt is larger; more is not read."""
@@ -65,11 +99,6 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?")
 _ARTIFACT_REGISTRY: Final = re.compile(r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev")
 _GCR: Final = re.compile(r"(?:(?P<location>us|eu|asia)\.)?gcr\.io")
-
-
-def digest_of(data: bytes) -> str:
-    """The name of these bytes in a registry."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 # Names ------------------------------------------------------------------------------------------
@@ -306,115 +335,6 @@ def _from_helper(name: str, key: str, path: Path, environ: Mapping[str, str]) ->
     return Credentials(username=username, password=secret, source=program)
 
 
-# What a registry holds --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Descriptor:
-    """A pointer to content, as manifests carry it. `size` in bytes."""
-
-    media_type: str
-    digest: str
-    size: int
-    artifact_type: str | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, value: Mapping[str, Any]) -> Descriptor:
-        """From its JSON."""
-        return cls(
-            media_type=str(value.get("mediaType", "")),
-            digest=str(value.get("digest", "")),
-            size=int(value.get("size", 0)),
-            artifact_type=value.get("artifactType"),
-            annotations=dict(value.get("annotations") or {}),
-        )
-
-    def json(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
-        value: dict[str, Any] = {
-            "mediaType": self.media_type,
-            "digest": self.digest,
-            "size": self.size,
-        }
-        if self.artifact_type:
-            value["artifactType"] = self.artifact_type
-        if self.annotations:
-            value["annotations"] = dict(self.annotations)
-        return value
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A manifest or index: its exact bytes, and what they say."""
-
-    data: bytes = field(repr=False)
-    media_type: str
-
-    @property
-    def digest(self) -> str:
-        """Made from the bytes; what a registry claims is not asked."""
-        return digest_of(self.data)
-
-    @property
-    def content(self) -> dict[str, Any]:
-        """The parsed JSON object; empty for bytes that are none."""
-        try:
-            value = json.loads(self.data)
-        except ValueError:
-            return {}
-        return value if isinstance(value, dict) else {}
-
-    @property
-    def is_index(self) -> bool:
-        """Whether it lists manifests instead of layers."""
-        return self.media_type in (OCI_INDEX, DOCKER_LIST)
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What another manifest writes to refer to this one."""
-        return Descriptor(self.media_type, self.digest, len(self.data))
-
-
-def manifest(content: Mapping[str, Any]) -> Manifest:
-    """The manifest with this content; the same content is the same bytes."""
-    data = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    return Manifest(data, str(content["mediaType"]))
-
-
-def artifact(
-    kind: str, data: bytes, data_type: str, subject: Descriptor, annotations: Mapping[str, str]
-) -> Manifest:
-    """The manifest of an OCI artifact of one file that refers to `subject`."""
-    config = Descriptor(EMPTY_TYPE, digest_of(EMPTY), len(EMPTY))
-    layer = Descriptor(data_type, digest_of(data), len(data))
-    return manifest(
-        {
-            "schemaVersion": 2,
-            "mediaType": OCI_MANIFEST,
-            "artifactType": kind,
-            "config": config.json(),
-            "layers": [layer.json()],
-            "subject": subject.json(),
-            "annotations": dict(annotations),
-        }
-    )
-
-
-def index(
-    manifests: tuple[Descriptor, ...], annotations: Mapping[str, str] | None = None
-) -> Manifest:
-    """An OCI index of these manifests."""
-    content: dict[str, Any] = {
-        "schemaVersion": 2,
-        "mediaType": OCI_INDEX,
-        "manifests": [one.json() for one in manifests],
-    }
-    if annotations:
-        content["annotations"] = dict(annotations)
-    return manifest(content)
-
-
 # Talking to it ----------------------------------------------------------------------------------
 
 
@@ -560,6 +480,10 @@ class Registry:
             raise self._other_bytes(repository, blob.digest, actual)
         return response.data
 
+    def configuration(self, repository: str, image: Manifest) -> dict[str, Any]:
+        """An image's configuration. Raises what `blob` raises."""
+        return object_in(self.blob(repository, image.config))
+
     @contextlib.contextmanager
     def stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
         """A blob of any size in chunks, as they come; where the end was read, its bytes are those
@@ -645,13 +569,13 @@ class Registry:
             response = self._ask("GET", repository, place, accept=OCI_INDEX)
             if response.status != 200:
                 break
-            found += _manifests(Manifest(response.data, OCI_INDEX))
+            found += Manifest(response.data, OCI_INDEX).manifests
             following = _NEXT.search(response.headers.get("Link", ""))
             asked = f"{self.address}/v2/{repository}/"
             place = urljoin(urljoin(asked, place), following[1]) if following else None
         if not found:  # no API, or one that was added after the receipt
             listed = self.manifest(repository, fallback_tag(digest))
-            found += _manifests(listed) if listed else []
+            found += listed.manifests if listed else ()
         return tuple(one for one in found if one.artifact_type == kind)
 
     def attach(self, repository: str, referrer: Manifest) -> Descriptor:
@@ -667,7 +591,7 @@ class Registry:
         tag = fallback_tag(subject)
         for _ in range(5):  # another push may have written in between: read back, and add again
             listed = self.manifest(repository, tag)
-            there = _manifests(listed) if listed else []
+            there = listed.manifests if listed else ()
             if any(one.digest == entry.digest for one in there):
                 return entry
             self.put_manifest(repository, tag, index((*there, entry)))
@@ -936,10 +860,6 @@ def refused(
         f"{where}: {host} {answer}{f': {said}' if said else ''}",
         "see the registry's log for the reason",
     )
-
-
-def _manifests(listed: Manifest) -> list[Descriptor]:
-    return [Descriptor.read(one) for one in listed.content.get("manifests") or []]
 
 
 def _basic(known: Credentials) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 from builder.core import project
 from builder.pipeline import append
-from builder.pipeline.append import Settings
+from builder.pipeline.append import CopyOnly
 from builder.pipeline.plan import File
+from builder.registry import manifests
 from builder.render.dockerfiles import EPOCH
 from builder.spec import catalogue
 
@@ -36,7 +38,7 @@ LABEL title="cpu" \\
 
 
 def test_a_dockerfile_that_only_copies() -> None:
-    assert append.read(COPIES) == Settings(
+    assert append.read(COPIES) == CopyOnly(
         base="base-0123456789abcdef",
         owner=(1000, 1000),
         user="1000:1000",
@@ -94,7 +96,15 @@ def test_the_configuration_is_the_bases_and_what_the_dockerfile_sets() -> None:
     }
     read = append.read(COPIES)
     assert read
-    made = append.configuration(base, read, "sha256:2")
+    made = json.loads(
+        manifests.configuration(
+            base,
+            append.settings_of(base, read),
+            diff_id="sha256:2",
+            created=EPOCH,
+            created_by="a copy",
+        )
+    )
     assert made["architecture"] == "amd64"
     assert made["rootfs"] == {"type": "layers", "diff_ids": ["sha256:1", "sha256:2"]}
     assert made["config"] == {

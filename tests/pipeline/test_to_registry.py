@@ -18,7 +18,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.engine import BuiltImage, Engine
 from builder.pipeline import append, image, to_registry
-from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry
+from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry, manifests
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
@@ -45,7 +45,7 @@ def put_base(server: RegistryServer, repository: str, kind: str = OCI_MANIFEST) 
         config = there.put_blob(repository, json.dumps(CONFIG).encode()).json()
         layer = there.put_blob(repository, b"a layer").json()
         types = {
-            OCI_MANIFEST: ("application/vnd.oci.image.config.v1+json", append.LAYER_TYPE),
+            OCI_MANIFEST: (manifests.OCI_CONFIG, manifests.OCI_LAYER_ZSTD),
             DOCKER_MANIFEST: (
                 "application/vnd.docker.container.image.v1+json",
                 "application/vnd.docker.image.rootfs.diff.tar.gzip",

@@ -1,0 +1,239 @@
+"""What a registry holds: descriptors, manifests, indexes and configurations.
+
+This is the only module that writes OCI JSON (OCI image specification 1.1). The same content is
+always written as the same bytes, and so has the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
+OCI_LAYER_GZIP: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
+OCI_LAYER_ZSTD: Final = "application/vnd.oci.image.layer.v1.tar+zstd"
+DOCKER_MANIFEST: Final = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST: Final = "application/vnd.docker.distribution.manifest.list.v2+json"
+EMPTY_TYPE: Final = "application/vnd.oci.empty.v1+json"
+EMPTY: Final = b"{}"
+"""Content of an artifact's config ("empty descriptor")."""
+
+
+def digest_of(data: bytes) -> str:
+    """The digest that names these bytes in a registry."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def object_in(data: bytes) -> dict[str, Any]:
+    """The JSON object that these bytes are (a manifest, a configuration); empty where they are
+    none."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A pointer to content, as manifests carry it. `size` in bytes."""
+
+    media_type: str
+    digest: str
+    size: int
+    artifact_type: str | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, media_type: str, data: bytes) -> Descriptor:
+        """The descriptor of these bytes."""
+        return cls(media_type, digest_of(data), len(data))
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Descriptor:
+        """The descriptor in this JSON object."""
+        return cls(
+            media_type=str(value.get("mediaType", "")),
+            digest=str(value.get("digest", "")),
+            size=int(value.get("size", 0)),
+            artifact_type=value.get("artifactType"),
+            annotations=dict(value.get("annotations") or {}),
+        )
+
+    def json(self) -> dict[str, Any]:
+        """The JSON object that a manifest holds for it."""
+        value: dict[str, Any] = {
+            "mediaType": self.media_type,
+            "digest": self.digest,
+            "size": self.size,
+        }
+        if self.artifact_type:
+            value["artifactType"] = self.artifact_type
+        if self.annotations:
+            value["annotations"] = dict(self.annotations)
+        return value
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest or an index: its exact bytes, and what they say."""
+
+    data: bytes = field(repr=False)
+    media_type: str
+
+    @property
+    def digest(self) -> str:
+        """The digest of the bytes, whatever a registry claims it is."""
+        return digest_of(self.data)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The JSON object; empty where the bytes are no JSON object."""
+        return object_in(self.data)
+
+    @property
+    def is_index(self) -> bool:
+        """Whether it lists manifests instead of layers."""
+        return self.media_type in (OCI_INDEX, DOCKER_LIST)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """The descriptor that another manifest refers to this one with."""
+        return Descriptor.of(self.media_type, self.data)
+
+    @property
+    def config(self) -> Descriptor:
+        """The descriptor of the image's configuration; empty for an index."""
+        return Descriptor.read(self.content.get("config") or {})
+
+    @property
+    def layers(self) -> tuple[Descriptor, ...]:
+        """The descriptors of the layers, the lowest first; none for an index."""
+        return tuple(map(Descriptor.read, self.content.get("layers") or ()))
+
+    @property
+    def manifests(self) -> tuple[Descriptor, ...]:
+        """The descriptors of the manifests that an index lists."""
+        return tuple(map(Descriptor.read, self.content.get("manifests") or ()))
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def manifest(content: Mapping[str, Any]) -> Manifest:
+    """The manifest or index with this content."""
+    return Manifest(_json(content), str(content["mediaType"]))
+
+
+def image(config: Descriptor, layers: Iterable[Descriptor]) -> Manifest:
+    """The manifest of an image; `layers` with the lowest first."""
+    return manifest(
+        {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": config.json(),
+            "layers": [layer.json() for layer in layers],
+        }
+    )
+
+
+def artifact(
+    kind: str, data: bytes, data_type: str, subject: Descriptor, annotations: Mapping[str, str]
+) -> Manifest:
+    """The manifest of an OCI artifact of one file that refers to `subject`."""
+    return manifest(
+        {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "artifactType": kind,
+            "config": Descriptor.of(EMPTY_TYPE, EMPTY).json(),
+            "layers": [Descriptor.of(data_type, data).json()],
+            "subject": subject.json(),
+            "annotations": dict(annotations),
+        }
+    )
+
+
+def index(manifests: Iterable[Descriptor]) -> Manifest:
+    """An OCI index of these manifests."""
+    return manifest(
+        {
+            "schemaVersion": 2,
+            "mediaType": OCI_INDEX,
+            "manifests": [one.json() for one in manifests],
+        }
+    )
+
+
+def configuration(
+    under: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    diff_id: str,
+    created: int,
+    created_by: str,
+) -> bytes:
+    """The configuration of an image that has one layer more than the image of `under`.
+
+    under: the other image's configuration; for the lowest layer, its platform alone (`architecture`
+    and `os`). settings: what stands below `config` now (`Env`, `Labels`, `Entrypoint` and so on).
+    diff_id: digest of the layer before compression. created: seconds since 1970. created_by: what
+    the image's history says of the layer.
+    """
+    when = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    layers = (under.get("rootfs") or {}).get("diff_ids") or ()
+    return _json(
+        {
+            **under,
+            "created": when,
+            "config": dict(settings),
+            "rootfs": {"type": "layers", "diff_ids": [*layers, diff_id]},
+            "history": [
+                *(under.get("history") or ()),
+                {"created": when, "created_by": created_by},
+            ],
+        }
+    )
+
+
+def blob_path(digest: str) -> str:
+    """Where an OCI image layout keeps the bytes with this digest."""
+    return "blobs/" + digest.replace(":", "/")
+
+
+def layout(image: Manifest, name: str) -> dict[str, bytes]:
+    """The JSON files of an OCI image layout that holds this image, by their path.
+
+    The blobs of the configuration and the layers are left to the caller (`blob_path`). Docker's own
+    `manifest.json` is there too, so that `docker load` of any version reads the layout.
+    name: REPOSITORY:TAG without a host, as `docker load` will name the image.
+    """
+    named = {
+        **image.descriptor.json(),
+        "annotations": {
+            "io.containerd.image.name": f"docker.io/library/{name}",
+            "org.opencontainers.image.ref.name": name.partition(":")[2],
+        },
+    }
+    docker = {
+        "Config": blob_path(image.config.digest),
+        "RepoTags": [name],
+        "Layers": [blob_path(layer.digest) for layer in image.layers],
+    }
+    return {
+        "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
+        "index.json": _json({"schemaVersion": 2, "manifests": [named]}),
+        "manifest.json": _json([docker]),
+        blob_path(image.digest): image.data,
+    }
+
+
+def _json(value: object) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode()
