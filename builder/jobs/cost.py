@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder import contract
 from builder.core.errors import InputError
 from builder.facts.accelerators import Source
 from builder.jobs import machines
@@ -280,16 +281,10 @@ def projected(run: Measured, examples: float, speedup: float = 1.0) -> float:
 
 def asked_examples(arguments: Sequence[str]) -> float | None:
     """Steps x batch size, as the job's arguments say them; None where they do not."""
-    given: dict[str, str] = {}
-    words = list(arguments)
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if not equals and index + 1 < len(words) and not words[index + 1].startswith("--"):
-            value = words[index + 1]
-        given[name] = value
+    given = contract.options(arguments)
     try:
-        steps = float(given["--steps"])
-        batch = float(given.get("--batch-size") or given["--batch"])
+        steps = float(given[contract.STEPS])
+        batch = float(given.get(contract.BATCH_SIZE) or given[contract.BATCH])
     except (KeyError, ValueError):
         return None
     return steps * batch

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder import contract
 from builder.core.errors import InputError, OutsideError
 from builder.core.settings import LOCAL_REPOSITORY
 from builder.engine import Engine
@@ -99,11 +100,7 @@ def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
 
 def _records_of_project(root: Path, arguments: Sequence[str]) -> Path | None:
     """The folder of the project that `--records` names, where it is one: `data/records`."""
-    found = None
-    for one, following in zip(arguments, (*arguments, "")[1:], strict=True):
-        name, _, value = one.partition("=")
-        if name == "--records":
-            found = value or following
+    found = contract.options(arguments).get(contract.RECORDS)
     inside = found and not found.startswith(("gs://", "/")) and (root / found).is_dir()
     return root / found if found and inside else None
 

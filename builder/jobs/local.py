@@ -34,6 +34,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from builder import contract
 from builder.core import project
 from builder.core.errors import InputError, OutsideError
 from builder.engine import refusals
@@ -346,8 +347,8 @@ class _Cluster:
                 stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
                 file.write(f"{stamp} {event.text}\n")
             self._tell(Line(event.name, event.text))
-            one.last = said(event.text) or one.last
-            step = step_of(event.text)
+            one.last = contract.words(event.text) or one.last
+            step = contract.step_of(event.text)
             if step is not None:
                 self.step = max(self.step or 0, step)
         elif event.attempt == one.attempt and one.state == "running":
@@ -646,28 +647,6 @@ class _Cluster:
 
 def _count(replicas: Sized) -> str:
     return "1 replica" if len(replicas) == 1 else f"{len(replicas)} replicas"
-
-
-def step_of(text: str) -> int | None:
-    """The step that a line of JSON tells of; None for any other line."""
-    if not text.startswith("{"):
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    step = value.get("step") if isinstance(value, dict) else None
-    return step if isinstance(step, int) and value.get("event", "step") == "step" else None
-
-
-def said(text: str) -> str:
-    """What a line says, in words: a JSON object's message, or the line."""
-    if text.startswith("{"):
-        with contextlib.suppress(ValueError):
-            value = json.loads(text)
-            if isinstance(value, dict) and "message" in value:
-                return str(value["message"])
-    return text.strip()
 
 
 def described(code: int, out_of_memory: bool = False) -> str:

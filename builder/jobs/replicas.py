@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from builder import contract
 from builder.core.errors import InputError
 
 PORT = 2222
@@ -190,10 +191,10 @@ def _pool_specs(job: LocalJob) -> list[dict[str, Any]]:
 def _arguments(job: LocalJob) -> tuple[str, ...]:
     given = [_local(one, job, "arguments") for one in job.arguments]
     if job.records is not None:
-        given = [*_without(given, "--records"), f"--records={RECORDS}"]
+        given = [*_without(given, contract.RECORDS), f"{contract.RECORDS}={RECORDS}"]
     if job.pass_job_dir:
         # the same for all trials, as it is in a HyperparameterTuningJob; AIP_* are each one's
-        given = [*_without(given, "--job-dir"), f"--job-dir={JOB}"]
+        given = [*_without(given, contract.JOB_DIR), f"{contract.JOB_DIR}={JOB}"]
     return (*given, *(job.trial.arguments if job.trial else ()))
 
 
@@ -221,7 +222,7 @@ def _local(text: str, job: LocalJob, where: str) -> str:
         whole, bucket, rest = match[0].rstrip("/"), match[1], match[2]
         if job.base and (whole + "/").startswith(job.base.rstrip("/") + "/"):
             return JOB + whole[len(job.base.rstrip("/")) :]
-        if option and option == "--records" and job.records is not None:
+        if option == contract.RECORDS and job.records is not None:
             return match[0]  # left out later
         _known(bucket, job, where)
         return f"{GCS}/{bucket}{rest}"

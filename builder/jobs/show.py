@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from builder import contract
 from builder.jobs.local import JobEvent, Line, Note, Outcome
 
 if TYPE_CHECKING:
@@ -20,13 +20,9 @@ _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red",
 
 def message(line: str) -> tuple[str, str]:
     """Severity and text of a line, as Cloud Logging reads it: one JSON object, or plain text."""
-    if line.startswith("{"):
-        try:
-            value: Any = json.loads(line)
-        except ValueError:
-            value = None
-        if isinstance(value, Mapping) and "message" in value:
-            return str(value.get("severity", "INFO")), str(value["message"])
+    found = contract.fields(line)
+    if "message" in found:
+        return str(found.get("severity", "INFO")), str(found["message"])
     return "", line
 
 

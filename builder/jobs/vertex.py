@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from builder import contract
 from builder.jobs import checks, machines
 from builder.jobs.checks import Ready
 from builder.jobs.description import ROLES, Job, Parameter, Pool, Study
@@ -78,7 +79,7 @@ def _message(ready: Ready, found: str | None, run: int) -> CustomJob | Hyperpara
 
 def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
     """What a replica's container is told, `--job-dir` last where it is asked for."""
-    passed = (f"--job-dir={job_dir}",) if job.pass_job_dir and job_dir else ()
+    passed = (f"{contract.JOB_DIR}={job_dir}",) if job.pass_job_dir and job_dir else ()
     return (*job.arguments, *passed)
 
 

@@ -17,6 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import contract
+from builder.contract import TrainerEvent
 from builder.core.errors import InputError
 from builder.jobs import leftovers, local, remote, studies
 
@@ -95,7 +97,7 @@ class _Tail:
 class _Known:
     """What is known of a replica so far."""
 
-    fields: dict[str, Any] = field(default_factory=dict)
+    told: TrainerEvent = field(default_factory=lambda: TrainerEvent(contract.STEP))
     message: str = ""
     usage: dict[str, float] = field(default_factory=dict)
 
@@ -192,15 +194,14 @@ class Reader:
         known = self._known.setdefault(name, _Known())
         for line in self._new(self.local / f"{name}.log"):
             text = line.partition(" ")[2]
-            known.message = local.said(text) or known.message
-            value = _json(text)
-            step = value.get("step")
-            if value.get("event") == "step" and isinstance(step, int):
-                known.fields |= value
-                self._add("loss", name, step, value.get("loss"))
-                self._add("examples per second", name, step, value.get("examples_per_second"))
+            known.message = contract.words(text) or known.message
+            event = contract.parse(text)
+            if event and event.name == contract.STEP and event.step is not None:
+                known.told = event
+                self._add("loss", name, event.step, event.loss)
+                self._add("examples per second", name, event.step, event.examples_per_second)
         for line in self._new(self.local / f"{name}.stats"):
-            value = _json(line)
+            value = contract.fields(line)
             if "time" in value and self._began is not None:
                 known.usage = value
                 at = float(value["time"]) - self._began
@@ -240,7 +241,7 @@ class Reader:
 
     def _replica(self, one: Mapping[str, Any]) -> ReplicaView:
         known = self._known[one["name"]]
-        fields, usage = known.fields, known.usage
+        told, usage = known.told, known.usage
         running = one["state"] == "running"
         chief = one["name"].startswith("chief")
         gpu = usage.get("gpu") if "gpu" in usage else self._last("GPU, busy") if chief else None
@@ -250,11 +251,11 @@ class Reader:
             restarts=one["restarts"],
             exit_code=one["exit_code"],
             seconds=one["seconds"],
-            step=fields.get("step"),
-            steps=fields.get("steps"),
-            loss=_float(fields.get("loss")),
-            speed=_float(fields.get("examples_per_second")),
-            eta=_float(fields.get("eta_seconds")) if running else None,
+            step=told.step,
+            steps=told.steps,
+            loss=_float(told.loss),
+            speed=_float(told.examples_per_second),
+            eta=_float(told.eta_seconds) if running else None,
             input_wait=self._input_wait() if chief else None,
             cpu=usage.get("cpu"),
             memory=usage.get("memory"),
@@ -303,15 +304,6 @@ def add_point(
         while points and chart in BY_STEP and points[-1][0] >= x:
             points.pop()
         points.append((x, float(y)))
-
-
-def _json(text: str) -> dict[str, Any]:
-    if text.startswith("{"):
-        with contextlib.suppress(ValueError):
-            value = json.loads(text)
-            if isinstance(value, dict):
-                return value
-    return {}
 
 
 def _float(value: object) -> float | None:

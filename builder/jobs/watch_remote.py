@@ -7,12 +7,14 @@ What the service does not tell is left open: CPU, memory, GPU, restarts, a singl
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from builder import contract
 from builder.core.errors import OutsideError
 from builder.jobs.logs import Follower, LogLine
 from builder.jobs.remote import RemoteJob
@@ -27,13 +29,14 @@ def told(line: LogLine) -> dict[str, float]:
 
     Lines of our trainer with another event than "step" (an evaluation's, say) tell nothing.
     """
-    event = line.fields.get("event")
-    if event is not None and event != "step":
-        return {}
-    if event == "step":
+    if event := contract.event(line.fields):
         names = ("step", "steps", "loss", "examples_per_second", "eta_seconds")
-        values = {name: line.fields.get(name) for name in names}
-        return {name: float(one) for name, one in values.items() if isinstance(one, int | float)}
+        values = {name: getattr(event, name) for name in names if event.name == contract.STEP}
+        return {
+            name: float(one)
+            for name, one in values.items()
+            if one is not None and math.isfinite(one)
+        }
     found: dict[str, float] = {}
     if step := _STEP.search(line.text):
         found["step"] = float(step[1])

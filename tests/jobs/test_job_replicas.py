@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs.local import Kill, described, parse_kill, step_of, usage
+from builder.jobs.local import Kill, described, parse_kill, usage
 from builder.jobs.replicas import LocalJob, Pool, Replica, Trial, replicas
 
 FOUR = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
@@ -138,14 +138,6 @@ def test_a_preemption_is_written_as_role_index_and_step() -> None:
     for text in ("worker@5", "worker:1", "master:0@5", "worker:1@x"):
         with pytest.raises(InputError, match="ROLE:INDEX@STEP"):
             parse_kill(text)
-
-
-def test_steps_are_read_from_lines_of_json_only() -> None:
-    assert step_of('{"event": "step", "step": 40, "loss": 0.1}') == 40
-    assert step_of('{"event": "checkpoint", "step": 40}') is None
-    assert step_of("step 40") is None
-    assert step_of('{"step": "40"}') is None
-    assert step_of("{") is None
 
 
 def test_exit_codes_in_words() -> None:

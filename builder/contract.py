@@ -1,0 +1,148 @@
+"""The contract with a training program: its options, its lines of events, its exit codes.
+
+The factory starts a training program with these options, reads what it prints on stdout, and
+concludes from its exit code how it ended. Our own trainer keeps to the same words
+(tests/test_contract.py compares them), without importing this module: it runs in images that hold
+nothing of the factory.
+
+An event is one line with one JSON object, as Cloud Logging reads it:
+
+    {"severity": "INFO", "message": "step 10 of 200: loss 0.31", "event": "step", "step": 10, ...}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+RECORDS: Final = "--records"
+"""The folder of TFRecords to train on."""
+JOB_DIR: Final = "--job-dir"
+"""The folder for everything that the run writes; a run that finds a checkpoint there resumes."""
+STEPS: Final = "--steps"
+"""Optimizer steps of the whole run, those before a restart included."""
+BATCH: Final = "--batch"
+"""Examples a step, over all replicas."""
+BATCH_SIZE: Final = "--batch-size"
+"""The longer name of BATCH."""
+CHECKPOINT_EVERY: Final = "--checkpoint-every"
+"""Steps between two checkpoints."""
+
+STEP: Final = "step"
+"""Event: steps were trained. Fields: step, loss; also steps, examples_per_second, eta_seconds."""
+CHECKPOINT: Final = "checkpoint"
+"""Event: a checkpoint is safely written. Field: step."""
+RESUMED: Final = "resumed"
+"""Event: the run goes on from a checkpoint. Field: step."""
+EVALUATED: Final = "evaluated"
+"""Event: the model was evaluated on held-out examples. Fields: step, loss, accuracy."""
+
+OK: Final = 0
+FAULT: Final = 1
+USAGE: Final = 2
+OUTSIDE: Final = 3
+NOT_FINITE: Final = 4
+RESTART: Final = 143
+"""Exit codes: done; a fault of the program; wrong options; a folder that cannot be written; a loss
+that is not finite; stopped from outside, start the program again."""
+
+
+@dataclass(frozen=True)
+class TrainerEvent:
+    """One event that a training program reported; a field that its line lacks is None.
+
+    loss: NaN where the line says so. eta_seconds: the estimated time until the run ends.
+    """
+
+    name: str
+    step: int | None = None
+    loss: float | None = None
+    message: str = ""
+    severity: str = "INFO"
+    accuracy: float | None = None
+    steps: int | None = None
+    examples_per_second: float | None = None
+    eta_seconds: float | None = None
+
+
+def fields(line: str) -> dict[str, Any]:
+    """The JSON object that a line holds; an empty one for any other line."""
+    if not line.startswith("{"):
+        return {}
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def event(found: Mapping[str, Any]) -> TrainerEvent | None:
+    """The event in a line's fields; None where they name none."""
+    name = found.get("event")
+    if not isinstance(name, str):
+        return None
+    return TrainerEvent(
+        name=name,
+        step=_whole(found.get("step")),
+        loss=_number(found.get("loss")),
+        message=str(found.get("message", "")),
+        severity=str(found.get("severity", "INFO")),
+        accuracy=_number(found.get("accuracy")),
+        steps=_whole(found.get("steps")),
+        examples_per_second=_number(found.get("examples_per_second")),
+        eta_seconds=_number(found.get("eta_seconds")),
+    )
+
+
+def parse(line: str) -> TrainerEvent | None:
+    """The event that a line reports; None for any other line."""
+    return event(fields(line))
+
+
+def words(line: str) -> str:
+    """What a line says to people: the message of its JSON object, or the line itself."""
+    found = fields(line)
+    return str(found["message"]) if "message" in found else line.strip()
+
+
+def step_of(line: str) -> int | None:
+    """The training step that a line reports, None for any other line.
+
+    A program that is not ours may print `{"step": 40}` without naming an event.
+    """
+    found = fields(line)
+    return _whole(found.get("step")) if found.get("event", STEP) == STEP else None
+
+
+def options(arguments: Sequence[str]) -> dict[str, str]:
+    """The value of each option in a program's arguments, "" for one without; the last one wins.
+
+    Both `--steps=10` and `--steps 10` are read.
+    """
+    given: dict[str, str] = {}
+    for index, word in enumerate(arguments):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word.partition("=")
+        following = arguments[index + 1] if index + 1 < len(arguments) else "--"
+        given[name] = value if equals or following.startswith("--") else following
+    return given
+
+
+def _whole(value: object) -> int | None:
+    """A whole number. Cloud Logging gives every number back as a float."""
+    number = _number(value) if not isinstance(value, str) else None
+    return int(number) if number is not None and not number % 1 else None
+
+
+def _number(value: object) -> float | None:
+    """A number; JSON knows neither NaN nor infinity, so a program writes those as text."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return math.nan
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,104 @@
+"""The factory's and the trainer's words are the same, although neither imports the other."""
+
+import ast
+import math
+from pathlib import Path
+
+import pytest
+
+from builder import contract
+from builder.contract import TrainerEvent, options, parse, step_of, words
+from trainer import config, preemption, report, task
+
+TRAINER = Path(task.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        ('{"event": "step", "step": 3, "loss": 0.5}', TrainerEvent("step", 3, 0.5)),
+        ('{"event": "step", "step": 3.0}', TrainerEvent("step", 3)),
+        ('{"event": "step", "step": 3.5, "loss": true}', TrainerEvent("step")),
+        ('{"event": "step", "step": 1e999}', TrainerEvent("step")),
+        ('{"event": "done"}', TrainerEvent("done")),
+        (
+            '{"event": "evaluated", "step": 3, "loss": 0.5, "accuracy": 0.75}',
+            TrainerEvent("evaluated", 3, 0.5, accuracy=0.75),
+        ),
+        ('{"message": "hello"}', None),
+        ('{"event": 3}', None),
+        ("{not json", None),
+        ("[1]", None),
+        ("plain text", None),
+    ],
+)
+def test_what_a_line_reports(line: str, event: TrainerEvent | None) -> None:
+    assert parse(line) == event
+
+
+@pytest.mark.parametrize("loss", ["nan", "what"])
+def test_a_loss_that_json_cannot_hold_is_not_finite(loss: str) -> None:
+    event = contract.event({"event": "step", "step": 3, "loss": loss})
+    assert event is not None and event.loss is not None and math.isnan(event.loss)
+
+
+def test_steps_are_read_from_lines_of_json_only() -> None:
+    assert step_of('{"event": "step", "step": 40, "loss": 0.1}') == 40
+    assert step_of('{"event": "checkpoint", "step": 40}') is None
+    assert step_of('{"step": 40}') == 40
+    assert step_of("step 40") is None
+    assert step_of('{"step": "40"}') is None
+    assert step_of("{") is None
+
+
+def test_the_words_of_a_line() -> None:
+    assert words('{"message": "hello", "event": "start"}') == "hello"
+    assert words('{"event": "start"}') == '{"event": "start"}'
+    assert words(" plain text \n") == "plain text"
+
+
+def test_options_are_read_in_both_forms() -> None:
+    given = ["train", "--steps=10", "--batch", "4", "--steps", "20", "--xla", "--turn=", "--last"]
+    found = {"--steps": "20", "--batch": "4", "--xla": "", "--turn": "", "--last": ""}
+    assert options(given) == found
+
+
+# The trainer keeps to it ------------------------------------------------------------------------
+
+
+def test_the_trainer_takes_the_options() -> None:
+    given = [f"{contract.RECORDS}=/records", f"{contract.JOB_DIR}=/job", f"{contract.STEPS}=7"]
+    given += [f"{contract.BATCH}=5", f"{contract.CHECKPOINT_EVERY}=3"]
+    found = config.parse(given, {})
+    assert (found.records, found.job_dir, found.steps) == ("/records", "/job", 7)
+    assert (found.batch_size, found.checkpoint_every) == (5, 3)
+    given[3] = f"{contract.BATCH_SIZE}=6"
+    assert config.parse(given, {}).batch_size == 6
+
+
+def test_the_trainer_reports_the_events() -> None:
+    names: dict[str, set[str]] = {}
+    for path in TRAINER.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "say":
+                first = node.args[0]
+                if isinstance(first, ast.Constant):
+                    given = {keyword.arg or "" for keyword in node.keywords}
+                    names.setdefault(str(first.value), set()).update(given)
+    for name in (contract.STEP, contract.CHECKPOINT, contract.RESUMED, contract.EVALUATED):
+        assert "step" in names[name], f'the trainer reports no event "{name}" with its step'
+
+
+def test_an_event_of_the_trainer_comes_back_as_it_was() -> None:
+    numbers = {"step": 50, "steps": 200, "loss": 0.5, "accuracy": 0.25, "eta_seconds": 3725.0}
+    line = report.line("step", "step 50 of 200", examples_per_second=1234.5, **numbers)
+    expected = TrainerEvent("step", message="step 50 of 200", examples_per_second=1234.5, **numbers)  # type: ignore[arg-type]
+    assert parse(line) == expected
+    told = parse(report.line("step", "no number", "WARNING", step=1, loss=math.inf))
+    assert told == TrainerEvent("step", 1, math.inf, "no number", "WARNING")
+
+
+def test_the_exit_codes_are_the_trainers() -> None:
+    ours = (contract.OK, contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT_FINITE)
+    assert ours == (task.OK, task.FAULT, task.USAGE, task.OUTSIDE, task.NOT_FINITE)
+    assert contract.RESTART == preemption.RESTART
