@@ -8,7 +8,7 @@ import pytest
 
 from builder import contract
 from builder.contract import TrainerEvent, options, parse, step_of, words
-from trainer import config, preemption, report, task
+from trainer import config, report, task
 
 TRAINER = Path(task.__file__).parent
 
@@ -101,4 +101,4 @@ def test_an_event_of_the_trainer_comes_back_as_it_was() -> None:
 def test_the_exit_codes_are_the_trainers() -> None:
     ours = (contract.OK, contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT_FINITE)
     assert ours == (task.OK, task.FAULT, task.USAGE, task.OUTSIDE, task.NOT_FINITE)
-    assert contract.RESTART == preemption.RESTART
+    assert contract.RESTART == task.RESTART
