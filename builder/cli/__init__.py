@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. No logic."""
+"""The command line: each command parses, calls one function and prints. No logic stands here."""
 
 import sys
 from typing import Annotated, NoReturn
@@ -13,7 +13,7 @@ from builder.core.errors import FactoryError
 
 HELP = """From one small file per accelerator to a proven TensorFlow training image.
 
-The way of an image, each step a command:
+The steps of an image, each a command:
 
 \b
   images/v100/image.yaml     what you write, about ten lines    builder schema, explain
@@ -23,7 +23,7 @@ The way of an image, each step a command:
     -> smoke                 loader check, real training run    builder smoke
     -> push                  by digest, with its receipt        builder push, verify, promote
 
-`builder image v100` does build and smoke in one go and does nothing when nothing changed.
+`builder image v100` builds and proves in one go. It does nothing when nothing changed.
 """
 
 app = typer.Typer(
@@ -38,9 +38,13 @@ app = typer.Typer(
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every line.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every line of output.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show results and errors only.")
+    ] = False,
 ) -> None:
     OPTIONS.debug, OPTIONS.verbose, OPTIONS.quiet = debug, verbose, quiet
 
@@ -70,7 +74,7 @@ app.add_typer(job_app, name="job")
 
 
 def main() -> NoReturn:
-    """Run the command line; errors are two lines and an exit code."""
+    """Run the command line. An error becomes two lines and an exit code."""
     try:
         app()
     except FactoryError as error:
@@ -91,6 +95,6 @@ def main() -> NoReturn:
         if OPTIONS.debug:
             raise
         sys.stderr.write(f"error: {type(error).__name__}: {error}\n")
-        sys.stderr.write("fix:   this is a fault of the factory; --debug shows where\n")
+        sys.stderr.write("fix:   this is a bug in the factory; builder --debug shows where\n")
         sys.exit(1)
     sys.exit(0)

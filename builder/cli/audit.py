@@ -21,7 +21,8 @@ def audit(
         bool, typer.Option("--all", help="Every GPU target, as one table.")
     ] = False,
     gpu: Annotated[
-        list[str] | None, typer.Option(help="V100, or a compute capability: 7.0.")
+        list[str] | None,
+        typer.Option(help="A GPU such as V100, or a compute capability such as 7.0."),
     ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
@@ -29,8 +30,8 @@ def audit(
 ) -> None:
     """Say which GPUs the libraries have kernels for.
 
-    A target is judged for its own GPU (exit code 4 where it does not run there), anything else for
-    every GPU that is known, or those of --gpu.
+    A target is judged for its own GPU; exit code 4 says that it does not run there. Anything else
+    is judged for every known GPU, or for those of --gpu.
     """
     from functools import cache
 
@@ -42,7 +43,7 @@ def audit(
     project: Path | None = None
     try:
         project = root()
-    except InputError:  # folders, wheels and images can be read anywhere
+    except InputError:  # folders, wheels and images can be read outside of a project
         if everything:
             raise
     where = load(project or Path.cwd(), registry=registry, engine=engine)
@@ -69,7 +70,7 @@ def report(
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Say what is left in an image, by package and library."""
+    """List what an image holds, by package and library."""
     from builder.devicecode import carries
     from builder.engine import connect
     from builder.prove import audit as auditing

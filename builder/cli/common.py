@@ -1,4 +1,4 @@
-"""What every command shares: options, output, and the targets of a call."""
+"""What every command uses: shared options, output, and the targets of a call."""
 
 import json
 import sys
@@ -29,42 +29,45 @@ Targets = Annotated[
     list[str] | None, typer.Argument(help="Folders of images/, for example v100.", metavar="TARGET")
 ]
 All = Annotated[bool, typer.Option("--all", help="Every target.")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]
 Registry = Annotated[
-    str | None, typer.Option(help="HOST/PATH of the repository; wins over builder.toml.")
+    str | None, typer.Option(help="HOST/PATH of the repository; overrides builder.toml.")
 ]
 EngineChoice = Annotated[str | None, typer.Option("--engine", help="auto, machine or private.")]
 
 
 def reporter() -> Reporter:
+    """What shows the progress of this call."""
     return Reporter(verbose=OPTIONS.verbose, quiet=OPTIONS.quiet)
 
 
 def say(text: str = "") -> None:
-    """For people: stderr, so that stdout carries data only."""
+    """A line for people: on stderr, because stdout carries data only."""
     if not OPTIONS.quiet:
         sys.stderr.write(text + "\n")
 
 
 def out(data: Any) -> None:
-    """For machines: JSON on stdout."""
+    """Data for machines: JSON on stdout."""
     sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
 
 
 def root() -> Path:
+    """The project's folder. Raises InputError outside of one."""
     from builder.core.project import find_root
 
     return find_root()
 
 
 def settings(registry: str | None = None, engine: str | None = None) -> "Settings":
+    """builder.toml, the environment and these two options. Raises InputError."""
     from builder.core.settings import load
 
     return load(root(), registry=registry, engine=engine)
 
 
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
-    """The targets of this call. Raises InputError where none is named."""
+    """The targets of this call. Raises InputError if none is named."""
     from builder.core.errors import InputError
 
     if targets and targets != ["all"] and not everything:

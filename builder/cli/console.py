@@ -1,4 +1,4 @@
-"""Shows events to a person: live bars on a terminal, plain lines elsewhere. For cli.py only."""
+"""Show events to a person: live bars on a terminal, plain lines elsewhere."""
 
 import re
 import sys
@@ -8,16 +8,16 @@ from typing import Any, Self
 
 from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
 
-# BuildKit's own housekeeping, and how it names a step whose first line is a comment.
+# Steps that BuildKit adds itself, and its name for a RUN whose first line is a comment.
 _HOUSEKEEPING = re.compile(r"\[(internal|context [^]]*)\]|exporting to image:|\] FROM ")
 _HEREDOC = re.compile(r"RUN <<'END' \(# (.*?)(\.\.\.)?\)")
 
 PLAIN_INTERVAL = 15.0
-"""Seconds between two progress lines of one step where there is no terminal."""
+"""Seconds between two progress lines of one step if there is no terminal."""
 
 
 def size(count: int | None) -> str:
-    """1234567 -> '1.2 MB': decimal units, as registries and disks count."""
+    """1234567 -> '1.2 MB': decimal units, as registries and disks use them."""
     if count is None:
         return "unknown"
     value = float(count)
@@ -29,7 +29,7 @@ def size(count: int | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: '0.4 s', '12 s', '3 min 05 s'."""
+    """Seconds for a person to read: '0.4 s', '12 s', '3 min 05 s'."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
@@ -38,12 +38,12 @@ def duration(seconds: float) -> str:
 
 
 def shown(name: str) -> str:
-    """A step's name without BuildKit's quoting of a heredoc."""
+    """The name of a step, without the quotes that BuildKit puts around a heredoc."""
     return _HEREDOC.sub(r"\1", name)
 
 
 class Reporter:
-    """Its `on_event` is handed to the stages. Writes to stderr: stdout is for data."""
+    """Shows events on stderr, because stdout carries data. Stages get its `on_event`."""
 
     def __init__(self, verbose: bool = False, quiet: bool = False) -> None:
         self.verbose = verbose
@@ -80,7 +80,7 @@ class Reporter:
             self.progress.stop()
 
     def line(self, text: str) -> None:
-        """One line of text that stays."""
+        """Write one line of text that stays on the screen."""
         if self.quiet:
             return
         if self.progress is not None:

@@ -1,6 +1,7 @@
-"""`builder image`, `build`, `smoke` and `list`: the images themselves."""
+"""`builder image`, `build`, `smoke` and `list`: make images, prove them, list them."""
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,25 +30,29 @@ if TYPE_CHECKING:
     from builder.pipeline.image import ImageRecord
     from builder.prove.receipts import Receipt
 
+Locked = Annotated[
+    bool,
+    typer.Option("--locked", help="Fail if the mirror no longer has a locked Debian version."),
+]
+
 
 def image(
     targets: Targets = None,
     everything: All = False,
-    push: Annotated[bool, typer.Option("--push", help="Push what was proven.")] = False,
-    tag: Annotated[list[str] | None, typer.Option(help="A further tag for the push.")] = None,
+    push: Annotated[bool, typer.Option("--push", help="Push the proven images.")] = False,
+    tag: Annotated[list[str] | None, typer.Option(help="An additional tag for the push.")] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
-    locked: Annotated[
-        bool, typer.Option("--locked", help="Refuse Debian packages whose locked version is gone.")
-    ] = False,
+    locked: Locked = False,
     package: Package = None,
     module: Module = None,
     as_json: Json = False,
 ) -> None:
-    """Build and prove images: the whole way.
+    """Build and prove images, in one go.
 
-    Base and training image, then the smoke run whose receipt allows the push. Does nothing where
-    nothing changed. With --package and --module, any Python program in the trainer's place.
+    Builds the base and the training image, then runs the smoke test; its receipt allows the push.
+    Does nothing if nothing changed. With --package and --module, the image holds your own Python
+    program instead of the trainer.
     """
     if package is not None:
         job_local.image_of_package(
@@ -88,25 +93,24 @@ def image(
 def build(
     targets: Targets = None,
     everything: All = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Rebuild every layer.")] = False,
     to_registry: Annotated[
         bool,
         typer.Option(
             "--to-registry",
-            help="Put the image onto its base in the registry, without pulling the base.",
+            help="Append the image to its base in the registry, without pulling the base.",
         ),
     ] = False,
     base_only: Annotated[
-        bool, typer.Option("--base-only", help="Only the base: from the registry, else built.")
+        bool,
+        typer.Option("--base-only", help="Only the base: pull it from the registry, or build it."),
     ] = False,
-    locked: Annotated[
-        bool, typer.Option("--locked", help="Refuse Debian packages whose locked version is gone.")
-    ] = False,
+    locked: Locked = False,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Build images; what several share is built once."""
+    """Build images; targets that share a base build it once."""
     if to_registry:
         build_to_registry(chosen(targets, everything), settings(registry, engine), as_json)
         return
@@ -161,10 +165,11 @@ def smoke(
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Prove images by a real training run.
+    """Prove images with a real training run.
 
-    In a container without network: the loader finds every library, the image holds nothing that
-    it should not, a training run is killed, resumes and learns, and its outputs can be read.
+    Runs in a container without network. Checks that the loader finds every library, that the
+    image holds nothing it should not, that a training run learns, survives a kill and resumes, and
+    that its outputs can be read.
     """
     from builder.engine import connect
     from builder.pipeline import image as pipeline
@@ -182,7 +187,7 @@ def smoke(
 
 
 def list_targets(as_json: Json = False) -> None:
-    """The targets, and which are built and proven."""
+    """List the targets; say which are built and proven."""
     from builder.pipeline import image as pipeline
 
     rows = pipeline.overview(root())
@@ -214,7 +219,10 @@ def show_image(record: "ImageRecord") -> None:
 
         say(f"  EULA      {EULA}")
     for one in record.drift:
-        say(f"  DRIFT     {one}: the locked version is gone; builder lock --upgrade takes note")
+        say(
+            f"  DRIFT     {one}: the locked version is gone; "
+            "builder lock --upgrade records the new one"
+        )
     say("  time      " + ", ".join(f"{name} {duration(s)}" for name, s in record.phases.items()))
 
 
@@ -227,8 +235,6 @@ def show_receipt(receipt: "Receipt") -> None:
 
 def image_json(record: "ImageRecord", receipt: "Receipt | None" = None) -> dict[str, Any]:
     """What build/<target>/image.json holds, with the receipt."""
-    from dataclasses import asdict
-
     found: dict[str, Any] = {**asdict(record), "over_budget": record.over_budget}
     if receipt is not None:
         found["receipt"] = receipt.model_dump(mode="json")

@@ -11,9 +11,9 @@ from builder.cli.console import size
 
 def lock(
     targets: Targets = None,
-    check: Annotated[bool, typer.Option("--check", help="Only say what is stale.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only report stale locks.")] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Take the newest versions that the rules allow.")
+        bool, typer.Option("--upgrade", help="Take the newest allowed versions.")
     ] = False,
     verify_device_code: Annotated[
         bool,
@@ -24,7 +24,7 @@ def lock(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Choose every version and hash, and write them."""
+    """Choose every version and hash; write the lock files."""
     from builder.core.errors import CheckFailed
     from builder.pipeline import committed
     from builder.prove import wheels
@@ -76,10 +76,11 @@ def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
 def render(
     targets: Targets = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only compare with what is committed.")
+        bool, typer.Option("--check", help="Only compare with the committed files.")
     ] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="What changed since HEAD, and what it rebuilds.")
+        bool,
+        typer.Option("--diff", help="Show what changed since HEAD, and which layers it rebuilds."),
     ] = False,
     since: Annotated[str, typer.Option(help="The commit that --diff compares with.")] = "HEAD",
     as_json: Json = False,
@@ -113,7 +114,7 @@ def render(
         if drifted:
             say("".join(one.diff for one in drifted).rstrip())
             raise CheckFailed(
-                ", ".join(one.file for one in drifted) + ": not what would be rendered",
+                ", ".join(one.file for one in drifted) + " differs from what render writes",
                 "builder render",
             )
         return
@@ -122,7 +123,7 @@ def render(
     for path in written:
         say(f"wrote {path.relative_to(root())}")
     if not written:
-        say("nothing to write: every Dockerfile is what its image.yaml and lock give")
+        say("nothing to write: every Dockerfile is up to date")
     if as_json:
         out([str(path) for path in written])
 
@@ -145,7 +146,7 @@ def explain(
 
 
 def check() -> None:
-    """Join all tables, targets, the wheels of their locks and the schema; fail on any hole."""
+    """Check that tables, targets, locks, jobs and schemas agree."""
     from builder.core.errors import CheckFailed
     from builder.jobs import checks
     from builder.pipeline import committed
@@ -155,15 +156,17 @@ def check() -> None:
     for problem in problems:
         say(problem)
     if problems:
-        raise CheckFailed(f"{len(problems)} holes in the tables", "see the lines above")
+        raise CheckFailed(f"{len(problems)} problems", "see the lines above")
     count = len(catalogue.targets(root()))
-    say(f"{count} targets, every table joins, and the wheels carry what the tables say")
+    say(f"{count} targets: the tables agree, and the wheels carry what the tables say")
 
 
 def schema(
-    stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
+    stdout: Annotated[
+        bool, typer.Option("--stdout", help="Print it instead of writing it.")
+    ] = False,
 ) -> None:
-    """Write images/schema.json, which editors complete image.yaml with."""
+    """Write images/schema.json, for editors of image.yaml."""
     from builder.core.project import write
     from builder.spec import catalogue
 

@@ -1,6 +1,7 @@
 """`builder doctor` and `builder engine`: the machine that builds."""
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,9 +14,7 @@ engine_app = typer.Typer(
 
 
 def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json = False) -> None:
-    """Look at engine, disk, registry and network."""
-    from dataclasses import asdict
-
+    """Check this machine: engine, disk, registry, network."""
     from builder.core.errors import CheckFailed
     from builder.doctor import examine
 
@@ -27,14 +26,14 @@ def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json
             sys.stdout.write(f"{finding.state:<5} {finding.name}: {finding.seen}\n")
             if finding.remedy:
                 sys.stdout.write(f"      {finding.remedy}\n")
-    if any(finding.state == "bad" for finding in findings):
-        bad = [finding for finding in findings if finding.state == "bad"]
-        raise CheckFailed(f"{len(bad)} findings stand in the way of a build", bad[0].remedy)
+    bad = [finding for finding in findings if finding.state == "bad"]
+    if bad:
+        raise CheckFailed(f"{len(bad)} findings prevent a build", bad[0].remedy)
 
 
 @engine_app.command("start")
 def engine_start() -> None:
-    """Start the private engine (needs root), or say that it runs."""
+    """Start the private engine, unless it runs; needs root."""
     from builder.engine import private
 
     with reporter() as shown:
@@ -45,13 +44,13 @@ def engine_start() -> None:
 @engine_app.command("stop")
 def engine_stop(
     remove: Annotated[
-        bool, typer.Option("--remove", help="Remove its images and caches, too.")
+        bool, typer.Option("--remove", help="Also remove its images and caches.")
     ] = False,
 ) -> None:
     """Stop the private engine."""
     from builder.engine import private
 
-    say("stopped" if private.stop() else "it did not run")
+    say("stopped" if private.stop() else "the private engine was not running")
     if remove:
         private.remove()
 

@@ -1,4 +1,4 @@
-"""`builder push`, `verify` and `promote`: proven images in a registry."""
+"""`builder push`, `verify` and `promote`: bring proven images to a registry and name them."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 def push(
     targets: Targets = None,
     registry: Registry = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A further tag.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="An additional tag.")] = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
     """Push proven images, each with its receipt.
 
-    Without TARGET: every target that has a built image. An image without a valid receipt is refused
+    Without TARGET: every target that has a built image. Refuses an image without a valid receipt
     (exit code 4).
     """
     from builder.engine import connect
@@ -56,7 +56,7 @@ def verify(
     registry: Registry = None,
     as_json: Json = False,
 ) -> None:
-    """Check an image in a registry by its receipt."""
+    """Check that an image in a registry has a valid receipt."""
     from builder.pipeline.image import required
     from builder.pipeline.push import verify as check
 
@@ -81,7 +81,7 @@ def promote(
     reference: Annotated[str, typer.Argument(help="A reference or tag; with --back, the tag.")],
     tag: Annotated[str | None, typer.Argument(help="The tag to move, e.g. production.")] = None,
     back: Annotated[
-        bool, typer.Option("--back", help="Move the tag back to where it was before.")
+        bool, typer.Option("--back", help="Move the tag back to the image it named before.")
     ] = False,
     registry: Registry = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`builder tensorboard`: TensorBoard over jobs of this machine and of buckets."""
+"""`builder tensorboard`: show jobs of this machine and of buckets in TensorBoard."""
 
 from typing import Annotated
 
@@ -10,12 +10,16 @@ from builder.cli.common import root, say
 def tensorboard(
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="JOB", help="Jobs, folders, gs:// addresses (default: all here)."),
+        typer.Argument(
+            metavar="JOB", help="Jobs, folders, gs:// addresses (default: every job in build/jobs)."
+        ),
     ] = None,
-    port: Annotated[int, typer.Option(help="0: any that is free.")] = 6006,
-    host: Annotated[str, typer.Option(help="0.0.0.0 shows it to the network.")] = "localhost",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 6006,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 opens it to the network.")
+    ] = "localhost",
 ) -> None:
-    """TensorBoard over jobs, several in one view."""
+    """Show jobs in TensorBoard, several in one view."""
     from builder.jobs import tensorboard as board
 
     found = board.sources(root(), jobs or ())

@@ -1,0 +1,132 @@
+"""The command line as a whole: every command, what an error looks like, how numbers are shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from builder import cli
+from builder.cli import app
+from builder.cli.common import OPTIONS
+from builder.cli.console import Reporter, duration, size
+from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
+from builder.core.events import StepDone, StepLog, StepStarted
+
+COMMANDS = {
+    "": "image build smoke push verify promote lock render audit report explain check schema list "
+    "tensorboard doctor engine cloud job",
+    "engine": "start stop status",
+}
+
+
+@pytest.mark.parametrize("group", COMMANDS)
+def test_each_group_has_its_commands_in_the_order_of_an_image(group: str) -> None:
+    found = typer.main.get_command(app)
+    for name in group.split():
+        found = found.commands[name]  # type: ignore[attr-defined]
+    assert list(found.commands) == COMMANDS[group].split()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", COMMANDS[""].split())
+def test_each_command_has_a_help(command: str) -> None:
+    answer = CliRunner().invoke(app, [command, "--help"], prog_name="builder")
+    assert answer.exit_code == 0, answer.output
+    assert answer.output.startswith(f"Usage: builder {command}")
+
+
+def left(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Run `builder` in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["builder", *words])
+    for name in ("debug", "verbose", "quiet"):
+        monkeypatch.setattr(OPTIONS, name, False)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+@pytest.mark.parametrize(("kind", "code"), [(InputError, 2), (OutsideError, 3), (CheckFailed, 4)])
+def test_an_error_is_two_lines_and_an_exit_code(
+    kind: type[FactoryError],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails() -> Path:
+        raise kind("it went wrong", "do this instead")
+
+    monkeypatch.setattr("builder.cli.images.root", fails)
+    assert left(monkeypatch, "list") == code
+    assert capsys.readouterr().err == "error: it went wrong\nfix:   do this instead\n"
+
+
+def test_a_bug_says_that_it_is_one_and_debug_shows_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks() -> Path:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("builder.cli.images.root", breaks)
+    assert left(monkeypatch, "list") == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "error: ZeroDivisionError: by zero"
+    assert second == "fix:   this is a bug in the factory; builder --debug shows where"
+    monkeypatch.setattr(sys, "argv", ["builder", "--debug", "list"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_promote_takes_an_image_and_a_tag_or_a_tag_to_move_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert left(monkeypatch, "promote", "v100") == 2
+    assert "--back and a tag" in capsys.readouterr().err
+    assert left(monkeypatch, "promote", "v100", "production", "--back") == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "unknown"),
+        (999, "999 B"),
+        (1_000, "1 kB"),
+        (1_234_567, "1.2 MB"),
+        (2.5e12, "2,500.0 GB"),
+    ],
+)
+def test_sizes_are_decimal(count: int | None, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.44, "0.4 s"), (12.3, "12 s"), (119.6, "120 s"), (185, "3 min 05 s")]
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_without_a_terminal_a_step_is_one_line_when_it_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events = [StepStarted("build"), StepLog("build", "compiling"), StepDone("build", 3.0)]
+    with Reporter() as shown:
+        for event in events:
+            shown.on_event(event)
+    assert capsys.readouterr().err == "  = build  3.0 s\n"
+    with Reporter(verbose=True) as shown:
+        for event in events:
+            shown.on_event(event)
+    assert capsys.readouterr().err == "  > build\n    compiling\n  = build  3.0 s\n"
+    with Reporter(quiet=True) as shown:
+        for event in events:
+            shown.on_event(event)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_step_that_failed_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    with Reporter() as shown:
+        shown.on_event(StepDone("push", 0.2, error="refused"))
+    assert capsys.readouterr().err == "  x push  0.2 s  refused\n"
