@@ -148,7 +148,7 @@ def explain(
 def check() -> None:
     """Check that tables, targets, locks, jobs and schemas agree."""
     from builder.core.errors import CheckFailed
-    from builder.jobs import checks
+    from builder.jobs.places.vertex import checks
     from builder.pipeline import committed
     from builder.spec import catalogue
 

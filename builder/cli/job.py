@@ -12,10 +12,10 @@ from builder.cli import job_local
 from builder.cli.common import EngineChoice, Json, Registry, out, reporter, root, say, settings
 
 if TYPE_CHECKING:
-    from builder.jobs.checks import Image, Ready
-    from builder.jobs.logs import LogLine
-    from builder.jobs.remote import RemoteJob
-    from builder.jobs.service import Service
+    from builder.jobs.images import Service
+    from builder.jobs.places.vertex.checks import Image, Ready
+    from builder.jobs.places.vertex.logs import LogLine
+    from builder.jobs.places.vertex.status import RemoteJob
 
 job_app = typer.Typer(
     help="Training jobs: on this machine as a cluster, or on Vertex AI.",
@@ -50,7 +50,9 @@ def _ready(
     from dataclasses import replace
 
     from builder.core.events import ignore
-    from builder.jobs import checks, description, service
+    from builder.jobs import description
+    from builder.jobs import images as service
+    from builder.jobs.places.vertex import checks
 
     job = description.load(root(), name)
     if arguments or program:
@@ -97,7 +99,8 @@ def _with_bucket(ready: "Ready", where: "Service") -> "Ready":
     import os
     from dataclasses import replace
 
-    from builder.jobs import service, submission
+    from builder.jobs import images as service
+    from builder.jobs import submission
 
     emulated = bool(os.environ.get("STORAGE_EMULATOR_HOST"))
     if not ready.job.job_dir or not (where.endpoint is None or emulated):
@@ -150,7 +153,8 @@ def render(
     import json
 
     from builder.core.errors import InputError
-    from builder.jobs import legacy, vertex
+    from builder.jobs.aiplatform import render as legacy
+    from builder.jobs.places.vertex import messages as vertex
 
     if to not in ("vertex", "gcloud", "legacy", "training-input"):
         raise InputError(
@@ -190,8 +194,8 @@ def convert(
     builder job convert config.yaml --region us-central1 -o jobs/cats.yaml -- --epochs 10
     """
     from builder.core.errors import InputError
-    from builder.jobs import service
-    from builder.jobs.convert import convert as converted
+    from builder.jobs import images as service
+    from builder.jobs.aiplatform.convert import convert as converted
 
     try:
         text = config.read_text(encoding="utf-8")
@@ -240,7 +244,7 @@ Poll = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05
 
 def _service(project: str | None, region: str | None, name: str | None = None) -> "Service":
     """Where to ask about this job."""
-    from builder.jobs import service
+    from builder.jobs import images as service
 
     return service.of_job(root(), name, project, region)
 
@@ -302,7 +306,9 @@ def _follow(where: "Service", job: "RemoteJob", poll: float, replica: str | None
     """Tell what the replicas say until the job ends."""
     import time
 
-    from builder.jobs import logs, service, submission
+    from builder.jobs import images as service
+    from builder.jobs import submission
+    from builder.jobs.places.vertex import logs
 
     client = service.jobs_client(where)
     follower = logs.Follower(
@@ -319,7 +325,8 @@ def _follow(where: "Service", job: "RemoteJob", poll: float, replica: str | None
 
 def _wait(where: "Service", job: "RemoteJob", poll: float, timeout: float | None) -> "RemoteJob":
     """Tell each new state until the job ends."""
-    from builder.jobs import service, submission
+    from builder.jobs import images as service
+    from builder.jobs import submission
 
     seen = [""]
 
@@ -383,7 +390,8 @@ def submit(
     The same command again finds the job that it made: after a lost connection, or while it runs.
     With --wait or --logs the exit code is the job's.
     """
-    from builder.jobs import service, submission
+    from builder.jobs import images as service
+    from builder.jobs import submission
 
     program = (package, module, engine) if package else None
     given = tuple(arguments or ())
@@ -416,7 +424,8 @@ def status(
     job: RemoteName, project: Project = None, region: Region = None, as_json: Json = False
 ) -> None:
     """How a job on Vertex AI is."""
-    from builder.jobs import service, submission
+    from builder.jobs import images as service
+    from builder.jobs import submission
 
     where = _service(project, region, job)
     found = submission.find(service.jobs_client(where), where, job)
@@ -436,7 +445,8 @@ def list_jobs(
     as_json: Json = False,
 ) -> None:
     """The jobs of a region, newest first."""
-    from builder.jobs import service, submission
+    from builder.jobs import images as service
+    from builder.jobs import submission
 
     where = _service(project, region, job)
     found = submission.listing(service.jobs_client(where), where, job, limit)
@@ -463,8 +473,9 @@ def logs(
     region: Region = None,
 ) -> None:
     """What a job's replicas say, each line with its replica's name."""
-    from builder.jobs import logs as reading
-    from builder.jobs import service, submission
+    from builder.jobs import images as service
+    from builder.jobs import submission
+    from builder.jobs.places.vertex import logs as reading
 
     where = _service(project, region, job)
     found = submission.find(service.jobs_client(where), where, job)
@@ -489,7 +500,8 @@ def wait(
 ) -> None:
     """Wait for a job's end; the exit code is the job's."""
     from builder.core.errors import InputError
-    from builder.jobs import description, service, submission
+    from builder.jobs import description, submission
+    from builder.jobs import images as service
 
     try:
         limit = float(description.seconds(timeout)) if timeout else None
@@ -505,7 +517,8 @@ def cancel(
     job: RemoteName, project: Project = None, region: Region = None, as_json: Json = False
 ) -> None:
     """End a job on Vertex AI."""
-    from builder.jobs import service, submission
+    from builder.jobs import images as service
+    from builder.jobs import submission
 
     where = _service(project, region, job)
     client = service.jobs_client(where)
@@ -582,9 +595,9 @@ def cost(
     from dataclasses import asdict
 
     from builder.core.errors import InputError
-    from builder.jobs import cost as costing
-    from builder.jobs import prices as pricing
-    from builder.jobs import quote
+    from builder.jobs.cost import bill as costing
+    from builder.jobs.cost import prices as pricing
+    from builder.jobs.cost import quote
 
     table = pricing.load(root(), prices)
     answer: dict[str, Any] = {"prices_of": table.as_of}
@@ -608,7 +621,8 @@ def cost(
             preemptions=preemptions,
         )
         if after:
-            from builder.jobs import service, submission
+            from builder.jobs import images as service
+            from builder.jobs import submission
 
             there = _service(project, region, job)
             found = submission.find(service.jobs_client(there), there, job)

@@ -72,9 +72,9 @@ def local(
 
     from builder.core.errors import InputError
     from builder.engine import connect
-    from builder.jobs import here
-    from builder.jobs import local as runner
     from builder.jobs import package as packages
+    from builder.jobs.places.local import prepare as here
+    from builder.jobs.places.local import run as runner
 
     where = settings(engine=engine)
     strikes = here.kills(kill or (), preempt or ())
@@ -146,8 +146,8 @@ def watch(
     from rich.live import Live
 
     from builder.core.project import write
-    from builder.jobs import report
-    from builder.jobs import watch as watching
+    from builder.jobs.watch import html as report
+    from builder.jobs.watch import reader as watching
 
     reader, pause = watched(job, remote, project, region, poll)
     view = reader.view()
@@ -172,8 +172,12 @@ def watched(
 ) -> tuple[Any, float]:
     """What reads a job of this machine, else of Vertex AI, and the seconds between two looks."""
     from builder.core.errors import InputError
-    from builder.jobs import here, logs, service, submission, watch_remote
-    from builder.jobs import watch as watching
+    from builder.jobs import images as service
+    from builder.jobs import submission
+    from builder.jobs.places.local import prepare as here
+    from builder.jobs.places.vertex import logs
+    from builder.jobs.watch import reader as watching
+    from builder.jobs.watch import remote as watch_remote
 
     folder = here.folder_of(root(), job)
     if not remote and watching.has_run(folder):
@@ -201,7 +205,8 @@ def study(docker: Any, job: Any, asked: Any, parallel: int | None, seed: int, js
     from rich.console import Console
 
     from builder.cli.console import duration
-    from builder.jobs import show, studies
+    from builder.jobs import show
+    from builder.jobs.studies import loop as studies
 
     tell = teller([f"trial {number}" for number in range(1, asked.trials + 1)])
     outcome = studies.run(docker, job, asked, parallel=parallel, seed=seed, on_event=tell)

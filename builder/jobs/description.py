@@ -1,9 +1,9 @@
 """jobs/<name>.yaml -> Job: what a person asks for, checked where it is written.
 
-Only what the file says by itself is checked here: shapes, names, limits that hold everywhere. What
-depends on the machines on offer, the region, the image or the project is checked before anything is
-sent (builder/jobs/checks.py), because `builder job local` needs none of it. Every error of a file
-is reported at once, each with file, line, field and what to write instead.
+This module checks shapes, names and limits that hold everywhere. The machines on offer, the region,
+the image and the project are checked before a job is sent (builder/jobs/places/vertex/checks.py),
+because `builder job local` needs none of that. All errors of a file are reported at once, each with
+file, line, field and what to write instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from builder.core import findings, yamlfile
 from builder.core.errors import InputError
 from builder.core.findings import matches, refuse
 from builder.core.yamlfile import Problem
-from builder.jobs import presets
+from builder.jobs.aiplatform import presets
 
 JOBS = "jobs"
 SUFFIX = ".yaml"

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from builder import contract
-from builder.jobs.local import JobEvent, Line, Note, Outcome
+from builder.jobs.places.local.run import JobEvent, Line, Note, Outcome
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from builder.jobs.studies import StudyOutcome
+    from builder.jobs.studies.loop import StudyOutcome
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
@@ -72,7 +72,7 @@ def study_table(outcome: StudyOutcome) -> Table:
     """A row a trial, the best one marked."""
     from rich.table import Table
 
-    from builder.jobs.studies import shown
+    from builder.jobs.studies.loop import shown
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = list(dict.fromkeys(name for one in outcome.trials for name in one.parameters))

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from builder.core import project
 from builder.core.errors import FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, StepDone, StepLog, StepStarted, ignore
-from builder.jobs import remote, vertex
-from builder.jobs.checks import Ready
-from builder.jobs.remote import RemoteJob
-from builder.jobs.service import Service
+from builder.jobs.images import Service
+from builder.jobs.places.vertex import messages as vertex
+from builder.jobs.places.vertex import status as remote
+from builder.jobs.places.vertex.checks import Ready
+from builder.jobs.places.vertex.status import RemoteJob
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import JobServiceClient

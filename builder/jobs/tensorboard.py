@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from builder.core.errors import InputError, OutsideError
-from builder.jobs import description, here, local, studies
+from builder.jobs import description
+from builder.jobs.places.local import prepare as here
+from builder.jobs.places.local import run as local
+from builder.jobs.studies import loop as studies
 
 MIRROR_EVERY = 15.0
 """Seconds between two looks at Cloud Storage."""

@@ -1,7 +1,7 @@
 """Loopback Vertex AI: the job service (REST and gRPC), Cloud Logging, and buckets' locations.
 
 The messages are the product's own (google.cloud.aiplatform_v1). A submitted job is really carried
-out, by an `Executor`: a scripted one, or `builder.jobs.local` on the engine, which is what
+out, by an `Executor`: a scripted one, or `builder.jobs.places.local` on the engine, which is what
 `local_executor` makes. As the service does, answers name the project by its number, lists come in
 pages, and log entries may come late. Faults come on demand.
 """
@@ -124,13 +124,14 @@ class Script:
 
 
 def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Executor:
-    """An executor that runs a job's containers on the engine, through `builder.jobs.local`.
+    """An executor that runs a job's containers on the engine, through `builder.jobs.places.local`.
 
     `images`: the reference that a job names -> what the engine calls that image; any other one is
     pulled from its registry, by the digest that the job names.
     """
-    from builder.jobs import local, studies
-    from builder.jobs.replicas import LocalJob, Pool, Trial
+    from builder.jobs.places.local import run as local
+    from builder.jobs.places.local.replicas import LocalJob, Pool, Trial
+    from builder.jobs.studies import loop as studies
 
     roles = ("chief", "worker", "ps", "evaluator")
 

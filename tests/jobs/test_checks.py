@@ -9,8 +9,9 @@ import pytest
 
 from builder.core import project
 from builder.core.errors import InputError
-from builder.jobs import checks, description
-from builder.jobs.checks import Image
+from builder.jobs import description
+from builder.jobs.places.vertex import checks
+from builder.jobs.places.vertex.checks import Image
 from tests.jobs import jobfiles
 from tests.jobs.jobfiles import TARGETS
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs import convert, legacy, machines
-from builder.jobs.convert import Converted
+from builder.jobs import machines
+from builder.jobs.aiplatform import convert
+from builder.jobs.aiplatform import render as legacy
+from builder.jobs.aiplatform.convert import Converted
 from builder.jobs.description import Job
 from tests.jobs import jobfiles
 from tests.jobs.jobfiles import TARGETS

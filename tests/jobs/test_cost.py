@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs import cost, machines, prices, quote
-from builder.jobs.cost import Extras, Replica
-from builder.jobs.quote import Wanted
-from builder.jobs.remote import RemoteJob, RemotePool, RemoteTrial
+from builder.jobs import machines
+from builder.jobs.cost import bill as cost
+from builder.jobs.cost import prices, quote
+from builder.jobs.cost.bill import Extras, Replica
+from builder.jobs.cost.quote import Wanted
+from builder.jobs.places.vertex.status import RemoteJob, RemotePool, RemoteTrial
 from tests.jobs import jobfiles
 
 TABLE = prices.table()

@@ -11,7 +11,9 @@ from ruamel.yaml import YAML
 
 from builder.core import project
 from builder.core.errors import InputError
-from builder.jobs import description, presets, prices
+from builder.jobs import description
+from builder.jobs.aiplatform import presets
+from builder.jobs.cost import prices
 from builder.jobs.description import Accelerators
 from tests.jobs import jobfiles
 

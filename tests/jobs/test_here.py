@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs import here
-from builder.jobs.here import Options
+from builder.jobs.places.local import prepare as here
+from builder.jobs.places.local.prepare import Options
 
 NO_ENGINE: Any = None
 """Nothing is asked of an engine where the image is given."""

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from builder.core import project
-from builder.jobs import checks, service
-from builder.jobs.checks import Image
+from builder.jobs import images as service
+from builder.jobs.places.vertex import checks
+from builder.jobs.places.vertex.checks import Image
 from builder.spec import catalogue
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles

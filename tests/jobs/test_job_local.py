@@ -18,10 +18,12 @@ import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.engine import BuildRequest, Engine
-from builder.jobs import description, leftovers, local, studies
-from builder.jobs import watch as watching
-from builder.jobs.local import JobEvent, Line, Note, Outcome, Stop
-from builder.jobs.replicas import LocalJob, Pool
+from builder.jobs import description, leftovers
+from builder.jobs.places.local import run as local
+from builder.jobs.places.local.replicas import LocalJob, Pool
+from builder.jobs.places.local.run import JobEvent, Line, Note, Outcome, Stop
+from builder.jobs.studies import loop as studies
+from builder.jobs.watch import reader as watching
 
 pytestmark = [pytest.mark.engine]
 
@@ -393,8 +395,8 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
 from builder import engine
-from builder.jobs import local
-from builder.jobs.replicas import LocalJob, Pool
+from builder.jobs.places.local import run as local
+from builder.jobs.places.local.replicas import LocalJob, Pool
 from builder.settings import Settings
 job = LocalJob("t", sys.argv[1], Path(sys.argv[2]), pools=(Pool("chief"), Pool("worker")),
     arguments=("echo x > /job/made; sleep 60",), grace=0.3, shm=1 << 26)

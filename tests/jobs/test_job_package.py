@@ -14,7 +14,9 @@ import pytest
 from builder.core.errors import InputError
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine
-from builder.jobs import checks, description, package, service
+from builder.jobs import description, package
+from builder.jobs import images as service
+from builder.jobs.places.vertex import checks
 from builder.pipeline import push
 from tests.emulators import vertex as emulator
 from tests.registry import server as registry_server

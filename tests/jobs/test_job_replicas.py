@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs.local import Kill, described, parse_kill, usage
-from builder.jobs.replicas import LocalJob, Pool, Replica, Trial, replicas
+from builder.jobs.places.local.replicas import LocalJob, Pool, Replica, Trial, replicas
+from builder.jobs.places.local.run import Kill, described, parse_kill, usage
 
 FOUR = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
 

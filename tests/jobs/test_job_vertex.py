@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from builder.engine import Engine
-from builder.jobs import logs, service, submission
-from builder.jobs.checks import Ready
-from builder.jobs.remote import RemoteJob
-from builder.jobs.service import Service
+from builder.jobs import images as service
+from builder.jobs import submission
+from builder.jobs.images import Service
+from builder.jobs.places.vertex import logs
+from builder.jobs.places.vertex.checks import Ready
+from builder.jobs.places.vertex.status import RemoteJob
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_job_local import left, shell  # noqa: F401

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import OutsideError
-from builder.jobs import logs, service, submission
-from builder.jobs.logs import LogLine
-from builder.jobs.service import Service
+from builder.jobs import images as service
+from builder.jobs import submission
+from builder.jobs.images import Service
+from builder.jobs.places.vertex import logs
+from builder.jobs.places.vertex.logs import LogLine
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_submission import JOB

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.core.errors import InputError
-from builder.jobs import checks, machines, vertex
+from builder.jobs import machines
 from builder.jobs.machines import Placement
+from builder.jobs.places.vertex import checks
+from builder.jobs.places.vertex import messages as vertex
 from tests.jobs import jobfiles
 
 ALL = machines.combinations()

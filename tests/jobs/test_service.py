@@ -12,7 +12,7 @@ from builder import registry
 from builder.core import project
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.jobs import service
+from builder.jobs import images as service
 from builder.pipeline import image as pipeline
 from builder.pipeline import push
 from builder.prove import receipts

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError, OutsideError
-from builder.jobs import description, studies
+from builder.jobs import description
 from builder.jobs.description import Study
-from builder.jobs.local import Outcome
-from builder.jobs.replicas import LocalJob, Trial
-from builder.jobs.studies import (
+from builder.jobs.places.local.replicas import LocalJob, Trial
+from builder.jobs.places.local.run import Outcome
+from builder.jobs.studies import loop as studies
+from builder.jobs.studies.loop import (
     Grid,
     Point,
     Sampled,

@@ -12,9 +12,11 @@ import pytest
 from google.cloud import aiplatform_v1 as api
 
 from builder.core.errors import InputError, OutsideError
-from builder.jobs import remote, service, submission
-from builder.jobs.checks import Ready
-from builder.jobs.service import Service
+from builder.jobs import images as service
+from builder.jobs import submission
+from builder.jobs.images import Service
+from builder.jobs.places.vertex import status as remote
+from builder.jobs.places.vertex.checks import Ready
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError, OutsideError
-from builder.jobs import studies, tensorboard
+from builder.jobs import tensorboard
+from builder.jobs.studies import loop as studies
 from builder.jobs.tensorboard import Mirror, Source
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,8 @@ from google.protobuf import json_format
 from ruamel.yaml import YAML
 
 from builder.core.errors import InputError
-from builder.jobs import legacy, vertex
+from builder.jobs.aiplatform import render as legacy
+from builder.jobs.places.vertex import messages as vertex
 from tests.jobs import jobfiles
 
 POST = """\

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs import leftovers, local, report, watch
+from builder.jobs import leftovers
+from builder.jobs.places.local import run as local
+from builder.jobs.watch import html as report
+from builder.jobs.watch import reader as watch
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from builder.engine import Engine
-from builder.jobs import local
-from builder.jobs.replicas import LocalJob
+from builder.jobs.places.local import run as local
+from builder.jobs.places.local.replicas import LocalJob
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.tensorflow]
 

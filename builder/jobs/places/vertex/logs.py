@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from builder.jobs import remote, vertex
-from builder.jobs.remote import RemoteJob
+from builder.jobs.places.vertex import messages as vertex
+from builder.jobs.places.vertex import status as remote
+from builder.jobs.places.vertex.status import RemoteJob
 
 OVERLAP = timedelta(seconds=60)
 PAGE = 1000

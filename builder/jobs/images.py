@@ -22,8 +22,8 @@ from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideEr
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.facts import accelerators
-from builder.jobs.checks import Image
 from builder.jobs.description import Job
+from builder.jobs.places.vertex.checks import Image
 from builder.prove import receipts
 from builder.spec import catalogue, compatibility
 
@@ -268,7 +268,7 @@ def planned_image(root: Path, job: Job, settings: Settings) -> Image:
 
     Raises InputError for a job whose image is no target, or where no registry is named.
     """
-    from builder.jobs import here
+    from builder.jobs.places.local import prepare as here
 
     if not settings.registry:
         raise InputError(
@@ -299,7 +299,8 @@ def packaged_image(
 
     Raises InputError for a program that is none or a job whose image is no target.
     """
-    from builder.jobs import here, package
+    from builder.jobs import package
+    from builder.jobs.places.local import prepare as here
 
     planned = planned_image(root, job, settings)
     program = package.program(folder, module)

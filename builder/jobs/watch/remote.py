@@ -16,9 +16,9 @@ from typing import Any
 
 from builder import contract
 from builder.core.errors import OutsideError
-from builder.jobs.logs import Follower, LogLine
-from builder.jobs.remote import RemoteJob
-from builder.jobs.watch import Points, ReplicaView, View, add_point
+from builder.jobs.places.vertex.logs import Follower, LogLine
+from builder.jobs.places.vertex.status import RemoteJob
+from builder.jobs.watch.reader import Points, ReplicaView, View, add_point
 
 _STEP = re.compile(r"\b(?:global )?step[ :=]+(\d+)(?: *(?:of|/) *(\d+))?", re.IGNORECASE)
 _LOSS = re.compile(r"\bloss[ :=]+([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from builder.core.errors import InputError
-from builder.jobs import cost, description
-from builder.jobs.checks import Ready
-from builder.jobs.cost import Bill, Extras, Line, Notebook, Replica, Spot
-from builder.jobs.prices import Prices
-from builder.jobs.remote import RemoteJob
+from builder.jobs import description
+from builder.jobs.cost import bill as cost
+from builder.jobs.cost.bill import Bill, Extras, Line, Notebook, Replica, Spot
+from builder.jobs.cost.prices import Prices
+from builder.jobs.places.vertex.checks import Ready
+from builder.jobs.places.vertex.status import RemoteJob
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from builder.core.errors import OutsideError
-from builder.jobs import vertex
+from builder.jobs.places.vertex import messages as vertex
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry

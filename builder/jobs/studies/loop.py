@@ -32,10 +32,19 @@ from typing import Any, Literal, Protocol
 
 from builder.core import project
 from builder.core.errors import InputError
-from builder.jobs import leftovers, local
+from builder.jobs import leftovers
 from builder.jobs.description import Parameter, Study
-from builder.jobs.local import HasClient, JobEvent, Note, OnJobEvent, Outcome, Stop, ignore
-from builder.jobs.replicas import LocalJob, Trial
+from builder.jobs.places.local import run as local
+from builder.jobs.places.local.replicas import LocalJob, Trial
+from builder.jobs.places.local.run import (
+    HasClient,
+    JobEvent,
+    Note,
+    OnJobEvent,
+    Outcome,
+    Stop,
+    ignore,
+)
 
 FILE = "study.json"
 FAILED_IN_A_ROW = 3

@@ -9,10 +9,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from builder import contract
-from builder.jobs import checks, machines
-from builder.jobs.checks import Ready
+from builder.jobs import machines
 from builder.jobs.description import ROLES, Job, Parameter, Pool, Study
 from builder.jobs.machines import Placement
+from builder.jobs.places.vertex import checks
+from builder.jobs.places.vertex.checks import Ready
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import (

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from builder.core.errors import InputError
-from builder.jobs import checks, description
-from builder.jobs.checks import Ready
+from builder.jobs import description
 from builder.jobs.description import DEFAULT_TIMEOUT, Pool, Study
 from builder.jobs.machines import Placement
+from builder.jobs.places.vertex import checks
+from builder.jobs.places.vertex.checks import Ready
 
 SHUTDOWN = "2025-01-31"
 GONE = (

@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING, Any
 from builder import contract
 from builder.contract import TrainerEvent
 from builder.core.errors import InputError
-from builder.jobs import leftovers, local, remote, studies
+from builder.jobs import leftovers
+from builder.jobs.places.local import run as local
+from builder.jobs.places.vertex import status as remote
+from builder.jobs.studies import loop as studies
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

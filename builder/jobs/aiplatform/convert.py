@@ -18,7 +18,9 @@ from builder.core import yamlfile
 from builder.core.errors import InputError
 from builder.core.yamlfile import Document
 from builder.facts import accelerators
-from builder.jobs import description, legacy, machines, presets
+from builder.jobs import description, machines
+from builder.jobs.aiplatform import presets
+from builder.jobs.aiplatform import render as legacy
 
 _ROLES = {
     "worker": "workers",
@@ -444,7 +446,7 @@ def _remarks(reader: _Reader, old: Mapping[str, Any]) -> None:
 
 def _checked(reader: _Reader, job: dict[str, Any], source: Path) -> Converted:
     """The text, which must be a job that can be read: a fault here is one of the old file."""
-    from builder.jobs import vertex
+    from builder.jobs.places.vertex import messages as vertex
 
     order = [name for name in description.Job.model_fields if name in job]
     text = vertex.yaml(

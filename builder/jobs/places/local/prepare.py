@@ -10,9 +10,10 @@ from builder import contract
 from builder.core.errors import InputError, OutsideError
 from builder.core.settings import LOCAL_REPOSITORY
 from builder.engine import Engine
-from builder.jobs import description, local
+from builder.jobs import description
 from builder.jobs.description import Job
-from builder.jobs.replicas import LocalJob, Pool
+from builder.jobs.places.local import run as local
+from builder.jobs.places.local.replicas import LocalJob, Pool
 from builder.pipeline import image
 from builder.spec import catalogue
 

@@ -17,9 +17,9 @@ from builder import contract
 from builder.core.errors import InputError
 from builder.facts.accelerators import Source
 from builder.jobs import machines
-from builder.jobs.checks import Ready
-from builder.jobs.prices import Price, Prices
-from builder.jobs.remote import RemoteJob
+from builder.jobs.cost.prices import Price, Prices
+from builder.jobs.places.vertex.checks import Ready
+from builder.jobs.places.vertex.status import RemoteJob
 
 BILLED_SECONDS = 30
 """Training is billed in steps of this. General knowledge, not verified."""

@@ -39,7 +39,15 @@ from builder.core import project
 from builder.core.errors import InputError, OutsideError
 from builder.engine import refusals
 from builder.jobs import leftovers
-from builder.jobs.replicas import GCS, JOB, METRICS, RECORDS, LocalJob, Replica, replicas
+from builder.jobs.places.local.replicas import (
+    GCS,
+    JOB,
+    METRICS,
+    RECORDS,
+    LocalJob,
+    Replica,
+    replicas,
+)
 
 if TYPE_CHECKING:
     import docker

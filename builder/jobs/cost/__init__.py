@@ -1,0 +1,1 @@
+"""What a job costs: the price table, the bill, and the answer to `builder job cost`."""

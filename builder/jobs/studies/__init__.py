@@ -1,0 +1,1 @@
+"""Hyperparameter studies that the factory runs itself, one job for each trial."""
