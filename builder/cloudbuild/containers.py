@@ -1,26 +1,24 @@
 """What one build has on the engine: a network, volumes, containers. All under names of its own.
 
-Nothing is privileged. Everything carries a label with the build's id and its owner (host, process
-and when that started), so that what a killed run left behind is found and removed by the next one.
+Nothing is privileged. Everything carries the build's id and its owner as labels, so that the next
+run finds and removes what a killed run left behind (builder/engine/containers.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
-import socket
 import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from builder import registry
 from builder.core.errors import InputError, OutsideError
+from builder.engine import containers
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -33,7 +31,6 @@ OUTPUT_LIMIT = 50 * 1024
 """Bytes of a step's `$BUILDER_OUTPUT/output` that are kept (API, Results.buildStepOutputs)."""
 
 LABEL = "training-image-factory.cloudbuild"
-OWNER = f"{LABEL}.owner"
 
 _NO_PROGRAM = re.compile(
     r"(exec|stat)[^\n]*(executable file not found[^\n]*|no such file or directory|"
@@ -93,7 +90,7 @@ class Sandbox:
         self.host = host or Host()
         self.build_id = build_id
         self.network = f"cloudbuild-{build_id[:8]}"
-        self.labels = {LABEL: build_id, OWNER: _owner()}
+        self.labels = containers.labels(LABEL, build_id)
         self.with_socket = with_socket
         self.api: Any = engine.client.api
         self.left: list[str] = []
@@ -103,22 +100,12 @@ class Sandbox:
 
     def __enter__(self) -> Sandbox:
         with self._explained("network"):
-            self.sweep()
+            containers.sweep(self.engine.client, LABEL)
             self.api.create_network(self.network, driver="bridge", labels=self.labels)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.left = remove(self.api, f"{LABEL}={self.build_id}")
-
-    def sweep(self) -> None:
-        """Remove what runs of this host left behind that did not end by themselves."""
-        found = self.api.containers(all=True, filters={"label": LABEL})
-        found += self.api.networks(filters={"label": LABEL})
-        found += self.api.volumes(filters={"label": LABEL}).get("Volumes") or []
-        owners = {(one["Labels"].get(OWNER, ""), one["Labels"][LABEL]) for one in found}
-        for owner, build in owners:
-            if _dead(owner):
-                remove(self.api, f"{LABEL}={build}")
+        self.left = containers.remove(self.engine.client, f"{LABEL}={self.build_id}")
 
     # --- volumes ----------------------------------------------------------------------------------
 
@@ -317,14 +304,9 @@ class Sandbox:
                 raise
 
         def follow() -> None:
-            lines = (_Lines(on_line), _Lines(on_line))
             with self._explained("the step's log"):
-                for parts in stream:
-                    for line, part in zip(lines, parts, strict=True):
-                        if part:
-                            line.feed(part)
-            for line in lines:
-                line.end()
+                for line in containers.lines(stream):
+                    on_line(line)
 
         return follow
 
@@ -365,51 +347,6 @@ class Sandbox:
             ) from None
 
 
-def remove(api: Any, label: str) -> list[str]:
-    """Remove everything with a label. Returns what stays: others' containers on the network are
-    taken off it and go on."""
-    filters = {"label": label}
-    for one in api.containers(all=True, filters=filters):
-        with contextlib.suppress(Exception):
-            api.remove_container(one["Id"], force=True, v=True)
-    left = []
-    for network in api.networks(filters=filters):
-        with contextlib.suppress(Exception):
-            for other, details in (api.inspect_network(network["Id"])["Containers"] or {}).items():
-                left.append(f"container {details['Name']} (started by a step) still runs")
-                with contextlib.suppress(Exception):
-                    api.disconnect_container_from_network(other, network["Id"], force=True)
-            api.remove_network(network["Id"])
-    for volume in api.volumes(filters=filters).get("Volumes") or []:
-        try:
-            api.remove_volume(volume["Name"], force=True)
-        except Exception as error:
-            left.append(f"volume {volume['Name']}: {_line(error)}")
-    return left
-
-
-class _Lines:
-    """Bytes become lines; of one that a progress bar wrote over, the last state."""
-
-    def __init__(self, on_line: OnLine) -> None:
-        self.on_line = on_line
-        self.rest = b""
-
-    def feed(self, data: bytes) -> None:
-        *whole, self.rest = (self.rest + data).split(b"\n")
-        for line in whole:
-            self._tell(line)
-
-    def end(self) -> None:
-        if self.rest:
-            self._tell(self.rest)
-            self.rest = b""
-
-    def _tell(self, line: bytes) -> None:
-        states = [state for state in line.rstrip(b"\r").split(b"\r") if state]
-        self.on_line((states[-1] if states else b"").decode("utf-8", "replace"))
-
-
 def _builder_folder(scripts: Mapping[int, bytes], steps: tuple[int, ...]) -> bytes:
     """/builder as a tar: a folder for the results of each step, and scripts that anyone may run."""
     result = io.BytesIO()
@@ -434,27 +371,6 @@ def _files(files: Mapping[str, bytes], mode: int) -> bytes:
             info.size, info.mode = len(content), mode
             tar.addfile(info, io.BytesIO(content))
     return result.getvalue()
-
-
-def _owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
-
-
-def _started(pid: int) -> str:
-    """When a process started, in the kernel's ticks; "" where there is none (or no /proc)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
-def _dead(owner: str) -> bool:
-    """Whether the process of this host that owned something is gone."""
-    host, _, rest = owner.rpartition(":")[0].rpartition(":")
-    started = owner.rpartition(":")[2]
-    if host != socket.gethostname() or not rest.isdigit() or not Path("/proc/self").exists():
-        return False
-    return _started(int(rest)) != started
 
 
 def _said(error: Exception) -> str:

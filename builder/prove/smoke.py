@@ -25,11 +25,9 @@ import contextlib
 import io
 import json
 import math
-import os
 import queue
 import re
 import signal
-import socket
 import tarfile
 import threading
 import time
@@ -41,12 +39,13 @@ from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from builder import __version__
 from builder.core import project
 from builder.core.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore
-from builder.engine import refusals
+from builder.engine import containers, refusals
+from builder.engine.containers import ContainerEngine
 from builder.prove.receipts import Check, Problem, Receipt, failure, write
 
 if TYPE_CHECKING:
@@ -77,8 +76,7 @@ LOSS_FALLS_TO = 0.7
 ACCURACY = 0.9
 """Of the held-out digits, where the trainer tells of an evaluation; one in ten is chance."""
 
-_LABEL = "training-image-factory.smoke"
-_OWNER = "training-image-factory.smoke.owner"
+LABEL = "training-image-factory.smoke"
 _PLACE = "/smoke"
 _RECORDS, _JOB, _PROBES = f"{_PLACE}/records", f"{_PLACE}/job", f"{_PLACE}/probes"
 _NO_ACCELERATOR = {
@@ -105,13 +103,6 @@ class Size:
     steps: int = 400
     batch: int = 16
     checkpoint_every: int = 40
-
-
-class HasClient(Protocol):
-    """What is needed of an engine."""
-
-    @property
-    def client(self) -> docker.DockerClient: ...
 
 
 @dataclass(frozen=True)
@@ -170,7 +161,7 @@ class Run:
 
 
 def smoke(
-    engine: HasClient,
+    engine: ContainerEngine,
     image: str,
     spec: ImageSpec,
     stack: Stack,
@@ -197,7 +188,7 @@ def smoke(
     target = spec.name
     with refusals(image), _interruptible():
         client = engine.client
-        remove_leftovers(client)
+        containers.sweep(client, LABEL)
         found = client.images.get(image)
         log: list[str] = []
         with _Bench(client, found, limits or Limits(), target, log, on_event) as bench:
@@ -571,7 +562,7 @@ class _Bench:
         self.log = log
         self.on_event = on_event
         self.name = f"smoke-{target}-{uuid.uuid4().hex[:12]}"
-        self.labels = {_LABEL: self.name, _OWNER: _owner(os.getpid())}
+        self.labels = containers.labels(LABEL, self.name)
         self.job = _JOB
         self.gpu: list[str] | None = None
         self.step = ""
@@ -581,12 +572,7 @@ class _Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        mine: list[Any] = self.client.containers.list(
-            all=True, filters={"label": f"{_LABEL}={self.name}"}, ignore_removed=True
-        )
-        for container in mine:
-            _discard(container)
-        self.client.volumes.get(self.name).remove(force=True)
+        containers.remove(self.client, f"{LABEL}={self.name}")
 
     def check(self, name: str, work: Callable[[], Verdict]) -> Check:
         """Do one check, and tell of it."""
@@ -782,24 +768,7 @@ def _kill(container: Container) -> bool:
 def _follow(container: Container) -> queue.Queue[str | None]:
     """Start a container; its lines, stdout's and stderr's each whole, then None."""
     lines: queue.Queue[str | None] = queue.Queue()
-    stream = container.attach(stream=True, logs=True, stdout=True, stderr=True, demux=True)
-
-    def read() -> None:
-        rest = [b"", b""]
-        try:
-            for pair in stream:
-                for side, chunk in enumerate(pair):
-                    *whole, rest[side] = (rest[side] + (chunk or b"")).split(b"\n")
-                    for line in whole:
-                        lines.put(line.decode(errors="replace"))
-        except OSError as error:  # the engine went away: `wait` will say so
-            lines.put(f"(the engine's log ended: {error})")
-        for line in rest:
-            if line:
-                lines.put(line.decode(errors="replace"))
-        lines.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
+    containers.follow(container, lines.put, lambda: lines.put(None))
     container.start()
     return lines
 
@@ -832,33 +801,6 @@ def _event(value: Mapping[str, Any]) -> Event | None:
         severity=str(value.get("severity", "INFO")),
         accuracy=float(accuracy) if isinstance(accuracy, int | float) else None,
     )
-
-
-def _owner(pid: int) -> str:
-    """This machine and a process of it, told from a later one with the same number by its start."""
-    try:
-        start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        start = "0"
-    return f"{socket.gethostname()}:{pid}:{start}"
-
-
-def remove_leftovers(client: docker.DockerClient) -> int:
-    """Remove what smoke runs of this machine left that were killed with SIGKILL. Returns how many
-    containers and volumes."""
-    removed = 0
-    things: list[Any] = client.containers.list(
-        all=True, filters={"label": _LABEL}, ignore_removed=True
-    )
-    for thing in [*things, *client.volumes.list(filters={"label": _LABEL})]:
-        labels = getattr(thing, "labels", None) or thing.attrs.get("Labels") or {}
-        host, _, rest = labels.get(_OWNER, "").partition(":")
-        pid = rest.partition(":")[0]
-        if host == socket.gethostname() and pid.isdigit() and labels[_OWNER] != _owner(int(pid)):
-            with contextlib.suppress(Exception):  # another run may be removing it, too
-                thing.remove(force=True)
-                removed += 1
-    return removed
 
 
 @contextlib.contextmanager

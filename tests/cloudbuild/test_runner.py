@@ -422,7 +422,9 @@ def test_a_container_that_a_step_started_goes_on_and_is_named(
     )
     try:
         assert ran.result.status == "SUCCESS", ran.log
-        assert ran.result.not_done == ("container left-by-a-step (started by a step) still runs",)
+        assert ran.result.not_done == (
+            "container left-by-a-step (not made by this run) still runs",
+        )
     finally:
         engine.client.containers.get("left-by-a-step").remove(force=True)
 

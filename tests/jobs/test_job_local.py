@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError, OutsideError
-from builder.engine import BuildRequest, Engine
+from builder.engine import BuildRequest, Engine, containers
 from builder.jobs import description, leftovers
 from builder.jobs.places.local import run as local
 from builder.jobs.places.local.replicas import LocalJob, Pool
@@ -57,7 +57,7 @@ def job(shell: str, tmp_path: Path) -> Callable[..., LocalJob]:
 
 def left(engine: Engine) -> list[str]:
     """Containers and networks of jobs of this process."""
-    filters = {"label": f"{leftovers.OWNER}={leftovers.owner(os.getpid())}"}
+    filters = {"label": f"{containers.OWNER}={containers.owner(os.getpid())}"}
     return [
         str(one.name)
         for one in (
@@ -416,7 +416,7 @@ def started(shell: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def of(engine: Engine, owner: str) -> list[Any]:
-    filters = {"label": f"{leftovers.OWNER}={owner}"}
+    filters = {"label": f"{containers.OWNER}={owner}"}
     return [
         *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
         *engine.client.networks.list(filters=filters),
@@ -429,7 +429,7 @@ def test_ctrl_c_at_ten_random_moments_leaves_nothing(
     moments = random.Random(4)
     for number in range(10):
         process = started(shell, tmp_path / str(number))
-        owner = leftovers.owner(process.pid)
+        owner = containers.owner(process.pid)
         time.sleep(moments.uniform(0, 1.5))
         number_of = moments.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
         process.send_signal(number_of)  # SIGHUP: its terminal was closed
@@ -444,7 +444,7 @@ def test_what_a_killed_builder_left_is_removed_by_the_next_run(
     engine: Engine, shell: str, job: Callable[..., LocalJob], tmp_path: Path
 ) -> None:
     process = started(shell, tmp_path / "killed")
-    owner = leftovers.owner(process.pid)
+    owner = containers.owner(process.pid)
     while len([one for one in of(engine, owner) if getattr(one, "status", "") == "running"]) < 2:
         time.sleep(0.1)
     process.kill()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs import leftovers
+from builder.engine import containers
 from builder.jobs.places.local import run as local
 from builder.jobs.watch import html as report
 from builder.jobs.watch import reader as watch
@@ -43,7 +43,7 @@ def write_state(folder: Path, state: str, **more: Any) -> None:
         "message": "",
         "seconds": 5.0,
         "time": "2026-11-21T07:00:00+00:00",
-        "owner": leftovers.owner(os.getpid()),
+        "owner": containers.owner(os.getpid()),
         "replicas": [{"name": name, **replica} for name in ("chief-0", "worker-0")],
         **more,
     }
@@ -83,7 +83,7 @@ def test_steps_that_a_restart_made_again_are_drawn_once(folder: Path) -> None:
 
 
 def test_a_job_whose_builder_is_gone_is_lost(folder: Path) -> None:
-    host = leftovers.owner(os.getpid()).partition(":")[0]
+    host = containers.owner(os.getpid()).partition(":")[0]
     write_state(folder, "running", owner=f"{host}:1:12345")
     view = watch.Reader(folder).view()
     assert (view.state, view.over) == ("lost", True)

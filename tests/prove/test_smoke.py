@@ -1,7 +1,6 @@
 """What is concluded from a run: each way a trainer fails has its own line."""
 
 import math
-import os
 from collections.abc import Callable
 
 import pytest
@@ -189,10 +188,3 @@ def test_what_a_line_says(line: str, event: Event | None) -> None:
 def test_a_loss_that_json_cannot_hold_is_not_finite() -> None:
     event = smoke._event({"event": "step", "step": 3, "loss": "nan"})
     assert event is not None and event.loss is not None and math.isnan(event.loss)
-
-
-def test_an_owner_is_this_process_and_no_later_one_of_its_number() -> None:
-    mine = smoke._owner(os.getpid())
-    assert mine == smoke._owner(os.getpid())
-    assert mine.split(":")[1:] != smoke._owner(os.getppid()).split(":")[1:]
-    assert smoke._owner(2**22 + 1).endswith(":0"), "no such process"

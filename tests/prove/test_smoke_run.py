@@ -17,7 +17,7 @@ import pytest
 
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.events import Event, StepDone, StepProgress
-from builder.engine import BuildRequest, Engine
+from builder.engine import BuildRequest, Engine, containers
 from builder.lock import lock
 from builder.prove import receipts, smoke
 from builder.prove.receipts import Check, Receipt
@@ -101,10 +101,10 @@ sys.exit(main())
 
 def left(engine: Engine) -> list[str]:
     """Names of smoke runs' containers and volumes that are there now, those of this process."""
-    filters: dict[str, Any] = {"label": f"{smoke._OWNER}={smoke._owner(os.getpid())}"}
-    containers = engine.client.containers.list(all=True, filters=filters, ignore_removed=True)
-    volumes = engine.client.volumes.list(filters=filters)
-    return [str(thing.name) for thing in (*containers, *volumes)]
+    filters: dict[str, Any] = {"label": f"{containers.OWNER}={containers.owner(os.getpid())}"}
+    there: list[Any] = engine.client.containers.list(all=True, filters=filters, ignore_removed=True)
+    there += engine.client.volumes.list(filters=filters)
+    return [str(thing.name) for thing in there]
 
 
 def check(receipt: Receipt, name: str) -> Check:
@@ -319,8 +319,10 @@ RUN = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from pathlib import Path
-from builder import catalogue, compatibility, engine, smoke
-from builder.settings import Settings
+from builder import engine
+from builder.core.settings import Settings
+from builder.prove import smoke
+from builder.spec import catalogue, compatibility
 root = Path({str(ROOT)!r})
 spec = catalogue.load(root, "cpu")
 def tell(event):
@@ -347,15 +349,16 @@ def in_training(image: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def of(engine: Engine, process: subprocess.Popen[str]) -> set[str]:
     """Names of the containers and volumes that a process made: other runs may be going on."""
-    filters: dict[str, Any] = {"label": smoke._LABEL}
+    filters: dict[str, Any] = {"label": smoke.LABEL}
     there: list[Any] = engine.client.containers.list(all=True, filters=filters, ignore_removed=True)
     there += engine.client.volumes.list(filters=filters)
     owner = f"{socket.gethostname()}:{process.pid}:"
-    return {
-        thing.name
-        for thing in there
-        if (getattr(thing, "labels", None) or thing.attrs["Labels"])[smoke._OWNER].startswith(owner)
-    }
+    names = set()
+    for thing in there:
+        labels = getattr(thing, "labels", None) or thing.attrs["Labels"]
+        if labels[containers.OWNER].startswith(owner):
+            names.add(thing.name)
+    return names
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -377,14 +380,14 @@ def test_what_a_killed_run_left_is_removed_by_the_next(
         process.kill()
         process.wait()
     assert of(engine, process), "nothing was left: the test proves nothing"
-    smoke.remove_leftovers(engine.client)
+    containers.sweep(engine.client, smoke.LABEL)
     assert of(engine, process) == set()
 
 
 def test_what_a_live_run_uses_is_left_alone(engine: Engine, cpu_image: str, tmp_path: Path) -> None:
     with in_training(cpu_image, tmp_path) as process:
         there = of(engine, process)
-        smoke.remove_leftovers(engine.client)
+        containers.sweep(engine.client, smoke.LABEL)
         assert there
         assert there <= of(engine, process)
         process.terminate()

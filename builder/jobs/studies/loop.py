@@ -32,12 +32,12 @@ from typing import Any, Literal, Protocol
 
 from builder.core import project
 from builder.core.errors import InputError
+from builder.engine.containers import ContainerEngine
 from builder.jobs import leftovers
 from builder.jobs.description import Parameter, Study
 from builder.jobs.places.local import run as local
 from builder.jobs.places.local.replicas import LocalJob, Trial
 from builder.jobs.places.local.run import (
-    HasClient,
     JobEvent,
     Note,
     OnJobEvent,
@@ -411,7 +411,7 @@ def _trial_of(value: Mapping[str, Any]) -> TrialResult:
 
 
 def run(
-    engine: HasClient,
+    engine: ContainerEngine,
     job: LocalJob,
     study: Study,
     *,
@@ -441,7 +441,7 @@ class _Run:
 
     def __init__(
         self,
-        engine: HasClient,
+        engine: ContainerEngine,
         job: LocalJob,
         study: Study,
         asked: Mapping[str, Any],
@@ -599,7 +599,7 @@ def _given_up(study: Study, done: Mapping[int, TrialResult]) -> str:
 
 
 def _trial(
-    engine: HasClient,
+    engine: ContainerEngine,
     job: LocalJob,
     study: Study,
     trial: Trial,

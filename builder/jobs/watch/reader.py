@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from builder import contract
 from builder.contract import TrainerEvent
 from builder.core.errors import InputError
-from builder.jobs import leftovers
+from builder.engine import containers
 from builder.jobs.places.local import run as local
 from builder.jobs.places.vertex import status as remote
 from builder.jobs.studies import loop as studies
@@ -164,13 +164,10 @@ class Reader:
 
     def _state(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.local / local.STATE).read_text())
-        host, _, rest = str(content.get("owner", "")).partition(":")
-        pid = rest.partition(":")[0]
         if content["state"] == "running":
             began = datetime.fromisoformat(content["time"])
             content["seconds"] += (datetime.now(began.tzinfo) - began).total_seconds()
-            gone = pid.isdigit() and leftovers.owner(int(pid)) != f"{host}:{rest}"
-            if gone and host == leftovers.owner(1).partition(":")[0]:
+            if containers.is_gone(str(content.get("owner", ""))):
                 content |= {"state": "lost", "message": "the builder that ran it was killed"}
         return content
 

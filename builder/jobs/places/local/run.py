@@ -32,12 +32,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from builder import contract
 from builder.core import project
 from builder.core.errors import InputError, OutsideError
-from builder.engine import refusals
+from builder.engine import containers, refusals
+from builder.engine.containers import ContainerEngine
 from builder.jobs import leftovers
 from builder.jobs.places.local.replicas import (
     GCS,
@@ -70,16 +71,6 @@ _KILL = re.compile(r"(chief|worker|ps|evaluator):(\d+)@(\d+)(s?)")
 _CPUS_MISSING = 1
 _TERM: int = signal.SIGTERM
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class HasClient(Protocol):
-    """What is needed of an engine."""
-
-    @property
-    def client(self) -> docker.DockerClient: ...
-
-    @property
-    def host(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -201,7 +192,7 @@ class Stop:
 
 
 def run(
-    engine: HasClient,
+    engine: ContainerEngine,
     job: LocalJob,
     *,
     kills: Sequence[Kill] = (),
@@ -241,7 +232,7 @@ def run(
                 cluster.broke_off(error)
                 raise
             finally:
-                leftovers.remove(client, identity)
+                containers.remove(client, f"{leftovers.LABEL}={identity}")
                 leftovers.give_back(job.folder)
 
 
@@ -474,8 +465,7 @@ class _Cluster:
 
     def _labels(self) -> dict[str, str]:
         return {
-            leftovers.LABEL: self.identity,
-            leftovers.OWNER: leftovers.owner(os.getpid()),
+            **containers.labels(leftovers.LABEL, self.identity),
             leftovers.FOLDER: str(self.job.folder.absolute()),
         }
 
@@ -644,7 +634,7 @@ class _Cluster:
         content = {
             **asdict(self._outcome()),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "owner": leftovers.owner(os.getpid()),
+            "owner": containers.owner(os.getpid()),
             "image": self.job.image,
         }
         project.write(self.job.folder / LOCAL / STATE, json.dumps(content, indent=1) + "\n")
@@ -747,31 +737,12 @@ def _signal(container: Container, name: str) -> None:
 def _follow(
     container: Container, name: str, attempt: int, lines: queue.Queue[_Said | _Ended]
 ) -> None:
-    """From now on the container's lines go to the queue, each whole, then its end."""
-    stream = container.attach(stream=True, logs=True, stdout=True, stderr=True, demux=True)
-
-    def read() -> None:
-        rest = [b"", b""]
-        try:
-            for pair in stream:
-                for side, chunk in enumerate(pair):
-                    *whole, rest[side] = (rest[side] + (chunk or b"")).split(b"\n")
-                    for line in whole:
-                        lines.put(_Said(name, attempt, _text(line)))
-        except Exception as error:  # the engine went away, or what it sends is torn
-            lines.put(_Said(name, attempt, f"the engine's stream of lines broke off: {error}"))
-        finally:  # whatever happens, somebody waits for this
-            for line in rest:
-                if line:
-                    lines.put(_Said(name, attempt, _text(line)))
-            lines.put(_Ended(name, attempt))
-
-    threading.Thread(target=read, daemon=True).start()
-
-
-def _text(line: bytes) -> str:
-    """As a terminal would show it: of a progress bar, what it came to."""
-    return line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+    """Put the container's lines into the queue from now on, each whole, then its end."""
+    containers.follow(
+        container,
+        lambda text: lines.put(_Said(name, attempt, text)),
+        lambda: lines.put(_Ended(name, attempt)),
+    )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,93 @@
+"""Whose a container is, what a killed run left, and what containers print."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from builder.engine import Engine, containers
+
+
+def test_an_owner_is_this_process_and_no_later_one_of_its_number() -> None:
+    mine = containers.owner(os.getpid())
+    assert mine == containers.owner(os.getpid())
+    assert mine.split(":")[1:] != containers.owner(os.getppid()).split(":")[1:]
+    assert containers.owner(2**22 + 1).endswith(":0"), "no such process"
+
+
+def test_an_owner_is_gone_when_its_process_of_this_machine_ended() -> None:
+    host = socket.gethostname()
+    assert not containers.is_gone(containers.owner(os.getpid()))
+    process = subprocess.Popen(["sleep", "60"])
+    label = containers.owner(process.pid)
+    assert not containers.is_gone(label)
+    process.kill()
+    process.wait()
+    assert containers.is_gone(label)
+    assert containers.is_gone(f"{host}:{os.getpid()}:1"), "a later process of the same number"
+    assert not containers.is_gone(f"not-{label}"), "another machine's"
+    assert not containers.is_gone("")
+    assert not containers.is_gone("somebody")
+
+
+Pairs = list[tuple[bytes | None, bytes | None]]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "lines"),
+    [
+        ([(b"one\ntwo\n", None)], ["one", "two"]),
+        ([(b"o", None), (None, b"x\n"), (b"ne\n", None)], ["x", "one"]),
+        ([(b"no end", b"none here")], ["no end", "none here"]),
+        ([(b"10 %\r20 %\r30 %\n", None)], ["30 %"]),
+        ([(b"done\r\n\n", None)], ["done", ""]),
+        ([(b"\xff\n", None)], ["\ufffd"]),
+    ],
+)
+def test_lines_are_whole_and_as_a_terminal_shows_them(pairs: Pairs, lines: list[str]) -> None:
+    assert list(containers.lines(pairs)) == lines
+
+
+def test_a_stream_that_breaks_off_gives_its_last_words_first() -> None:
+    def torn() -> Iterator[tuple[bytes | None, bytes | None]]:
+        yield b"whole\nha", None
+        raise OSError("torn")
+
+    seen = []
+    with pytest.raises(OSError, match="torn"):
+        for line in containers.lines(torn()):
+            seen.append(line)  # noqa: PERF402 - what came before the error counts
+    assert seen == ["whole", "ha"]
+
+
+@pytest.mark.engine
+def test_a_sweep_removes_what_an_ended_process_owned_and_nothing_else(engine: Engine) -> None:
+    kind = f"training-image-factory.test-{os.getpid()}"
+    process = subprocess.Popen(["sleep", "60"])
+    alive = containers.labels(kind, "alive")
+    ended = {kind: "ended", containers.OWNER: containers.owner(process.pid), "note": "seen"}
+    other = {f"{kind}-other": "ended", containers.OWNER: containers.owner(process.pid)}
+    api: Any = engine.client.api
+    names = {}
+    for name, labels in (("alive", alive), ("ended", ended), ("other", other)):
+        names[name] = f"test-containers-{os.getpid()}-{name}"
+        api.create_volume(names[name], labels=labels)
+        api.create_network(names[name], labels=labels)
+    try:
+        assert containers.sweep(engine.client, kind) == [], "both processes are alive"
+        process.kill()
+        process.wait()
+        assert containers.sweep(engine.client, kind) == [ended, ended]
+        left = {one["Name"] for one in api.networks()} & set(names.values())
+        left_volumes = {one["Name"] for one in api.volumes()["Volumes"]} & set(names.values())
+        assert left == left_volumes == {names["alive"], names["other"]}
+    finally:
+        process.kill()
+        process.wait()
+        for one in (kind, f"{kind}-other"):
+            assert containers.remove(engine.client, one) == []
