@@ -28,7 +28,8 @@ WARM = 20
 OURS = """
 import json, sys, time
 from pathlib import Path
-from builder import catalogue, compatibility, lock, render
+from builder.render import dockerfiles as render
+from builder.spec import catalogue
 root = Path(sys.argv[1])
 def work():
     for target in catalogue.targets(root):

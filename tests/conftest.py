@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,15 @@ from builder.lock import debian
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("sh", "cat", "cp", "dd", "echo", "find", "ls", "mkdir", "sleep", "touch", "wc")
+
+
+def pytest_sessionstart() -> None:
+    """Take Ctrl-C even where the shell that started pytest ignores it.
+
+    A shell starts its background jobs with SIGINT ignored, and every process inherits that. The
+    tests' own processes would ignore it, too: a test that sends one a SIGINT would hang.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

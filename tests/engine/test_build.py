@@ -347,8 +347,8 @@ import sys
 from pathlib import Path
 from builder import engine
 from builder.engine import BuildRequest
-from builder.events import StepLog
-from builder.settings import Settings
+from builder.core.events import StepLog
+from builder.core.settings import Settings
 folder = Path(sys.argv[1])
 def show(event):
     if isinstance(event, StepLog): print(event.line, flush=True)

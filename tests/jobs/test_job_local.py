@@ -397,7 +397,7 @@ from pathlib import Path
 from builder import engine
 from builder.jobs.places.local import run as local
 from builder.jobs.places.local.replicas import LocalJob, Pool
-from builder.settings import Settings
+from builder.core.settings import Settings
 job = LocalJob("t", sys.argv[1], Path(sys.argv[2]), pools=(Pool("chief"), Pool("worker")),
     arguments=("echo x > /job/made; sleep 60",), grace=0.3, shm=1 << 26)
 docker = engine.connect(Settings())
