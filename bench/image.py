@@ -31,7 +31,7 @@ from builder.core import network
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
-from builder.lock import lock, osroot
+from builder.lock import debian, lock, osroot
 from builder.pipeline.image import SMOKE_RECORDS
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
@@ -220,7 +220,8 @@ def one_layer(setting: Setting, image: str) -> Callable[[private.Endpoint], None
     """What builds the post's image; writes its Dockerfile and the host's network secrets."""
     folder = setting.scratch / "secrets"
     folder.mkdir(mode=0o700)
-    secrets = network.discover().secrets(setting.root.suite)
+    host = network.discover()
+    secrets = host.secrets(debian.build_sources(host, setting.root.suite))
     for name, content in secrets.items():
         (folder / name).write_bytes(content)
     mounts = " ".join(f"--mount=type=secret,id={name}" for name in secrets)

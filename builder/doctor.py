@@ -12,6 +12,7 @@ from typing import Literal
 from builder import registry
 from builder.core import network
 from builder.core.errors import FactoryError
+from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.engine import Engine, connect, private
 
@@ -105,7 +106,7 @@ def _registry(settings: Settings) -> Iterator[Finding]:
         return
     where = registry.parse(settings.registry)
     try:
-        with registry.Registry(where.host, registry.Retry(attempts=2)) as there:
+        with registry.Registry(where.host, Retry(attempts=2)) as there:
             there.head(where.repository, "latest")
             known = there.credentials
     except FactoryError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder import engine
+from builder.core import files, mirrors
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.lock import debian
@@ -82,9 +83,9 @@ def connected() -> Engine:
 @pytest.fixture(scope="session")
 def busybox() -> Path:
     """A program that runs without any library: the smallest root there is."""
-    packages = debian.Packages(debian.host_suite())
-    folder = debian.cache_home() / "busybox"
-    with debian.locked(folder.parent / ".busybox.lock"):
+    packages = debian.Packages(mirrors.host_suite())
+    folder = files.cache_home() / "busybox"
+    with files.locked(folder.parent / ".busybox.lock"):
         if not (folder / "bin/busybox").exists():
             debian.unpack(packages.download(packages.candidates(["busybox-static"])), folder)
     return folder / "bin/busybox"

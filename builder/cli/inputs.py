@@ -167,7 +167,7 @@ def schema(
     ] = False,
 ) -> None:
     """Write images/schema.json, for editors of image.yaml."""
-    from builder.core.project import write
+    from builder.core.files import write
     from builder.spec import catalogue
 
     if stdout:

@@ -115,7 +115,7 @@ def _tell(notes: tuple[str, ...]) -> None:
 
 
 def _write(text: str, output: Path | None) -> None:
-    from builder.core.project import write
+    from builder.core.files import write
 
     if output is None:
         sys.stdout.write(text)
@@ -221,7 +221,7 @@ def schema(
 ) -> None:
     """Write jobs/schema.json, which editors complete jobs/*.yaml with."""
     from builder.core.errors import CheckFailed
-    from builder.core.project import write
+    from builder.core.files import write
     from builder.jobs import description
 
     path = root() / description.JOBS / description.SCHEMA

@@ -145,7 +145,7 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from builder.core.project import write
+    from builder.core.files import write
     from builder.jobs.watch import html as report
     from builder.jobs.watch import reader as watching
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.core import project
+from builder.core import files
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.network import discover
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, BuiltImage, Engine
 from builder.lock import osroot
+from builder.lock.debian import build_sources
 from builder.render import dockerfiles as render
 
 
@@ -41,14 +42,15 @@ def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ig
     made = osroot.make(suite, osroot.resolve(suite, on_event), on_event)
     loaded = osroot.load("docker", made, engine.environment)
     dockerfile = root / "build" / "cloud" / render.BUILDER_DOCKERFILE
-    project.write(dockerfile, render.cloud_files(root)[render.BUILDER_DOCKERFILE])
+    files.write(dockerfile, render.cloud_files(root)[render.BUILDER_DOCKERFILE])
+    network = discover()
     return engine.build(
         BuildRequest(
             dockerfile=dockerfile,
             context=root / Path(render.BUILDER_REQUIREMENTS).parent,
             tags=(name,),
             build_args={"ROOT": loaded},
-            secrets=discover().secrets(suite),
+            secrets=network.secrets(build_sources(network, suite)),
         ),
         on_event,
     )

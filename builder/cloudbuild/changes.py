@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from builder import registry
 from builder.core.errors import CheckFailed, FactoryError, InputError
+from builder.core.retry import Retry
 from builder.pipeline import image, push
 from builder.spec import catalogue
 
@@ -66,7 +67,7 @@ def _in_registry(root: Path, settings: Settings, target: str) -> Change:
         return Change(target, True, f"cannot be prepared: {error.message}")
     where = registry.parse(settings.registry).tagged(target)
     try:
-        with registry.Registry(where.host, registry.Retry(attempts=2)) as there:
+        with registry.Registry(where.host, Retry(attempts=2)) as there:
             if there.head(where.repository, target) is None:
                 return Change(target, True, "not in the registry yet")
         receipt = push.verify(str(where), settings, required=image.required).receipt

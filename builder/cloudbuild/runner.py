@@ -40,8 +40,9 @@ from builder.cloudbuild.containers import (
 from builder.cloudbuild.document import Build, Document, Step
 from builder.cloudbuild.order import dependencies, needed_for
 from builder.cloudbuild.substitutions import Place, Unexpandable
-from builder.core import project
+from builder.core import files
 from builder.core.errors import FactoryError, InputError, OutsideError
+from builder.core.retry import Passing, Retry
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -307,7 +308,7 @@ def host_access(network: bool, configuration: bool, logins: bytes = b"") -> Host
     CA bundle that cannot be read."""
     from builder.core.network import discover
 
-    return Host(network, discover().secrets(None) if configuration else {}, logins)
+    return Host(network, discover().secrets() if configuration else {}, logins)
 
 
 def logins(plan: Plan) -> tuple[tuple[str, ...], bytes]:
@@ -680,22 +681,26 @@ class _Run:
 
     def push_image(self, image: str) -> None:
         started = time.time()
-        for attempt in range(1, PUSH_ATTEMPTS + 1):
+
+        def attempt() -> str:
             self.check()
             self.say(f"Pushing {image}")
             try:
-                digest = self.sandbox.push(image, self.say)
+                return self.sandbox.push(image, self.say)
             except OutsideError as error:
-                denied = re.search(r"denied|unauthorized|authentication|forbidden", error.message)
-                if attempt == PUSH_ATTEMPTS or denied:
-                    raise _Failed("FAILURE", error.message, error) from None
-                self.say(f"{error.message}; trying again")
-                with self.changed:
-                    self.changed.wait(2.0 ** (attempt - 1))
-            else:
-                self.say(f"{image}: digest: {digest}")
-                self.images.append(Pushed(image, digest, time.time() - started))
-                return
+                failed = _Failed("FAILURE", error.message, error)
+                if re.search(r"denied|unauthorized|authentication|forbidden", error.message):
+                    raise failed from None
+                raise Passing(error.message, final=failed) from None
+
+        digest = Retry(PUSH_ATTEMPTS, first=1.0).run(attempt, self.say, self.pause)
+        self.say(f"{image}: digest: {digest}")
+        self.images.append(Pushed(image, digest, time.time() - started))
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but no longer than until the build is cancelled."""
+        with self.changed:
+            self.changed.wait(seconds)
 
     def copy_objects(self) -> None:
         objects = self.plan.build.objects
@@ -723,7 +728,7 @@ class _Run:
                 raise _Failed("FAILURE", f"artifacts: nothing in the workspace matches {pattern!r}")
         self.copied += taken.values()
         manifest = "".join(_manifest_line(one) for one in self.copied)
-        project.write(target / f"artifacts-{self.plan.build_id}.json", manifest)
+        files.write(target / f"artifacts-{self.plan.build_id}.json", manifest)
 
     def workspace_files(self, pattern: str = "") -> Iterator[_File]:
         """The files of the workspace; of a pattern only those in the folder that it begins with."""
@@ -755,17 +760,9 @@ class _File:
 
     def save(self, to: Path) -> int:
         """Write it whole or not at all; its bytes."""
-        to.parent.mkdir(parents=True, exist_ok=True)
-        part = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
-        try:
-            with part.open("wb") as file:
-                shutil.copyfileobj(self.content, file)
-                size = file.tell()
-            part.chmod(self.mode & 0o777)
-            part.replace(to)
-        finally:
-            part.unlink(missing_ok=True)
-        return size
+        with files.replacing(to, self.mode & 0o777) as file:
+            shutil.copyfileobj(self.content, file)
+            return file.tell()
 
 
 def _not_here(plan: Plan) -> Iterator[str]:

@@ -7,6 +7,7 @@ on without us where we give up.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import re
@@ -23,6 +24,7 @@ from builder.cloudbuild import logs, validation
 from builder.cloudbuild.clients import Clients, explained, explaining, passing
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+from builder.core.retry import Passing, Retry
 from builder.spec import catalogue
 
 if TYPE_CHECKING:
@@ -157,24 +159,26 @@ def create(clients: Clients, build: Build, sleep: Sleep | None = None) -> Build:
     tag = TAG + uuid.uuid4().hex
     build.tags.append(tag)
     request = api.CreateBuildRequest(**_within(clients), build=build)
-    for attempt in range(1, CREATE_ATTEMPTS + 1):
+    sent = False
+
+    def attempt() -> Build:
+        nonlocal sent
+        if sent:
+            with contextlib.suppress(FactoryError):
+                if found := listed(clients, tag=tag, limit=1):
+                    return found[0]
+        sent = True
         try:
             operation = clients.build.create_build(request, retry=None, timeout=60.0)
             made: Build = operation.metadata.build
             return made
         except passing() as error:
-            if attempt == CREATE_ATTEMPTS:
-                raise explained(error, "the build could not be created") from error
-            (sleep or wait)(2.0**attempt)
-            try:
-                found = listed(clients, tag=tag, limit=1)
-            except FactoryError:
-                continue
-            if found:
-                return found[0]
+            refused = explained(error, "the build could not be created")
+            raise Passing(refused.message, final=refused) from error
         except (GoogleAPIError, GoogleAuthError) as error:
             raise explained(error, "the build was not created") from error
-    raise AssertionError("unreachable")
+
+    return Retry(CREATE_ATTEMPTS, first=2.0).run(attempt, sleep=sleep or wait)
 
 
 # --- asking ---------------------------------------------------------------------------------------

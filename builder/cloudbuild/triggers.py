@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from builder.cloudbuild.clients import Clients, explaining
-from builder.core import project
+from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.core.project import MARKER
 from builder.core.settings import CloudSettings, load_cloud
@@ -391,6 +391,6 @@ def write(root: Path, folder: Path) -> tuple[Path, ...]:
     paths = []
     for name, trigger in ours.items():
         path = folder / f"{name}.yaml"
-        project.write(path, as_yaml(trigger))
+        files.write(path, as_yaml(trigger))
         paths.append(path)
     return tuple(paths)

@@ -1,11 +1,15 @@
-"""What long work tells whoever watches: frozen events, passed to an `on_event` callback.
+"""Progress of long work: frozen events, passed to an `on_event` callback.
 
-Every stage speaks the same four words, so that one reporter (builder/cli/console.py) shows builds,
-downloads, smoke runs and pushes alike.
+All stages use the same four events, so that one reporter (builder/cli/console.py) shows builds,
+downloads, smoke runs and pushes alike. `step` makes the events of a block of code.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 
@@ -50,13 +54,57 @@ OnEvent = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The callback of someone who does not watch."""
+    """The callback of a caller that does not show progress."""
 
 
 def prefixed(prefix: str, on_event: OnEvent) -> OnEvent:
-    """A callback that says whose step it is: several builds at once stay apart."""
+    """A callback that puts `prefix` before the steps' names, to tell builds at once apart."""
 
     def tell(event: Event) -> None:
         on_event(replace(event, name=f"{prefix}: {event.name}"))
 
     return tell
+
+
+@dataclass
+class RunningStep:
+    """A step under way. Its StepDone takes `detail`, `cached` and `error` from here."""
+
+    name: str
+    on_event: OnEvent
+    detail: str = ""
+    cached: bool = False
+    error: str | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """The time since it began."""
+        return time.monotonic() - self.began
+
+    def log(self, line: str) -> None:
+        """Pass on a line that the step printed."""
+        self.on_event(StepLog(self.name, line))
+
+    def progress(
+        self, current: int, total: int | None = None, unit: Literal["bytes", "steps"] = "bytes"
+    ) -> None:
+        """Say how far the step is."""
+        self.on_event(StepProgress(self.name, current, total, unit))
+
+
+@contextlib.contextmanager
+def step(name: str, on_event: OnEvent) -> Iterator[RunningStep]:
+    """Emit StepStarted before a block and StepDone after it.
+
+    An exception ends the step with its message as the error, and goes on.
+    """
+    running = RunningStep(name, on_event)
+    on_event(StepStarted(name))
+    try:
+        yield running
+    except BaseException as error:
+        running.error = running.error or str(error) or type(error).__name__
+        raise
+    finally:
+        on_event(StepDone(name, running.seconds, running.cached, running.detail, running.error))

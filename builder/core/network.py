@@ -28,7 +28,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from builder.core.errors import InputError, OutsideError
-from builder.lock.debian import Mirror, Packages, mirror
+from builder.core.mirrors import Mirror, mirror
 
 SECRETS_FOLDER = "/run/secrets"
 # BuildKit refuses a larger secret (moby/buildkit, session/secrets: MaxSecretSize).
@@ -87,13 +87,13 @@ class BuildNetwork:
             ),
         )
 
-    def secrets(self, suite: str | None) -> dict[str, bytes]:
-        """The build's secrets by id; `suite` is the Debian suite of the image, None for any other
-        distribution (whose own sources then stay in force).
+    def secrets(self, sources: str = "") -> dict[str, bytes]:
+        """The build's secrets by id.
 
+        sources: the host's Debian mirrors for the image's suite, one line each, which take the
+        place of the image's own (builder.lock.debian.build_sources). "" leaves the image's own.
         Raises InputError where the CA bundle is not one.
         """
-        sources = self.debian_sources(suite) if suite else ""
         apt = self._apt_configuration(bool(sources))
         files = {
             "ca": read_bundle(self.ca) if self.ca else b"",
@@ -115,20 +115,6 @@ class BuildNetwork:
         """Variables for uv on the host, on top of its own environment: the same index, proxies and
         CA as in a build, so that what is locked is what a build can fetch."""
         return self._variables(str(self.ca))
-
-    def debian_sources(self, suite: str) -> str:
-        """The host's Debian mirrors for `suite`, in apt's one-line form; "" where it has none.
-
-        The same as builder.debian uses, so that a build finds the versions that were locked.
-        Raises OutsideError where the mirror has no such suite or cannot be reached.
-        """
-        if self.mirror is None:
-            return ""
-        packages = Packages(suite, self.mirror)
-        file = packages.folder / "debian.sources"
-        if not file.exists():
-            packages.refresh()
-        return one_line_sources(file.read_text(), dict(self.mirror_logins))
 
     def _variables(self, ca: str) -> dict[str, str]:
         # Proxies are read in lower case by some clients and in upper case by others.

@@ -1,4 +1,4 @@
-"""Where things go: a command-line flag wins over the environment, and both over builder.toml."""
+"""The project's settings: a flag wins over the environment, and both win over builder.toml."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ _PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Settings:
-    """What does not belong to one image.
+    """The settings that are not one image's.
 
     registry: HOST/PATH of the one repository that images go to; None keeps them on the engine.
     engine: "machine" (the one the machine has), "private" (our own) or "auto" (the first there is).
@@ -64,12 +64,14 @@ MACHINE_TYPES = (
 class CloudSettings:
     """The table [cloud]: where and how Google Cloud Build builds.
 
-    project: None takes the one of the credentials. service_account: an e-mail address; a build that
-    names one must say where its log goes. logging: None is as the file says, else
-    CLOUD_LOGGING_ONLY, which needs no bucket. worker_pool: a full name, or the name of a pool of
-    this project and region. staging_bucket: None is gcloud's own. logs_bucket: gs:// and a name,
-    for GCS_ONLY and LEGACY. endpoint: of the API, for emulators and private access; transport:
-    "rest" goes through HTTP proxies.
+    project: None takes the one of the credentials.
+    service_account: an e-mail address; a build that names one must also name its logging.
+    worker_pool: a full name, or the name of a pool of this project and region.
+    staging_bucket: the bucket for sources; None takes gcloud's own.
+    logging: None takes what cloudbuild.yaml names, else CLOUD_LOGGING_ONLY, which needs no bucket.
+    logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY.
+    endpoint: the API's address, for emulators and private access.
+    transport: "rest", which goes through HTTP proxies, or "grpc".
     triggers: the tables [[cloud.trigger]] as they stand, each with its line.
     """
 
@@ -103,7 +105,7 @@ class CloudSettings:
 
 CLOUD_NAMES = tuple(field.name for field in fields(CloudSettings) if field.name != "triggers")
 
-# Shape and example of each value of [cloud]; whatever else is wrong, the service says.
+# Shape and example of each value of [cloud]; the service refuses what else is wrong.
 _CLOUD_SHAPES: Mapping[str, tuple[str, str]] = {
     "project": (r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "a project's id: my-project"),
     "region": (r"global|[a-z]+-[a-z]+[0-9]+", "a region: europe-west4, or global"),
@@ -124,27 +126,98 @@ _CLOUD_SHAPES: Mapping[str, tuple[str, str]] = {
 }
 
 
+Written = tuple[str, str]
+"""A value, and where it was written: a flag, a variable, or a file's name, line and key."""
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """builder.toml as it stands: its text and its content. A project without one has neither."""
+
+    text: str
+    content: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, root: Path) -> ProjectFile:
+        """The file of the project at `root`. Raises InputError where it is not TOML."""
+        path = root / MARKER
+        if not path.is_file():
+            return cls("", {})
+        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            return cls(text, tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            found = re.search(r"at line (\d+)", str(error))  # else it is "at end of document"
+            where = f"{MARKER}:{found[1] if found else len(text.splitlines()) or 1}"
+            raise InputError(
+                f"{where}: not TOML: {error}", 'write one setting a line: name = "value"'
+            ) from None
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """The table of this name, empty where there is none. Raises InputError for another type."""
+        found = self.content.get(name, {})
+        if not isinstance(found, dict):
+            where = f"{MARKER}:{_line(self.text, name)}: {name}"
+            raise InputError(f"{where}: expected a table", f"write [{name}]")
+        return found
+
+    def place(self, key: str, table: str = "") -> str:
+        """`builder.toml:3: cloud.region`: where a key stands, at the top or in a table."""
+        if not table:
+            return f"{MARKER}:{_line(self.text, key)}: {key}"
+        return f"{MARKER}:{_line_in(self.text, table, key)}: {table}.{key}"
+
+    def texts(
+        self, names: Sequence[str], table: str = "", tables: Sequence[str] = ()
+    ) -> dict[str, Written]:
+        """The settings at the top of the file or in a table, which are all texts.
+
+        names: the settings that there are; tables: the keys that hold tables, which are left out.
+        Raises InputError for any other key, and for a value that is not a text.
+        """
+        values: dict[str, Written] = {}
+        for key, value in (self.table(table) if table else self.content).items():
+            where = self.place(key, table)
+            if key in tables:
+                continue
+            if key not in names:
+                known = (*names, *tables)
+                near = difflib.get_close_matches(key, known, n=1)
+                fix = f"write {near[0]}" if near else f"known settings: {', '.join(known)}"
+                raise InputError(f"{where}: unknown setting", fix)
+            if not isinstance(value, str):
+                raise InputError(
+                    f"{where}: expected text, found {value!r}", f'write {key} = "..." in quotes'
+                )
+            values[key] = (value, where)
+        return values
+
+
+def check_shapes(
+    written: Mapping[str, Written], shapes: Mapping[str, tuple[str, str]]
+) -> dict[str, str]:
+    """The values alone. shapes: by name, what the whole value matches, and an example.
+
+    Raises InputError that names where the bad value came from.
+    """
+    for name, (value, where) in written.items():
+        shape, example = shapes[name]
+        if not re.fullmatch(shape, value):
+            raise InputError(f"{where}: {value!r} is not what is expected", f"write {example}")
+    return {name: value for name, (value, _) in written.items()}
+
+
 def load(root: Path, *, environ: Mapping[str, str] | None = None, **flags: str | None) -> Settings:
     """The settings of the project at `root`; a flag that is None was not given.
 
     Raises InputError that names where the bad value came from.
     """
-    environ = os.environ if environ is None else environ
-    chosen: dict[str, tuple[str, str]] = {}  # name -> value, where it was written
-    chosen.update(_from_file(root / MARKER))
-    for name in NAMES:
-        variable = PREFIX + name.upper()
-        if environ.get(variable):
-            chosen[name] = (environ[variable], variable)
-        flag = flags.get(name)
-        if flag is not None:
-            chosen[name] = (flag, f"--{name}")
-    if unknown := set(flags) - set(NAMES):
-        raise TypeError(f"no such setting: {sorted(unknown)}")
-    registry = chosen.get("registry")
+    written = ProjectFile.read(root).texts(NAMES, tables=TABLES)
+    chosen = _chosen(written, NAMES, PREFIX, environ, flags)
+    registry, engine = chosen.get("registry"), chosen.get("engine")
     return Settings(
         registry=_registry(*registry) if registry else None,
-        engine=_engine(*chosen["engine"]) if "engine" in chosen else "auto",
+        engine=_engine(*engine) if engine else "auto",
     )
 
 
@@ -155,91 +228,48 @@ def load_cloud(
 
     Raises InputError that names where the bad value came from.
     """
+    file = ProjectFile.read(root)
+    triggers = _triggers(file) if "trigger" in file.table(CLOUD) else ()
+    written = file.texts(CLOUD_NAMES, CLOUD, tables=("trigger",))
+    chosen = _chosen(written, CLOUD_NAMES, f"{PREFIX}{CLOUD.upper()}_", environ, flags)
+    values: dict[str, Any] = dict(check_shapes(chosen, _CLOUD_SHAPES))
+    return CloudSettings(**values, triggers=triggers)
+
+
+def _chosen(
+    written: Mapping[str, Written],
+    names: Sequence[str],
+    prefix: str,
+    environ: Mapping[str, str] | None,
+    flags: Mapping[str, str | None],
+) -> dict[str, Written]:
+    """Of the file's value, the variable's and the flag's, the last one that there is."""
     environ = os.environ if environ is None else environ
-    if unknown := set(flags) - set(CLOUD_NAMES):
+    if unknown := set(flags) - set(names):
         raise TypeError(f"no such setting: {sorted(unknown)}")
-    text, content = _content(root / MARKER)
-    table = content.get(CLOUD, {})
-    if not isinstance(table, dict):
-        raise InputError(f"{MARKER}:{_line(text, CLOUD)}: cloud: expected a table", "write [cloud]")
-    chosen: dict[str, tuple[str, str]] = {}
-    triggers: tuple[tuple[int, Mapping[str, Any]], ...] = ()
-    for name, value in table.items():
-        where = f"{MARKER}:{_line_in(text, CLOUD, name)}: cloud.{name}"
-        if name == "trigger":
-            triggers = _triggers(text, value, where)
-        elif name not in CLOUD_NAMES:
-            raise _unknown(where, name, (*CLOUD_NAMES, "trigger"))
-        elif not isinstance(value, str):
-            raise _no_text(where, name, value)
-        else:
-            chosen[name] = (value, where)
-    for name in CLOUD_NAMES:
-        variable = f"{PREFIX}{CLOUD.upper()}_{name.upper()}"
-        flag = flags.get(name)
+    chosen = dict(written)
+    for name in names:
+        variable, flag = prefix + name.upper(), flags.get(name)
         if flag is not None:
             chosen[name] = (flag, f"--{name.replace('_', '-')}")
         elif environ.get(variable):
             chosen[name] = (environ[variable], variable)
-    for name, (value, where) in chosen.items():
-        shape, example = _CLOUD_SHAPES[name]
-        if not re.fullmatch(shape, value):
-            raise InputError(f"{where}: {value!r} is not what is expected", f"write {example}")
-    values: dict[str, Any] = {name: value for name, (value, _) in chosen.items()}
-    return CloudSettings(**values, triggers=triggers)
+    return chosen
 
 
-def _triggers(text: str, value: Any, where: str) -> tuple[tuple[int, Mapping[str, Any]], ...]:
+def _triggers(file: ProjectFile) -> tuple[tuple[int, Mapping[str, Any]], ...]:
     """Each table [[cloud.trigger]] with the line that it begins at."""
+    value = file.table(CLOUD)["trigger"]
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        where = file.place("trigger", CLOUD)
         raise InputError(f"{where}: expected tables", "write [[cloud.trigger]]")
     begins = [
         number
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(file.text.splitlines(), 1)
         if re.match(r"\s*\[\[\s*cloud\s*\.\s*trigger\s*\]\]", line)
     ]
     begins += [1] * (len(value) - len(begins))  # written inline
     return tuple(zip(begins, value, strict=False))
-
-
-def _content(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of builder.toml, and what it says. Raises InputError where it is not TOML."""
-    if not path.is_file():
-        return "", {}
-    text = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        return text, tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"at line (\d+)", str(error))  # else it is "at end of document"
-        where = f"{MARKER}:{found[1] if found else len(text.splitlines()) or 1}"
-        raise InputError(
-            f"{where}: not TOML: {error}", 'write one setting a line: name = "value"'
-        ) from None
-
-
-def _from_file(path: Path) -> dict[str, tuple[str, str]]:
-    text, content = _content(path)
-    values = {}
-    for name, value in content.items():
-        where = f"{MARKER}:{_line(text, name)}: {name}"
-        if name in TABLES:
-            continue
-        if name not in NAMES:
-            raise _unknown(where, name, (*NAMES, *TABLES))
-        if not isinstance(value, str):
-            raise _no_text(where, name, value)
-        values[name] = (value, where)
-    return values
-
-
-def _unknown(where: str, name: str, known: tuple[str, ...]) -> InputError:
-    near = difflib.get_close_matches(name, known, n=1)
-    fix = f"write {near[0]}" if near else f"known settings: {', '.join(known)}"
-    return InputError(f"{where}: unknown setting", fix)
-
-
-def _no_text(where: str, name: str, value: object) -> InputError:
-    return InputError(f"{where}: expected text, found {value!r}", f'write {name} = "..." in quotes')
 
 
 def _line_in(text: str, table: str, key: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.core.project import hash_of
+from builder.core.files import hash_of
 
 BASE_DOCKERFILE = "base.Dockerfile"
 DOCKERFILE = "Dockerfile"

@@ -36,8 +36,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from builder.core import files, mirrors
 from builder.core.errors import OutsideError
-from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+from builder.core.events import OnEvent, ignore, step
 from builder.lock import debian
 
 ENVIRONMENT = "BUILDER_ENGINE_DIR"
@@ -162,17 +163,16 @@ def start(data: Path | None = None, on_event: OnEvent = ignore) -> Endpoint:
             "the private engine needs root: containers need mounts and namespaces",
             "run as root, or install Docker and let the factory use it (engine = machine)",
         )
-    with debian.locked(folder / "lock"):
+    with files.locked(folder / "lock"):
         place = _place(folder)
         if version := _ping(place.socket):
             return _endpoint(place, _software_of(place), version)
         software = _software(on_event)
-        step, began = "private engine", time.monotonic()
-        on_event(StepStarted(step))
-        _end(place)
-        place = _with_network(place, software)
-        version = _await(place, _launch(place, software))
-        on_event(StepDone(step, time.monotonic() - began, detail=f"Docker {version}"))
+        with step("private engine", on_event) as starting:
+            _end(place)
+            place = _with_network(place, software)
+            version = _await(place, _launch(place, software))
+            starting.detail = f"Docker {version}"
         return _endpoint(place, software, version)
 
 
@@ -181,7 +181,7 @@ def stop(data: Path | None = None) -> bool:
     folder = data_folder(data)
     if not (folder / "engine.json").exists():
         return False
-    with debian.locked(folder / "lock"):
+    with files.locked(folder / "lock"):
         place = _place(folder)
         ran = _end(place)
         if place.network:
@@ -197,7 +197,7 @@ def remove(data: Path | None = None) -> None:
     folder = data_folder(data)
     stop(folder)
     if (folder / "engine.json").exists():
-        with debian.locked(folder / "lock"):
+        with files.locked(folder / "lock"):
             for name in ("docker", "buildx"):
                 shutil.rmtree(folder / name, ignore_errors=True)
             for name in ("engine.json", "daemon.json", "dockerd.log"):
@@ -229,12 +229,12 @@ def status(data: Path | None = None) -> Status:
 def _software(on_event: OnEvent) -> Software:
     """The newest programs that run here, unpacked once for all engines of this user."""
     home = _data_home() / "docker"
-    with debian.locked(home / "lock"):
+    with files.locked(home / "lock"):
         made = sorted(home.glob("*/versions.json"), key=lambda path: path.stat().st_mtime)
         for path in reversed(made):
             if _runs(path.parent / "bin" / "dockerd"):
                 return Software(path.parent, json.loads(path.read_text()))
-        host = debian.host_suite()
+        host = mirrors.host_suite()
         with ThreadPoolExecutor() as threads:  # lists are slow to parse and independent
             suites = dict.fromkeys((*SUITES, host))
             list(
@@ -251,7 +251,7 @@ def _software(on_event: OnEvent) -> Software:
                     key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:12]
                     target = home / f"{versions['docker.io'].split('+')[0]}-{key}"
                     _link(folder, target)
-                    debian.write(folder / "versions.json", json.dumps(versions, indent=1))
+                    files.write(folder / "versions.json", json.dumps(versions, indent=1))
                     shutil.rmtree(target, ignore_errors=True)
                     folder.rename(target)
                     folder = target
@@ -318,7 +318,7 @@ def _link(folder: Path, target: Path) -> None:
         link.unlink(missing_ok=True)
         link.symlink_to("xtables-nft-multi")  # the package's alternatives would have made it
         text = debian.launcher(root, link, {"XTABLES_LIBDIR": str(libraries)})
-        debian.write(folder / "bin" / name, text.replace(str(folder), str(target)), 0o755)
+        files.write(folder / "bin" / name, text.replace(str(folder), str(target)), 0o755)
     # buildx as a subcommand without a plugin folder in the user's ~/.docker: logins stay there
     docker = target / "root/usr/bin/docker"
     script = f"""#!/bin/sh
@@ -328,7 +328,7 @@ case "$1" in
 esac
 exec {docker} "$@"
 """
-    debian.write(folder / "bin" / "docker", script, 0o755)
+    files.write(folder / "bin" / "docker", script, 0o755)
 
 
 def _runs(program: Path) -> bool:
@@ -356,7 +356,7 @@ def _software_of(place: Place) -> Software:
 def _place(folder: Path) -> Place:
     file = folder / "engine.json"
     if not file.exists():
-        debian.write(file, json.dumps({"identity": uuid.uuid4().hex[:8]}))
+        files.write(file, json.dumps({"identity": uuid.uuid4().hex[:8]}))
     known = json.loads(file.read_text())
     network = known.get("network")
     return Place(folder, known["identity"], network and ipaddress.IPv4Network(network))
@@ -390,7 +390,7 @@ def _with_network(place: Place, software: Software) -> Place:
         "network": str(network),
         "software": str(software.folder),
     }
-    debian.write(place.data / "engine.json", json.dumps(known, indent=1))
+    files.write(place.data / "engine.json", json.dumps(known, indent=1))
     return Place(place.data, place.identity, network)
 
 
@@ -533,7 +533,7 @@ def _launch(place: Place, software: Software) -> subprocess.Popen[bytes]:
     mtu = _mtu()
     file = place.data / "daemon.json"
     native = not _overlay_works(place.data)
-    debian.write(file, json.dumps(configuration(place, software, mtu, native), indent=1))
+    files.write(file, json.dumps(configuration(place, software, mtu, native), indent=1))
     environment = {
         **os.environ,
         MARK: place.identity,

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import registry
-from builder.core import project
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.core.settings import Settings
+from builder.core.settings import CLOUD, PREFIX, ProjectFile, Settings, Written, check_shapes
 from builder.facts import accelerators
 from builder.jobs.description import Job
 from builder.jobs.places.vertex.checks import Image
@@ -85,27 +83,23 @@ def load(
 ) -> Service:
     """Where a job goes. Raises InputError that names where a bad value came from."""
     environ = os.environ if environ is None else environ
-    table = _table(root) if root is not None else {}
-    chosen: dict[str, str] = {}
+    table = _written(root) if root is not None else {}
+    chosen: dict[str, Written] = {}
     for name in NAMES:
-        variable = f"BUILDER_JOB_{name.upper()}"
-        written = getattr(job, name, None) if job is not None else None
+        variable = f"{PREFIX}{TABLE.upper()}_{name.upper()}"
+        described = getattr(job, name, None) if job is not None else None
         candidates = [
             (flags.get(name), f"--{name.replace('_', '-')}"),
-            (written, ""),
+            (described, f"{name}: of the job"),
             (environ.get(variable), variable),
-            (table.get(name), f"builder.toml: {TABLE}.{name}"),
+            table.get(name, (None, "")),
         ]
         if name == "project":
             candidates.append((environ.get("GOOGLE_CLOUD_PROJECT"), "GOOGLE_CLOUD_PROJECT"))
-        value, where = next(((value, where) for value, where in candidates if value), (None, ""))
-        if value is None:
-            continue
-        shape, example = _SHAPES[name]
-        if where and not re.fullmatch(shape, value):
-            raise InputError(f"{where}: {value!r} is not what is expected", f"write {example}")
-        chosen[name] = value
-    return Service(**chosen)
+        found = next(((value, where) for value, where in candidates if value), None)
+        if found is not None:
+            chosen[name] = found
+    return Service(**check_shapes(chosen, _SHAPES))
 
 
 def of_job(
@@ -127,30 +121,12 @@ def of_job(
     return found.known()
 
 
-def _table(root: Path) -> dict[str, str]:
-    path = root / project.MARKER
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{project.MARKER}: not TOML: {error}", "mend the file") from None
-    table = content.get(TABLE, {})
-    if not isinstance(table, dict):
-        raise InputError(f"{project.MARKER}: {TABLE}: expected a table", f"write [{TABLE}]")
-    for name, value in table.items():
-        if name not in NAMES:
-            raise InputError(
-                f"{project.MARKER}: {TABLE}.{name}: unknown setting", f"known: {', '.join(NAMES)}"
-            )
-        if not isinstance(value, str):
-            raise InputError(
-                f"{project.MARKER}: {TABLE}.{name}: expected text, found {value!r}",
-                f'write {name} = "..." in quotes',
-            )
-    cloud = content.get("cloud", {})
-    shared = {"project": cloud["project"]} if isinstance(cloud.get("project"), str) else {}
-    return shared | table
+def _written(root: Path) -> dict[str, Written]:
+    """The table [job]; the project of [cloud] serves where [job] names none."""
+    file = ProjectFile.read(root)
+    shared = file.table(CLOUD).get("project")
+    cloud = {"project": (shared, file.place("project", CLOUD))} if isinstance(shared, str) else {}
+    return cloud | file.texts(NAMES, TABLE)
 
 
 # --- the image ------------------------------------------------------------------------------------

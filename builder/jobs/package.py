@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.core import project
+from builder.core import files, project
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, prefixed
 from builder.core.settings import Settings
@@ -121,15 +121,15 @@ def derive(root: Path, target: str, one: Program) -> tuple[Path, str]:
     spec = catalogue.load(root, target)
     name = f"{target}-{one.slug}"
     home = root / PACKAGES / name
-    with project.locked(home.parent / f".{name}.lock"):
+    with files.locked(home.parent / f".{name}.lock"):
         _copy_program(one, home)
         _copy_locks(root, target, home, name)
         values = spec.model_dump(mode="json", exclude_unset=True)
         values["trainer"] = {"package": _place(one), "module": one.module}
         values["size_budget"] = f"{(spec.size_budget + ROOM) / 1e9:.2f} GB"
         text = json.dumps(values, indent=1) + "\n"  # JSON is YAML
-        project.write(home / catalogue.IMAGES / name / catalogue.FILE, text)
-        project.write(home / project.MARKER, (root / project.MARKER).read_bytes())
+        files.write(home / catalogue.IMAGES / name / catalogue.FILE, text)
+        files.write(home / project.MARKER, (root / project.MARKER).read_bytes())
         templates = home / "templates"
         if (root / "templates").is_dir() and not templates.exists():
             templates.symlink_to((root / "templates").absolute())
@@ -175,8 +175,8 @@ def _copy_locks(root: Path, target: str, home: Path, name: str) -> None:
         path.unlink()
     for path in (*source.glob("*.lock"), *(root / catalogue.IMAGES).glob("os-*.lock")):
         place = to if path.parent == source else to.parent
-        project.write(place / path.name, path.read_bytes())
-    project.write(marker, held)
+        files.write(place / path.name, path.read_bytes())
+    files.write(marker, held)
 
 
 def build(
@@ -192,7 +192,7 @@ def build(
     Raises InputError for requirements that cannot be, CheckFailed, OutsideError.
     """
     home, name = derive(root, target, one)
-    with project.locked(home.parent / f".{name}.lock"):
+    with files.locked(home.parent / f".{name}.lock"):
         try:
             spec = catalogue.load(home, name)
             lock.lock(home, spec, stacks.resolve(spec), on_event=on_event)

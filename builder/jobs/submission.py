@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.core import project
+from builder.core import files
 from builder.core.errors import FactoryError, InputError, OutsideError
-from builder.core.events import OnEvent, StepDone, StepLog, StepStarted, ignore
+from builder.core.events import OnEvent, ignore, step
+from builder.core.retry import Passing, Retry
 from builder.jobs.images import Service
 from builder.jobs.places.vertex import messages as vertex
 from builder.jobs.places.vertex import status as remote
@@ -62,12 +63,13 @@ def submit(
             "push it first: builder image TARGET --push",
         )
     found = vertex.key(ready)
-    began = time.monotonic()
-    step = f"submit {ready.job.id}"
-    on_event(StepStarted(step))
-    with project.locked(locks / f"submit-{found}.lock"), remote.refusals(step):
-        result = _submit(client, service, ready, found, again, lambda t: on_event(StepLog(step, t)))
-    on_event(StepDone(step, time.monotonic() - began, cached=not result.created))
+    with (
+        step(f"submit {ready.job.id}", on_event) as submitting,
+        files.locked(locks / f"submit-{found}.lock"),
+        remote.refusals(submitting.name),
+    ):
+        result = _submit(client, service, ready, found, again, submitting.log)
+        submitting.cached = not result.created
     return result
 
 
@@ -115,7 +117,8 @@ def _create(
 
     wanted = vertex.message(ready, run)
     known = {one.name for one in _with_key(client, service, kind, found)}
-    for attempt in range(CREATE_ATTEMPTS):
+
+    def attempt() -> RemoteJob:
         try:
             if kind == "custom":
                 made: Any = client.create_custom_job(parent=service.parent, custom_job=wanted)
@@ -135,10 +138,9 @@ def _create(
             new = [one for one in _with_key(client, service, kind, found) if one.name not in known]
             if new:
                 return new[0]
-            if attempt == CREATE_ATTEMPTS - 1:
-                raise
-            time.sleep(2.0**attempt / 2)
-    raise AssertionError("unreachable")
+            raise Passing(str(error), final=error) from None
+
+    return Retry(CREATE_ATTEMPTS, first=0.5).run(attempt)
 
 
 def _first_of(

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.places.local import prepare as here
@@ -196,9 +197,7 @@ class Mirror:
             with path.open("ab") as file:
                 file.write(content[old:])
         else:
-            temporary = path.with_name(f".{path.name}.part")
-            temporary.write_bytes(content)
-            temporary.replace(path)
+            files.write(path, content)
 
 
 def _storage() -> Any:

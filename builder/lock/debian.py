@@ -6,23 +6,22 @@ that a Debian 12 host can fetch from Debian 13 or 14 and back. The host's apt.co
 stays in force.
 """
 
-import fcntl
 import hashlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from builder.core.errors import OutsideError
-from builder.core.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore
+from builder.core.events import OnEvent, ignore, step
+from builder.core.files import cache_home, locked, write
+from builder.core.mirrors import AptSource, Mirror, mirror
+from builder.core.network import BuildNetwork, one_line_sources
 
 KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
@@ -31,164 +30,10 @@ KEYRINGS = (
 LISTS_AGE = 3600.0
 """Seconds after which package lists are fetched again."""
 
-_ALIASES = {"oldoldstable", "oldstable", "stable", "testing", "unstable", "sid"}
-_RELEASES = {"buster", "bullseye", "bookworm", "trixie", "forky", "duke"}
-_POCKETS = ("-updates", "-security", "-backports", "-proposed-updates", "/updates")
 _STATUS_FIELDS = (
     *("Package", "Architecture", "Multi-Arch", "Essential", "Important", "Priority", "Provides"),
     *("Depends", "Pre-Depends", "Conflicts", "Breaks", "Replaces"),
 )
-_OPTIONS = {
-    "arch": "Architectures",
-    "signed-by": "Signed-By",
-    "trusted": "Trusted",
-    "check-valid-until": "Check-Valid-Until",
-}
-
-
-def cache_home() -> Path:
-    """Where the factory keeps what it can fetch again."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "training-image-factory"
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold `path` as a lock file: other processes of this machine wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    Path(name).chmod(mode)
-    Path(name).replace(path)
-
-
-# --- the host's mirror ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Source:
-    """One archive of the host's apt: where it is, and the options its entry carries."""
-
-    uri: str
-    suites: tuple[str, ...]
-    options: tuple[tuple[str, str], ...] = ()
-
-    def stanza(self, suite: str) -> str:
-        """A deb822 entry for one suite; only the package index is asked for."""
-        fields = {
-            "Types": "deb",
-            "URIs": self.uri,
-            "Suites": suite,
-            "Components": "main",
-            "Targets": "Packages",
-            **dict(self.options),
-        }
-        return "".join(f"{name}: {value}\n" for name, value in fields.items())
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """The host's Debian mirror: the archive, and the security archive where there is one."""
-
-    archive: Source
-    security: Source | None
-
-
-def _deb822(text: str) -> Iterator[tuple[str, Source]]:
-    for block in re.split(r"\n\s*\n", re.sub(r"(?m)^#.*\n?", "", text)):
-        fields: dict[str, str] = {}
-        name = ""
-        for line in block.splitlines():
-            if line[:1] in (" ", "\t"):
-                fields[name] += f"\n{line}"
-            elif ":" in line:
-                name, value = line.split(":", 1)
-                name = name.strip().title().replace("Uris", "URIs")
-                fields[name] = value.strip()
-        if "deb" not in fields.get("Types", "").split():
-            continue
-        if fields.get("Enabled", "yes").lower() in ("no", "false", "0"):
-            continue
-        options = tuple((k, fields[k]) for k in _OPTIONS.values() if k in fields)
-        for uri in fields.get("URIs", "").split():
-            source = Source(uri, tuple(fields.get("Suites", "").split()), options)
-            yield fields.get("Components", ""), source
-
-
-def _one_line(text: str) -> Iterator[tuple[str, Source]]:
-    pattern = re.compile(r"^\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", re.M)
-    for raw, uri, suite, components in pattern.findall(text):
-        given = dict(item.split("=", 1) for item in raw.split() if "=" in item)
-        options = tuple((_OPTIONS[k], v) for k, v in given.items() if k in _OPTIONS)
-        yield components, Source(uri, (suite,), options)
-
-
-def _resolved(uri: str) -> str:
-    """A `mirror+file:` entry (Debian's cloud images) names a list of mirrors: its first one."""
-    if not uri.startswith("mirror+file:"):
-        return uri
-    for line in Path(uri.removeprefix("mirror+file:").replace("///", "/")).read_text().splitlines():
-        if line.strip() and not line.startswith("#"):
-            return line.split()[0]
-    return uri
-
-
-def mirror(etc: Path = Path("/etc/apt")) -> Mirror:
-    """The Debian mirror that the host's own apt sources name.
-
-    Third parties also use Debian's suite names; an entry that is signed by a key of its own comes
-    after those signed by Debian's. Raises OutsideError where no entry is a Debian archive.
-    """
-    found: list[tuple[str, Source]] = []
-    for path in [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))]:
-        if path.suffix not in (".list", ".sources") or not path.is_file():
-            continue
-        text = path.read_text(errors="replace")
-        found += _deb822(text) if path.suffix == ".sources" else _one_line(text)
-    archives: list[Source] = []
-    security: list[Source] = []
-    for components, source in found:
-        suite = source.suites[0] if source.suites else ""
-        name = suite
-        for pocket in _POCKETS:
-            name = name.removesuffix(pocket)
-        if name not in _ALIASES | _RELEASES or "main" not in components.split():
-            continue
-        if source.uri.startswith("cdrom:"):
-            continue
-        source = Source(_resolved(source.uri).rstrip("/"), source.suites, source.options)
-        (security if suite.endswith(("-security", "/updates")) else archives).append(source)
-
-    def foreign(source: Source) -> bool:
-        key = dict(source.options).get("Signed-By", "")
-        return bool(key) and "debian-archive" not in key and not source.uri.endswith("debian")
-
-    if not archives:
-        raise OutsideError(
-            f"{etc}: no apt source is a Debian archive",
-            "use a Debian machine, or install Docker and let the factory use it (engine = machine)",
-        )
-    archives.sort(key=foreign)
-    security.sort(key=foreign)
-    return Mirror(archives[0], security[0] if security else None)
-
-
-def host_suite(os_release: Path = Path("/etc/os-release")) -> str:
-    """The Debian release this machine runs, as a suite name."""
-    text = os_release.read_text() if os_release.exists() else ""
-    match = re.search(r'^VERSION_CODENAME="?([a-z]+)"?$', text, re.M)
-    if match:
-        return match[1]
-    raise OutsideError(f"{os_release}: names no Debian release", "use a Debian 12 or newer machine")
 
 
 # --- apt -----------------------------------------------------------------------------------------
@@ -284,11 +129,11 @@ class Packages:
         return next(iter(path.parent.glob(f"{_escaped(path.name)}_*.deb")), None)
 
     def _fetch(self, versions: Mapping[str, str], folder: Path) -> None:
-        step = f"Debian {self.suite}: {len(versions)} packages"
-        began = time.monotonic()
-        self.on_event(StepStarted(step))
         specs = [f"{name}={version}" for name, version in versions.items()]
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch:
+        with (
+            step(f"Debian {self.suite}: {len(versions)} packages", self.on_event) as fetching,
+            tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch,
+        ):
             try:
                 self._apt("apt-get", "download", *specs, cwd=Path(scratch))
             except OutsideError:
@@ -298,8 +143,8 @@ class Packages:
             for deb in Path(scratch).glob("*.deb"):
                 size += deb.stat().st_size
                 deb.replace(folder / deb.name)
-        self.on_event(StepProgress(step, size, size))
-        self.on_event(StepDone(step, time.monotonic() - began, detail=f"{size / 1e6:.1f} MB"))
+            fetching.progress(size, size)
+            fetching.detail = f"{size / 1e6:.1f} MB"
 
     # The lists ----------------------------------------------------------------------------------
 
@@ -321,21 +166,19 @@ class Packages:
         self._ready = True
 
     def _update(self) -> None:
-        step, began = f"Debian {self.suite}: package lists", time.monotonic()
-        self.on_event(StepStarted(step))
-        try:
-            self._run("apt-get", "update")
-        except OutsideError as error:
-            if "is expired" not in error.message:
-                raise
-            # A snapshot, or a mirror that stands still. The signature is checked all the same;
-            # what is lost is the protection against being held at an old state: say so.
-            self.on_event(StepLog(step, f"{error.message}: used all the same"))
-            file = self.folder / "debian.sources"
-            kept = re.sub(r"(?m)^Check-Valid-Until: .*\n", "", file.read_text())
-            write(file, re.sub(r"(?m)^(Types: deb)$", r"\1\nCheck-Valid-Until: no", kept))
-            self._run("apt-get", "update")
-        self.on_event(StepDone(step, time.monotonic() - began))
+        with step(f"Debian {self.suite}: package lists", self.on_event) as updating:
+            try:
+                self._run("apt-get", "update")
+            except OutsideError as error:
+                if "is expired" not in error.message:
+                    raise
+                # A snapshot, or a mirror that stands still. The signature is still checked; the
+                # protection against being held at an old state is lost: say so.
+                updating.log(f"{error.message}: used all the same")
+                file = self.folder / "debian.sources"
+                kept = re.sub(r"(?m)^Check-Valid-Until: .*\n", "", file.read_text())
+                write(file, re.sub(r"(?m)^(Types: deb)$", r"\1\nCheck-Valid-Until: no", kept))
+                self._run("apt-get", "update")
 
     def _sources(self) -> str:
         archive, security = self.mirror.archive, self.mirror.security
@@ -344,7 +187,7 @@ class Packages:
             stanzas.append(archive.stanza(f"{self.suite}-updates"))
         if security is None and self._sibling:
             # a minimal Debian names no security archive; on most mirrors it lies beside the archive
-            security = Source(self._sibling, (), archive.options)
+            security = AptSource(self._sibling, (), archive.options)
         if security and self._exists(security.uri, f"{self.suite}-security"):
             stanzas.append(security.stanza(f"{self.suite}-security"))
         key = next((path for path in KEYRINGS if path.exists()), None)
@@ -476,6 +319,22 @@ def _call(command: Sequence[str], cwd: Path | None = None) -> subprocess.Complet
         ) from error
 
 
+def build_sources(network: BuildNetwork, suite: str) -> str:
+    """The host's Debian mirrors for `suite` in apt's one-line form, for a build's secrets.
+
+    They are those that `Packages` uses, so that a build finds the versions that were locked. ""
+    where the host has no Debian mirror. Raises OutsideError where the mirror lacks the suite or
+    cannot be reached.
+    """
+    if network.mirror is None:
+        return ""
+    packages = Packages(suite, network.mirror)
+    file = packages.folder / "debian.sources"
+    if not file.exists():
+        packages.refresh()
+    return one_line_sources(file.read_text(), dict(network.mirror_logins))
+
+
 # --- programs ------------------------------------------------------------------------------------
 
 
@@ -511,33 +370,3 @@ def launcher(root: Path, program: Path, environment: Mapping[str, str] | None = 
         f"export {name}={shlex.quote(value)}\n" for name, value in (environment or {}).items()
     )
     return f'#!/bin/sh\n{exports}{call} "$@"\n'
-
-
-def tool(
-    program: str,
-    packages: Sequence[str] = (),
-    suite: str | None = None,
-    on_event: OnEvent = ignore,
-) -> Path:
-    """A program of Debian's, brought with its libraries into a private folder: path to run it.
-
-    `packages` defaults to the package of the same name, `suite` to the host's own.
-    """
-    source = Packages(suite or host_suite(), on_event=on_event)
-    versions = source.closure(packages or (program,))
-    key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:16]
-    folder = cache_home() / "tools" / f"{program}-{key}"
-    run = folder / "bin" / program
-    with locked(folder.parent / f".{program}.lock"):
-        if not run.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            unpack(source.download(versions), folder / "root")
-            found = [folder / "root" / path / program for path in ("usr/bin", "usr/sbin", "bin")]
-            real = next((path for path in found if path.exists()), None)
-            if real is None:
-                raise OutsideError(
-                    f"Debian {source.suite}: {', '.join(packages or (program,))} has no {program}",
-                    "name the package that holds it",
-                )
-            write(run, launcher(folder / "root", real), 0o755)
-    return run

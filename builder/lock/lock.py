@@ -22,7 +22,6 @@ import contextlib
 import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -31,9 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from builder.core import project, templates
+from builder.core import files, project, templates
 from builder.core.errors import InputError
-from builder.core.events import OnEvent, StepDone, StepLog, StepStarted, ignore
+from builder.core.events import OnEvent, ignore, step
 from builder.lock import resolver
 from builder.lock.resolver import NoSolution, Pin, Platform
 from builder.spec import catalogue
@@ -389,26 +388,20 @@ def lock(
     Raises InputError for a requirement that contradicts TensorFlow or another one, OutsideError for
     an index or a mirror that cannot be reached.
     """
-    from builder.lock.debian import locked
-
-    step = f"lock {spec.name}"
-    began = time.monotonic()
-    on_event(StepStarted(step))
-    try:
-        # Targets share the OS root's file: one run at a time.
-        with locked(root / "build" / ".lock"):
-            if kept := not upgrade and not any(s.versions for s in check(root, spec, stack)):
-                made = read(root, spec.name)
-            else:
-                made = _make(root, spec, stack, upgrade, lambda line: on_event(StepLog(step, line)))
-                require(made)
-            made = replace(made, templates=templates.checksum(root))
-            _write(root, made)
-    except BaseException as error:
-        on_event(StepDone(step, time.monotonic() - began, error=str(error)))
-        raise
-    detail = "unchanged" if kept else f"{len(made.packages)} Python packages"
-    on_event(StepDone(step, time.monotonic() - began, cached=kept, detail=detail))
+    # Targets share the OS root's file: one run at a time.
+    with (
+        step(f"lock {spec.name}", on_event) as locking,
+        files.locked(root / project.BUILD / ".lock"),
+    ):
+        if kept := not upgrade and not any(s.versions for s in check(root, spec, stack)):
+            made = read(root, spec.name)
+        else:
+            made = _make(root, spec, stack, upgrade, locking.log)
+            require(made)
+        made = replace(made, templates=templates.checksum(root))
+        _write(root, made)
+        locking.cached = kept
+        locking.detail = "unchanged" if kept else f"{len(made.packages)} Python packages"
     return made
 
 
@@ -704,7 +697,7 @@ def _write(root: Path, made: Lock) -> None:
     texts[folder / FILE] = made.document
     for path, text in texts.items():
         if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
-            project.write(path, text)
+            files.write(path, text)
     for name in (*WHEELS, APT, APT_EXTRA):
         if name not in made.files:
             (folder / name).unlink(missing_ok=True)

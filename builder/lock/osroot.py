@@ -16,15 +16,15 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from builder.core import files
 from builder.core.errors import OutsideError
-from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+from builder.core.events import OnEvent, ignore, step
 from builder.lock import debian
 
 WANTED = ("?essential", "?priority(required)", "apt")
@@ -104,32 +104,31 @@ def make(suite: str, locked: Mapping[str, str], on_event: OnEvent = ignore) -> R
     A version that the mirror has no more is replaced by what the suite has now, and named in
     `drift`. Raises OutsideError.
     """
-    home = debian.cache_home() / "os-roots"
+    home = files.cache_home() / "os-roots"
     folder = home / f"{suite}-{_key(suite, locked)}"
-    with debian.locked(home / f".{folder.name}.lock"):
+    with files.locked(home / f".{folder.name}.lock"):
         if not (folder / "root.json").exists():
             packages = debian.Packages(suite, on_event=on_event)
             used, drift = _available(packages, locked)
-            step, began = f"OS root: Debian {suite} from {len(used)} packages", time.monotonic()
-            on_event(StepStarted(step))
-            debs = packages.download(used)
-            new = Path(tempfile.mkdtemp(dir=home, prefix=".new."))
-            try:
-                epoch = max(_built(deb) for deb in debs)
-                _make(suite, debs, epoch, new, on_event)
-                facts = {
-                    "sha256": _sha256(new / "rootfs.tar"),
-                    "packages": used,
-                    "epoch": epoch,
-                    "drift": [[d.name, d.locked, d.used] for d in drift],
-                }
-                debian.write(new / "root.json", json.dumps(facts, indent=1))
-                shutil.rmtree(folder, ignore_errors=True)
-                new.rename(folder)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-            size = (folder / "rootfs.tar").stat().st_size / 1e6
-            on_event(StepDone(step, time.monotonic() - began, detail=f"{size:.0f} MB"))
+            with step(f"OS root: Debian {suite} from {len(used)} packages", on_event) as making:
+                debs = packages.download(used)
+                new = Path(tempfile.mkdtemp(dir=home, prefix=".new."))
+                try:
+                    epoch = max(_built(deb) for deb in debs)
+                    _make(suite, debs, epoch, new, on_event)
+                    facts = {
+                        "sha256": _sha256(new / "rootfs.tar"),
+                        "packages": used,
+                        "epoch": epoch,
+                        "drift": [[d.name, d.locked, d.used] for d in drift],
+                    }
+                    files.write(new / "root.json", json.dumps(facts, indent=1))
+                    shutil.rmtree(folder, ignore_errors=True)
+                    new.rename(folder)
+                finally:
+                    shutil.rmtree(new, ignore_errors=True)
+                size = (folder / "rootfs.tar").stat().st_size / 1e6
+                making.detail = f"{size:.0f} MB"
     facts = json.loads((folder / "root.json").read_text())
     return Root(
         suite,
@@ -185,13 +184,13 @@ def _make(suite: str, debs: Sequence[Path], epoch: int, folder: Path, on_event: 
     repository, extra = folder / "repository", folder / "extra"
     repository.mkdir()
     names, essential = _index(suite, debs, repository)
-    files = {**_FILES, "etc/apt/sources.list.d/debian.sources": _public_sources(debs, suite)}
+    own = {**_FILES, "etc/apt/sources.list.d/debian.sources": _public_sources(debs, suite)}
     install = ""
-    for name, text in files.items():
-        debian.write(extra / name, text)
+    for name, text in own.items():
+        files.write(extra / name, text)
         mode = 755 if "/sbin/" in name else 644
         install += f' && install -D -m {mode} {extra / name} "$1"/{name}'
-    debian.write(folder / "dpkg.cfg", _EXCLUDES + "force-unsafe-io\n")
+    files.write(folder / "dpkg.cfg", _EXCLUDES + "force-unsafe-io\n")
     tools = _maker(on_event)
     merge = 'cd "$1" && for d in bin lib lib64 sbin; do mkdir -p usr/$d; ln -s usr/$d $d; done'
     finish = (
@@ -236,7 +235,7 @@ def _make(suite: str, debs: Sequence[Path], epoch: int, folder: Path, on_event: 
             check=False,
         )
     if done.returncode:
-        kept = debian.cache_home() / "os-roots" / "mmdebstrap.log"
+        kept = files.cache_home() / "os-roots" / "mmdebstrap.log"
         shutil.copy(log, kept)
         lines = log.read_text(errors="replace").splitlines()
         wrong = [line for line in lines if re.match(r"E: |dpkg: error", line)]
@@ -304,8 +303,8 @@ def _maker(on_event: OnEvent) -> Path:
     # its Python dependency is left out: the filter it is for runs on any python3
     versions = packages.closure(["perl"]) | packages.candidates(["mmdebstrap"])
     key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:16]
-    folder = debian.cache_home() / "tools" / f"mmdebstrap-{key}"
-    with debian.locked(folder.parent / ".mmdebstrap.lock"):
+    folder = files.cache_home() / "tools" / f"mmdebstrap-{key}"
+    with files.locked(folder.parent / ".mmdebstrap.lock"):
         if not (folder / "bin/perl").exists():
             root = folder / "root"
             shutil.rmtree(folder, ignore_errors=True)
@@ -321,7 +320,7 @@ def _maker(on_event: OnEvent) -> Path:
                 for path in sorted(root.glob(f"usr/{pattern}"))
             ]
             script = debian.launcher(root, root / "usr/bin/perl", {"PERL5LIB": ":".join(folders)})
-            debian.write(folder / "bin/perl", script, 0o755)
+            files.write(folder / "bin/perl", script, 0o755)
     return folder
 
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import zstandard
 
-from builder import registry
 from builder.core.errors import OutsideError
+from builder.core.retry import Said, silent
 from builder.core.templates import EPOCH
 from builder.pipeline.plan import APP, File, ImagePlan
-from builder.registry import Descriptor, Manifest, Reference, Registry, manifests, silent
+from builder.registry import Descriptor, Manifest, Reference, Registry, manifests
 
 COMPRESSION_LEVEL = 3
 """The level at which the engine's builds compress a layer."""
@@ -110,9 +110,7 @@ def settings_of(base: Mapping[str, Any], read: CopyOnly) -> dict[str, Any]:
     return config
 
 
-def append(
-    image: ImagePlan, read: CopyOnly, to: Reference, said: registry.Said = silent
-) -> Manifest | None:
+def append(image: ImagePlan, read: CopyOnly, to: Reference, said: Said = silent) -> Manifest | None:
     """Put the image under the tag `to`, whose repository holds the base.
 
     Returns the image's manifest; None where the base is in Docker's own format, which has no zstd

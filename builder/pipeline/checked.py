@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.core import project
+from builder.core import files, project
 from builder.core.project import BUILD, IMAGES
 from builder.core.templates import PACKAGED, TEMPLATES
 
@@ -64,7 +64,7 @@ def keep(root: Path, target: str, program: Program, seen: str) -> None:
     if seen == inputs(root, target, program):
         try:
             content = {"inputs": seen, "program": asdict(program)}
-            project.write(_file(root, target), json.dumps(content, indent=1) + "\n")
+            files.write(_file(root, target), json.dumps(content, indent=1) + "\n")
         except OSError:
             return
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from builder import registry
-from builder.core import project, templates
+from builder.core import files, project, templates
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.core.events import OnEvent, StepDone, StepProgress, StepStarted, ignore, prefixed
+from builder.core.events import OnEvent, StepProgress, ignore, prefixed, step
 from builder.core.network import discover
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
@@ -184,7 +184,7 @@ def bases(
     def one(item: Prepared) -> Base:
         assert item.plan.base is not None
         events = prefixed(f"base {item.plan.base.hash[:8]}", on_event)
-        with project.locked(root / BUILD / f".base-{item.plan.base.hash}.lock"):
+        with files.locked(root / BUILD / f".base-{item.plan.base.hash}.lock"):
             return _base(settings, engine, item, no_cache, locked, events)
 
     if len(by_hash) > 1:
@@ -215,10 +215,10 @@ def _base(
     contexts: dict[str, str] = {}
     phases: dict[str, float] = {}
     drift: tuple[str, ...] = ()
-    files = base.files
+    used = base.files
     if held.digest is None:
         made = osroot.make(held.suite, held.packages, on_event)
-        files, moved = _available(held.suite, base.files, on_event)
+        used, moved = _available(held.suite, base.files, on_event)
         drift = (*(f"{d.name} {d.locked} -> {d.used or 'none'}" for d in made.drift), *moved)
         if drift and locked:
             raise CheckFailed(
@@ -230,12 +230,13 @@ def _base(
         phases["OS root"] = time.monotonic() - began
         began = time.monotonic()
     contexts["uv"] = str(Path(resolver.uv_program()).parent)
+    network = discover()
     with tempfile.TemporaryDirectory(prefix="base-") as scratch:
         if item.stack.prune:
             contexts["devicecode"] = str(Path(scratch) / "devicecode")
             for name, text in render.pruning_program().items():
-                project.write(Path(scratch) / "devicecode" / name, text)
-        whole = replace(item.plan, base=replace(base, files=files))
+                files.write(Path(scratch) / "devicecode" / name, text)
+        whole = replace(item.plan, base=replace(base, files=used))
         staged = plan.stage(whole, Path(scratch) / "context")
         assert staged.base and staged.base_dockerfile
         built = engine.build(
@@ -244,7 +245,7 @@ def _base(
                 context=staged.base,
                 tags=(reference,),
                 contexts=contexts,
-                secrets=discover().secrets(held.suite),
+                secrets=network.secrets(debian.build_sources(network, held.suite)),
                 no_cache=no_cache,
             ),
             on_event,
@@ -292,12 +293,10 @@ def _pulled(
     if not settings.registry or not _in_registry(settings, tag):
         return None
     there = registry.parse(settings.registry).tagged(tag)
-    step, began = f"pull {tag}", time.monotonic()
-    on_event(StepStarted(step))
-    pull(engine, there.name, tag, step, on_event)
-    image = engine.client.images.get(f"{there.name}:{tag}")
-    image.tag(*reference.rsplit(":", 1))
-    on_event(StepDone(step, time.monotonic() - began))
+    with step(f"pull {tag}", on_event) as pulling:
+        pull(engine, there.name, tag, pulling.name, on_event)
+        image = engine.client.images.get(f"{there.name}:{tag}")
+        image.tag(*reference.rsplit(":", 1))
     return engine.image(reference)
 
 
@@ -352,7 +351,7 @@ def _image(
         tensorflow=item.stack.tensorflow,
         prune=item.stack.prune.only if item.stack.prune else "off",
     )
-    project.write(
+    files.write(
         folder(root, item.target) / RECORD,
         json.dumps({**asdict(record), "over_budget": record.over_budget}, indent=2) + "\n",
     )
@@ -377,7 +376,7 @@ def thin(
                 tags=(reference,),
                 contexts={} if item.plan.base else {"uv": str(Path(resolver.uv_program()).parent)},
                 build_args={"REPOSITORY": reference.rsplit(":", 1)[0]},
-                secrets={} if item.plan.base else discover().secrets(None),
+                secrets={} if item.plan.base else discover().secrets(),
                 destination=destination,
                 no_cache=no_cache,
                 force_compression=False,
@@ -432,7 +431,7 @@ def make(
 
     A second run at the same time waits, and finds it done. Raises CheckFailed, OutsideError.
     """
-    with project.locked(folder(root, item.target) / ".lock"):
+    with files.locked(folder(root, item.target) / ".lock"):
         record = up_to_date(root, engine, item)
         unchanged = record is not None
         if record is None:
@@ -452,7 +451,7 @@ def prove_built(root: Path, engine: Engine, item: Prepared, on_event: OnEvent = 
             f"{item.target}: no image on the engine is built from today's files",
             f"builder build {item.target}",
         )
-    with project.locked(folder(root, item.target) / ".lock"):
+    with files.locked(folder(root, item.target) / ".lock"):
         return prove(root, engine, item, record, on_event)
 
 
@@ -545,12 +544,10 @@ def _device_code_check(
     """Whether every library has kernels for the target's GPU; none for a target without one."""
     if item.stack.accelerator.kind != "gpu":
         return ()
-    step, began = f"{item.target}: device code", time.monotonic()
-    on_event(StepStarted(step))
-    found = audit.of_image(engine.client, record.image_id)
-    check = audit.check(found, item.stack, item.target, time.monotonic() - began)
-    error = check.problems[0].message if check.problems else None
-    on_event(StepDone(step, check.seconds, error=error))
+    with step(f"{item.target}: device code", on_event) as reading:
+        found = audit.of_image(engine.client, record.image_id)
+        check = audit.check(found, item.stack, item.target, reading.seconds)
+        reading.error = check.problems[0].message if check.problems else None
     return (check,)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from builder.core.errors import InputError
-from builder.core.project import hash_of
+from builder.core.files import hash_of
 from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE, EPOCH
 
 if TYPE_CHECKING:

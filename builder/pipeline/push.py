@@ -14,7 +14,6 @@ import functools
 import hashlib
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.core.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore
+from builder.core.events import OnEvent, RunningStep, ignore, step
+from builder.core.files import cache_home, locked
+from builder.core.retry import Passing, Retry
 from builder.core.settings import Settings
-from builder.lock.debian import cache_home, locked
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
-from builder.registry import Descriptor, Manifest, Passing, Reference, Registry, Retry
+from builder.registry import Descriptor, Manifest, Reference, Registry
 
 if TYPE_CHECKING:
     import docker
@@ -144,39 +144,32 @@ def push(
     Raises CheckFailed (and moves no tag) without a receipt that holds for this very image, or where
     the registry has other bytes than the engine; OutsideError for what the registry refuses.
     """
-    began = time.monotonic()
     proof = _proof(receipt, image, required)
     where = _repository(settings)
     for tag in tags:
         where.tagged(tag)  # raises for what is no tag, before anything is sent
-    step = f"push {where.name}"
-    on_event(StepStarted(step))
-
-    def said(line: str) -> None:
-        on_event(StepLog(step, line))
-
-    with Registry(where.host, said=said) as there:
-        send = _Sender(engine, there, where, retry, on_event, step)
-        if base is not None:
-            send.base(base)
-        manifest = send.image(image)
-        receipt_digest = _attach(there, where, manifest, proof)
-        moved = tuple(tag for tag in tags if _move(there, where.tagged(tag), manifest).moved)
-    seconds = time.monotonic() - began
-    result = PushedImage(
-        reference=str(where.at(manifest.digest)),
-        repository=where.name,
-        digest=manifest.digest,
-        image_id=_config(manifest).digest,
-        tags=tags,
-        moved=moved,
-        receipt=receipt_digest,
-        base=str(where.tagged(_tag_of(base))) if base is not None else None,
-        sent=send.sent,
-        seconds=seconds,
-    )
-    detail = "already there" if result.unchanged else f"{manifest.digest[:19]}"
-    on_event(StepDone(step, seconds, cached=result.unchanged, detail=detail))
+    with step(f"push {where.name}", on_event) as pushing:
+        with Registry(where.host, said=pushing.log) as there:
+            send = _Sender(engine, there, where, retry, pushing)
+            if base is not None:
+                send.base(base)
+            manifest = send.image(image)
+            receipt_digest = _attach(there, where, manifest, proof)
+            moved = tuple(tag for tag in tags if _move(there, where.tagged(tag), manifest).moved)
+        result = PushedImage(
+            reference=str(where.at(manifest.digest)),
+            repository=where.name,
+            digest=manifest.digest,
+            image_id=_config(manifest).digest,
+            tags=tags,
+            moved=moved,
+            receipt=receipt_digest,
+            base=str(where.tagged(_tag_of(base))) if base is not None else None,
+            sent=send.sent,
+            seconds=pushing.seconds,
+        )
+        pushing.cached = result.unchanged
+        pushing.detail = "already there" if result.unchanged else f"{manifest.digest[:19]}"
     return result
 
 
@@ -248,8 +241,7 @@ class _Sender:
     there: Registry
     where: Reference
     retry: Retry
-    on_event: OnEvent
-    step: str
+    step: RunningStep
     sent: int = 0
 
     def base(self, base: Built) -> None:
@@ -341,7 +333,7 @@ class _Sender:
         if layer and message.get("status") == "Pushing" and progress.get("total"):
             amounts[layer] = (int(progress.get("current", 0)), int(progress["total"]))
             current, total = (sum(column) for column in zip(*amounts.values(), strict=True))
-            self.on_event(StepProgress(self.step, min(current, total), total))
+            self.step.progress(min(current, total), total)
 
     def _failed(self, text: str) -> Exception:
         """What the engine said went wrong: to be tried again unless the words are final."""
@@ -507,12 +499,9 @@ def _resolve(reference: str, settings: Settings) -> Reference:
 
 
 @contextlib.contextmanager
-def _open(where: Reference, on_event: OnEvent, step: str) -> Iterator[Registry]:
-    began = time.monotonic()
-    on_event(StepStarted(step))
-    with Registry(where.host, said=lambda line: on_event(StepLog(step, line))) as there:
+def _open(where: Reference, on_event: OnEvent, name: str) -> Iterator[Registry]:
+    with step(name, on_event) as asking, Registry(where.host, said=asking.log) as there:
         yield there
-    on_event(StepDone(step, time.monotonic() - began))
 
 
 def _verify(there: Registry, where: Reference, required: Required) -> tuple[Verification, Manifest]:

@@ -6,7 +6,6 @@ neither the libraries of the check nor an engine. Every other one goes the whole
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from builder import registry
 from builder.core.errors import InputError
-from builder.core.events import OnEvent, StepDone, StepLog, StepStarted, ignore, prefixed
+from builder.core.events import OnEvent, ignore, prefixed, step
 from builder.core.project import IMAGES
 from builder.core.settings import Settings
 from builder.core.templates import DOCKERFILE
@@ -99,10 +98,8 @@ def _send(
     to = registry.parse(repository).tagged(f"unproven-{one.inputs[:16]}")
     events = prefixed(one.target, on_event)
     if reading := append.read(one.image.dockerfile):
-        step, began = f"append to {reading.base}", time.monotonic()
-        events(StepStarted(step))
-        sent = append.append(one.image, reading, to, lambda line: events(StepLog(step, line)))
-        events(StepDone(step, time.monotonic() - began))
+        with step(f"append to {reading.base}", events) as appending:
+            sent = append.append(one.image, reading, to, appending.log)
         if sent:
             return Unproven(str(to), sent.digest)
     from builder.pipeline import image as pipeline

@@ -19,7 +19,6 @@ import json
 import re
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -27,9 +26,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from builder import devicecode, registry
-from builder.core import project
+from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.core.events import OnEvent, StepDone, StepLog, StepStarted, ignore
+from builder.core.events import OnEvent, StepLog, ignore, step
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.devicecode import (
     Audit,
@@ -46,7 +45,6 @@ from builder.devicecode import audit as read_paths
 from builder.devicecode.pruning.fatbin import Target
 from builder.engine import refusals
 from builder.facts import accelerators
-from builder.lock import debian
 from builder.prove.receipts import Check, Problem
 from builder.spec import catalogue
 
@@ -164,7 +162,7 @@ def audit(
     paths = [Path(name) for name in names if name not in targets and Path(name).exists()]
     found = []
     if paths:
-        with _step("audit " + ", ".join(map(str, paths[:3])), on_event):
+        with step("audit " + ", ".join(map(str, paths[:3])), on_event):
             every = read_paths(paths)
         what = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
         found.append(Audited(what, every, asked or _known(), bool(asked)))
@@ -208,7 +206,7 @@ def _of_target(
         raise InputError(
             f"{target}: the engine holds no image of it to read", f"run builder build {target}"
         )
-    with _step(f"audit {target}", on_event):
+    with step(f"audit {target}", on_event):
         every = of_image(there.client, image.image_id)
     return Audited(target, every, asked or (_device(spec.accelerator),), True, spec.allow_ptx)
 
@@ -226,7 +224,7 @@ def _of_image(
     except OutsideError:  # a registry needs none
         there = None
     image = there.image(name) if there else None
-    with _step(f"audit {name}", on_event):
+    with step(f"audit {name}", on_event):
         if there and image:
             every = of_image(there.client, image.image_id)
         elif "/" in name or settings.registry:
@@ -272,18 +270,6 @@ def _known() -> tuple[Device, ...]:
         if one.compute_capability and not one.refused:
             first.setdefault(one.compute_capability, _device(one.name))
     return tuple(first.values())
-
-
-@contextlib.contextmanager
-def _step(name: str, on_event: OnEvent) -> Iterator[None]:
-    began = time.monotonic()
-    on_event(StepStarted(name))
-    try:
-        yield
-    except BaseException as error:
-        on_event(StepDone(name, time.monotonic() - began, error=str(error)))
-        raise
-    on_event(StepDone(name, time.monotonic() - began))
 
 
 # --- an image on the engine -----------------------------------------------------------------------
@@ -408,7 +394,7 @@ def of_registry(
     layer that several images share is read once. on_layer: called with each layer, and whether it
     was known. Raises InputError where there is no such image, OutsideError, CheckFailed.
     """
-    folder = kept_in or debian.cache_home() / "layers"
+    folder = kept_in or files.cache_home() / "layers"
     with registry.Registry(reference.host) as client:
         found = client.manifest(reference.repository, reference.target)
         if found and found.is_index:
@@ -439,7 +425,7 @@ def _kept(folder: Path, digest: str) -> Path:
 
 @cache
 def _reader_version() -> str:
-    return project.hash_of(*(content.decode() for content in _program().values()))[:16]
+    return files.hash_of(*(content.decode() for content in _program().values()))[:16]
 
 
 def _remembered(folder: Path, digest: str) -> Layer | None:
@@ -457,7 +443,7 @@ def _remembered(folder: Path, digest: str) -> Layer | None:
 
 def _remember(folder: Path, digest: str, layer: Layer) -> None:
     text = json.dumps(asdict(layer), default=sorted)
-    project.write(_kept(folder, digest), gzip.compress(text.encode(), mtime=0))
+    files.write(_kept(folder, digest), gzip.compress(text.encode(), mtime=0))
 
 
 def _amd64(reference: registry.Reference, index: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from builder.core import project
+from builder.core import files
 from builder.core.errors import CheckFailed, InputError
 
 SCHEMA: Final = 1
@@ -167,7 +167,7 @@ def parse(data: bytes, source: str) -> Receipt:
 
 def write(receipt: Receipt, path: Path) -> None:
     """Write a receipt whole or not at all."""
-    project.write(path, dump(receipt))
+    files.write(path, dump(receipt))
 
 
 def read(path: Path) -> Receipt | None:

@@ -42,8 +42,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__
-from builder.core import project
-from builder.core.events import OnEvent, StepDone, StepLog, StepProgress, StepStarted, ignore
+from builder.core import files
+from builder.core.events import OnEvent, StepLog, StepProgress, ignore, step
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
 from builder.prove.receipts import Check, Problem, Receipt, failure, write
@@ -196,7 +196,7 @@ def smoke(
             try:
                 checks, device = _checks(bench, spec, stack, packages, size or Size(), foreign)
             finally:
-                project.write(folder / LOG, "\n".join(log) + "\n")
+                files.write(folder / LOG, "\n".join(log) + "\n")
     receipt = Receipt(
         target=target,
         accelerator=spec.accelerator,
@@ -280,8 +280,8 @@ def _contents(bench: _Bench, request: Mapping[str, Any]) -> Verdict:
     texts = {f"environment ({e.partition('=')[0]})": e for e in bench.config.get("Env") or ()}
     for key, value in (bench.config.get("Labels") or {}).items():
         texts[f"label {key}"] = value
-    for number, step in enumerate(bench.image.history()):
-        texts[f"history (step {number})"] = str(step.get("CreatedBy", ""))
+    for number, made in enumerate(bench.image.history()):
+        texts[f"history (step {number})"] = str(made.get("CreatedBy", ""))
     for where, text in texts.items():
         kind = secret_in(text.encode(), configuration=True)
         if kind is not None:
@@ -577,12 +577,10 @@ class _Bench:
     def check(self, name: str, work: Callable[[], Verdict]) -> Check:
         """Do one check, and tell of it."""
         self.step = f"{self.target}: {name}"
-        self.on_event(StepStarted(self.step))
-        began = time.monotonic()
-        problems, seen = work()
-        seconds = time.monotonic() - began
-        error = problems[0].message if problems else None
-        self.on_event(StepDone(self.step, seconds, error=error))
+        with step(self.step, self.on_event) as running:
+            problems, seen = work()
+            seconds = running.seconds
+            running.error = problems[0].message if problems else None
         return Check(
             name=name,
             version={**CHECKS, **PROGRAM_CHECKS}[name],

@@ -14,22 +14,21 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.core import network, project
+from builder.core import files, network
 from builder.core.errors import InputError, OutsideError
-from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+from builder.core.events import OnEvent, ignore, step
 from builder.devicecode import Audit, Group, Library, Status, carries
 from builder.devicecode import audit as read_paths
 from builder.devicecode.pruning.fatbin import COMPILED, Target
 from builder.facts import accelerators
 from builder.facts.accelerators import Tables
-from builder.lock import debian, resolver
 from builder.lock import lock as locking
+from builder.lock import resolver
 from builder.prove.audit import passes
 from builder.spec import catalogue, compatibility
 
@@ -99,7 +98,7 @@ def write(root: Path, wheels: Read) -> bool:
     text = head + ",\n".join(lines) + "\n}}\n"
     if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
         return False
-    project.write(path, text)
+    files.write(path, text)
     return True
 
 
@@ -296,11 +295,10 @@ def of_lock(lock: Lock, host: BuildNetwork, glibc: int, on_event: OnEvent = igno
     Gigabytes, where uv's cache does not hold them yet. Raises OutsideError.
     """
     pins = resolver.dump(lock.packages.values(), lock.target)
-    home = debian.cache_home()
+    home = files.cache_home()
     home.mkdir(parents=True, exist_ok=True)
-    step, began = f"{lock.target}: read {len(lock.packages)} wheels", time.monotonic()
-    on_event(StepStarted(step))
-    with tempfile.TemporaryDirectory(prefix="wheels-", dir=home) as scratch:
+    reading = step(f"{lock.target}: read {len(lock.packages)} wheels", on_event)
+    with reading, tempfile.TemporaryDirectory(prefix="wheels-", dir=home) as scratch:
         requirements, site = Path(scratch, "requirements.txt"), Path(scratch, "site-packages")
         requirements.write_text(pins)
         command = [resolver.uv_program(), "pip", "install", "--quiet", "--no-deps"]
@@ -317,7 +315,6 @@ def of_lock(lock: Lock, host: BuildNetwork, glibc: int, on_event: OnEvent = igno
                 "see that the package index can be reached and the disk has 8 GB free",
             )
         found = read_paths([site])
-    on_event(StepDone(step, time.monotonic() - began))
     below = str(site) + "/"
     return Audit(
         tuple(

@@ -19,22 +19,21 @@ import hashlib
 import ipaddress
 import json
 import os
-import random
 import re
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from builder.core import web
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
+from builder.core.retry import Passing, Retry, Said, silent
 from builder.registry.manifests import (
     DOCKER_LIST,
     DOCKER_MANIFEST,
@@ -61,10 +60,8 @@ __all__ = [
     "Credentials",
     "Descriptor",
     "Manifest",
-    "Passing",
     "Reference",
     "Registry",
-    "Retry",
     "artifact",
     "credentials",
     "digest_of",
@@ -75,7 +72,6 @@ __all__ = [
     "manifest",
     "parse",
     "refused",
-    "silent",
 ]
 
 if TYPE_CHECKING:
@@ -336,53 +332,6 @@ def _from_helper(name: str, key: str, path: Path, environ: Mapping[str, str]) ->
 
 
 # Talking to it ----------------------------------------------------------------------------------
-
-
-T = TypeVar("T")
-Said = Callable[[str], None]
-"""Gets one line for each attempt that will be made again."""
-
-
-def silent(line: str) -> None:
-    """Nobody listens."""
-
-
-@dataclass(frozen=True)
-class Retry:
-    """How often and how patiently what may pass is tried again; times in seconds."""
-
-    attempts: int = 6
-    first: float = 0.5
-    longest: float = 60.0
-
-    def run(self, attempt: Callable[[], T], said: Said = silent) -> T:
-        """`attempt()`, again after each `Passing`, with doubled pauses spread by chance.
-
-        A registry that names its own pause (Retry-After) gets that, up to `longest`. The last
-        failure becomes an OutsideError.
-        """
-        for number in range(1, self.attempts + 1):
-            try:
-                return attempt()
-            except Passing as error:
-                if number == self.attempts:
-                    tries = f" (tried {number} times)" if number > 1 else ""
-                    raise OutsideError(error.why + tries, error.fix) from None
-                pause = self.first * 2 ** (number - 1) * random.uniform(0.8, 1.2)
-                pause = min(self.longest, pause if error.after is None else error.after)
-                said(f"{error.why}; trying again in {pause:.1f} s")
-                time.sleep(pause)
-        raise AssertionError("unreachable")
-
-
-class Passing(Exception):  # noqa: N818 - one attempt, not the end
-    """An attempt failed in a way that may pass. `after`: seconds the registry asked to wait."""
-
-    def __init__(self, why: str, fix: str = "", after: float | None = None) -> None:
-        super().__init__(why)
-        self.why = why
-        self.fix = fix or "look whether the registry is up, and run this again"
-        self.after = after
 
 
 Right = Literal["read", "write"]

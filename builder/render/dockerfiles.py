@@ -17,9 +17,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.core import project
+from builder.core import files
 from builder.core.errors import InputError
-from builder.core.project import hash_of
+from builder.core.files import hash_of
 from builder.core.templates import (
     BASE_DOCKERFILE,
     DOCKERFILE,
@@ -214,7 +214,7 @@ def write(root: Path, targets: Iterable[str] | None = None) -> tuple[Path, ...]:
         if text is None:
             path.unlink()
         else:
-            project.write(path, text)
+            files.write(path, text)
     return tuple(path for path, _ in changed)
 
 
@@ -335,7 +335,7 @@ def write_cloud(root: Path) -> tuple[Path, ...]:
     drifted = {drift.file for drift in check_cloud(root)}
     for name, text in cloud_files(root).items() if drifted else ():
         if name in drifted:
-            project.write(root / name, text)
+            files.write(root / name, text)
     return tuple(root / name for name in sorted(drifted))
 
 

@@ -19,6 +19,7 @@ from builder.cloudbuild import clients, document, runner
 from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.containers import LABEL
 from builder.cloudbuild.runner import Plan, Result
+from builder.core import files, mirrors
 from builder.core.settings import CloudSettings
 from builder.engine import Engine, private
 from builder.lock import debian
@@ -33,10 +34,10 @@ LIBC = (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/x86_64-linux-gnu/libc.so
 @pytest.fixture(scope="session")
 def steps_image(engine: Engine, busybox: Path) -> Iterator[str]:
     """busybox, bash, and docker with buildx: what the steps of small builds need."""
-    folder = debian.cache_home() / "bash-static"
-    with debian.locked(folder.parent / ".bash-static.lock"):
+    folder = files.cache_home() / "bash-static"
+    with files.locked(folder.parent / ".bash-static.lock"):
         if not (folder / "bin/bash-static").exists():
-            packages = debian.Packages(debian.host_suite())
+            packages = debian.Packages(mirrors.host_suite())
             debian.unpack(packages.download(packages.candidates(["bash-static"])), folder)
     docker = private._software(lambda event: None).folder / "root/usr"
     programs = {

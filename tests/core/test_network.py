@@ -16,6 +16,7 @@ from builder.core.network import (
     one_line_sources,
     read_bundle,
 )
+from builder.lock.debian import build_sources
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
@@ -48,7 +49,7 @@ class Host:
 
 def exported(network: BuildNetwork) -> dict[str, str]:
     """What a RUN sees after it sourced the `network` secret, as a real shell reads it."""
-    script = network.secrets("bookworm").get("network", b"").decode() + "env -0\n"
+    script = network.secrets().get("network", b"").decode() + "env -0\n"
     output = subprocess.run(
         ["sh", "-c", script], env={"PATH": os.environ["PATH"]}, check=True, capture_output=True
     )
@@ -57,8 +58,9 @@ def exported(network: BuildNetwork) -> dict[str, str]:
 
 
 def test_a_host_with_nothing_special_gives_no_secret(host: Host) -> None:
-    assert host.discover() == BuildNetwork()
-    assert host.discover().secrets("bookworm") == {}
+    network = host.discover()
+    assert network == BuildNetwork()
+    assert network.secrets(build_sources(network, "bookworm")) == {}
 
 
 # --- certificates
@@ -77,8 +79,8 @@ def test_the_ca_bundle_is_named_by_the_environment_then_pip_then_the_system(host
 def test_every_client_is_pointed_at_the_secret(host: Host) -> None:
     host.write("etc/ssl/certs/ca-certificates.crt", f"a comment\n{PEM}")
     network = host.discover()
-    assert network.secrets(None)["ca"].decode() == PEM
-    assert 'Acquire::https::CaInfo "/run/secrets/ca";' in network.secrets(None)["apt"].decode()
+    assert network.secrets()["ca"].decode() == PEM
+    assert 'Acquire::https::CaInfo "/run/secrets/ca";' in network.secrets()["apt"].decode()
     seen = exported(network)
     assert {seen[name] for name in ("SSL_CERT_FILE", "PIP_CERT", "CURL_CA_BUNDLE")} == {
         "/run/secrets/ca"
@@ -135,7 +137,7 @@ def test_apts_own_proxy_is_taken_over_and_paths_of_the_host_are_not(host: Host) 
 def test_a_real_apt_reads_the_apt_secret(tmp_path: Path) -> None:
     network = BuildNetwork(apt_settings=(("Acquire::http::Proxy", "http://p:1"),))
     secret = tmp_path / "apt"
-    secret.write_bytes(network.secrets(None)["apt"])
+    secret.write_bytes(network.secrets()["apt"])
     environment = {"APT_CONFIG": str(secret), "PATH": os.environ["PATH"]}
     dump = subprocess.run(
         ["apt-config", "dump"], env=environment, check=True, capture_output=True, text=True
@@ -249,23 +251,12 @@ def test_the_hosts_mirror_is_taken_over(host: Host) -> None:
 
 def test_an_image_of_another_distribution_keeps_its_own_sources(host: Host) -> None:
     host.write("etc/apt/sources.list", "deb https://mirror.corp/debian bookworm main\n")
-    assert host.discover().secrets(None) == {}
+    assert host.discover().secrets() == {}
 
 
 def test_a_host_of_another_distribution_gives_no_mirror(host: Host) -> None:
     host.write("etc/apt/sources.list", "deb https://archive.corp/ubuntu noble main\n")
     assert host.discover().mirror is None
-
-
-@pytest.mark.network
-def test_the_sources_of_a_build_are_those_that_the_lock_was_made_from() -> None:
-    network = discover()
-    lines = network.debian_sources("bookworm").splitlines()
-    assert network.mirror is not None
-    assert network.mirror.archive.uri in lines[0]
-    suites = [line.partition("] ")[2].split()[1] for line in lines]
-    assert suites == ["bookworm", "bookworm-updates", "bookworm-security"]
-    assert b"Dir::Etc::sourcelist" in network.secrets("bookworm")["apt"]
 
 
 # --- quoting

@@ -121,26 +121,3 @@ def test_a_folder_outside_any_project(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no builder\.toml in ") as raised:
         project_module.find_root(tmp_path)
     assert "create an empty builder.toml" in raised.value.fix
-
-
-def test_a_file_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "new" / "file"
-    project_module.write(path, "one")
-    assert path.read_text() == "one"
-    assert path.stat().st_mode & 0o777 == 0o644
-    path.chmod(0o755)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="No space"):
-        project_module.write(path, "two")
-    monkeypatch.undo()
-    assert path.read_text() == "one"
-    assert list(path.parent.iterdir()) == [path]
-    project_module.write(path, b"two")
-    assert path.read_bytes() == b"two"
-    assert path.stat().st_mode & 0o777 == 0o755

@@ -15,8 +15,9 @@ from urllib3.exceptions import HTTPError
 
 from builder.core import web
 from builder.core.errors import InputError, OutsideError
+from builder.core.retry import Retry
 from builder.core.web import Client, proxy_of
-from builder.registry import Registry, Retry
+from builder.registry import Registry
 
 QUICK = Retry(attempts=2, first=0.01)
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

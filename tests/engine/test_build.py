@@ -24,6 +24,7 @@ from builder.core.events import Event, StepDone, StepLog, StepStarted
 from builder.core.settings import Settings
 from builder.engine import BuildFailed, BuildRequest, Engine, private
 from builder.lock import debian, osroot
+from tests.debian import tool
 from tests.registry import server as registry_server
 
 pytestmark = pytest.mark.engine
@@ -212,7 +213,7 @@ def everything_in(engine: Engine, reference: str) -> bytes:
 
 
 def zstd() -> Path:
-    return debian.tool("zstd")
+    return tool("zstd")
 
 
 USE = "--mount=type=secret,id=network --mount=type=secret,id=ca"
@@ -265,7 +266,7 @@ def test_apt_and_uv_work_with_the_hosts_network_and_leave_nothing_of_it(
             "UV_INDEX_STRATEGY": "unsafe-best-match",
         }
     )
-    given = marked.secrets(suite)
+    given = marked.secrets(debian.build_sources(marked, suite))
     given["ca"] = given.get("ca", b"") + block.encode()
     assert given.keys() == {"network", "ca", "apt", "apt-sources"}
 

@@ -11,6 +11,7 @@ import pytest
 from builder import registry
 from builder.core import project
 from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.jobs import images as service
 from builder.pipeline import image as pipeline
@@ -199,7 +200,7 @@ def test_a_digest_that_its_registry_does_not_hold_is_refused(
 def test_a_registry_that_only_the_service_reaches_is_not_asked(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient = functools.partial(Registry, retry=registry.Retry(1))
+    impatient = functools.partial(Registry, retry=Retry(1))
     monkeypatch.setattr(registry, "Registry", impatient)
     job = jobfiles.job(f"image: 127.0.0.1:9/others/image@{jobfiles.DIGEST}\n" + BASE)
     image, notes = service.pushed_image(here, job, Settings())

@@ -1,117 +1,20 @@
 """Debian's packages without installing any."""
 
 import subprocess
-import sys
-import textwrap
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from builder.core.errors import OutsideError
 from builder.core.events import Event, StepLog
+from builder.core.mirrors import AptSource, Mirror
+from builder.core.network import discover
 from builder.lock import debian
-from builder.lock.debian import Mirror, Packages, Source
+from builder.lock.debian import Packages, build_sources
+from tests.debian import tool
 
 MIRROR = "http://mirror.example/debian"
-
-
-@pytest.fixture
-def apt(tmp_path: Path) -> Callable[..., Path]:
-    """Makes an /etc/apt of the given files."""
-
-    def make(**files: str) -> Path:
-        etc = tmp_path / "apt"
-        (etc / "sources.list.d").mkdir(parents=True)
-        for name, text in files.items():
-            stem, _, suffix = name.rpartition("_")
-            path = etc / (
-                "sources.list" if stem == "sources" else f"sources.list.d/{stem}.{suffix}"
-            )
-            path.write_text(textwrap.dedent(text))
-        return etc
-
-    return make
-
-
-# --- the host's mirror ----------------------------------------------------------------------------
-
-
-def test_one_line_sources(apt: Callable[..., Path]) -> None:
-    etc = apt(
-        sources_list=f"""\
-        # deb http://commented.example/debian bookworm main
-        deb-src {MIRROR} bookworm main
-        deb [arch=amd64 signed-by=/k/debian-archive-keyring.gpg] {MIRROR} bookworm main # note
-        deb {MIRROR}-security bookworm-security main
-        """
-    )
-    found = debian.mirror(etc)
-    assert found.archive.uri == MIRROR
-    assert dict(found.archive.options)["Architectures"] == "amd64"
-    assert found.security and found.security.uri == f"{MIRROR}-security"
-
-
-def test_deb822_sources_with_a_key_in_the_file(apt: Callable[..., Path]) -> None:
-    etc = apt(
-        debian_sources=f"""\
-        Types: deb deb-src
-        URIs: {MIRROR}/
-        # a comment in between
-        Suites: trixie trixie-updates
-        Components: main contrib
-        Signed-By:
-         -----BEGIN PGP PUBLIC KEY BLOCK-----
-         .
-         mQINBGPL0BUBEADmW5NdOOHwPIJl
-         -----END PGP PUBLIC KEY BLOCK-----
-
-        Types: deb
-        URIs: http://off.example/debian-security
-        Suites: trixie-security
-        Components: main
-        Enabled: no
-        """
-    )
-    found = debian.mirror(etc)
-    assert found.archive.uri == MIRROR
-    assert "mQINBGPL0BUBEADmW5NdOOHwPIJl" in dict(found.archive.options)["Signed-By"]
-    assert found.security is None
-    stanza = found.archive.stanza("forky")
-    assert "Suites: forky\n" in stanza
-    assert "Components: main\n" in stanza
-    assert "\n .\n mQINBG" in stanza
-
-
-def test_third_parties_that_use_debians_suite_names_come_last(apt: Callable[..., Path]) -> None:
-    etc = apt(
-        a_list="deb [signed-by=/usr/share/keyrings/tool.gpg] https://tool.example bookworm main\n",
-        b_list="deb https://engine.example/linux/debian bookworm stable\n",
-        c_list="deb cdrom:[Debian 12]/ bookworm main\n",
-        z_list=f"deb {MIRROR} bookworm main\n",
-    )
-    assert debian.mirror(etc).archive.uri == MIRROR
-
-
-def test_cloud_images_name_a_list_of_mirrors(apt: Callable[..., Path], tmp_path: Path) -> None:
-    (tmp_path / "mirrors").write_text(f"# nearest first\n{MIRROR}\tpriority:1\nhttp://other\n")
-    etc = apt(a_list=f"deb mirror+file:{tmp_path}/mirrors bookworm main\n")
-    assert debian.mirror(etc).archive.uri == MIRROR
-
-
-def test_no_debian_source_is_a_clear_error(apt: Callable[..., Path]) -> None:
-    etc = apt(a_list="deb http://archive.example/ubuntu noble main\n")
-    with pytest.raises(OutsideError, match="no apt source is a Debian archive") as caught:
-        debian.mirror(etc)
-    assert "install Docker" in caught.value.fix
-
-
-def test_host_suite_comes_from_os_release(tmp_path: Path) -> None:
-    (tmp_path / "os-release").write_text('ID=debian\nVERSION_CODENAME="trixie"\n')
-    assert debian.host_suite(tmp_path / "os-release") == "trixie"
-    with pytest.raises(OutsideError, match="names no Debian release"):
-        debian.host_suite(tmp_path / "missing")
 
 
 # --- apt, against a mirror that is a folder -------------------------------------------------------
@@ -156,7 +59,7 @@ def mirror(tmp_path: Path) -> Mirror:
         f"Suite: bookworm\nCodename: bookworm\nArchitectures: {machine} all\nComponents: main\n"
         f"SHA256:\n {digest.stdout.split()[0]} {size} main/binary-{machine}/Packages\n"
     )
-    return Mirror(Source(f"file:{archive}", (), (("Trusted", "yes"),)), None)
+    return Mirror(AptSource(f"file:{archive}", (), (("Trusted", "yes"),)), None)
 
 
 @pytest.fixture
@@ -209,7 +112,7 @@ def test_a_mirror_that_cannot_be_read_is_one_line(
 ) -> None:
     (tmp_path / "apt.conf").write_text('Acquire::Retries::Delay "false";\n')
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
-    nowhere = Mirror(Source("http://127.0.0.1:9/debian", (), (("Trusted", "yes"),)), None)
+    nowhere = Mirror(AptSource("http://127.0.0.1:9/debian", (), (("Trusted", "yes"),)), None)
     with pytest.raises(OutsideError, match=r"127\.0\.0\.1:9") as caught:
         Packages("bookworm", nowhere, cache=tmp_path).candidates(["tool"])
     assert "\n" not in caught.value.message
@@ -233,7 +136,7 @@ def test_a_snapshot_whose_lists_have_expired_is_used_and_named(
         "_configuration",
         lambda self: configuration(self) + 'Acquire::Check-Date "true";\n',
     )
-    expired = Mirror(Source(f"file:{archive}", (), checked), None)
+    expired = Mirror(AptSource(f"file:{archive}", (), checked), None)
     events: list[Event] = []
     packages = Packages("bookworm", expired, cache=tmp_path / "c", on_event=events.append)
     assert packages.candidates(["tool"]) == {"tool": "2:1.0+b1"}
@@ -285,41 +188,16 @@ def test_the_hosts_apt_hooks_do_not_run(
     assert not hook.exists()
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
-def test_write_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a/b"
-    debian.write(path, "one")
-    debian.write(path, "two", 0o755)
-    assert path.read_text() == "two"
-    assert path.stat().st_mode & 0o777 == 0o755
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_lock_makes_other_processes_wait(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    program = f"from builder.lock.debian import *\nwith locked(Path({str(path)!r})): print('in')"
-    with debian.locked(path):
-        root = Path(__file__).resolve().parents[2]
-        other = subprocess.Popen(
-            [sys.executable, "-c", program], cwd=root, stdout=subprocess.PIPE, text=True
-        )
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(0.5)
-    assert other.communicate(timeout=30)[0] == "in\n"
-
-
 # --- from the real mirror -------------------------------------------------------------------------
 
 
 @pytest.mark.network
 def test_a_tool_runs_with_its_own_libraries_whatever_the_host_has() -> None:
     """From a suite with a newer libc than Debian 12's."""
-    jq = debian.tool("jq", suite="trixie")
+    jq = tool("jq", suite="trixie")
     said = subprocess.run([jq, "-n", "-c", "[1,2]|add"], capture_output=True, text=True, check=True)
     assert said.stdout == "3\n"
-    assert debian.tool("jq", suite="trixie") == jq
+    assert tool("jq", suite="trixie") == jq
 
 
 @pytest.mark.network
@@ -339,4 +217,16 @@ def test_security_and_updates_belong_to_a_release() -> None:
 @pytest.mark.network
 def test_a_tool_that_its_package_does_not_hold() -> None:
     with pytest.raises(OutsideError, match="hostname has no nonesuch"):
-        debian.tool("nonesuch", ("hostname",))
+        tool("nonesuch", ("hostname",))
+
+
+@pytest.mark.network
+def test_the_sources_of_a_build_are_those_that_the_lock_was_made_from() -> None:
+    network = discover()
+    sources = build_sources(network, "bookworm")
+    lines = sources.splitlines()
+    assert network.mirror is not None
+    assert network.mirror.archive.uri in lines[0]
+    suites = [line.partition("] ")[2].split()[1] for line in lines]
+    assert suites == ["bookworm", "bookworm-updates", "bookworm-security"]
+    assert b"Dir::Etc::sourcelist" in network.secrets(sources)["apt"]

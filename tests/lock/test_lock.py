@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import project, templates
+from builder.core import files, templates
 from builder.core.errors import InputError, OutsideError
 from builder.lock import lock, resolver
 from builder.lock.resolver import Pin, Platform
@@ -22,7 +22,7 @@ PYTHON_311 = Platform("3.11", 36)
 def target(root: Path, name: str, text: str | None = None) -> tuple[ImageSpec, Stack]:
     """The spec and stack of a target, after `text` is written as its image.yaml."""
     if text is not None:
-        project.write(root / "images" / name / "image.yaml", text)
+        files.write(root / "images" / name / "image.yaml", text)
     spec = catalogue.load(root, name)
     return spec, compatibility.resolve(spec)
 
@@ -330,7 +330,7 @@ def test_pins_are_kept_until_an_upgrade_is_asked_for(copy: Path) -> None:
     spec, stack = target(copy, "cpu")
     older = {name: pin.version for name, pin in lock.read(copy, "cpu").packages.items()}
     older["rich"] = "14.0.0"
-    project.write(
+    files.write(
         copy / "images/cpu/tensorflow.lock",
         resolver.dump([Pin(n, v, "a" * 64) for n, v in older.items()], ""),
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.core import files
 from builder.core.errors import OutsideError
 from builder.core.settings import Settings
 from builder.engine import connect
@@ -115,9 +116,9 @@ def root(locked: dict[str, str]) -> Root:
 @pytest.fixture
 def other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, with the packages that are there already: the root is made anew."""
-    here = debian.cache_home()
+    here = files.cache_home()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    there = debian.cache_home()
+    there = files.cache_home()
     there.mkdir(parents=True)
     for name in ("debian", "tools"):
         (there / name).symlink_to(here / name)
@@ -149,7 +150,7 @@ class TestRoot:
         resolvers = re.findall(
             r"(?m)^nameserver (\S+)", Path("/etc/resolv.conf").read_text(errors="replace")
         )
-        own = [str(debian.cache_home()), "mmdebstrap", *resolvers]
+        own = [str(files.cache_home()), "mmdebstrap", *resolvers]
         own += [value for name, value in os.environ.items() if name.lower().endswith("_proxy")]
         content: dict[str, bytes] = {}
         with tarfile.open(root.tarball) as tar:

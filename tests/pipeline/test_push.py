@@ -21,6 +21,7 @@ import pytest
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import Event, StepDone, StepLog, StepProgress
+from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, connect, private
 from builder.pipeline import push as pushing
@@ -35,7 +36,7 @@ from builder.pipeline.push import (
 )
 from builder.prove import receipts
 from builder.prove.receipts import Check, Receipt
-from builder.registry import Registry, Retry
+from builder.registry import Registry
 from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer, skopeo

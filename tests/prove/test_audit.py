@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.devicecode import Audit, ComputeCapability, Status, from_files, from_folder
 from builder.engine import Engine
-from builder.lock import debian
 from builder.pipeline import image
 from builder.prove import audit
 from builder.prove.receipts import Receipt
@@ -299,7 +299,7 @@ def test_an_image_in_a_registry_is_read_without_pulling_it(
             assert again == found.found
             return asked
 
-        folder = debian.cache_home() / "layers"
+        folder = files.cache_home() / "layers"
         assert downloaded(folder) == []
         first = next(folder.glob(f"{blobs[0].digest[7:]}-*"))
         first.write_bytes(first.read_bytes()[:-9])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.lock import debian
+from tests.debian import tool
 
 USER, PASSWORD = "someone", "open sesame"
 # bcrypt of PASSWORD, the only kind that docker-registry reads
@@ -25,7 +25,7 @@ HTPASSWD = f"{USER}:$2b$04$o7ddqa7Q363c8/dpAqtuYeadWMHnIs3oDSaunb4MKt0lThaS05J4G
 @functools.cache
 def program(name: str) -> Path:
     """`docker-registry` or `skopeo`, unpacked from Debian's packages."""
-    return debian.tool(name)
+    return tool(name)
 
 
 @dataclass

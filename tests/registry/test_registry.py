@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.retry import Retry
 from builder.registry import (
     OCI_MANIFEST,
     Credentials,
@@ -29,7 +30,6 @@ from builder.registry import (
     Manifest,
     Reference,
     Registry,
-    Retry,
     credentials,
     parse,
     refused,

@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from builder.core import project
+from builder.core import files
 from builder.core.errors import InputError
 from builder.engine.containers import ContainerEngine
 from builder.jobs import leftovers
@@ -584,7 +584,7 @@ class _Run:
         )
 
     def _record(self, outcome: StudyOutcome) -> None:
-        project.write(self.job.folder / FILE, dump(outcome))
+        files.write(self.job.folder / FILE, dump(outcome))
 
 
 def _given_up(study: Study, done: Mapping[int, TrialResult]) -> str:

@@ -35,7 +35,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from builder import contract
-from builder.core import project
+from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
@@ -637,7 +637,7 @@ class _Cluster:
             "owner": containers.owner(os.getpid()),
             "image": self.job.image,
         }
-        project.write(self.job.folder / LOCAL / STATE, json.dumps(content, indent=1) + "\n")
+        files.write(self.job.folder / LOCAL / STATE, json.dumps(content, indent=1) + "\n")
 
 
 # --- pieces ---------------------------------------------------------------------------------------
@@ -771,12 +771,9 @@ def signals(stop: Stop) -> Iterator[None]:
 @contextlib.contextmanager
 def only_run(folder: Path, lock: str = f"{LOCAL}/.lock") -> Iterator[None]:
     """One run at a time in a job's folder. Raises InputError where another one is at work."""
-    import fcntl
-
-    (folder / lock).parent.mkdir(parents=True, exist_ok=True)
-    with (folder / lock).open("a") as file:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(files.locked(folder / lock, wait=False))
         except BlockingIOError:
             raise InputError(
                 f"{folder}: another run of this job is at work there",

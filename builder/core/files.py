@@ -1,0 +1,71 @@
+"""Files on this machine: written whole, locked between processes, kept in the user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+
+def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
+    """Write a file whole or not at all; text as UTF-8. A reader sees the old file or the new one.
+
+    mode: the file's permissions. None keeps those of the file that is there; a new one gets 0o644.
+    """
+    with replacing(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `path` at the end of the block; an error discards it.
+
+    The folder is made where it is missing. The content goes to a name of its own beside `path`,
+    which is then renamed. A device or a pipe (`/dev/stdout`) is written to directly.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        with path.open("wb") as file:
+            yield file
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        if mode is None:
+            mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+        new.chmod(mode)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a lock file; the kernel frees it when the process ends, however it ends.
+
+    Another process that holds it is waited for; without `wait` it raises BlockingIOError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+
+
+def cache_home() -> Path:
+    """The folder of what the factory can fetch or make again."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "training-image-factory"
+
+
+def hash_of(*parts: str) -> str:
+    """SHA-256 in hex over texts; it also covers where one text ends and the next begins."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
