@@ -1,7 +1,7 @@
-# Two commands on a fresh Debian machine do everything:
-#   make image GPU=v100     set-up and the main job: a proven training image
-#   make test               set-up and the tests
-# Everything else is `builder` (.venv/bin/builder --help).
+# Two commands are enough on a fresh Debian machine:
+#   make image GPU=v100     set up, then build and prove a training image
+#   make test               set up, then run the tests
+# All other commands are those of `builder` (.venv/bin/builder --help).
 
 GPU ?= v100
 VENV := .venv
@@ -12,10 +12,10 @@ PYTEST := $(PYTHON) -m pytest
 .DEFAULT_GOAL := help
 .PHONY: help image images push test test-fast check format lock requirements bench clean
 
-help:  ## this list
+help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  GPU=v100|t4|a100|l4|h100|tpu|cpu chooses the target, PUSH=1 pushes what was proven, REGISTRY=host/path names where."
+	@echo "  GPU=v100|t4|a100|l4|h100|tpu|cpu chooses the target. PUSH=1 pushes the proven image. REGISTRY=host/path names the repository."
 
 image: $(VENV)/.build  ## build and prove one image: make image GPU=v100 [PUSH=1]
 	@$(BUILDER) image $(GPU) $(if $(PUSH),--push) $(if $(REGISTRY),--registry $(REGISTRY))
@@ -26,13 +26,13 @@ images: $(VENV)/.build  ## build and prove every target
 push: $(VENV)/.build  ## push every image that has a valid receipt
 	@$(BUILDER) push $(if $(REGISTRY),--registry $(REGISTRY))
 
-test: $(VENV)/.test  ## all tests: a real engine, a real registry, real TensorFlow
+test: $(VENV)/.test  ## run all tests, with a real engine, registry and TensorFlow
 	@$(PYTEST)
 
-test-fast: $(VENV)/.test  ## the tests that need neither an engine, a network nor TensorFlow
+test-fast: $(VENV)/.test  ## run the tests that need no engine, network or TensorFlow
 	@$(PYTEST) -q -m "not engine and not network and not tensorflow and not slow"
 
-check: $(VENV)/.test  ## everything that guards quality and takes seconds
+check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, locks, Dockerfiles
 	@$(PYTHON) -m ruff format --check --quiet .
 	@$(PYTHON) -m ruff check --quiet .
 	@$(PYTHON) -m mypy
@@ -45,19 +45,19 @@ check: $(VENV)/.test  ## everything that guards quality and takes seconds
 	@$(BUILDER) --quiet cloud validate cloudbuild.yaml
 	@echo "make check: all passed"
 
-format: $(VENV)/.test  ## format and fix what can be fixed
+format: $(VENV)/.test  ## format the code and apply automatic fixes
 	@$(PYTHON) -m ruff check --fix --quiet . ; $(PYTHON) -m ruff format --quiet .
 
-lock: $(VENV)/.build  ## take the newest versions that the rules allow, for every target
+lock: $(VENV)/.build  ## lock every target to the newest allowed versions
 	@$(BUILDER) lock --upgrade && $(BUILDER) render
 
-requirements: $(VENV)/.build  ## lock the factory's own Python packages anew
+requirements: $(VENV)/.build  ## lock the factory's own Python packages again
 	@$(PYTHON) scripts/lock-requirements
 
-bench: $(VENV)/.test  ## measure us beside the alternatives, in one run
+bench: $(VENV)/.test  ## compare the factory with the alternatives; takes hours
 	@$(PYTHON) -m bench
 
-clean:  ## stop the private engine, remove what was built and the environment
+clean:  ## stop the private engine; remove builds and the environment
 	@if [ -x $(BUILDER) ]; then $(BUILDER) engine stop --remove; fi
 	@rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

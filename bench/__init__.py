@@ -1,12 +1,24 @@
-"""Measurements of the factory beside the alternatives, each pair in one run: `make bench`."""
+"""Benchmarks: the factory and the trainer compared with the alternatives.
+
+`make bench` runs those that `bench/__main__.py` lists. Each measures both sides in one run on one
+machine. transfer.py and spoken_digits.py measure what the trainer learns; start them as modules
+(`python -m bench.transfer`).
+
+"The usual Dockerfile" is the alternative of several benches: Debian's Python, one `pip install`
+layer with TensorFlow, then the program, as a well-known blog post shows it (bench/image.py).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shlex
+import shutil
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,11 +31,11 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. ours, theirs: in `unit`; None where there is nothing to compare or it could
-    not be measured, and then `how` says why.
+    """One comparison.
 
-    theirs_is: what stands beside us. bar: the most that is allowed, of the ratio ours / theirs or
-    of ours alone (`bar_of`).
+    ours, theirs: the two measurements, in `unit`. None says that there is nothing to compare, or
+    that the measurement failed; `how` then says why. theirs_is: the alternative. bar: the largest
+    allowed value of the ratio ours / theirs, or of ours alone (`bar_of`).
     """
 
     what: str
@@ -37,20 +49,20 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """ours / theirs: below 1 we are ahead."""
+        """ours / theirs; below 1, ours is better."""
         if self.ours is None or not self.theirs:
             return None
         return self.ours / self.theirs
 
     @property
     def met(self) -> bool | None:
-        """Whether the bar is met; None where there is none, or nothing to hold against it."""
+        """Whether the bar is met; None without a bar or without a measurement."""
         value = self.ratio if self.bar_of == "ratio" else self.ours
         return None if self.bar is None or value is None else value <= self.bar
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table: it reads well on a terminal, and goes into docs as it is."""
+    """The rows as a Markdown table, to read on a terminal and to copy into the documents."""
     head = ("what", "ours", "theirs", "ratio", "bar", "theirs is")
     lines = [
         (
@@ -80,12 +92,12 @@ def _bar(row: Row) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """1234.5, "MB" -> "1,234 MB"; three digits that count, "-" for nothing."""
+    """1234.5, "MB" -> "1,234 MB": three significant digits; "-" for None."""
     return "-" if value is None else f"{number(value)} {unit}"
 
 
 def number(value: float | None) -> str:
-    """Three digits that count: 0.0123, 0.45, 12.3, 3,643."""
+    """Three significant digits: 0.0123, 0.45, 12.3, 3,643."""
     if value is None:
         return "-"
     if value >= 100:
@@ -94,7 +106,7 @@ def number(value: float | None) -> str:
 
 
 def report(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any) -> None:
-    """Print a table with how each row was measured; write results/<name>.json."""
+    """Print the table and how each row was measured; write results/<name>.json."""
     print(f"\n## {name}\n\n{table(rows)}\n")
     for how in dict.fromkeys(row.how for row in rows):
         whats = dict.fromkeys(row.what for row in rows if row.how == how)
@@ -105,7 +117,7 @@ def report(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any
 
 
 def keep(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any) -> None:
-    """Write results/<name>.json; `more` stands in it beside the rows."""
+    """Write results/<name>.json; `more` are further values beside the rows."""
     content = {
         "name": name,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -120,7 +132,7 @@ def keep(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any) 
 
 
 def load() -> str:
-    """How busy the machine is: a number measured on a busy one is worth less."""
+    """How busy the machine is; a measurement on a busy machine is worth less."""
     return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
@@ -139,7 +151,7 @@ def median_seconds(work: Callable[[], object], runs: int) -> float:
 def command(
     *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> str:
-    """Run a program; its stdout. Raises RuntimeError with the end of what it said."""
+    """Run a program; its stdout. Raises RuntimeError with the last lines of its output."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
@@ -158,6 +170,33 @@ def command(
 
 
 def bytecode(folder: Path) -> dict[str, str]:
-    """An environment whose Python compiles once, into `folder`: as where pip installed it."""
+    """An environment in which Python keeps its bytecode in `folder`, as after an installation."""
     kept = {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(folder)}
+
+
+def enough_disk(name: str, folder: Path, needed: float) -> bool:
+    """Whether `folder` has `needed` bytes free; says so on stderr if it has not."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        print(
+            f"{name}: {folder} has {free / 1e9:.0f} GB free, {needed / 1e9:.0f} GB are needed; "
+            "free some, or name another folder with --folder",
+            file=sys.stderr,
+        )
+    return free >= needed
+
+
+def held_out_accuracy(records: Path, job: Path, *options: str) -> float:
+    """Run `trainer.task` in this process; its accuracy on the validation split, 0 to 1.
+
+    Raises RuntimeError with the trainer's output if the run fails.
+    """
+    from trainer import task
+
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        code = task.main(["--records", str(records), "--job-dir", str(job), *options])
+    if code:
+        raise RuntimeError(output.getvalue())
+    return float(json.loads((job / "summary.json").read_text())["evaluation"]["accuracy"])

@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...]`: all of them, or the ones named."""
+"""`python -m bench [NAME ...]`: run all benches, or the named ones."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ NAMES = ("startup", "devicecode", "image", "change", "prune", "trainer_loop", "i
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("benches", nargs="*", metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--target", default="v100", help="of `image`, `change`: v100, cpu ...")
+    parser.add_argument(
+        "--target", default="v100", help="the target of `image` and `change`: v100, cpu ..."
+    )
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path("/var/tmp"),
         help="where `image`, `change` and `prune` put their engines",
     )
-    parser.add_argument("--targets", default="", help="of `prune`: v100,t4; all GPUs by default")
-    parser.add_argument("--resume", action="store_true", help="of `prune`: keep what is measured")
+    parser.add_argument(
+        "--targets", default="", help="the targets of `prune`: v100,t4 (default: every GPU)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="`prune` keeps what an earlier run measured"
+    )
     chosen = parser.parse_args()
     if unknown := set(chosen.benches) - set(NAMES):
         parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # engines are removed on the way out
-    worst = 0
-    for name in chosen.benches or NAMES:
-        worst = max(worst, run(name, chosen))
-    return worst
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that engines are removed
+    return max(run(name, chosen) for name in chosen.benches or NAMES)
 
 
 def run(name: str, chosen: argparse.Namespace) -> int:
-    """One bench; 0 where it measured what it was to measure (whether a bar is met or not)."""
+    """Run one bench; 0 if it could measure everything, whether a bar is met or not."""
     if name == "startup":
         from bench import startup
 
@@ -60,7 +63,7 @@ def run(name: str, chosen: argparse.Namespace) -> int:
         from bench import input_pipeline
 
         return input_pipeline.main()
-    # A program of its own: it reads its own command line
+    # devicecode is a program of its own: it parses its own command line.
     print("\n## devicecode\n", flush=True)
     return subprocess.run([sys.executable, "-m", "bench.devicecode"], check=False).returncode
 

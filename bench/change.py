@@ -1,9 +1,11 @@
-"""One line of the trainer changed: `builder build --to-registry`, `docker build` and `docker push`.
+"""Change one line of the trainer and bring the image to a registry: ours and the usual Dockerfile.
 
-`python -m bench image` measures these rows too, each way by itself. Here both ways stand ready side
-by side, and each change is made by one and then by the other: what else the machine does falls on
-both. Theirs is the post's way (bench/image.py), with TensorFlow in its layer and all caches warm.
-The same root, engine, trainer and kind of registry for both.
+Ours is `builder build --to-registry`. Theirs is `docker build` and `docker push` of the usual
+Dockerfile (bench/image.py), with TensorFlow in its layer and all caches warm. Both have the same OS
+root, engine, trainer and kind of registry.
+
+`python -m bench image` measures these rows too, but one way after the other. Here the two ways take
+turns, change by change, so that other work on the machine slows down both alike.
 """
 
 from __future__ import annotations
@@ -16,8 +18,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import Row, bytecode, command, load, report, seconds
-from bench.image import NEEDED, NEEDED_GPU, Setting, client, copy, engine, one_layer
+from bench import Row, command, enough_disk, load, report, seconds
+from bench.image import (
+    NEEDED,
+    NEEDED_GPU,
+    Setting,
+    builder_environment,
+    client,
+    copy,
+    engine,
+    usual_dockerfile,
+)
 from builder.core.project import BUILD, find_root
 from builder.core.templates import DOCKERFILE
 from builder.engine import private
@@ -27,9 +38,9 @@ from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
 
 CHANGES = 15
-"""Of each way; the median counts."""
+"""Measured changes of each way; the median counts."""
 UNCHECKED = 5
-"""Changes in a checkout in which nothing was built or checked before."""
+"""Measured changes in a checkout in which nothing was built or checked before."""
 
 
 def main(target: str, folder: Path) -> int:
@@ -38,8 +49,10 @@ def main(target: str, folder: Path) -> int:
     spec = catalogue.load(root, target)
     held = lock.read(root, target).root
     needed = NEEDED.get(target, NEEDED_GPU)
-    if held is None or shutil.disk_usage(folder).free < needed:
-        print(f"change: needs an own base, and {needed / 1e9:.0f} GB in {folder}", file=sys.stderr)
+    if held is None:
+        print(f"change: {target} stands on a published base: nothing to compare", file=sys.stderr)
+        return 1
+    if not enough_disk("change", folder, needed):
         return 1
     stack = compatibility.resolve(spec)
     with tempfile.TemporaryDirectory(prefix="bench-change-", dir=folder) as scratch:
@@ -54,7 +67,7 @@ def main(target: str, folder: Path) -> int:
             with engine(first) as docker:
                 ours = our_way(first, docker)
                 theirs = their_way(second, docker)
-                for way in (ours, theirs):  # compiles, fills caches
+                for way in (ours, theirs):  # compile bytecode, fill the caches
                     way()
                 before = load()
                 turns = [(ours(), theirs()) for _ in range(CHANGES)]
@@ -67,7 +80,7 @@ def main(target: str, folder: Path) -> int:
     is_, how = "docker build + docker push", f"median of {CHANGES} changes, in turns"
     what = "code change to pushed image, not proven"
     rows = [
-        Row(what, a, b, is_, f"{how}; ours needs no engine, theirs is warm", bar=1.0),
+        Row(what, a, b, is_, f"{how}; ours needs no engine, the engine of theirs is warm", bar=1.0),
         Row(
             f"{what}, the first in a checkout", statistics.median(unchecked), b, is_,
             f"median of {UNCHECKED}, each after build/ was removed; theirs as above", bar=1.0,
@@ -83,13 +96,12 @@ def main(target: str, folder: Path) -> int:
 
 
 def our_way(setting: Setting, docker: private.Endpoint) -> Callable[[], float]:
-    """What makes a change and brings it to the registry, in seconds; the base lies there."""
+    """A function that makes a change, brings it to the registry, and returns the seconds.
+
+    The registry holds the base already.
+    """
     program = Path(sys.executable).parent / "builder"
-    environment = bytecode(setting.scratch / "bytecode") | {
-        "BUILDER_ENGINE": "private",
-        "BUILDER_REGISTRY": f"{setting.host}/ours",
-        private.ENVIRONMENT: str(setting.scratch / "engine"),
-    }
+    environment = builder_environment(setting)
 
     def builder(*words: str) -> str:
         return command(program, *words, setting.target, cwd=setting.project, env=environment)
@@ -104,9 +116,9 @@ def our_way(setting: Setting, docker: private.Endpoint) -> Callable[[], float]:
 
 
 def their_way(setting: Setting, docker: private.Endpoint) -> Callable[[], float]:
-    """The same with one Dockerfile, built and pushed once already."""
+    """The same with the usual Dockerfile, which was built and pushed once already."""
     image = f"{setting.host}/theirs:{setting.target}"
-    build = one_layer(setting, image)
+    build = usual_dockerfile(setting, image)
 
     def both() -> None:
         build(docker)
@@ -117,7 +129,7 @@ def their_way(setting: Setting, docker: private.Endpoint) -> Callable[[], float]
 
 
 def changing(setting: Setting, work: Callable[[], object]) -> Callable[[], float]:
-    """Times `work` on a change that it has not seen."""
+    """A function that changes the trainer in a new way, then times `work`."""
 
     def change() -> float:
         setting.change(time.time_ns())

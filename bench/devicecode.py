@@ -1,11 +1,11 @@
-"""How fast the audit is, beside NVIDIA's cuobjdump over the same files, in one run.
+"""How fast the audit is, compared with NVIDIA's cuobjdump on the same files, in one run.
 
     python -m bench.devicecode [FOLDER]
 
-FOLDER is a site-packages folder with the CUDA libraries in it. Without one, today's
-tensorflow[and-cuda]==2.21.0 (about 6 GB) is installed into a temporary folder and removed again.
-Times are warm: the first run of each, which reads the files from disk, is left out.
-The two readings are compared, library by library, and the run fails where they differ.
+FOLDER is a site-packages folder with the CUDA libraries in it. Without FOLDER, the bench installs
+tensorflow[and-cuda]==2.21.0 (about 6 GB) into a temporary folder and removes it afterwards.
+The first run of each side reads the files from disk and does not count. The bench compares what
+the two sides found in each library, and fails if they differ.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def main() -> int:
 
 
 def install(requirement: str, folder: Path, *options: str) -> Path:
+    """Install a requirement for Linux on x86-64 into `folder`; that folder."""
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", *options]
     command += ["--python-platform", "x86_64-manylinux_2_28", "--python-version", "3.11"]
     subprocess.run([*command, "--target", str(folder), requirement], check=True)
@@ -52,6 +53,7 @@ def install(requirement: str, folder: Path, *options: str) -> Path:
 
 
 def compare(folder: Path, cuobjdump: Path) -> int:
+    """Measure both sides and print them; 1 if they read a library differently."""
     ours: list[Time] = []
     for _ in range(RUNS + 1):
         spent, found = timed(lambda: judged(folder))
@@ -78,14 +80,16 @@ def compare(folder: Path, cuobjdump: Path) -> int:
     print(f"{f'audit (median of {RUNS})':<30}{here.wall:>8.2f}{here.cpu:>8.2f}")
     print(f"{f'cuobjdump ({len(read)} libraries)':<30}{there.wall:>8.2f}{there.cpu:>8.2f}")
     print(f"{'ratio':<30}{there.wall / here.wall:>8.1f}{there.cpu / here.cpu:>8.1f}")
-    print(f"entries that both read: {entries:,}, libraries that differ: {len(different)}")
+    print(f"entries read: {entries:,}; libraries on which the two differ: {len(different)}")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for path in different:
-        print(f"  {path}: {read[path] - listed[path]} here only, {listed[path] - read[path]} there")
+        here_only, there_only = read[path] - listed[path], listed[path] - read[path]
+        print(f"  {path}: {here_only} only here, {there_only} only there")
     return 1 if different else 0
 
 
 def judged(folder: Path) -> Audit:
+    """The audit of a folder, judged for each of DEVICES."""
     found = audit([folder])
     for device in DEVICES:
         _ = found.verdict(device).status
@@ -93,24 +97,26 @@ def judged(folder: Path) -> Audit:
 
 
 class Time(NamedTuple):
-    """Seconds that something took; CPU is user and system, programs that it started included."""
+    """Seconds of a call; `cpu` is user and system time, with that of child processes."""
 
     wall: float
     cpu: float
 
 
 def timed(work: Callable[[], T]) -> tuple[Time, T]:
+    """Call `work`; how long it took, and its result."""
     wall, cpu = time.perf_counter(), sum(os.times()[:4])
     result = work()
     return Time(time.perf_counter() - wall, sum(os.times()[:4]) - cpu), result
 
 
 def seen_by_us(library: Library) -> Counter[str]:
+    """How often the audit found each kind of device code, in the names that cuobjdump prints."""
     counts: Counter[str] = Counter()
     for group in library.groups:
         if group.section in (COMPILED, LINK_INPUT):
             for target in group.targets:
-                # -lelf does not print the suffix f
+                # cuobjdump -lelf leaves out the suffix f.
                 if target.kind == ELF:
                     suffix = target.suffix.replace("f", "")
                     counts[f"sm_{target.architecture}{suffix}.cubin"] += group.containers
@@ -120,6 +126,7 @@ def seen_by_us(library: Library) -> Counter[str]:
 
 
 def seen_by_nvidia(cuobjdump: Path, path: str) -> Counter[str]:
+    """How often cuobjdump lists each kind of device code."""
     names: list[str] = []
     for option, kind in (("-lelf", "cubin"), ("-lptx", "ptx")):
         command = [str(cuobjdump), "-all", option, path]

@@ -1,12 +1,14 @@
-"""The main job beside the post's way: the same root, engine software, TensorFlow, trainer, network.
+"""The main job, build to push, compared with the usual Dockerfile.
 
-The post's way is one Dockerfile: Debian's Python and pip, one `pip install` layer without a cache,
-then the trainer; `docker build` and `docker push` with their defaults (gzip). Each way gets private
-engines of its own, made empty for the step that is measured and removed after it, and an empty
-registry on loopback. Ours goes first: whatever lies between here and the package index and keeps
-what it has seen helps the other one.
+The usual Dockerfile is the one that a well-known blog post shows: Debian's Python and pip, one
+`pip install` layer without a cache, then the trainer; `docker build` and `docker push` with their
+defaults (gzip). Both ways have the same OS root, engine software, TensorFlow, trainer and network.
 
-Times are of whole commands. The OS root lies on each engine before the clock starts.
+Each way gets private engines and an empty registry on loopback of its own. An engine is empty when
+its step begins, and is removed afterwards. Ours runs first: a cache between this machine and the
+package index can then only help the other way.
+
+Times are those of whole commands. Each engine has the OS root before the clock starts.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from bench import Row, bytecode, command, load, report, seconds
+from bench import Row, bytecode, command, enough_disk, load, report, seconds
 from builder.core import network
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
@@ -39,10 +41,10 @@ from tests.registry.server import registry
 CHANGES = 5
 """Code changes on a warm engine; the median counts."""
 NEW_ENGINES = 3
-"""Engines that have not seen the base, for our way; the other takes the whole build for one."""
+"""Engines without the base, for our way. The other way is measured on one: it builds everything."""
 NEEDED = {"cpu": 8e9, "tpu": 10e9}
 NEEDED_GPU = 25e9
-"""Free disk in bytes: an engine with one image and its caches, and the registry."""
+"""Free disk in bytes, for an engine with one image and its caches, and for the registry."""
 
 DOCKERFILE = """\
 FROM {root}
@@ -70,7 +72,7 @@ MANIFEST_TYPES = (
 
 @dataclass
 class Taken:
-    """What was measured of one way, by name: seconds or bytes; `stopped`: why it ended early."""
+    """What was measured of one way, in seconds or bytes by name; `stopped`: why it ended early."""
 
     values: dict[str, float] = field(default_factory=dict)
     stopped: str = ""
@@ -80,14 +82,14 @@ class Taken:
         self.put(name, seconds(work))
 
     def put(self, name: str, value: float) -> None:
-        """Keep a number, and say it: the whole takes half an hour."""
+        """Keep a number and print it at once, because the whole run takes half an hour."""
         self.values[name] = value
         print(f"{time.strftime('%H:%M:%S')}  {name}: {value:,.2f}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What both ways share. `host` is the registry of the way that is measured."""
+    """What both ways share; `host` is the registry of the measured way."""
 
     target: str
     spec: catalogue.ImageSpec
@@ -99,23 +101,17 @@ class Setting:
     host: str
 
     def change(self, number: int) -> None:
-        """Change one line of the trainer: never the same twice."""
+        """Change one line of the trainer, differently each time."""
         file = self.project / self.spec.trainer.package / "task.py"
         lines = [line for line in file.read_text().splitlines() if not line.startswith("# Change ")]
         file.write_text("\n".join([*lines, f"# Change {number} at {time.time()}"]) + "\n")
 
 
 def main(target: str, folder: Path) -> int:
-    """Measure, print, write results/image.json; 1 where a way could not be measured to its end."""
+    """Measure, print, write results/image.json; 1 if a way could not be measured to its end."""
     root = find_root(Path(__file__).parent)
     needed = NEEDED.get(target, NEEDED_GPU)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        print(
-            f"image: {free / 1e9:.0f} GB free in {folder}, {needed / 1e9:.0f} GB are needed: "
-            "free some, or name another folder with --folder",
-            file=sys.stderr,
-        )
+    if not enough_disk("image", folder, needed):
         return 1
     spec = catalogue.load(root, target)
     held = lock.read(root, target).root
@@ -129,7 +125,7 @@ def main(target: str, folder: Path) -> int:
         taken[name] = Taken()
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", dir=folder) as scratch:
             place = Path(scratch)
-            place.chmod(0o755)  # the images' own users read the records in it
+            place.chmod(0o755)  # the user in an image reads the records in it
             with registry(place / "registry") as server:
                 setting = Setting(target, spec, stack.tensorflow_requirement, held,
                                   copy(root, place / "project"), place, server.host)  # fmt: skip
@@ -141,7 +137,7 @@ def main(target: str, folder: Path) -> int:
     facts = {
         "target": f"{target}, {stack.tensorflow_requirement}",
         "load": f"{before} before, {load()} after",
-        "order": "ours first, then theirs; neither engine had anything but the OS root",
+        "order": "ours first, then theirs; each engine held only the OS root",
         "network": "the package index that this machine is set up for; the registry is on loopback",
     }
     for name, one in taken.items():
@@ -157,12 +153,7 @@ def main(target: str, folder: Path) -> int:
 def ours(setting: Setting, taken: Taken) -> None:
     """`builder`'s own commands, as a person types them."""
     program = Path(sys.executable).parent / "builder"
-    repository = f"{setting.host}/ours"
-    environment = bytecode(setting.scratch / "bytecode") | {
-        "BUILDER_ENGINE": "private",
-        "BUILDER_REGISTRY": repository,
-        private.ENVIRONMENT: str(setting.scratch / "engine"),
-    }
+    environment = builder_environment(setting)
     changes = iter(range(1000))
 
     def builder(*words: str) -> str:
@@ -187,13 +178,13 @@ def ours(setting: Setting, taken: Taken) -> None:
         with engine(setting, with_root=False):
             spent.append(changed("build", "--to-registry"))
     taken.put("change, new engine", statistics.median(spent))
-    started(setting, taken, f"{repository}:{setting.target}")
+    started(setting, taken, f"{setting.host}/ours:{setting.target}")
 
 
 def theirs(setting: Setting, taken: Taken) -> None:
-    """One Dockerfile, `docker build`, `docker push`."""
+    """The usual Dockerfile, `docker build`, `docker push`."""
     image = f"{setting.host}/theirs:{setting.target}"
-    build = one_layer(setting, image)
+    build = usual_dockerfile(setting, image)
 
     def push(docker: private.Endpoint) -> None:
         command(docker.docker, "push", image, env=client(docker))
@@ -216,8 +207,8 @@ def theirs(setting: Setting, taken: Taken) -> None:
         taken.put("change, new engine", both(docker, CHANGES))
 
 
-def one_layer(setting: Setting, image: str) -> Callable[[private.Endpoint], None]:
-    """What builds the post's image; writes its Dockerfile and the host's network secrets."""
+def usual_dockerfile(setting: Setting, image: str) -> Callable[[private.Endpoint], None]:
+    """A function that builds the usual image; writes its Dockerfile and the network secrets."""
     folder = setting.scratch / "secrets"
     folder.mkdir(mode=0o700)
     host = network.discover()
@@ -240,7 +231,7 @@ def one_layer(setting: Setting, image: str) -> Callable[[private.Endpoint], None
 
 
 def started(setting: Setting, taken: Taken, image: str) -> None:
-    """From an engine that has nothing to the first training step."""
+    """Pull onto an empty engine, then run to the first training step."""
     records = setting.project / "records"
     shutil.copytree(SMOKE_RECORDS, records, dirs_exist_ok=True)
     with engine(setting, with_root=False) as docker:
@@ -249,7 +240,7 @@ def started(setting: Setting, taken: Taken, image: str) -> None:
 
 
 def first_step(docker: private.Endpoint, image: str, records: Path) -> float:
-    """Seconds until the trainer says that it made a step. RuntimeError where none is made."""
+    """Seconds until the trainer reports its first step. Raises RuntimeError if it makes none."""
     arguments = ["--records=/records", "--job-dir=/tmp/job", "--steps=1000", "--batch=16"]
     run = [
         str(docker.docker),
@@ -280,7 +271,7 @@ def first_step(docker: private.Endpoint, image: str, records: Path) -> float:
 
 @contextmanager
 def engine(setting: Setting, with_root: bool = True) -> Iterator[private.Endpoint]:
-    """An empty engine with the OS root in it; gone afterwards, with all its data."""
+    """An empty engine, with the OS root unless told otherwise; removed afterwards with its data."""
     data = setting.scratch / "engine"
     endpoint = private.start(data)
     try:
@@ -295,16 +286,25 @@ def engine(setting: Setting, with_root: bool = True) -> Iterator[private.Endpoin
 
 
 def made(root: lock.Root) -> osroot.Root:
-    """The OS root as a tarball, from the cache where it was made before."""
+    """The OS root as a tarball; comes from the cache if it was made before."""
     return osroot.make(root.suite, root.packages)
 
 
 def contexts(setting: Setting) -> list[str]:
-    """What `FROM` means, where the OS root is not a published image."""
+    """The build context behind `FROM` if the OS root is not a published image."""
     if setting.root.digest:
         return []
     reference = made(setting.root).reference
     return [f"--build-context={setting.root.reference}=docker-image://{reference}"]
+
+
+def builder_environment(setting: Setting) -> dict[str, str]:
+    """The environment of `builder`: an engine, registry and bytecode of its own."""
+    return bytecode(setting.scratch / "bytecode") | {
+        "BUILDER_ENGINE": "private",
+        "BUILDER_REGISTRY": f"{setting.host}/ours",
+        private.ENVIRONMENT: str(setting.scratch / "engine"),
+    }
 
 
 def client(docker: private.Endpoint) -> Mapping[str, str]:
@@ -313,7 +313,7 @@ def client(docker: private.Endpoint) -> Mapping[str, str]:
 
 
 def copy(root: Path, folder: Path) -> Path:
-    """The project without what was built in it."""
+    """A copy of the project, without its build results."""
     folder.mkdir()
     shutil.copy(root / "builder.toml", folder)
     for name in ("images", "templates", "trainer"):
@@ -322,7 +322,7 @@ def copy(root: Path, folder: Path) -> Path:
 
 
 def pull_bytes(host: str, repository: str, tag: str) -> int:
-    """What a pull of this image transfers, from the manifest that the registry has."""
+    """Bytes that a pull of this image transfers, by its manifest in the registry."""
     opener = build_opener(ProxyHandler({}))
 
     def get(reference: str) -> dict[str, Any]:
@@ -339,7 +339,7 @@ def pull_bytes(host: str, repository: str, tag: str) -> int:
 
 
 def image_in(index: Mapping[str, Any]) -> str:
-    """The digest of an index's only image; attestations beside it are not pulled.
+    """The digest of the only image in an index; a pull leaves out attestations.
 
     Raises ValueError for an index of several images.
     """
@@ -354,14 +354,13 @@ def image_in(index: Mapping[str, Any]) -> str:
 
 
 def weight(manifest: Mapping[str, Any]) -> int:
-    """Bytes of an image's configuration and layers, compressed; a layer that is there twice is
-    transferred once."""
+    """Compressed bytes of an image's configuration and layers; a repeated layer counts once."""
     blobs = {blob["digest"]: blob["size"] for blob in (manifest["config"], *manifest["layers"])}
     return sum(blobs.values())
 
 
 def used(folder: Path) -> int:
-    """Bytes on disk of a folder, mounts in it left out."""
+    """Bytes on disk of a folder, without file systems mounted in it."""
     done = command("du", "--summarize", "--one-file-system", "--block-size=1", folder)
     return int(done.split()[0])
 
@@ -370,13 +369,13 @@ def used(folder: Path) -> int:
 
 
 def rows(taken: Mapping[str, Taken]) -> list[Row]:
-    """The comparisons; what was not measured is None, and says so."""
+    """The comparisons; None stands for what was not measured."""
     one = "one run"
     warm = f"median of {CHANGES} changes"
     whole = "docker build + docker push"
     plan: Sequence[tuple[str, str, str, str, str, float | None]] = (
         ("cold build", "cold build", "cold build", "docker build", "one run, builder build; "
-         "no build cache, no package cache, the OS root is there", 0.40),
+         "no build cache, no package cache, OS root present", 0.40),
         ("bytes to pull", "bytes", "bytes", "its layers", "manifest in the registry", 0.70),
         ("push of everything", "push", "push", "docker push",
          "one run, builder push: base, image and receipt, to an empty registry", None),
@@ -392,7 +391,7 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
         ("pull onto an empty engine", "pull", "pull", "docker pull",
          f"{one}, docker pull from loopback: decompress and unpack, no network", None),
         ("first training step after the pull", "first step", "first step", "docker run",
-         f"{one}, docker run until the trainer says that it made a step; no accelerator", None),
+         f"{one}, docker run until the trainer reports a step; no accelerator", None),
         ("engine's disk after build and push", "disk", "disk", "its engine",
          "du of the engine's data, build caches included", None),
     )  # fmt: skip

@@ -1,28 +1,28 @@
-"""Images a second of the input pipeline, beside three others, on the same pictures and cores.
+"""Images a second of the input pipeline, compared with three others on the same pictures and cores.
 
     python -m bench input_pipeline
 
-The pictures: real photographs that come with scikit-learn and scikit-image, cut into 768 files of
-500 x 375 pixels, JPEG. All give batches of 64 pictures of 224 x 224 to one who does nothing:
+The pictures are photographs that come with scikit-learn and scikit-image, cut into 768 JPEG files
+of 500 x 375 pixels. Every pipeline gives batches of 64 pictures of 224 x 224, and nothing trains on
+them.
 
-* ours: the files through `python -m trainer.records --resize 256` once, then the training pipeline
-  with a random crop of at least 35 % of the area and flips; also without --resize, and the whole
-  picture instead of a crop; with a cut (a random square of 224 x 224, not resized) and flips, from
-  JPEGs and from pixels (`--encoding uint8 --resize 256`); squares (`--resize 224 --square`) with
-  flips, and as they are, which is what the post's way does; and pixels that are left as they are;
-* Keras: image_dataset_from_directory on the folder of files, with a prefetch;
-* the post's way: TFRecords of JPEGs of 224 x 224, quality 95, augmented when they were written,
-  read with parallel reads, a map for each record and a prefetch, uint8 out (its shuffle buffer
-  of 100 batches is 10 here, which only spares it time);
-* libjpeg-turbo alone (simplejpeg's): nothing but decoding, of bytes held in memory, in as many
-  threads as there are cores: the files, which is what Keras has to decode, and what our records
-  hold.
+* ours: `python -m trainer.records --resize 256` once, then the training pipeline with a random crop
+  of at least 35 % of the area and flips. The variants:
+  not resized (without --resize); whole picture (no crop); cut (a random square of 224 x 224, not
+  resized, and flips; from JPEGs, and from pixels made by `--encoding uint8 --resize 256`); squares
+  (`--resize 224 --square`) with flips; squares as they are, the same work as the usual TFRecords;
+  uint8 (pixels as they are).
+* Keras: image_dataset_from_directory on the folder of files, with a prefetch.
+* usual TFRecords, as a well-known blog post shows them: JPEGs of 224 x 224, quality 95, augmented
+  when they were written; parallel reads, a map for each record, a prefetch, uint8 out. The shuffle
+  buffer is 10 batches instead of 100, which makes this pipeline a little faster.
+* libjpeg-turbo alone (in simplejpeg): decodes bytes in memory, in as many threads as there are
+  cores; once the files, which Keras has to decode, and once what our records hold.
 
-Each in turn, over and over; the table has the median of the rounds, in seconds for 1,000 images by
-the clock, and beside it the processor time of all threads, which other work on the machine disturbs
-less. A turn is a pipeline of its own, warm when the clock starts, gone before the next begins: one
-that is left waiting fills its buffers, makes them larger each time they were emptied, and delivers
-from them when it should be making.
+All take turns. The table has the median of the rounds: seconds for 1,000 images by the clock, and
+the processor time of all threads, which other work on the machine disturbs less. Each turn makes a
+new pipeline, warms it up before the clock starts, and closes it. A pipeline that waited would fill
+and enlarge its buffers, and would then deliver from them instead of doing its work.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from bench import Row, load, report
 FILES, SIZE, BATCH, ROUNDS, SECONDS, WARM = 768, 224, 64, 7, 1.5, 20
 FASTER, OF_TURBO = 1.5, 0.8
 Pictures = Generator[int, None, None]
-"""How many came with each batch."""
-KERAS, POST, FILES_ALONE = "Keras", "the post's way", "libjpeg-turbo for the files"
+"""Yields the number of pictures in each batch."""
+KERAS, USUAL, FILES_ALONE = "Keras", "usual TFRecords", "libjpeg-turbo for the files"
 OURS = {
-    "ours": (KERAS, POST, FILES_ALONE, "libjpeg-turbo for ours"),
-    "ours, cut": (POST, "libjpeg-turbo for ours, cut"),
-    "ours, squares": (POST, "libjpeg-turbo for ours, squares"),
-    "ours, squares, as they are": (POST, "libjpeg-turbo for ours, squares"),
-    "ours, uint8, cut": (KERAS, POST),
+    "ours": (KERAS, USUAL, FILES_ALONE, "libjpeg-turbo for ours"),
+    "ours, cut": (USUAL, "libjpeg-turbo for ours, cut"),
+    "ours, squares": (USUAL, "libjpeg-turbo for ours, squares"),
+    "ours, squares, as they are": (USUAL, "libjpeg-turbo for ours, squares"),
+    "ours, uint8, cut": (KERAS, USUAL),
     "ours, not resized": (),
     "ours, whole picture": (),
     "ours, uint8": (),
 }
-"""Our ways, and whom each is to be faster than by the bars."""
+"""Our variants, and those that each has a bar against."""
 
 
 def main() -> int:
@@ -67,7 +67,7 @@ def main() -> int:
         rates, used, spent = measure(Path(folder))
     rows = []
     for ours, barred in OURS.items():
-        compared = dict.fromkeys([KERAS, POST, *barred])
+        compared = dict.fromkeys([KERAS, USUAL, *barred])
         for theirs in compared:
             faster = OF_TURBO if theirs.startswith("libjpeg-turbo") else FASTER
             rows.append(_row(ours, theirs, rates, 1 / faster if theirs in barred else None))
@@ -96,8 +96,7 @@ def _row(ours: str, theirs: str, rates: dict[str, float], bar: float | None) -> 
 
 
 def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
-    """Images a second of each, seconds of processor time for an image of each, and the seconds that
-    making the records took."""
+    """Images a second and processor seconds an image of each; seconds to make the records."""
     files = folder / "files"
     photographs(files)
     began = time.perf_counter()
@@ -108,7 +107,7 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
     squares = records(files, folder / "uint8", *pixels, str(SIZE))
     larger = records(files, folder / "uint8-256", *pixels, "256")
     spent = time.perf_counter() - began
-    posts(files, folder / "post")
+    write_usual(files, folder / "usual")
 
     crop = {"crop": 0.35, "flip": "horizontal"}
     cut = {"cut": SIZE, "flip": "horizontal"}
@@ -122,7 +121,7 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
         "ours, whole picture": lambda: ours(whole),
         "ours, uint8": lambda: ours(squares),
         KERAS: lambda: keras(files),
-        POST: lambda: post(folder / "post"),
+        USUAL: lambda: usual(folder / "usual"),
     }
     alone = {
         FILES_ALONE: [path.read_bytes() for path in sorted(files.rglob("*.jpg"))],
@@ -143,7 +142,7 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
 
 
 def one(images: Pictures) -> tuple[float, float]:
-    """Images a second over SECONDS, and the seconds of processor time for each."""
+    """Images a second over SECONDS, and the processor seconds an image."""
     with closing(images):
         for _ in range(WARM):
             next(images)
@@ -154,6 +153,7 @@ def one(images: Pictures) -> tuple[float, float]:
 
 
 def ours(folder: Path, **how: Any) -> Pictures:
+    """The trainer's own pipeline over records, augmented by `how`."""
     import tensorflow as tf
 
     from trainer.input import data, splits
@@ -174,6 +174,7 @@ def ours(folder: Path, **how: Any) -> Pictures:
 
 
 def keras(files: Path) -> Pictures:
+    """Keras' pipeline over a folder of files."""
     import keras as k
     import tensorflow as tf
 
@@ -184,8 +185,8 @@ def keras(files: Path) -> Pictures:
         yield len(images)
 
 
-def posts(files: Path, out: Path) -> None:
-    """Records as the post writes them: 128 JPEGs of 224 x 224 a file, quality 95, 4:4:4."""
+def write_usual(files: Path, out: Path) -> None:
+    """Write the usual TFRecords: 128 JPEGs of 224 x 224 a file, quality 95, 4:4:4."""
     import tensorflow as tf
 
     out.mkdir()
@@ -205,7 +206,8 @@ def posts(files: Path, out: Path) -> None:
                 writer.write(tf.train.Example(features=features).SerializeToString())
 
 
-def post(folder: Path) -> Pictures:
+def usual(folder: Path) -> Pictures:
+    """The usual pipeline over those TFRecords."""
     import tensorflow as tf
 
     kinds = {
@@ -229,7 +231,7 @@ def post(folder: Path) -> Pictures:
 
 
 def held(folder: Path) -> list[bytes]:
-    """The JPEGs in records."""
+    """The JPEGs that records hold."""
     import tensorflow as tf
 
     from trainer.records.tfrecord import features
@@ -242,6 +244,7 @@ def held(folder: Path) -> list[bytes]:
 
 
 def turbo(encoded: list[bytes]) -> Pictures:
+    """libjpeg-turbo alone, one thread a core."""
     import simplejpeg
 
     def decode(contents: list[bytes]) -> None:
@@ -257,6 +260,7 @@ def turbo(encoded: list[bytes]) -> Pictures:
 
 
 def records(files: Path, out: Path, *options: str) -> Path:
+    """Make records of `files` with the trainer's own command; their folder."""
     from trainer.records import making as tool
 
     if tool.main([str(files), str(out), *options]):
@@ -265,7 +269,7 @@ def records(files: Path, out: Path, *options: str) -> Path:
 
 
 def photographs(folder: Path) -> None:
-    """FILES different pieces of real photographs, of two classes."""
+    """Write FILES different pieces of real photographs, in two classes."""
     import numpy as np
     import skimage.data
     from PIL import Image

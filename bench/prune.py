@@ -1,15 +1,15 @@
-"""What `prune:` saves: `off`, `tensorflow` and `all` of each GPU target, beside the post's way.
+"""What `prune:` saves: `off`, `tensorflow` and `all` of each GPU target, and the usual Dockerfile.
 
     python -m bench prune [--targets v100,h100] [--folder DIR] [--resume]
 
-Every image is built by `builder image --push` (so it has passed the smoke run and the audit for its
-own GPU) on one private engine, then pulled from a registry on loopback onto an engine that has
-nothing, where it imports TensorFlow, opens every library with dlopen, and makes a training step.
-Targets whose variants have the same base are pulled once. Versions are those of the locks for all
-of ours; the post's way takes what the index has today.
+`builder image --push` builds every image on one private engine, so each has passed the smoke test
+and the audit for its own GPU. An empty engine then pulls it from a registry on loopback. There it
+imports TensorFlow, opens every library with dlopen, and makes a training step. Variants with the
+same base are pulled once. Our images have the locked versions. The usual Dockerfile, which
+bench/image.py explains, takes today's versions from the index.
 
-results/prune.json is written after each image: a run that was stopped is taken up with --resume.
-Needs 25 GB of free disk, and an hour on two idle cores.
+results/prune.json is written after each image; --resume continues a run that was stopped. Needs
+25 GB of free disk, and an hour on two idle cores.
 """
 
 from __future__ import annotations
@@ -27,8 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import bench
-from bench import Row, bytecode, command, load, seconds
-from bench.image import Setting, client, copy, engine, first_step, one_layer, pull_bytes
+from bench import Row, command, enough_disk, load, seconds
+from bench.image import (
+    Setting,
+    builder_environment,
+    client,
+    copy,
+    engine,
+    first_step,
+    pull_bytes,
+    usual_dockerfile,
+)
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
@@ -42,12 +51,12 @@ TARGETS = ("v100", "t4", "a100", "l4", "h100")
 MODES = ("off", "all", "tensorflow")
 POST = "post"
 NEEDED = 25e9
-"""Free disk to start with; RESERVE: what has to be free before each further image. Bytes."""
+"""Bytes of free disk to start with; RESERVE: bytes to have free before each further image."""
 RESERVE = 18e9
 SHARED = ("pull", "first_step", "import", "apparent_bytes")
-"""What one image of a base stands for all of them in."""
+"""The values that are measured once for all images of a base."""
 BAR = 0.30
-"""Bytes to pull of `all`, at most this part of the post's way."""
+"""The most that `all` may have to pull, as a part of what the usual Dockerfile has."""
 
 LOADS = """
 import ctypes, importlib.util, json, os, pathlib, re
@@ -69,14 +78,17 @@ for top in ("nvidia", "tensorflow"):
             opened += 1
 print(json.dumps({"opened": opened - len(failed), "failed": failed}))
 """
-"""Run inside an image: opens each library of NVIDIA's and TensorFlow's in a process of its own (two
-that register the same operations end a process)."""
+"""Runs inside an image. Opens each library of NVIDIA and TensorFlow in a process of its own: two
+libraries that register the same operations would end one process."""
 
 
 @dataclass
 class Measured:
-    """One image. Bytes in `values` end in _bytes, the rest are seconds; `pulled_as`: the variant of
-    the same base whose pull stands for this one's; `stopped`: why something is missing."""
+    """One image.
+
+    values: names that end in _bytes are bytes, the others seconds. pulled_as: the variant of the
+    same base whose pull was measured for this one. stopped: why a measurement is missing.
+    """
 
     mode: str
     target: str
@@ -100,20 +112,18 @@ class Measured:
 
 
 def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
-    """Measure, print, write results/prune.json; 1 where something could not be measured."""
+    """Measure, print, write results/prune.json; 1 if something could not be measured."""
     root = find_root(Path(__file__).parent)
     unknown = [name for name in targets if name not in catalogue.targets(root)]
     if unknown:
         print(f"prune: no such target: {', '.join(unknown)}", file=sys.stderr)
         return 1
-    if (free := shutil.disk_usage(folder).free) < NEEDED:
-        print(f"prune: {free / 1e9:.0f} GB free in {folder}, {NEEDED / 1e9:.0f} GB are needed: "
-              "free some, or name another folder with --folder", file=sys.stderr)  # fmt: skip
+    if not enough_disk("prune", folder, NEEDED):
         return 1
     done = {one.name: one for one in held() if one.whole} if resume else {}
     with tempfile.TemporaryDirectory(prefix="bench-prune-", dir=folder) as scratch:
         here = Path(scratch)
-        here.chmod(0o755)  # the images' own users read the records in it
+        here.chmod(0o755)  # the user in an image reads the records in it
         spec = catalogue.load(root, targets[0])
         root_of = lock.read(root, targets[0]).root
         assert root_of, "GPU targets have a base of their own"
@@ -131,14 +141,14 @@ def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
 
 
 def lost(found: Sequence[Measured]) -> dict[str, list[str]]:
-    """Libraries that dlopen refuses in a pruned image and opens in the same one with `off`."""
+    """Libraries that dlopen opens with `off` and refuses in the pruned image."""
     off = {one.target: set(one.failed) for one in found if one.mode == "off"}
     worse = {one.name: sorted(set(one.failed) - off.get(one.target, set())) for one in found}
     return {name: libraries for name, libraries in worse.items() if libraries and name != POST}
 
 
 def held() -> list[Measured]:
-    """What an earlier run left."""
+    """What an earlier run measured."""
     path = bench.RESULTS / "prune.json"
     if not path.is_file():
         return []
@@ -147,15 +157,18 @@ def held() -> list[Measured]:
 
 @dataclass(frozen=True)
 class Group:
-    """Variants with the same base, in the order in which they are built; none: the post's way."""
+    """Variants with the same base, in build order; no variant stands for the usual Dockerfile."""
 
     base: str
     variants: tuple[tuple[str, str], ...] = ()
 
 
 def groups(project: Path, targets: Sequence[str]) -> list[Group]:
-    """What to build: `off` first, whose layer of NVIDIA's libraries `tensorflow` has, too; the
-    post's way last, when nothing else takes disk."""
+    """What to build, in order.
+
+    `off` comes first, because `tensorflow` shares its layer of NVIDIA's libraries. The usual
+    Dockerfile comes last, when nothing else takes disk.
+    """
     bases: dict[str, list[tuple[str, str]]] = {}
     for mode in MODES:
         for target in targets:
@@ -185,14 +198,14 @@ def write(project: Path, mode: str, target: str) -> None:
 def measure(
     setting: Setting, docker: private.Endpoint, group: Group, done: dict[str, Measured]
 ) -> None:
-    """Build and push the images of one base, remove them here, pull and start them elsewhere."""
+    """Build and push the images of one base, remove them, then pull and start them elsewhere."""
     variants = group.variants or ((POST, ""),)
     made = [Measured(mode, target, base=group.base) for mode, target in variants]
     if all(one.name in done for one in made):
         return
     free = shutil.disk_usage(setting.scratch).free
     if free < RESERVE:
-        note(f"{made[0].name} and its like: only {free / 1e9:.0f} GB free, left out")
+        note(f"{made[0].name} and the others of its base left out: {free / 1e9:.0f} GB free")
         return
     done |= {one.name: one for one in made}
     before = set() if made[0].mode == POST else cache(docker)
@@ -203,7 +216,7 @@ def measure(
                 image = build(setting, docker, one)
                 repository, _, tag = image.removeprefix(f"{server.host}/").partition(":")
                 one.values["pull_bytes"] = pull_bytes(server.host, repository, tag)
-        # Only what `tensorflow` builds on stays: the layers of `off`
+        # Keep the layers of `off`, on which `tensorflow` builds.
         remove(docker, () if made[0].mode == "off" else cache(docker) - before)
         whole = [one for one in made if not one.stopped]
         for one in whole[:1]:
@@ -220,7 +233,7 @@ def measure(
 
 @contextmanager
 def kept(one: Measured, done: dict[str, Measured]) -> Iterator[None]:
-    """One step of an image; what came of it is said, and written to results/prune.json."""
+    """One step of an image; prints its result and writes results/prune.json."""
     one.load = load()
     try:
         yield
@@ -233,23 +246,19 @@ def kept(one: Measured, done: dict[str, Measured]) -> Iterator[None]:
 
 
 def build(setting: Setting, docker: private.Endpoint, one: Measured) -> str:
-    """Build and push one image; its reference. Ours is proven before it is pushed."""
+    """Build and push one image; its reference. Ours is proven before the push."""
     if one.mode == POST:
         remove(docker, cache(docker))
         image = f"{setting.host}/{place(one)}"
-        made = one_layer(setting, image)
+        made = usual_dockerfile(setting, image)
         one.values["build"] = seconds(lambda: made(docker))
         one.values["push"] = seconds(
             lambda: command(docker.docker, "push", image, env=client(docker))
         )
         return image
     write(setting.project, one.mode, one.target)
-    environment = bytecode(setting.scratch / "bytecode") | {
-        "PYTHONPATH": str(Path(bench.__file__).parents[1]),
-        "BUILDER_ENGINE": "private",
-        "BUILDER_REGISTRY": f"{setting.host}/ours",
-        private.ENVIRONMENT: str(setting.scratch / "engine"),
-    }
+    environment = builder_environment(setting)
+    environment["PYTHONPATH"] = str(Path(bench.__file__).parents[1])
     words = ("-m", "builder", "image", one.target, "--push", "--json")
     (record,) = json.loads(command(sys.executable, *words, cwd=setting.project, env=environment))
     checks = record["receipt"]["checks"]
@@ -265,7 +274,7 @@ def place(one: Measured) -> str:
 
 
 def start(setting: Setting, one: Measured, image: str) -> None:
-    """On an engine that has nothing: pull, first step; then open every library, and look at it."""
+    """On an empty engine: pull, make the first step, open every library, take its sizes."""
     there = replace(setting, scratch=setting.scratch / "pulls")
     there.scratch.mkdir(exist_ok=True)
     there.scratch.chmod(0o755)
@@ -287,21 +296,21 @@ def start(setting: Setting, one: Measured, image: str) -> None:
 
 
 def cache(docker: private.Endpoint) -> set[str]:
-    """The engine's build cache, without the mounts that hold downloads: their ids."""
+    """The ids of the engine's build cache, without the mounts that hold downloads."""
     listed = command(docker.docker, "buildx", "du", "--format=json", env=client(docker))
     records = (json.loads(line) for line in listed.splitlines() if line.startswith("{"))
     return {record["ID"] for record in records if record["Type"] == "regular"}
 
 
 def remove(docker: private.Endpoint, made: Iterable[str]) -> None:
-    """Every image of the engine but the OS root, and the layers of this base in its cache."""
+    """Remove every image of the engine but the OS root, and the layers `made` from its cache."""
     environment = client(docker)
     listed = command(docker.docker, "images", "--format={{.Repository}}:{{.Tag}}", env=environment)
     images = [name for name in listed.split() if "os-root" not in name and "<none>" not in name]
     if images:
         command(docker.docker, "image", "rm", "--force", *images, env=environment)
     left = set(made)
-    for _ in range(8):  # a layer can go only after those that lie on it
+    for _ in range(8):  # a layer can be removed only after those on top of it
         for name in left:
             words = ("buildx", "prune", "--force", "--all", f"--filter=id={name}")
             command(docker.docker, *words, env=environment)
@@ -315,11 +324,11 @@ def note(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 def rows(found: Sequence[Measured]) -> list[Row]:
-    """Bytes to pull, bytes unpacked and time to the first step of each, beside the post's."""
+    """Bytes to pull, bytes unpacked, time to the first step: each image beside the usual one."""
     post = next((one for one in found if one.mode == POST), Measured(POST, ""))
     made: list[Row] = []
     for one in found:
@@ -339,7 +348,7 @@ def rows(found: Sequence[Measured]) -> list[Row]:
 
 
 def amount(one: Measured, name: str) -> float | None:
-    """MB of a value, or with no name the seconds from an empty engine to the first step."""
+    """A value in MB; without a name, the seconds from an empty engine to the first step."""
     if name:
         value = one.values.get(name)
         return None if value is None else value / 1e6
@@ -348,7 +357,7 @@ def amount(one: Measured, name: str) -> float | None:
 
 
 def facts(found: Sequence[Measured]) -> dict[str, Any]:
-    """What was seen of each, and the machine's load: a time from a busy machine is worth less."""
+    """What each image did, and how busy the machine was."""
     told: dict[str, Any] = {"load": load()}
     for one in found:
         failed = f", NOT OPENED: {one.failed}" if one.failed else ""
@@ -362,10 +371,10 @@ def facts(found: Sequence[Measured]) -> dict[str, Any]:
 
 
 def matrix(found: Sequence[Measured]) -> str:
-    """Targets down, variants across, each with its part of the post's way: goes into the docs."""
+    """Targets down, variants across, each as a part of the usual Dockerfile: for the documents."""
     by_name = {one.name: one for one in found}
     post = by_name.get(POST, Measured(POST, ""))
-    lines = ["| to pull; first step | off | tensorflow | all | the post's way |",
+    lines = ["| to pull; first step | off | tensorflow | all | usual Dockerfile |",
              "|---|---|---|---|---|"]  # fmt: skip
     for target in dict.fromkeys(one.target for one in found if one.target):
         cells = [

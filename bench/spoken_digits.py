@@ -1,17 +1,15 @@
-"""Does it learn from sound? Ten spoken digits, told apart in voices that it has never heard.
+"""Does the trainer learn from sound? It tells ten spoken digits apart, in voices new to it.
 
     python -m bench.spoken_digits [--steps 800] [--seeds 3] [--keep DIR]
 
-A speech synthesiser (espeak-ng, of Debian's package of that name) says zero to nine in seven
-accents of English, in TRAINED voices for training and HELD_OUT ones for evaluation, at several
-speeds and pitches. Everything else is as a user would do it: `trainer.records` with a CSV file,
-`trainer.task`.
+The speech synthesiser espeak-ng (Debian's package of that name) says zero to nine in seven accents
+of English, at several speeds and pitches. The voices in TRAINED are for training, those in HELD_OUT
+for evaluation. Then `trainer.records` reads a CSV file and `trainer.task` trains, as for a user.
 """
 
 import argparse
 import contextlib
 import csv
-import io
 import itertools
 import json
 import shutil
@@ -24,9 +22,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bench import held_out_accuracy
+
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-ACCENTS = ("en", "en-us", "en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-rp")
-ACCENTS += ("en-gb-x-gbcwmd",)
+ACCENTS = (
+    "en",
+    "en-us",
+    "en-029",
+    "en-gb-scotland",
+    "en-gb-x-gbclan",
+    "en-gb-x-rp",
+    "en-gb-x-gbcwmd",
+)
 TRAINED = ("m1", "m2", "m3", "m7", "f1", "f2", "f4", "klatt2")
 HELD_OUT = ("m4", "m8", "f3", "f5", "klatt4")
 SPEEDS, PITCHES = (130, 170, 210), (35, 60)
@@ -37,8 +44,8 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 def speak(folder: Path) -> None:
-    """WAV files and sounds.csv: each voice says each word in each accent."""
-    rows = []
+    """Write WAV files and sounds.csv: each voice says each word in each accent."""
+    rows: list[tuple[str, str, str, str, str, str]] = []
     voices = {**dict.fromkeys(TRAINED, "train"), **dict.fromkeys(HELD_OUT, "validation")}
     for (voice, split), accent in itertools.product(voices.items(), ACCENTS):
         for word, speed in itertools.product(WORDS, SPEEDS if split == "train" else SPEEDS[1:2]):
@@ -59,17 +66,9 @@ def speak(folder: Path) -> None:
 
 def train(records: Path, job: Path, *options: str) -> tuple[float, float]:
     """Held-out accuracy of a run of `trainer.task`, and its seconds."""
-    from trainer import task
-
-    arguments = ["--records", str(records), "--job-dir", str(job), "--image-size", "64"]
-    arguments += ["--schedule", "cosine", "--learning-rate", "0.003"]
-    output, began = io.StringIO(), time.monotonic()
-    with contextlib.redirect_stdout(output):
-        code = task.main([*arguments, *options])
-    if code:
-        raise RuntimeError(output.getvalue())
-    summary = json.loads((job / "summary.json").read_text())
-    return float(summary["evaluation"]["accuracy"]), time.monotonic() - began
+    common = ("--image-size", "64", "--schedule", "cosine", "--learning-rate", "0.003")
+    began = time.monotonic()
+    return held_out_accuracy(records, job, *common, *options), time.monotonic() - began
 
 
 def main() -> int:
@@ -77,7 +76,9 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--keep", type=Path, help="a new folder for sounds, records and jobs")
+    parser.add_argument(
+        "--keep", type=Path, help="keep sounds, records and jobs in this new folder"
+    )
     given = parser.parse_args()
     if shutil.which("espeak-ng") is None:
         parser.error("needs espeak-ng: apt-get install espeak-ng")
@@ -90,10 +91,9 @@ def main() -> int:
         if making.main([str(folder / "sounds/sounds.csv"), str(folder / "records")]):
             return 1
         told = json.loads((folder / "records/dataset.json").read_text())
-        if told["duplicates"]["in_several_splits"][
-            "sounds"
-        ]:  # A voice that is not there is another.
-            parser.error("this espeak-ng lacks some of the voices: what is held out would be heard")
+        # espeak-ng takes another voice instead of a missing one, without saying so.
+        if told["duplicates"]["in_several_splits"]["sounds"]:
+            parser.error("this espeak-ng lacks some voices: training would hear held-out ones")
         for way, options in WAYS.items():
             found = [
                 train(

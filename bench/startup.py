@@ -1,8 +1,8 @@
-"""How long a person waits before anything is built: the command line, and all targets rendered.
+"""How long a person waits before a build begins: the command line, and rendering all targets.
 
-Beside it: hpccm (a recipe for each target), `docker buildx bake --print` (a file with the same
-images), repo2docker --no-build (a folder with one requirement). They do less: none of them checks a
-combination of versions, reads a lock, or compares with what is committed.
+Compared with hpccm (a recipe for each target), `docker buildx bake --print` (a file with the same
+images) and repo2docker --no-build (a folder with one requirement). They do less: none of them
+checks a combination of versions, reads a lock, or compares with the committed files.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ RUNS = 10
 PROCESSES = 5
 WARM = 20
 
-# Each runs in a process of its own: imports are done, nothing was called yet.
+# Each program runs in a process of its own. TIMES is appended: it calls `work` after the imports.
 OURS = """
 import json, sys, time
 from pathlib import Path
-from builder.render import dockerfiles as render
-from builder.spec import catalogue
+from builder.lock import lock
+from builder.render import dockerfiles
+from builder.spec import catalogue, compatibility
 root = Path(sys.argv[1])
 def work():
     for target in catalogue.targets(root):
-        render.render_target(root, target)
+        dockerfiles.render_target(root, target)
 """
 HPCCM = """
 import json, sys, time
@@ -78,7 +79,7 @@ def main() -> int:
             recipes[-1].write_text(RECIPE.format(target=target))
         bake = Path(scratch) / "docker-bake.json"
         bake.write_text(json.dumps(bake_file(targets)))
-        # the run before the ones that count compiles
+        # Each program runs once before it is measured: that run compiles the bytecode.
         env = bytecode(Path(scratch) / "bytecode")
 
         def python(*words: str | Path) -> str:
@@ -94,7 +95,7 @@ def main() -> int:
         hpccm = programs / "hpccm"
         repo2docker = programs / "jupyter-repo2docker"
         user = ("--user-id", "1000", "--user-name", "someone")
-        whole = f"median of {RUNS} whole processes, after one that is not counted"
+        whole = f"median of {RUNS} whole processes, after one that does not count"
 
         rows.append(
             row("builder --help", help_, "hpccm --help", lambda: python(hpccm, "--help"),
@@ -122,7 +123,7 @@ def main() -> int:
             (
                 0,
                 "first call",
-                f"after the imports, but for Jinja's; median of {PROCESSES} processes",
+                f"after all imports but Jinja's; median of {PROCESSES} processes",
             ),
             (1, "later calls", f"median of {WARM} calls in each of {PROCESSES} processes"),
         ):
@@ -133,7 +134,7 @@ def main() -> int:
     report(
         "startup",
         rows,
-        {"load": load(), "caches": "file system warm, bytecode compiled by a run before"},
+        {"load": load(), "caches": "file system warm, bytecode compiled by an earlier run"},
     )
     return 0
 
@@ -162,7 +163,7 @@ def baked(file: Path) -> str:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Median seconds; the first call, which fills caches, does not count."""
+    """Median seconds of a call; the first one fills the caches and does not count."""
     work()
     return median_seconds(work, RUNS)
 
@@ -175,7 +176,7 @@ def row(
     how: str,
     bar: float | None = None,
 ) -> Row:
-    """Ours beside a program that may not be there: then the row says so."""
+    """Ours beside another program; if that one is missing, the row says so."""
     try:
         theirs: float | None = timed(work)
     except (OSError, RuntimeError, OutsideError) as error:
@@ -185,7 +186,7 @@ def row(
 
 
 def in_process(python: Callable[..., str], program: str, *arguments: Path) -> tuple[float, float]:
-    """Seconds of the first call and of later ones, each the median over fresh processes."""
+    """Seconds of the first call and of later calls, each the median over new processes."""
     first, later = [], []
     python(sys.executable, "-c", program + TIMES, *arguments)
     for _ in range(PROCESSES):

@@ -1,15 +1,17 @@
-"""The training loop beside a bare model.fit, and a checkpoint beside TensorFlow's own.
+"""The training loop compared with a bare model.fit, and a checkpoint with TensorFlow's own.
 
     python -m bench trainer_loop
 
-Both sides of a pair run in one process, in turns, on the same batches out of memory. What is shown
-is the median of the rounds: on a machine that others use, the smallest is shown as well. Of
-model.fit the time from the end of an epoch's first step to that of its last is taken: what it costs
-to begin and end one is left out.
+Both sides of a pair run in one process, in turns, on the same batches in memory. The table shows
+the median of the rounds; the notes also show the smallest, for a machine that others use. An epoch
+of model.fit is measured from the end of its first step to the end of its last one, without the cost
+of beginning and ending an epoch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import statistics
 import tempfile
 import time
@@ -20,7 +22,7 @@ from bench import Row, load, report, seconds
 
 ROUNDS, STEPS = 7, 30
 MODELS = (("small_cnn", 96, 32), ("MobileNetV2", 96, 16))
-"""Name, pixels a side, examples a step."""
+"""Name of the model, pixels a side, examples a step."""
 
 
 def main() -> int:
@@ -43,7 +45,7 @@ def options(name: str, size: int, batch: int, folder: str, *more: str) -> Any:
 
 
 def memory(size: int, batch: int) -> Any:
-    """Batches that cost nothing to make."""
+    """Batches that are ready in memory."""
     import tensorflow as tf
 
     tf.random.set_seed(0)
@@ -53,7 +55,7 @@ def memory(size: int, batch: int) -> Any:
 
 
 def steps(name: str, size: int, batch: int) -> list[Row]:
-    """Seconds a step: the inner loop, and the whole one with everything that looks on."""
+    """Seconds a step: the inner loop, and the whole loop with its observers."""
     import keras
     import tensorflow as tf
 
@@ -99,7 +101,7 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
             position=Position(),
             steps=config.steps,
         )
-        # Not the one that measures the input pipeline on the records: there are none here.
+        # Without the observer that measures the input pipeline on records: there are none here.
         watching = [
             one
             for one in insight.observers(config, run.place)
@@ -154,7 +156,7 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
 
 
 def checkpoint() -> list[Row]:
-    """For how long training stands still."""
+    """For how long a checkpoint stops training."""
     import tensorflow as tf
 
     from trainer.job.checkpoints import Background, Checkpoints, Position
@@ -183,32 +185,32 @@ def checkpoint() -> list[Row]:
             theirs.append(seconds(lambda: own.write(str(Path(folder) / "theirs"))))
     how = (
         f"DenseNet121 with Adam, {size / 1e6:.0f} MB in {len(trainer.variables())} variables; "
-        f"{ROUNDS} rounds in turns, median, the first one left out: it traces"
+        f"{ROUNDS} rounds in turns, median without the first, which traces"
     )
     stall, write = statistics.median(stalls[1:]), statistics.median(theirs[1:])
-    what = "checkpoint: training stands still"
+    what = "checkpoint: training stops"
     return [
         Row(what, stall, write, "tf.train.Checkpoint.write", how, bar=1 / 3),
         Row(f"{what}, at most", max(stalls[1:]), None, "", how, bar=0.25, bar_of="ours"),
         Row(
-            "checkpoint: safely written after, in the background",
+            "checkpoint: written in the background after",
             statistics.median(written[1:]),
             write,
             "tf.train.Checkpoint.write",
             how,
         ),
         Row(
-            "checkpoint: the step beside which it is written",
+            "checkpoint: a step during the write",
             statistics.median(after[1:]),
             statistics.median(plain[1:]),
             "a step without",
-            how + ". Both cores compute: what is written takes its share of them",
+            how + ". Training keeps both cores busy, and the write takes its share of them",
         ),
     ]
 
 
 def in_turns(*works: Any) -> list[list[float]]:
-    """ROUNDS times of each, as it says itself, after one that traces and warms up."""
+    """ROUNDS times of each, as each reports them, after a first round that traces and warms up."""
     for work in works:
         work()
     rounds = [[work() for work in works] for _ in range(ROUNDS)]
@@ -216,8 +218,5 @@ def in_turns(*works: Any) -> list[list[float]]:
 
 
 def quiet() -> Any:
-    """What the trainer says goes nowhere."""
-    import contextlib
-    import io
-
+    """Discard what the trainer prints."""
     return contextlib.redirect_stdout(io.StringIO())

@@ -1,24 +1,30 @@
-"""Does transfer learning help? Pre-train on the digits 0 to 4, fine-tune on 5 to 9, few of them.
+"""Does transfer learning help? Pre-train on the digits 0 to 4, fine-tune on a few of 5 to 9.
 
     python -m bench.transfer [--examples 25] [--steps 100] [--seeds 3]
 
-Everything goes through `trainer.task`, as a user would do it: records, a job that trains on 0-4,
-then jobs on the same few examples of 5-9 from the first one's checkpoint and from scratch, with
-the same number of steps. Accuracy is on held-out digits 5-9 that no job has trained on.
+Every run is a run of `trainer.task`, as a user would start it. The first job trains on 0 to 4. The
+other jobs train on the same few examples of 5 to 9 for the same number of steps, from the first
+job's checkpoint or from scratch. Accuracy is measured on digits 5 to 9 that no job trained on.
 """
 
 import argparse
-import contextlib
-import io
-import json
 import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-WAYS = {
+from bench import held_out_accuracy
+
+Images = NDArray[np.float64]
+"""Grey values 0 to 16, of shape [examples, 8, 8]."""
+
+HELD_OUT = 300
+"""Examples of each half that are for evaluation only."""
+
+WAYS: dict[str, tuple[str, ...]] = {
     "from scratch": (),
     "pre-trained, only the head": ("--fine-tune-layers", "0"),
     "pre-trained, last layer and head": ("--fine-tune-layers", "1"),
@@ -26,8 +32,8 @@ WAYS = {
 }
 
 
-def write(folder: Path, images: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
-    """Records of 8x8 grey images, of which the last HELD_OUT are for evaluation."""
+def write(folder: Path, images: Images, labels: NDArray[np.int64], names: Sequence[str]) -> None:
+    """Write records of grey images; the last HELD_OUT of them are for evaluation."""
     import tensorflow as tf
 
     folder.mkdir(parents=True)
@@ -51,26 +57,14 @@ def write(folder: Path, images: np.ndarray, labels: np.ndarray, names: Sequence[
                 file.write(example.SerializeToString())
 
 
-HELD_OUT = 300
-"""Examples of each half that are only evaluated on."""
-
-
 def train(records: Path, job: Path, *options: str) -> float:
     """Held-out accuracy of a run of `trainer.task`."""
-    from trainer import task
-
-    arguments = ["--records", str(records), "--job-dir", str(job), "--batch", "16"]
-    arguments += ["--examples", "0", "--graph", "false", "--export", "none"]
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        code = task.main([*arguments, *options])
-    if code:
-        raise RuntimeError(output.getvalue())
-    return float(json.loads((job / "summary.json").read_text())["evaluation"]["accuracy"])
+    common = ("--batch", "16", "--examples", "0", "--graph", "false", "--export", "none")
+    return held_out_accuracy(records, job, *common, *options)
 
 
 def compare(folder: Path, examples: int, steps: int, seeds: int) -> dict[str, list[float]]:
-    """Accuracy by way and seed."""
+    """Accuracy of each way, a number for each seed."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

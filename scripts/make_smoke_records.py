@@ -1,7 +1,7 @@
-"""Make the smoke test's records from scikit-learn's digits: `make_smoke_records.py [OUT]`.
+"""Make the records of the smoke test from scikit-learn's digits: `make_smoke_records.py [OUT]`.
 
-The same bytes on every machine: examples are chosen by hash, and the PNGs are written without
-compression, so that no version of zlib can change them.
+The records have the same bytes on every machine: a hash chooses the examples, and the PNGs are not
+compressed, so that they do not depend on the version of zlib.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from trainer.records.making import write  # noqa: E402 - only now can it be found
+from trainer.records.making import write  # noqa: E402 - found through the line above
 
 TRAIN, VALIDATION, SHARD_SIZE = 1000, 200, 250
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """A grey PNG file of a uint8 matrix."""
+    """A grey PNG file. pixels: uint8, of shape [height, width]."""
     height, width = pixels.shape
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)
     chunks = (
@@ -37,6 +37,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def main(out: Path) -> None:
+    """Write the records of both splits into `out`."""
     digits = load_digits()
     order = sorted(
         range(len(digits.target)), key=lambda index: hashlib.sha256(b"%d" % index).digest()

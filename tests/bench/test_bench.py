@@ -1,6 +1,8 @@
-"""What `make bench` computes and prints; what it measures is not a test's business."""
+"""What `make bench` computes and prints. No test asks for a measured value."""
 
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,14 @@ def test_a_bake_file_builds_a_base_and_an_image_for_each_target() -> None:
     made = startup.bake_file(("cpu", "v100"))
     assert made["group"] == {"default": {"targets": ["cpu", "v100"]}}
     assert set(made["target"]) == {"cpu-base", "cpu", "v100-base", "v100"}  # type: ignore[call-overload]
+
+
+def test_the_program_that_times_rendering_still_renders() -> None:
+    program = startup.OURS + "work()\nprint(len(catalogue.targets(root)))"
+    root = Path(__file__).parents[2]
+    assert int(bench.command(sys.executable, "-c", program, root, cwd=root)) >= 7
+
+
+@pytest.mark.parametrize("name", ["change", "devicecode", "trainer_loop", "input_pipeline"])
+def test_a_bench_can_be_imported(name: str) -> None:
+    assert importlib.import_module(f"bench.{name}").__doc__

@@ -1,4 +1,4 @@
-"""What `python -m bench prune` plans and tells; what it measures is not a test's business."""
+"""What `python -m bench prune` plans and reports. No test asks for a measured value."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,9 @@ def image(mode: str, target: str, size: float, pull: float = 30.0, **more: objec
 POST = image(prune.POST, "", 3000.0, 55.0)
 
 
-def test_what_shares_a_base_is_built_together_and_the_posts_way_last(tmp_path: Path) -> None:
+def test_variants_of_a_base_are_built_together_and_the_usual_dockerfile_last(
+    tmp_path: Path,
+) -> None:
     project = copy(ROOT, tmp_path / "project")
     made = [group.variants for group in prune.groups(project, ("v100", "t4", "h100"))]
     assert made == [
@@ -36,7 +38,7 @@ def test_what_shares_a_base_is_built_together_and_the_posts_way_last(tmp_path: P
     assert "prune:" not in (ROOT / "images/v100/image.yaml").read_text()
 
 
-def test_rows_hold_the_bar_against_the_posts_way() -> None:
+def test_rows_hold_the_bar_against_the_usual_dockerfile() -> None:
     rows = {row.what: row for row in prune.rows([image("all", "v100", 900.0), POST])}
     pull = rows["v100 all: to pull"]
     assert (pull.ours, pull.theirs, pull.ratio, pull.met) == (900.0, 3000.0, 0.3, True)
@@ -46,7 +48,7 @@ def test_rows_hold_the_bar_against_the_posts_way() -> None:
     assert missed.met is False
 
 
-def test_rows_without_the_posts_way_have_no_ratio() -> None:
+def test_rows_without_the_usual_dockerfile_have_no_ratio() -> None:
     (row, *_) = prune.rows([image("all", "v100", 900.0)])
     assert (row.ours, row.theirs, row.met) == (900.0, None, None)
 
@@ -69,7 +71,7 @@ def test_a_library_that_only_a_pruned_image_cannot_open_is_a_fault() -> None:
     assert prune.lost([off, worse]) == {"v100 all": ["libcufft.so.11"]}
 
 
-def test_an_earlier_run_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_can_be_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "RESULTS", tmp_path)
     assert prune.held() == []
     done: dict[str, Measured] = {}
