@@ -19,7 +19,7 @@ def run(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
 def test_without_a_gpu_nothing_is_proven(tmp_path: Path) -> None:
     done = run(path=tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
-    assert "no GPU is at hand" in done.stderr
+    assert "nvidia-smi finds no GPU" in done.stderr
 
 
 def test_without_a_framework_nothing_is_proven(tmp_path: Path) -> None:
