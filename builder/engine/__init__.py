@@ -1,28 +1,21 @@
-"""The Docker engine, as the rest of the factory sees it: connect, build, look at images.
+"""The Docker engine: find it, build on it, look at its images, run containers.
 
 `connect(settings)` gives the machine's own engine where one answers, and the private one otherwise.
 """
 
-from builder.engine.docker import (
-    BuildFailed,
-    BuildRequest,
-    BuiltImage,
-    Disk,
-    Engine,
-    EngineImage,
-    connect,
-    refusals,
-)
-from builder.engine.progress import Step
+from builder.engine.buildx import BuildFailed, BuildRequest, BuiltImage
+from builder.engine.discovery import connect
+from builder.engine.docker import DiskSpace, Engine, EngineImage, refusals
+from builder.engine.progress import BuildStep
 
 __all__ = [
     "BuildFailed",
     "BuildRequest",
+    "BuildStep",
     "BuiltImage",
-    "Disk",
+    "DiskSpace",
     "Engine",
     "EngineImage",
-    "Step",
     "connect",
     "refusals",
 ]

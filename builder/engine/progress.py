@@ -33,7 +33,7 @@ _PHASES = re.compile(r"^(exporting layers|unpacking|pushing layers|loading layer
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildStep:
     """One step of a finished build."""
 
     name: str
@@ -120,10 +120,10 @@ class Progress:
         return tuple(ended)
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[BuildStep, ...]:
         """All steps in the order in which they began."""
         began = (step for step in self._steps.values() if step.began)
-        return tuple(Step(s.name, round(s.seconds, 3), s.cached) for s in began)
+        return tuple(BuildStep(s.name, round(s.seconds, 3), s.cached) for s in began)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -257,6 +257,11 @@ def short(name: str) -> str:
     name = re.sub(r"\[stage-\d+ +", "[", name)
     bare = " ".join(_FLAGS.sub("", name).split())
     return bare if len(bare) <= _NAME_LENGTH else bare[: _NAME_LENGTH - 1] + "…"
+
+
+def first_line(text: str) -> str:
+    """The first line that is not empty, at most 400 characters of it."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:400]
 
 
 def events(lines: Iterable[str]) -> Iterator[Event]:

@@ -21,7 +21,8 @@ from builder.cloudbuild.containers import LABEL
 from builder.cloudbuild.runner import Plan, Result
 from builder.core import files, mirrors
 from builder.core.settings import CloudSettings
-from builder.engine import Engine, private
+from builder.engine import Engine
+from builder.engine.private.programs import install
 from builder.lock import debian
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud, loopback_cloud
 
@@ -39,7 +40,7 @@ def steps_image(engine: Engine, busybox: Path) -> Iterator[str]:
         if not (folder / "bin/bash-static").exists():
             packages = debian.Packages(mirrors.host_suite())
             debian.unpack(packages.download(packages.candidates(["bash-static"])), folder)
-    docker = private._software(lambda event: None).folder / "root/usr"
+    docker = install(lambda event: None).folder / "root/usr"
     programs = {
         "bin/busybox": busybox,
         "bin/bash": folder / "bin/bash-static",

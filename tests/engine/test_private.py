@@ -17,7 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from builder.core.errors import OutsideError
 from builder.engine import private
+from builder.engine.private import daemon, network
+from builder.engine.private.place import Place, load
+from builder.engine.private.programs import Software
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_engine = [
@@ -29,9 +33,9 @@ needs_engine = [
 
 
 def test_configuration_keeps_out_of_what_the_machine_has(tmp_path: Path) -> None:
-    place = private.Place(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
-    software = private.Software(Path("/programs"), {})
-    made = private.configuration(place, software, mtu=1400, native=False)
+    place = Place(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
+    software = Software(Path("/programs"), {})
+    made = daemon.configuration(place, software, mtu=1400, native=False)
     assert made["hosts"] == ["unix:///run/training-image-factory/0badcafe/docker.sock"]
     assert made["data-root"] == str(tmp_path / "docker")
     assert made["bridge"] == "tif-0badcafe"
@@ -39,7 +43,7 @@ def test_configuration_keeps_out_of_what_the_machine_has(tmp_path: Path) -> None
     assert made["features"] == {"containerd-snapshotter": True}
     assert made["default-address-pools"] == [{"base": "10.210.0.0/16", "size": 24}]
     assert "storage-driver" not in made
-    assert private.configuration(place, software, 1400, native=True)["storage-driver"] == "native"
+    assert daemon.configuration(place, software, 1400, native=True)["storage-driver"] == "native"
 
 
 def test_data_folder_is_the_one_given_then_the_environment_then_xdg(
@@ -63,7 +67,7 @@ def test_without_root_it_says_so_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(private.OutsideError, match="needs root") as caught:
+    with pytest.raises(OutsideError, match="needs root") as caught:
         private.start(tmp_path / "engine")
     assert "\n" not in caught.value.message
     assert "engine = machine" in caught.value.fix
@@ -79,8 +83,8 @@ def test_an_overlay_cannot_lie_on_an_overlay(tmp_path: Path) -> None:
     if subprocess.run(mount, check=False).returncode:
         pytest.skip("temporary files are on an overlay here")
     try:
-        assert private._overlay_works(tmp_path)
-        assert not private._overlay_works(tmp_path / "merged")
+        assert daemon.overlay_works(tmp_path)
+        assert not daemon.overlay_works(tmp_path / "merged")
     finally:
         subprocess.run(["umount", tmp_path / "merged"], check=True)
     assert list(tmp_path.glob(".overlay*")) == []
@@ -129,7 +133,7 @@ def start_elsewhere(data: Path, *before: str) -> subprocess.Popen[str]:
 
 
 def daemons(data: Path) -> list[int]:
-    return [pid for pid, name in private._processes(private._place(data)) if name == "dockerd"]
+    return [pid for pid, name in daemon.processes(load(data)) if name == "dockerd"]
 
 
 class TestEngine:
@@ -152,7 +156,7 @@ class TestEngine:
         found = private.status(data)
         assert (found.state, found.endpoint) == ("failed", None)
         assert "/gone" in found.detail
-        with pytest.raises(private.OutsideError, match="programs are gone"):
+        with pytest.raises(OutsideError, match="programs are gone"):
             private.start(data)
         assert private.stop(data) is True
         assert private.start(data).host
@@ -186,7 +190,7 @@ class TestEngine:
         while daemons(data):
             time.sleep(0.05)
         assert private.status(data).state == "stopped"
-        left = [name for _, name in private._processes(private._place(data))]
+        left = [name for _, name in daemon.processes(load(data))]
         assert "busybox" in left, "the container outlives its engine, and start has to end it"
 
         endpoint = private.start(data)
@@ -194,7 +198,7 @@ class TestEngine:
         assert docker(endpoint, "ps", "--quiet") == ""
         run = ("run", "--rm", "tiny", "/bin/busybox")
         assert docker(endpoint, *run, "echo", "works") == "works"
-        names = [name for _, name in private._processes(private._place(data))]
+        names = [name for _, name in daemon.processes(load(data))]
         assert "busybox" not in names
         private.stop(data)
         assert str(data) not in Path("/proc/self/mountinfo").read_text()
@@ -204,7 +208,7 @@ class TestEngine:
         process = start_elsewhere(data, *inside)
         assert process.communicate(timeout=120)[0].startswith("unix://")
         assert private.status(data).state == "stopped"
-        bridge = Path("/sys/class/net") / private._place(data).bridge
+        bridge = Path("/sys/class/net") / load(data).bridge
         assert bridge.exists(), "the network namespace was the host's"
         endpoint = private.start(data)
         give_image(endpoint, busybox)
@@ -226,17 +230,17 @@ class TestEngine:
             "tiny",
         )
         docker(endpoint, *run, "/bin/busybox", "sleep", "99")
-        place = private._place(data)
-        assert {name for _, name in private._processes(place)} >= {"dockerd", "busybox"}
+        place = load(data)
+        assert {name for _, name in daemon.processes(place)} >= {"dockerd", "busybox"}
         assert str(place.network) in rules(endpoint)
 
         assert private.stop(data) is True
-        assert list(private._processes(place)) == []
+        assert list(daemon.processes(place)) == []
         assert not place.run.exists()
         assert not list(Path("/sys/fs/cgroup").glob(f"**{place.cgroup}"))
         assert str(data) not in Path("/proc/self/mountinfo").read_text()
         assert place.network
-        assert not any(route.subnet_of(place.network) for _, route in private._routes())
+        assert not any(route.subnet_of(place.network) for _, route in network.routes())
         assert str(place.network) not in rules(endpoint)
         assert private.stop(data) is False
 
@@ -254,7 +258,7 @@ class TestEngine:
         other = tmp_path / "other"
         second = private.start(other)
         try:
-            assert private._place(data).network != private._place(other).network
+            assert load(data).network != load(other).network
             for endpoint in (first, second):
                 give_image(endpoint, busybox)
                 docker(endpoint, "network", "create", "own")
@@ -276,7 +280,7 @@ class TestEngine:
             private.stop(other)
             resolve = ("/bin/busybox", "nslookup", "server")
             docker(first, "run", "--rm", "--network", "own", "tiny", *resolve)
-            assert str(private._place(data).network) in rules(first)
+            assert str(load(data).network) in rules(first)
         finally:
             private.stop(other)
 
@@ -303,10 +307,10 @@ class TestEngine:
         private.stop(data)
         (data / "docker/network").rename(data / "docker/moved")
         (data / "docker/network").write_text("in the way")
-        with pytest.raises(private.OutsideError, match="did not start") as caught:
+        with pytest.raises(OutsideError, match="did not start") as caught:
             private.start(data)
         assert str(data / "dockerd.log") in caught.value.fix
-        assert list(private._processes(private._place(data))) == []
+        assert list(daemon.processes(load(data))) == []
 
 
 def rules(endpoint: private.Endpoint) -> str:

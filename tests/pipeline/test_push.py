@@ -24,6 +24,7 @@ from builder.core.events import Event, StepDone, StepLog, StepProgress
 from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, connect, private
+from builder.engine.private import daemon
 from builder.pipeline import push as pushing
 from builder.pipeline.push import (
     RECEIPT_TYPE,
@@ -68,13 +69,13 @@ def other_engine(
 ) -> Iterator[Engine]:
     """A private engine of its own, with nothing in it."""
     if not containerd_store:
-        whole = private.configuration
+        whole = daemon.configuration
 
         def graph_driver(*arguments: Any) -> dict[str, object]:
             result = {**whole(*arguments), "features": {"containerd-snapshotter": False}}
             return result | ({"storage-driver": "vfs"} if result.get("storage-driver") else {})
 
-        monkeypatch.setattr(private, "configuration", graph_driver)
+        monkeypatch.setattr(daemon, "configuration", graph_driver)
     monkeypatch.setenv(private.ENVIRONMENT, str(folder))
     try:
         yield connect(Settings(engine="private"))

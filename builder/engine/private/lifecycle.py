@@ -1,0 +1,109 @@
+"""Starting and stopping the private engine, one command at a time."""
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from builder.core import files
+from builder.core.errors import OutsideError
+from builder.core.events import OnEvent, ignore, step
+from builder.engine.private import daemon, network, programs
+from builder.engine.private.place import Endpoint, Place, data_folder, load
+from builder.engine.private.programs import Software
+
+State = Literal["running", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """What is known about the private engine of a data folder."""
+
+    state: State
+    data: Path
+    endpoint: Endpoint | None = None
+    pid: int | None = None
+    """dockerd's, if this PID namespace can see it."""
+    version: str = ""
+    detail: str = ""
+
+
+def start(data: Path | None = None, on_event: OnEvent = ignore) -> Endpoint:
+    """Start the private engine if it does not run. Returns when its API answers.
+
+    Raises OutsideError without root, without Debian's packages, or if dockerd does not start.
+    """
+    folder = data_folder(data)
+    if os.geteuid() != 0:
+        raise OutsideError(
+            "the private engine needs root: containers need mounts and namespaces",
+            "run as root, or install Docker and let the factory use it (engine = machine)",
+        )
+    with files.locked(folder / "lock"):
+        place = load(folder)
+        if version := daemon.ping(place.socket):
+            return _endpoint(place, programs.of(place), version)
+        software = programs.install(on_event)
+        with step("private engine", on_event) as starting:
+            daemon.end(place)
+            place = network.with_network(place, software)
+            version = daemon.await_api(place, daemon.launch(place, software))
+            starting.detail = f"Docker {version}"
+        return _endpoint(place, software, version)
+
+
+def stop(data: Path | None = None) -> bool:
+    """End the engine and everything it started. Images stay. False if nothing ran."""
+    folder = data_folder(data)
+    if not (folder / "engine.json").exists():
+        return False
+    with files.locked(folder / "lock"):
+        place = load(folder)
+        ran = daemon.end(place)
+        if place.network:
+            with contextlib.suppress(OutsideError):
+                network.take_down(place.network, programs.of(place))
+        network.remove_bridge(place.bridge)
+        daemon.remove_cgroups(place)
+        return ran
+
+
+def remove(data: Path | None = None) -> None:
+    """Stop the engine and delete its images, containers and caches. The programs stay."""
+    folder = data_folder(data)
+    stop(folder)
+    if (folder / "engine.json").exists():
+        with files.locked(folder / "lock"):
+            for name in ("docker", "buildx"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            for name in ("engine.json", "daemon.json", "dockerd.log"):
+                (folder / name).unlink(missing_ok=True)
+
+
+def status(data: Path | None = None) -> EngineStatus:
+    """Whether the engine of this data folder answers. Starts and changes nothing."""
+    folder = data_folder(data)
+    if not (folder / "engine.json").exists():
+        return EngineStatus("stopped", folder, detail="never started")
+    place = load(folder)
+    pid = daemon.pid(place)
+    if version := daemon.ping(place.socket):
+        try:
+            return EngineStatus(
+                "running", folder, _endpoint(place, programs.of(place), version), pid, version
+            )
+        except OutsideError as error:
+            return EngineStatus("failed", folder, None, pid, version, error.message)
+    if pid:
+        return EngineStatus("failed", folder, pid=pid, detail=f"does not answer, see {place.log}")
+    return EngineStatus("stopped", folder)
+
+
+def _endpoint(place: Place, software: Software, version: str) -> Endpoint:
+    host = f"unix://{place.socket}"
+    path = f"{software.bin}:{os.environ.get('PATH', os.defpath)}"
+    environment = {"DOCKER_HOST": host, "BUILDX_CONFIG": str(place.data / "buildx"), "PATH": path}
+    buildx = software.versions["docker-buildx"].partition("-")[0]
+    return Endpoint(host, software.bin, version, buildx, place.data / "docker", environment)
