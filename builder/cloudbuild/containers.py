@@ -234,7 +234,7 @@ class Sandbox:
 
     def _login(self, image: str) -> dict[str, str] | None:
         try:
-            known = registry.credentials(registry.parse(image).host)
+            known = registry.credentials_for(registry.parse(image).host)
         except InputError:
             return None
         return known.for_engine() if known else {}

@@ -322,14 +322,8 @@ def logins(plan: Plan) -> tuple[tuple[str, ...], bytes]:
     hosts = sorted({host for text in texts for host in _HOST.findall(text)})
     auths: dict[str, dict[str, str]] = {}
     for host in hosts:
-        if known := registry.credentials(host):
-            pair = f"{known.username}:{known.password}"
-            if known.identity_token:
-                auths[host] = {"identitytoken": known.identity_token}
-            elif known.registry_token:
-                auths[host] = {"registrytoken": known.registry_token}
-            else:
-                auths[host] = {"auth": b64encode(pair.encode()).decode()}
+        if known := registry.credentials_for(host):
+            auths[host] = known.for_config()
     return tuple(auths), json.dumps({"auths": auths}).encode() if auths else b""
 
 

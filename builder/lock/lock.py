@@ -28,11 +28,11 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 from builder.core import files, project, templates
-from builder.core.errors import InputError
+from builder.core.errors import FactoryError, InputError
 from builder.core.events import OnEvent, ignore, step
+from builder.core.retry import Retry
 from builder.lock import resolver
 from builder.lock.resolver import NoSolution, Pin, Platform
 from builder.spec import catalogue
@@ -70,7 +70,7 @@ GLIBC_PUBLISHED = 31
 """A published base's is not known: that of Ubuntu 20.04, the oldest among TensorFlow's images."""
 
 DIGEST_TIMEOUT = 3.0
-"""Seconds for each of the two requests that resolve a digest."""
+"""Seconds to wait for each answer to the requests that resolve a digest."""
 
 _SCHEMA = 1
 _DISTRIBUTIONS = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"})
@@ -657,31 +657,23 @@ def _apt(spec: ImageSpec, os_root: Root, held: Iterable[Lock]) -> dict[str, dict
 
 @cache
 def resolve_digest(reference: str) -> str | None:
-    """The digest of a public image, asked of its registry without any login; None where that
-    registry cannot be reached or does not know it. Takes 6 seconds at most."""
-    from urllib3.exceptions import HTTPError
+    """The digest of a public image, asked of its registry without a login.
 
+    None where the registry cannot be reached or does not have the image. An answer is waited for
+    DIGEST_TIMEOUT seconds.
+    """
     from builder import registry
-    from builder.core import web
 
-    name = registry.parse(reference)
-    host = registry.DOCKER_HUB_API if name.host == registry.DOCKER_HUB else name.host
-    url = f"https://{host}/v2/{name.repository}/manifests/{name.target}"
-    headers = {"Accept": f"{registry.OCI_INDEX}, {registry.DOCKER_LIST}"}
+    where = registry.parse(reference)
+    client = registry.Registry(
+        where.host, Retry(attempts=1), anonymous=True, timeout=DIGEST_TIMEOUT
+    )
     try:
-        with web.Client(connect=DIGEST_TIMEOUT, read=DIGEST_TIMEOUT) as client:
-            answer = client.request("HEAD", url, headers=headers, follow=True)
-            if answer.status == 401:
-                challenge = answer.headers.get("www-authenticate", "")
-                asked = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-                place = f"{asked.pop('realm', '')}?{urlencode(asked)}"
-                token = client.request("GET", place, follow=True).json().get("token", "")
-                known = {**headers, "Authorization": f"Bearer {token}"}
-                answer = client.request("HEAD", url, headers=known, follow=True)
-    except (HTTPError, InputError, ValueError):
+        with client:
+            digest = client.head(where.repository, where.target)
+    except FactoryError:
         return None
-    digest = answer.headers.get("docker-content-digest", "") if answer.status == 200 else ""
-    return digest if re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None
+    return digest if re.fullmatch(r"sha256:[0-9a-f]{64}", digest or "") else None
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ def _pulled(
 def pull(engine: Engine, repository: str, tag: str, step: str, on_event: OnEvent) -> None:
     """Pull an image onto the engine, with progress. Raises OutsideError."""
     amounts: dict[str, tuple[int, int]] = {}
-    known = registry.credentials(registry.parse(repository).host)
+    known = registry.credentials_for(registry.parse(repository).host)
     answers = engine.client.api.pull(
         repository, tag, stream=True, decode=True, auth_config=known.for_engine() if known else None
     )

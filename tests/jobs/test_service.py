@@ -22,8 +22,8 @@ from builder.registry import Manifest, Registry
 from builder.spec import catalogue
 from tests.jobs import jobfiles
 from tests.registry import server as registry_server
+from tests.registry.making import put_image
 from tests.registry.server import RegistryServer
-from tests.registry.test_registry import put_image
 
 ROOT = project.find_root(Path(__file__).parent)
 BASE = "region: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"

@@ -40,6 +40,7 @@ from builder.prove.receipts import Check, Receipt
 from builder.registry import Registry
 from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
+from tests.registry.making import coded, docker_config
 from tests.registry.server import RegistryServer, skopeo
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -460,10 +461,7 @@ def test_a_closed_registry_wants_a_login_and_takes_dockers_own(
         assert caught.value.fix == f"run: docker login {closed.host}"
         assert caught.value.exit_code == 3
 
-        coded = registry._basic(
-            registry.Credentials(registry_server.USER, registry_server.PASSWORD)
-        )
-        (tmp_path / "config.json").write_text(json.dumps({"auths": {closed.host: {"auth": coded}}}))
+        docker_config(tmp_path, {"auths": {closed.host: {"auth": coded()}}})
         sent(engine, image, closed.host)
         assert closed.tags(REPOSITORY)["v100"] == image.digest
 

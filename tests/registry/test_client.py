@@ -1,9 +1,8 @@
-"""Names, credentials and requests: what the factory knows about a registry."""
+"""Requests to a registry: what is tried again, what is not, and what a real one answers."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import socket
@@ -17,314 +16,22 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
-from builder.registry import (
-    OCI_MANIFEST,
-    Credentials,
-    Descriptor,
-    Manifest,
-    Reference,
-    Registry,
-    credentials,
-    parse,
-    refused,
-)
+from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry
 from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
-from tests.registry.server import PASSWORD, USER, RegistryServer, skopeo
+from tests.registry.making import coded, docker_config, put_image
+from tests.registry.server import USER, RegistryServer, skopeo
 
 DIGEST = "sha256:" + "a" * 64
 QUICK = Retry(attempts=3, first=0.01)
 KIND = "application/vnd.example.note.v1+json"
 
 
-# Names ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("python", Reference("docker.io", "library/python")),
-        ("python:3.11-slim", Reference("docker.io", "library/python", "3.11-slim")),
-        ("someone/training:v100", Reference("docker.io", "someone/training", "v100")),
-        ("index.docker.io/someone/x", Reference("docker.io", "someone/x")),
-        ("docker.io/python", Reference("docker.io", "library/python")),
-        ("localhost/training", Reference("localhost", "training")),
-        ("127.0.0.1:5000/a/b:t", Reference("127.0.0.1:5000", "a/b", "t")),
-        ("[::1]:5000/a:t", Reference("[::1]:5000", "a", "t")),
-        ("gcr.io/project/image", Reference("gcr.io", "project/image")),
-        ("eu.gcr.io/example.com/p/i:1", Reference("eu.gcr.io", "example.com/p/i", "1")),
-        (
-            f"europe-west4-docker.pkg.dev/p/r/i:v100@{DIGEST}",
-            Reference("europe-west4-docker.pkg.dev", "p/r/i", "v100", DIGEST),
-        ),
-    ],
-)
-def test_a_reference_is_read_as_docker_reads_it(text: str, expected: Reference) -> None:
-    assert parse(text) == expected
-    assert parse(str(expected)) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "fix"),
-    [
-        ("someone/Training", "is not a repository", "write docker.io/someone/training"),
-        ("a/b:tag with space", "is not a tag", "write HOST/PATH[:TAG]"),
-        ("a/b@sha256:12", "is not a digest", "64 hex digits"),
-        ("us-docker.pkg.dev/p/r:v100", "Artifact Registry names have", "PROJECT/REPOSITORY/IMAGE"),
-        ("gcr.io/image", "names have a project", "write gcr.io/PROJECT/IMAGE"),
-        ("gcr.io/example.com:p/i", "is not a tag", "write gcr.io/example.com/p/i"),
-        ("a//b", "is not a repository", "a-z, 0-9"),
-        ("", "is not a repository", "a-z, 0-9"),
-        ("https://host/x", "is not", ""),
-    ],
-)
-def test_what_is_no_reference_is_refused_with_what_to_write(
-    text: str, message: str, fix: str
-) -> None:
-    with pytest.raises(InputError) as caught:
-        parse(text)
-    assert message in caught.value.message
-    assert fix in caught.value.fix
-    assert "\n" not in caught.value.message + caught.value.fix
-
-
-@given(st.text())
-def test_any_text_is_a_reference_or_an_input_error(text: str) -> None:
-    try:
-        found = parse(text)
-    except InputError:
-        return
-    assert parse(str(found)) == found
-
-
-def test_a_bad_tag_is_refused_with_one_that_works() -> None:
-    with pytest.raises(InputError) as caught:
-        parse("a/b").tagged("feature/x")
-    assert caught.value.fix == "write feature-x"
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1:5000", True),
-        ("127.8.9.1", True),
-        ("localhost:5000", True),
-        ("[::1]:5000", True),
-        ("127.0.0.1.example.com", False),
-        ("localhost.example.com", False),
-        ("10.0.0.1:5000", False),
-        ("docker.io", False),
-    ],
-)
-def test_plain_http_is_for_loopback_only(host: str, loopback: bool) -> None:
-    assert registry.is_loopback(host) is loopback
-    with Registry(host) as there:
-        assert there.address.startswith("http://" if loopback else "https://")
-
-
-# Credentials ------------------------------------------------------------------------------------
-
-
-def config(folder: Path, content: dict[str, Any]) -> dict[str, str]:
-    """The environment of someone whose docker configuration says this."""
-    (folder / "config.json").write_text(json.dumps(content))
-    return {"DOCKER_CONFIG": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
-
-
-def coded(user: str = USER, password: str = PASSWORD) -> str:
-    return base64.b64encode(f"{user}:{password}".encode()).decode()
-
-
-def helper(folder: Path, name: str, script: str) -> None:
-    path = folder / f"docker-credential-{name}"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-
-
-@pytest.mark.parametrize(
-    ("key", "host"),
-    [
-        ("registry.example.com:5000", "registry.example.com:5000"),
-        ("https://registry.example.com/v2/", "registry.example.com"),
-        ("https://index.docker.io/v1/", "docker.io"),
-        ("index.docker.io", "docker.io"),
-    ],
-)
-def test_auths_of_the_configuration_file(tmp_path: Path, key: str, host: str) -> None:
-    found = credentials(host, config(tmp_path, {"auths": {key: {"auth": coded()}}}))
-    assert found is not None
-    assert (found.username, found.password) == (USER, PASSWORD)
-    assert found.source == str(tmp_path / "config.json")
-    assert PASSWORD not in repr(found)
-
-
-def test_no_file_another_host_and_an_empty_entry_mean_no_credentials(tmp_path: Path) -> None:
-    assert credentials("a.example", {"DOCKER_CONFIG": str(tmp_path)}) is None
-    environ = config(tmp_path, {"auths": {"b.example": {"auth": coded()}, "a.example": {}}})
-    assert credentials("a.example", environ) is None
-
-
-def test_home_is_searched_without_docker_config(tmp_path: Path) -> None:
-    (tmp_path / ".docker").mkdir()
-    config(tmp_path / ".docker", {"auths": {"a.example": {"auth": coded()}}})
-    assert credentials("a.example", {"HOME": str(tmp_path)}) is not None
-
-
-def test_a_helper_for_the_host_wins_over_the_store_and_over_auths(tmp_path: Path) -> None:
-    answer = '{"ServerURL": "%s", "Username": "%s", "Secret": "s"}'
-    helper(tmp_path, "one", f"read host; printf '{answer}' $host helper")
-    helper(tmp_path, "all", f"read host; printf '{answer}' $host store")
-    environ = config(
-        tmp_path,
-        {
-            "auths": {"a.example": {"auth": coded()}},
-            "credHelpers": {"a.example": "one"},
-            "credsStore": "all",
-        },
-    )
-    assert credentials("a.example", environ) == Credentials(
-        "helper", "s", source="docker-credential-one"
-    )
-    assert credentials("b.example", environ) == Credentials(
-        "store", "s", source="docker-credential-all"
-    )
-
-
-def test_a_helper_may_know_nothing_or_give_an_identity_token(tmp_path: Path) -> None:
-    helper(tmp_path, "none", "echo credentials not found in native keychain; exit 1")
-    helper(tmp_path, "token", """echo '{"Username": "<token>", "Secret": "refresh"}'""")
-    environ = config(tmp_path, {"credHelpers": {"a.example": "none", "b.example": "token"}})
-    assert credentials("a.example", environ) is None
-    found = credentials("b.example", environ)
-    assert found and found.for_engine() == {"identitytoken": "refresh"}
-
-
-@pytest.mark.parametrize(
-    ("script", "message", "fix"),
-    [
-        (None, "docker-credential-x, which is not on the PATH", "install docker-credential-x"),
-        (
-            "echo 'token expired'; exit 1",
-            "docker-credential-x failed: token expired",
-            "run: gcloud auth configure-docker us-docker.pkg.dev",
-        ),
-        ("echo nonsense", "docker-credential-x answered no JSON object", "try by hand"),
-    ],
-)
-def test_a_broken_helper_is_one_line(
-    tmp_path: Path, script: str | None, message: str, fix: str
-) -> None:
-    if script:
-        helper(tmp_path, "x", script)
-    environ = config(tmp_path, {"credHelpers": {"us-docker.pkg.dev": "x"}})
-    with pytest.raises(OutsideError) as caught:
-        credentials("us-docker.pkg.dev", environ)
-    assert message in caught.value.message
-    assert fix in caught.value.fix
-
-
-def test_a_broken_configuration_names_file_and_line(tmp_path: Path) -> None:
-    environ = config(tmp_path, {})
-    (tmp_path / "config.json").write_text('{\n"auths": }\n')
-    with pytest.raises(InputError, match=r"config\.json:2: not JSON"):
-        credentials("a.example", environ)
-
-
-def test_a_torn_auth_entry_names_the_login_command(tmp_path: Path) -> None:
-    environ = config(tmp_path, {"auths": {"a.example": {"auth": "%%%"}}})
-    with pytest.raises(InputError) as caught:
-        credentials("a.example", environ)
-    assert caught.value.fix == "run: docker login a.example"
-
-
-# Refusals ---------------------------------------------------------------------------------------
-
-AR = Reference("europe-west4-docker.pkg.dev", "project/images/training")
-HUB = Reference("docker.io", "someone/training")
-KNOWN = Credentials("someone", "secret", source="config.json")
-
-
-@pytest.mark.parametrize(
-    ("where", "status", "said", "known", "message", "fix"),
-    [
-        (
-            AR,
-            401,
-            "",
-            None,
-            "not logged in to europe-west4-docker.pkg.dev",
-            "run: gcloud auth configure-docker europe-west4-docker.pkg.dev",
-        ),
-        (AR, 403, "DENIED", None, "not logged in", "run: gcloud auth configure-docker"),
-        (HUB, 401, "", None, "not logged in to docker.io", "run: docker login"),
-        (
-            Reference("10.0.0.1:5000", "x"),
-            401,
-            "",
-            None,
-            "not logged in to 10.0.0.1:5000",
-            "run: docker login 10.0.0.1:5000",
-        ),
-        (
-            AR,
-            404,
-            'NAME_UNKNOWN Repository "images" not found',
-            KNOWN,
-            "project project has no repository images",
-            "run: gcloud artifacts repositories create images --repository-format=docker"
-            " --location=europe-west4 --project=project",
-        ),
-        (
-            Reference("eu.gcr.io", "project/training"),
-            404,
-            "NAME_UNKNOWN",
-            KNOWN,
-            "project project has no repository eu.gcr.io",
-            "create eu.gcr.io --repository-format=docker --location=europe --project=project",
-        ),
-        (
-            AR,
-            403,
-            "DENIED Permission uploadArtifacts denied",
-            KNOWN,
-            "someone may not write project/images/training",
-            "roles/artifactregistry.writer",
-        ),
-        (
-            HUB,
-            401,
-            "UNAUTHORIZED",
-            KNOWN,
-            "someone may not write someone/training",
-            "ask the owner",
-        ),
-        (
-            AR,
-            400,
-            "UNKNOWN cannot update tag v100. The repository has enabled tag immutability",
-            KNOWN,
-            "tags are immutable",
-            "push under a new tag",
-        ),
-        (AR, 403, "DENIED Quota exceeded", KNOWN, "over the quota", "larger quota"),
-        (HUB, 413, "Request Entity Too Large", KNOWN, "too large", "client_max_body_size"),
-        (HUB, 405, "UNSUPPORTED", KNOWN, "answered 405: UNSUPPORTED", "log"),
-    ],
-)
-def test_a_permanent_refusal_is_one_line_with_what_to_do(
-    where: Reference, status: int, said: str, known: Credentials | None, message: str, fix: str
-) -> None:
-    error = refused(where, status, said, "write", known)
-    assert error.exit_code == 3
-    assert message in error.message
-    assert fix in error.fix
-    assert "\n" not in error.message + error.fix
+# Connections -------------------------------------------------------------------------------------
 
 
 def test_unknown_host_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +126,8 @@ def test_401_without_credentials_names_the_login_command(
     ):
         there.check_write("training")
     assert (
-        caught.value.message == f"not logged in to {proxy.host}, which wants that to write training"
+        caught.value.message
+        == f"not logged in to {proxy.host}: write access to training needs a login"
     )
     assert caught.value.fix == f"run: docker login {proxy.host}"
 
@@ -431,8 +139,24 @@ def test_credentials_never_travel_to_a_token_service_in_plain_text(
     fault = Fault("HEAD", "/manifests/", 401, times=None, headers={"WWW-Authenticate": challenge})
     with faulty(None, fault) as proxy, Registry(proxy.host, QUICK) as there:
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-        config(tmp_path, {"auths": {proxy.host: {"auth": coded()}}})
+        docker_config(tmp_path, {"auths": {proxy.host: {"auth": coded()}}})
         with pytest.raises(OutsideError, match="in plain text"):
+            there.head("x", "y")
+
+
+def test_an_anonymous_client_does_not_ask_for_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text("{")  # would be refused
+    challenge = {"WWW-Authenticate": 'Basic realm="x"'}
+    with faulty(None, Fault("HEAD", "/manifests/", 401, times=None, headers=challenge)) as proxy:
+        with (
+            Registry(proxy.host, QUICK, anonymous=True) as there,
+            pytest.raises(OutsideError, match="not logged in"),
+        ):
+            there.head("x", "y")
+        with Registry(proxy.host, QUICK) as there, pytest.raises(InputError, match="not JSON"):
             there.head("x", "y")
 
 
@@ -503,36 +227,6 @@ def test_a_host_without_tls_is_one_line(registry_test: None) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
     with registry_server.registry(tmp_path_factory.mktemp("registry")) as running:
         yield running
-
-
-def put_image(there: Registry, repository: str, text: str = "hello", tag: str = "t") -> Manifest:
-    """The smallest image: one layer (an empty tar), one config."""
-    layer = bytes(1024)
-    diff = "sha256:" + hashlib.sha256(layer).hexdigest()
-    image_config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Labels": {"text": text}},
-        "rootfs": {"type": "layers", "diff_ids": [diff]},
-    }
-    made = registry.manifest(
-        {
-            "schemaVersion": 2,
-            "mediaType": OCI_MANIFEST,
-            "config": {
-                **there.put_blob(repository, json.dumps(image_config).encode()).json(),
-                "mediaType": "application/vnd.oci.image.config.v1+json",
-            },
-            "layers": [
-                {
-                    **there.put_blob(repository, layer).json(),
-                    "mediaType": "application/vnd.oci.image.layer.v1.tar",
-                }
-            ],
-        }
-    )
-    there.put_manifest(repository, tag, made)
-    return made
 
 
 @pytest.mark.network
@@ -647,12 +341,12 @@ def test_basic_auth_with_what_docker_login_stored(
             there.check_write("training")
         assert caught.value.fix == f"run: docker login {closed.host}"
 
-        config(tmp_path, {"auths": {closed.host: {"auth": coded(password="wrong")}}})
+        docker_config(tmp_path, {"auths": {closed.host: {"auth": coded(password="wrong")}}})
         with Registry(closed.host, QUICK) as there, pytest.raises(OutsideError) as caught:
             there.check_write("training")
         assert "refused the credentials of someone" in caught.value.message
 
-        config(tmp_path, {"auths": {closed.host: {"auth": coded()}}})
+        docker_config(tmp_path, {"auths": {closed.host: {"auth": coded()}}})
         with Registry(closed.host, QUICK) as there:
             there.check_write("training")
             assert put_image(there, "training").digest == there.head("training", "t")
@@ -755,7 +449,7 @@ def test_bearer_tokens(
 ) -> None:
     asked, closed = tokens
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    config(tmp_path, {"auths": {closed.host: entry}})
+    docker_config(tmp_path, {"auths": {closed.host: entry}})
     with Registry(closed.host, QUICK) as there:
         if not works:
             with pytest.raises(OutsideError, match="refused the credentials of someone"):

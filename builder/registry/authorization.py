@@ -1,0 +1,121 @@
+"""What a registry is shown with each request: nothing, a password (Basic) or a token (Bearer).
+
+A registry answers 401 to a request that lacks it, with a challenge that says what it wants (OCI
+distribution specification; distribution's "token authentication").
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlencode, urlsplit
+
+from builder.core.errors import OutsideError
+from builder.registry.credentials import Credentials, credentials_for
+from builder.registry.names import Reference, is_loopback
+from builder.registry.refusals import Right, bad_credentials, not_logged_in
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse as Response
+
+
+class Send(Protocol):
+    """One request on the wire."""
+
+    def __call__(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+    ) -> Response: ...
+
+
+class Authorization:
+    """The Authorization headers for one host, by repository and right, and how they are obtained.
+
+    anonymous: docker's credentials for the host are not used. Otherwise they are looked up when the
+    registry first asks for some.
+    """
+
+    def __init__(self, host: str, send: Send, anonymous: bool = False) -> None:
+        self.host = host
+        self._send = send
+        self._anonymous = anonymous
+        self._headers: dict[tuple[str, Right], str] = {}
+
+    @functools.cached_property
+    def credentials(self) -> Credentials | None:
+        """What docker knows for this host."""
+        return None if self._anonymous else credentials_for(self.host)
+
+    def header(self, repository: str, right: Right) -> dict[str, str]:
+        """The header of a request; empty before the registry asked for one."""
+        known = self._headers.get((repository, right))
+        return {"Authorization": known} if known else {}
+
+    def answer(self, challenge: Sequence[str], repository: str, right: Right) -> None:
+        """Obtain what the challenge (the values of WWW-Authenticate) asks for.
+
+        Raises OutsideError where docker has no credentials, or the registry refuses them.
+        """
+        schemes = {
+            scheme.lower(): words
+            for scheme, words in re.findall(
+                r"(?i)\b(basic|bearer)\s+(.*?)(?=,\s*(?:basic|bearer)\s|$)", ", ".join(challenge)
+            )
+        }
+        known = self.credentials
+        if "bearer" in schemes:
+            words = dict(re.findall(r'(\w+)="([^"]*)"', schemes["bearer"]))
+            header = f"Bearer {self._token(words, repository, right)}"
+        elif "basic" in schemes and known and known.username:
+            header = f"Basic {known.basic}"
+        else:
+            raise not_logged_in(Reference(self.host, repository), right)
+        self._headers[repository, right] = header
+
+    def refused(self, repository: str, right: Right) -> OutsideError:
+        """The error where the registry does not accept what it was shown."""
+        if self.credentials:
+            return bad_credentials(self.host, self.credentials)
+        return not_logged_in(Reference(self.host, repository), right)
+
+    def _token(self, words: Mapping[str, str], repository: str, right: Right) -> str:
+        known = self.credentials
+        if known and known.registry_token:
+            return known.registry_token
+        realm = words.get("realm", "")
+        address = urlsplit(realm)
+        if address.scheme != "https" and not is_loopback(address.netloc):
+            raise OutsideError(
+                f"{self.host} wants credentials sent to {realm or 'no address'}, in plain text",
+                "ask the registry's owner for a token service with TLS",
+            )
+        actions = "pull" if right == "read" else "pull,push"
+        scope = words.get("scope") or f"repository:{repository}:{actions}"
+        asked = {"service": words.get("service", ""), "scope": scope}
+        if known and known.identity_token:
+            form = asked | {
+                "grant_type": "refresh_token",
+                "refresh_token": known.identity_token,
+                "client_id": "training-image-factory",
+            }
+            headers = {"Content-Type": "application/x-www-form-urlencoded"}
+            response = self._send("POST", realm, headers=headers, body=urlencode(form).encode())
+        else:
+            headers = {"Authorization": f"Basic {known.basic}"} if known else {}
+            place = f"{realm}{'&' if address.query else '?'}{urlencode(asked)}"
+            response = self._send("GET", place, headers=headers)
+        if not 200 <= response.status < 300:
+            raise self.refused(repository, right)
+        try:
+            answer = response.json()
+            return str(answer.get("token") or answer["access_token"])
+        except (ValueError, KeyError, AttributeError):
+            raise OutsideError(
+                f"{self.host}: {realm} answered without a token", "check whether the registry is up"
+            ) from None

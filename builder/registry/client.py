@@ -1,0 +1,367 @@
+"""The requests that the factory makes to a registry itself.
+
+Layers of a built image travel through the engine. What this client asks is small: whether a
+manifest is there and which bytes it has, to put it under one more tag, to put a receipt beside it.
+The protocol is the OCI distribution specification 1.1, with its fallback (the "referrers tag
+schema") for registries without a referrers API, such as docker-registry 2.8.
+
+A busy registry (429, 5xx), a connection that breaks or times out, a name server that stumbles: each
+is tried again, a bounded number of times. Everything else is one OutsideError of one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote, urljoin, urlsplit
+
+from builder.core import web
+from builder.core.errors import CheckFailed, FactoryError, OutsideError
+from builder.core.retry import Passing, Retry, Said, silent
+from builder.registry import refusals
+from builder.registry.authorization import Authorization
+from builder.registry.manifests import (
+    DOCKER_LIST,
+    DOCKER_MANIFEST,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    Descriptor,
+    Manifest,
+    digest_of,
+    index,
+    object_in,
+)
+from builder.registry.names import DOCKER_HUB, DOCKER_HUB_API, Reference, is_loopback
+from builder.registry.refusals import Right
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse as Response
+
+    from builder.registry.credentials import Credentials
+
+SMALL: Final = 8 * 1024 * 1024
+"""Bytes: no manifest and no receipt is larger; `blob` reads no more."""
+
+_NEXT: Final = re.compile(r"""<([^>]*)>[^,]*;\s*rel="?next\b""")
+_UNSETTLED: Final = re.compile(r"(MANIFEST_)?BLOB_UNKNOWN|DIGEST_INVALID")
+_ACCEPT: Final = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
+
+
+class Registry:
+    """One registry host. A context manager: it holds connections, and forgets tokens at the end.
+
+    said: gets a line for each request that is tried again. anonymous: docker's credentials for the
+    host are not used. timeout: seconds to wait for a connection, and for each piece of an answer.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        retry: Retry | None = None,
+        said: Said = silent,
+        *,
+        anonymous: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        self.host = host
+        self.retry = retry or Retry()
+        self.said = said
+        loopback = is_loopback(host)
+        api = DOCKER_HUB_API if host == DOCKER_HUB else host
+        self.address = f"{'http' if loopback else 'https'}://{api}"
+        # no proxy stands between a machine and itself
+        self._http = (
+            web.Client(proxied=not loopback, connect=timeout, read=timeout)
+            if timeout
+            else web.Client(proxied=not loopback)
+        )
+        self._authorization = Authorization(host, self._call, anonymous)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What docker knows for this host."""
+        return self._authorization.credentials
+
+    # Manifests ----------------------------------------------------------------------------------
+
+    def head(self, repository: str, target: str) -> str | None:
+        """The digest that a tag or digest leads to; None where there is none. One HEAD request."""
+        response = self._ask("HEAD", repository, f"manifests/{target}", accept=_ACCEPT)
+        if response.status == 404:
+            return None
+        if digest := response.headers.get("Docker-Content-Digest"):
+            return str(digest)
+        found = self.manifest(repository, target)
+        return found.digest if found else None
+
+    def manifest(self, repository: str, target: str) -> Manifest | None:
+        """The manifest under a tag or digest; None where there is none.
+
+        Raises CheckFailed where the bytes are not those that the digest names.
+        """
+        response = self._ask("GET", repository, f"manifests/{target}", accept=_ACCEPT)
+        if response.status == 404:
+            return None
+        media_type = response.headers.get("Content-Type", "").split(";")[0].strip()
+        found = Manifest(response.data, media_type)
+        expected = target if ":" in target else response.headers.get("Docker-Content-Digest")
+        if expected and expected != found.digest:
+            raise self._other_bytes(repository, expected, found.digest)
+        return found
+
+    def put_manifest(self, repository: str, target: str, content: Manifest) -> bool:
+        """Put a manifest under a tag or its digest; what it refers to must be there already.
+
+        Returns whether the registry itself took note of the manifest's `subject` (OCI-Subject).
+        """
+        response = self._ask(
+            "PUT",
+            repository,
+            f"manifests/{target}",
+            right="write",
+            body=content.data,
+            content_type=content.media_type,
+        )
+        said = response.headers.get("Docker-Content-Digest", content.digest)
+        if said != content.digest:
+            raise self._other_bytes(repository, content.digest, said)
+        return "OCI-Subject" in response.headers
+
+    # Blobs --------------------------------------------------------------------------------------
+
+    def blob(self, repository: str, blob: Descriptor) -> bytes:
+        """A small blob (a configuration, a receipt).
+
+        Raises CheckFailed where it is missing, too large, or has other bytes.
+        """
+        if blob.size > SMALL:
+            raise CheckFailed(
+                f"{self.host}/{repository}@{blob.digest}: {blob.size} bytes, more than {SMALL}",
+                "this is not an image that the factory pushed",
+            )
+        response = self._ask("GET", repository, f"blobs/{blob.digest}")
+        if response.status == 404:
+            raise self._lost(repository, blob.digest)
+        if (actual := digest_of(response.data)) != blob.digest:
+            raise self._other_bytes(repository, blob.digest, actual)
+        return response.data
+
+    def configuration(self, repository: str, image: Manifest) -> dict[str, Any]:
+        """An image's configuration. Raises what `blob` raises."""
+        return object_in(self.blob(repository, image.config))
+
+    @contextlib.contextmanager
+    def stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
+        """A blob of any size, in chunks as they arrive.
+
+        Raises CheckFailed where the blob is missing, and at the end of the last chunk where its
+        bytes are not those that the digest names; OutsideError where the connection breaks.
+        """
+        from urllib3.exceptions import HTTPError
+
+        if not self.has_blob(repository, blob.digest):  # also obtains the right to read
+            raise self._lost(repository, blob.digest)
+        url = f"{self.address}/v2/{repository}/blobs/{blob.digest}"
+        seen = hashlib.sha256()
+
+        def chunks() -> Iterator[bytes]:
+            for chunk in response.stream(1 << 20):
+                seen.update(chunk)
+                yield chunk
+            if (actual := f"sha256:{seen.hexdigest()}") != blob.digest:
+                raise self._other_bytes(repository, blob.digest, actual)
+
+        headers = self._authorization.header(repository, "read")
+        try:
+            with self._http.request(
+                "GET", url, headers=headers, follow=True, stream=True
+            ) as response:
+                if not _succeeded(response):
+                    raise self._refused(response, repository, "read")
+                yield chunks()
+        except HTTPError as error:
+            raise OutsideError(
+                f"{self.host}: the connection broke in the middle of a layer: {error}",
+                "run this again",
+            ) from error
+
+    def has_blob(self, repository: str, digest: str) -> bool:
+        """Whether this repository has the blob."""
+        return self._ask("HEAD", repository, f"blobs/{digest}").status == 200
+
+    def put_blob(self, repository: str, data: bytes) -> Descriptor:
+        """Upload small content, unless it is there. An upload that breaks off starts again."""
+        digest = digest_of(data)
+
+        def upload() -> None:
+            start = self._once("POST", repository, "blobs/uploads/", right="write")
+            place = self._location(repository, start)
+            done = self._once(
+                "PUT",
+                repository,
+                f"{place}{'&' if '?' in place else '?'}digest={digest}",
+                right="write",
+                body=data,
+                content_type="application/octet-stream",
+            )
+            if done.status in (404, 416):  # the registry has forgotten the session
+                raise Passing(f"{self.host}/{repository}: the registry lost the upload")
+
+        if not self.has_blob(repository, digest):
+            self.retry.run(upload, self.said)
+        return Descriptor("application/octet-stream", digest, len(data))
+
+    def check_write(self, repository: str) -> None:
+        """Raise the error that a push would end with, before it sends gigabytes."""
+        start = self._ask("POST", repository, "blobs/uploads/", right="write")
+        with contextlib.suppress(Passing, FactoryError):  # polite only: the session would expire
+            self._once("DELETE", repository, self._location(repository, start), right="write")
+
+    def _location(self, repository: str, started: Response) -> str:
+        asked = f"{self.address}/v2/{repository}/blobs/uploads/"
+        return urljoin(asked, started.headers.get("Location", ""))
+
+    # Referrers ----------------------------------------------------------------------------------
+
+    def referrers(self, repository: str, digest: str, kind: str) -> tuple[Descriptor, ...]:
+        """The artifacts of a kind that refer to a manifest: by the API, else by its tag."""
+        found: list[Descriptor] = []
+        place: str | None = f"referrers/{digest}?artifactType={quote(kind, safe='')}"
+        while place:
+            response = self._ask("GET", repository, place, accept=OCI_INDEX)
+            if response.status != 200:
+                break
+            found += Manifest(response.data, OCI_INDEX).manifests
+            following = _NEXT.search(response.headers.get("Link", ""))
+            asked = f"{self.address}/v2/{repository}/"
+            place = urljoin(urljoin(asked, place), following[1]) if following else None
+        if not found:  # no API, or the registry got one after the push
+            listed = self.manifest(repository, fallback_tag(digest))
+            found += listed.manifests if listed else ()
+        return tuple(one for one in found if one.artifact_type == kind)
+
+    def attach(self, repository: str, referrer: Manifest) -> Descriptor:
+        """Put an artifact beside the manifest that it refers to. Its blobs must be there."""
+        subject = str(referrer.content["subject"]["digest"])
+        entry = replace(
+            referrer.descriptor,
+            artifact_type=referrer.content["artifactType"],
+            annotations=referrer.content.get("annotations") or {},
+        )
+        if self.put_manifest(repository, referrer.digest, referrer):
+            return entry
+        tag = fallback_tag(subject)
+        for _ in range(5):  # another push may write in between: read it back, and add again
+            listed = self.manifest(repository, tag)
+            there = listed.manifests if listed else ()
+            if any(one.digest == entry.digest for one in there):
+                return entry
+            self.put_manifest(repository, tag, index((*there, entry)))
+        raise OutsideError(
+            f"{self.host}/{repository}:{tag}: others keep overwriting this list of referrers",
+            "run this again when no other push of this image runs",
+        )
+
+    # One request --------------------------------------------------------------------------------
+
+    def _ask(self, method: str, repository: str, place: str, **how: Any) -> Response:
+        return self.retry.run(lambda: self._once(method, repository, place, **how), self.said)
+
+    def _once(
+        self,
+        method: str,
+        repository: str,
+        place: str,
+        *,
+        right: Right = "read",
+        accept: str = "*/*",
+        body: bytes | None = None,
+        content_type: str | None = None,
+    ) -> Response:
+        """One attempt. The answer's status is below 300; where it may say no, also 4xx.
+
+        place: a path below the repository, or a whole address that the registry gave.
+        """
+        url = place if "://" in place else f"{self.address}/v2/{repository}/{place}"
+        headers = {"Accept": accept} | ({"Content-Type": content_type} if content_type else {})
+        own = urlsplit(url).netloc == urlsplit(self.address).netloc
+
+        def send() -> Response:
+            shown = self._authorization.header(repository, right) if own else {}
+            return self._call(
+                method, url, headers=headers | shown, body=body, follow=method == "GET"
+            )
+
+        response = send()
+        if response.status == 401 and own:
+            challenge = response.headers.getlist("WWW-Authenticate")
+            self._authorization.answer(challenge, repository, right)
+            response = send()
+            shown = self._authorization.header(repository, right)["Authorization"]
+            if response.status == 401 and shown.startswith("Basic "):
+                raise self._authorization.refused(repository, right)
+        if _succeeded(response):
+            return response
+        question = right == "read" and ("referrers/" in place or response.status == 404)
+        if question and response.status in (400, 404, 405, 406):
+            return response
+        upload = method == "PUT" and "/uploads/" in url
+        if upload and response.status in (404, 416):
+            return response
+        if method == "PUT" and (said := _UNSETTLED.search(refusals.message(response))):
+            # what was just put, by this push or another one, is not visible everywhere yet
+            raise Passing(f"{self.host}/{repository}: the registry answered {said[0]} to PUT")
+        raise self._refused(response, repository, right)
+
+    def _call(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        follow: bool = False,
+    ) -> Response:
+        """A request on the wire. Raises Passing where another attempt may succeed."""
+        from urllib3.exceptions import HTTPError
+
+        try:
+            response = self._http.request(method, url, headers=headers, body=body, follow=follow)
+        except HTTPError as error:
+            raise refusals.broken(error, url) from None
+        if response.status in refusals.BUSY:
+            raise refusals.busy(self.host, method, response, self.credentials)
+        return response
+
+    def _refused(self, response: Response, repository: str, right: Right) -> OutsideError:
+        said = refusals.message(response) or response.reason or ""
+        where = Reference(self.host, repository)
+        return refusals.refused(where, response.status, said, right, self.credentials)
+
+    def _other_bytes(self, repository: str, expected: str, actual: str) -> CheckFailed:
+        return refusals.other_bytes(f"{self.host}/{repository}", expected, actual)
+
+    def _lost(self, repository: str, digest: str) -> CheckFailed:
+        return CheckFailed(
+            f"{self.host}/{repository}@{digest}: the registry has lost this blob",
+            "push the image again",
+        )
+
+
+def fallback_tag(digest: str) -> str:
+    """Where referrers are listed without the API (OCI distribution 1.1, "referrers tag schema")."""
+    return digest.replace(":", "-")
+
+
+def _succeeded(response: Response) -> bool:
+    return 200 <= response.status < 300

@@ -1,0 +1,220 @@
+"""What it means when a registry refuses, or a connection to it breaks: one line and what to do.
+
+What may pass is `Passing` and is tried again; everything else is an OutsideError.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
+
+from builder.core.errors import CheckFailed, OutsideError
+from builder.core.retry import Passing
+from builder.registry.names import ARTIFACT_REGISTRY, DOCKER_HUB, GCR, Reference, login_command
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse as Response
+    from urllib3.exceptions import HTTPError
+
+    from builder.registry.credentials import Credentials
+
+Right = Literal["read", "write"]
+
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""The statuses of answers that may be others a moment later."""
+
+_GCLOUD_USERS: Final = frozenset(
+    {"_dcgcloud_token", "oauth2accesstoken", "_json_key", "_json_key_base64"}
+)
+"""Names that stand for whichever account a token or key belongs to."""
+
+
+def refused(
+    where: Reference, status: int, said: str, right: Right, known: Credentials | None
+) -> OutsideError:
+    """The error of a refusal that no waiting will change.
+
+    status: of the answer, 0 where only the words are known. said: those words. right: what was
+    asked for. known: the credentials that the registry was shown.
+    """
+    host, words = where.host, said.lower()
+    if "immutab" in words or "cannot be overwritten" in words:
+        return OutsideError(
+            f"{where}: the tag exists and this repository's tags are immutable: {said}",
+            "push under a new tag, or let the repository's owner switch immutable tags off",
+        )
+    if "quota" in words or "insufficient storage" in words or status == 507:
+        return OutsideError(
+            f"{where}: over the quota of {host}: {said}",
+            "delete images that nobody uses, or ask for a larger quota",
+        )
+    if status == 413:
+        return OutsideError(
+            f"{where}: too large for {host} or for a proxy in front of it: {said}",
+            "raise the limit there (nginx: client_max_body_size)",
+        )
+    missing = status == 404 or "name_unknown" in words or "name unknown" in words
+    if missing and right == "write" and (found := _no_google_repository(where)):
+        return found
+    if missing:
+        return OutsideError(f"{where}: not there: {said}", "correct the name, or create it")
+    if known is None and status in (401, 403):
+        return not_logged_in(where, right)
+    if status in (401, 403) or "denied" in words:
+        return _denied(where, said, right, known)
+    answer = f"answered {status}" if status else "refused"
+    return OutsideError(
+        f"{where}: {host} {answer}{f': {said}' if said else ''}",
+        "see the registry's log for the reason",
+    )
+
+
+def not_logged_in(where: Reference, right: Right) -> OutsideError:
+    """The registry wants credentials, and docker has none for it."""
+    return OutsideError(
+        f"not logged in to {where.host}: {right} access to {where.repository} needs a login",
+        f"run: {login_command(where.host)}",
+    )
+
+
+def bad_credentials(host: str, known: Credentials) -> OutsideError:
+    """The registry does not accept the credentials that docker has."""
+    return OutsideError(
+        f"{host} refused the credentials of {known.username or 'the stored token'}"
+        f" (found in {known.source})",
+        f"they may have expired; run: {login_command(host)}",
+    )
+
+
+def other_bytes(where: str, expected: str, actual: str) -> CheckFailed:
+    """The registry's bytes are not those that the digest names."""
+    return CheckFailed(
+        f"{where}@{expected}: the registry has other bytes ({actual})",
+        "do not use this image; look into the registry's storage, then push again",
+    )
+
+
+def busy(host: str, method: str, response: Response, known: Credentials | None) -> Passing:
+    """An answer with one of the statuses of BUSY."""
+    said = message(response)
+    fix = ""
+    if response.status == 429:
+        fix = "wait, or ask the registry's owner for a larger quota"
+        if host == DOCKER_HUB and not known:
+            fix = "log in, anonymous requests are limited: run: docker login"
+    return Passing(
+        f"{host} answered {response.status} {response.reason}"
+        f" to {method}{f': {said}' if said else ''}",
+        fix,
+        _retry_after(response.headers.get("Retry-After", "")),
+    )
+
+
+def broken(error: HTTPError, url: str) -> Exception:
+    """A request without an answer: Passing, or an OutsideError where waiting changes nothing."""
+    from urllib3.exceptions import NewConnectionError, ProxyError, TimeoutError
+
+    host = urlsplit(url).netloc
+    causes = list(_chain(error))
+    reason = str(causes[-1] or error).strip() or type(error).__name__
+    if "Tunnel connection failed" in reason:
+        return OutsideError(
+            f"{host}: the proxy refused: {reason}", "check HTTPS_PROXY and NO_PROXY"
+        )
+    if by_proxy := any(isinstance(cause, ProxyError) for cause in causes):
+        host += " through HTTPS_PROXY"
+    for cause in causes:
+        if final := _final(cause, host, by_proxy):
+            return final
+    if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
+        return Passing(f"{host} gave no answer in time ({type(error).__name__})")
+    return Passing(f"{host}: the connection failed: {reason}")
+
+
+def message(response: Response) -> str:
+    """The registry's own words on one line, "" where it has none."""
+    try:
+        errors = response.json()["errors"]
+        words = [f"{one.get('code', '')} {one.get('message') or ''}".strip() for one in errors]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        plain = "text/plain" in response.headers.get("Content-Type", "")
+        words = [response.data.decode(errors="replace")] if plain else []
+    return " ".join("; ".join(words).split())[:300]
+
+
+def _no_google_repository(where: Reference) -> OutsideError | None:
+    """The project lacks the repository; None for a host that is not Google's."""
+    artifact_registry, gcr = ARTIFACT_REGISTRY.fullmatch(where.host), GCR.fullmatch(where.host)
+    project, *rest = where.repository.split("/")
+    if artifact_registry:
+        name, place = rest[0], artifact_registry["location"]
+    elif gcr:
+        location = gcr["location"] or "us"
+        name, place = where.host, "europe" if location == "eu" else location
+    else:
+        return None
+    return OutsideError(
+        f"{where.host}: project {project} has no repository {name}",
+        f"run: gcloud artifacts repositories create {name} --repository-format=docker"
+        f" --location={place} --project={project}",
+    )
+
+
+def _denied(where: Reference, said: str, right: Right, known: Credentials | None) -> OutsideError:
+    """Logged in, but without the right."""
+    who = (known.username if known else "") or "you"
+    if who in _GCLOUD_USERS:
+        who = "this account"
+    fix = f"ask the owner for the right to {right} {where.name}, or log in as another user"
+    if ARTIFACT_REGISTRY.fullmatch(where.host) or GCR.fullmatch(where.host):
+        role = "writer" if right == "write" else "reader"
+        fix = f"ask for roles/artifactregistry.{role} on it; a missing repository is denied, too"
+    return OutsideError(f"{where.host}: {who} may not {right} {where.repository}: {said}", fix)
+
+
+def _final(cause: BaseException, host: str, by_proxy: bool) -> OutsideError | None:
+    """The error of a cause that no waiting will mend; None for any other."""
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return OutsideError(
+            f"{host}: its TLS certificate is not trusted: {cause.verify_message}",
+            "add the CA to the system's bundle or name it in SSL_CERT_FILE;"
+            f" for the engine: /etc/docker/certs.d/{host}/ca.crt",
+        )
+    if isinstance(cause, ssl.SSLError) and re.search(
+        r"WRONG_VERSION_NUMBER|RECORD_LAYER|HTTP_REQUEST|UNKNOWN_PROTOCOL", str(cause)
+    ):
+        return OutsideError(
+            f"{host} does not speak TLS; plain http is for loopback addresses only",
+            "give the registry a certificate, or reach it through 127.0.0.1",
+        )
+    if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:
+        return OutsideError(
+            f"{host}: no such host ({cause.strerror})",
+            f"correct the name of the {'proxy' if by_proxy else 'registry'}",
+        )
+    return None
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds, from a number or a date; None for anything else."""
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and its causes: urllib3 passes one on as an argument, Python as `__cause__`."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        inside = (one for one in seen.args if isinstance(one, BaseException))
+        seen = next(inside, None) or seen.__cause__ or seen.__context__
