@@ -1,0 +1,67 @@
+"""The documents name files that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from builder.core.project import find_root
+
+ROOT = find_root(Path(__file__).parent)
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+FOLDERS = "bench|builder|docs|images|jobs|requirements|scripts|templates|tests|trainer"
+PATH = re.compile(rf"(?:{FOLDERS})/[\w./<>{{}},*-]*|[\w-]+\.(?:md|toml|Dockerfile)|Makefile")
+"""A path of this repository, from its root."""
+PLACEHOLDER = re.compile(r"<[\w-]+>")
+"""`images/<target>/image.yaml` stands for any target."""
+
+
+def paths(text: str) -> list[str]:
+    """The paths in backticks, and the documents that a sentence or a table refers to."""
+    quoted = [word for words in re.findall(r"`([^`\n]+)`", text) for word in words.split()]
+    found = [word for word in quoted if PATH.fullmatch(word)]
+    return list(dict.fromkeys([*found, *re.findall(r"\bdocs/[\w-]+\.md", text)]))
+
+
+def expanded(path: str) -> list[str]:
+    """`a/{b,c}.py` -> `a/b.py`, `a/c.py`."""
+    match = re.search(r"\{([^}]*)\}", path)
+    if match is None:
+        return [path]
+    choices = match.group(1).split(",")
+    return [
+        one
+        for choice in choices
+        for one in expanded(path[: match.start()] + choice + path[match.end() :])
+    ]
+
+
+def exists(path: str) -> bool:
+    """Whether a file or folder matches; what git ignores is made by a command, and counts."""
+    pattern = PLACEHOLDER.sub("*", path).rstrip("/")
+    if any(ROOT.glob(pattern)):
+        return True
+    asked = subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT, check=False)
+    return asked.returncode == 0
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_names_files_that_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    missing = [path for written in paths(text) for path in expanded(written) if not exists(path)]
+    assert not missing
+
+
+def test_paths_are_found_in_backticks_and_expanded() -> None:
+    text = "`builder/cli/` and `images/<target>/{base.,}Dockerfile`, `make help`, see docs/jobs.md."
+    assert paths(text) == ["builder/cli/", "images/<target>/{base.,}Dockerfile", "docs/jobs.md"]
+    assert expanded("images/<target>/{base.,}Dockerfile") == [
+        "images/<target>/base.Dockerfile",
+        "images/<target>/Dockerfile",
+    ]
+    assert exists("images/<target>/base.Dockerfile")
+    assert exists("builder/cli/") and exists("build/v100/receipt.json")
+    assert not exists("builder/no_such_module.py")
