@@ -29,6 +29,18 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests stay together where several processes run them (`make test`).
+
+    Tests of one file share what they set up. Tests with an engine share that engine, and the images
+    on it: one process runs all of them.
+    """
+    for item in items:
+        alone = item.get_closest_marker("engine") is None
+        group = str(item.path.relative_to(ROOT)) if alone else "engine"
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture
 def root() -> Path:
     """The repository: a real project."""

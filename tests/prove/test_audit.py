@@ -266,7 +266,7 @@ def test_an_images_own_python_reads_what_we_would(tmp_path: Path) -> None:
 def test_an_image_in_a_registry_is_read_without_pulling_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from registry_server import registry
+    from tests.registry.server import registry
 
     with registry(tmp_path / "registry") as server, Registry(server.host) as client:
         lower = gzip.compress(layer({"opt/old.so": HOPPER, "opt/a.so": VOLTA}))
