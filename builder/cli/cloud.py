@@ -80,9 +80,10 @@ def cloud_build(
     from builder.cloudbuild.source import staged
     from builder.cloudbuild.substitutions import assignments, from_git
     from builder.core.errors import InputError
+    from builder.pipeline.changes import known_targets
 
     names = chosen(targets, everything) if file is None or targets or everything else ()
-    submission.known_targets(root(), names)
+    known_targets(root(), names)
     where = settings(registry=registry)
     document = load(file or root() / "cloudbuild.yaml")
     clients = _connect(
@@ -290,7 +291,7 @@ def cloud_changed(
     """
     from dataclasses import asdict
 
-    from builder.cloudbuild.changes import changed
+    from builder.pipeline.changes import changed
 
     found = changed(root(), settings(registry=registry), targets or ["all"], since)
     if as_json:
@@ -314,8 +315,8 @@ def cloud_builder_image(
 
     For `run-local` where Docker Hub or gcr.io cannot be reached: it stands in for their images.
     """
-    from builder.cloudbuild.builderimage import build
     from builder.engine import connect
+    from builder.pipeline.builder_image import build
 
     with reporter() as shown:
         where = settings(registry=registry, engine=engine)

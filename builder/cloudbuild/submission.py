@@ -8,7 +8,6 @@ on without us where we give up.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import re
 import subprocess
@@ -25,7 +24,6 @@ from builder.cloudbuild.clients import Clients, explained, explaining, passing
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, StepDone, StepStarted, ignore
 from builder.core.retry import Passing, Retry
-from builder.spec import catalogue
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
@@ -484,16 +482,6 @@ def values(
 def checked(document: Document, given: Mapping[str, str]) -> None:
     """Raises InputError for what the service would refuse: before anything is staged."""
     validation.refuse(document, validation.check(document, given))
-
-
-def known_targets(root: Path, names: Sequence[str]) -> None:
-    """Raises InputError for a target that the project does not have."""
-    known = catalogue.targets(root)
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            fix = f"write {near[0]}" if near else f"targets: {', '.join(known)}"
-            raise InputError(f"there is no target {name!r}", fix)
 
 
 def clean(root: Path) -> bool:

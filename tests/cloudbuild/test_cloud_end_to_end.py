@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from builder import engine as engines
-from builder.cloudbuild import builderimage
 from builder.cloudbuild.runner import host_access
 from builder.core.settings import Settings
 from builder.engine import Engine
+from builder.pipeline import builder_image
 from builder.pipeline import image as pipeline
 from builder.render import dockerfiles as render
 from tests.emulators.cloud_build import LocalRunner, LoopbackCloud, loopback_cloud
@@ -69,7 +69,7 @@ def cloud(
     """The loopback service; its builds run on this machine's engine. The first build step's image
     cannot be pulled here: the builder image stands in, for it holds the same client."""
     where = Settings(registry=f"{registry.host}/team/training")
-    made = builderimage.build(project, where, engine)
+    made = builder_image.build(project, where, engine)
     runner = LocalRunner(
         engine,
         images={"gcr.io/cloud-builders/docker": made.reference},

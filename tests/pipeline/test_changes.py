@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.cloudbuild import changes
 from builder.core import settings
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.pipeline import push
+from builder.pipeline import changes, push
 
 TRAINER, LOCK = "trainer/task.py", "images/cpu/tensorflow.lock"
 

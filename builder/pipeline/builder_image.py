@@ -1,7 +1,7 @@
 """The image that the steps of cloudbuild.yaml run in, built on this machine's engine.
 
-In the cloud the first step builds it with docker's own client. Here that step's image may be out of
-reach, and so may Docker Hub: then the root is made from Debian's packages, and the host's
+In the cloud, the first step builds it with docker's own client. On this machine, the image of that
+step and Docker Hub may be out of reach. So the root is made from Debian's packages. The host's
 certificates, proxies and indexes reach the build as secrets, as in every other build.
 """
 
@@ -21,7 +21,10 @@ from builder.render import dockerfiles as render
 
 
 def reference(root: Path, settings: Settings) -> str:
-    """The name of the builder image of this project as it is now. Raises InputError."""
+    """The name of the project's builder image, as its files are now.
+
+    Raises InputError for a project that is no checkout of the factory.
+    """
     if not render.has_cloud(root):
         raise InputError(
             f"{root} has no {render.BUILDER_REQUIREMENTS}: its builds do not run from its source",
@@ -32,7 +35,7 @@ def reference(root: Path, settings: Settings) -> str:
 
 
 def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ignore) -> BuiltImage:
-    """Build it, unless the engine has it. Raises OutsideError."""
+    """The builder image, built if the engine does not have it. Raises OutsideError."""
     name = reference(root, settings)
     if found := engine.image(name):
         return BuiltImage(

@@ -1,16 +1,18 @@
 """Which targets a build has to make: those that the registry does not hold as they are here.
 
-The question is asked of content, not of history. A target's plan has a hash over everything that
-decides its image; the receipt beside the image in the registry says from which hash that one was
-made. So it works in a shallow clone and in a staged folder without git, a build that failed is made
-up for by the next one, and a commit that only touches documents builds nothing.
+The comparison is by content, not by history. A target's plan has a hash of everything that decides
+its image. The receipt beside the image in the registry names the hash that the image was made from.
+So the comparison works in a shallow clone and in a staged folder without git. After a failed build,
+the next one makes what is missing. A commit that only touches documents builds nothing.
 
-`since` asks git instead, where there is no registry: a file may touch targets, and one that nobody
-knows touches all. What cannot be told (no receipt, no answer, no such commit) counts as changed.
+With `since`, the comparison is with a commit, for projects without a registry. A file of a target's
+folder touches that target; a file that no rule knows touches every target. A target counts as
+changed where the answer is unknown: no receipt, no answer of the registry, no such commit.
 """
 
 from __future__ import annotations
 
+import difflib
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from builder.core.settings import Settings
 
 NOT_IN_IMAGES = ("docs/", "tests/", "bench/", "scripts/", "requirements/test.txt", ".ci/")
-"""Folders and files that no image holds and no build reads."""
+"""Folders and files that are in no image and that no build reads."""
 
 _ENDINGS = (".md", ".txt", ".rst")
 
@@ -44,18 +46,31 @@ class Change:
 def changed(
     root: Path, settings: Settings, targets: Sequence[str], since: str | None = None
 ) -> tuple[Change, ...]:
-    """A Change for each target (`all`: every one). Raises InputError for one that is not there."""
-    known = catalogue.targets(root)
-    names = known if "all" in targets else tuple(dict.fromkeys(targets))
-    for name in names:
-        if name not in known:
-            raise InputError(f"there is no target {name!r}", f"targets: {', '.join(known)}")
+    """A Change for each target (`all`: every one).
+
+    since: compare with this commit instead of with the registry. Raises InputError for a target
+    that the project does not have.
+    """
+    names = known_targets(root, targets)
     if since is not None:
         return _since(root, names, since)
     return tuple(_in_registry(root, settings, name) for name in names)
 
 
-# --- beside the registry --------------------------------------------------------------------------
+def known_targets(root: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """These targets, each once (`all`: every one). Raises InputError for one that is not there."""
+    known = catalogue.targets(root)
+    if "all" in names:
+        return known
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            fix = f"write {near[0]}" if near else f"targets: {', '.join(known)}"
+            raise InputError(f"there is no target {name!r}", fix)
+    return tuple(dict.fromkeys(names))
+
+
+# --- compared with the registry -------------------------------------------------------------------
 
 
 def _in_registry(root: Path, settings: Settings, target: str) -> Change:
@@ -80,7 +95,7 @@ def _in_registry(root: Path, settings: Settings, target: str) -> Change:
     return Change(target, False, f"the registry has it, proven {receipt.made_at}")
 
 
-# --- beside a commit ------------------------------------------------------------------------------
+# --- compared with a commit -----------------------------------------------------------------------
 
 
 def _since(root: Path, targets: Sequence[str], since: str) -> tuple[Change, ...]:
@@ -98,8 +113,10 @@ def _since(root: Path, targets: Sequence[str], since: str) -> tuple[Change, ...]
 
 
 def touches(file: str, target: str, trainer: str | None) -> bool:
-    """Whether a change of this file can change this target's image. trainer: its package's folder,
-    None where that is not known."""
+    """Whether a change of this file can change this target's image.
+
+    trainer: the folder of its training package; None if that is not known.
+    """
     parts = PurePosixPath(file).parts
     if parts[0] == catalogue.IMAGES and len(parts) > 2:
         return parts[1] == target
@@ -118,9 +135,9 @@ def _trainer(root: Path, target: str) -> str | None:
 
 
 def _changed_files(root: Path, since: str) -> tuple[str, ...] | None:
-    """Files that differ from a commit, those not committed among them; None where git cannot say.
+    """Files that differ from a commit, also those not committed. None if git cannot tell.
 
-    In a shallow clone the commit itself is fetched; its ancestors are not needed.
+    In a shallow clone the commit itself is fetched, without its ancestors.
     """
     if since.startswith("-"):
         raise InputError(f"{since!r} is no commit", "name one: HEAD~1, a tag, a branch")
