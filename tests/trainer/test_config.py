@@ -9,6 +9,7 @@ import pytest
 
 from trainer import config, task
 from trainer.config import Config, UsageError, parse
+from trainer.options import switch, whole_number
 
 VERTEX = {
     "AIP_MODEL_DIR": "gs://bucket/run/model/",
@@ -44,7 +45,7 @@ def test_an_option_wins_over_the_environment_and_the_environment_over_the_job_fo
     [
         (["--bogus", "1"], "unrecognized arguments: --bogus 1"),
         (["--step", "5"], "unrecognized arguments: --step 5"),
-        (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
+        (["--steps", "many"], "argument --steps: 'many' is not a whole number"),
         (["--steps", "0"], "--steps 0: must be 1 or more"),
         (["--batch-size", "-1"], "--batch-size -1: must be 1 or more"),
         (["--learning-rate", "nan"], "--learning-rate nan: must be more than 0"),
@@ -112,10 +113,10 @@ def test_each_trial_has_a_folder_of_its_own() -> None:
         (["--dropout", "1.5"], "--dropout 1.5: must be between 0 and 0.99"),
         (["--l2", "nan"], "--l2 nan: must be between 0 and 1"),
         (["--price-per-hour", "-1"], "--price-per-hour -1: must be 0 or more"),
-        (["--metric", "f1"], "--metric f1: must be one of accuracy, loss"),
+        (["--metric", "f1"], "argument --metric: invalid choice: 'f1' (choose from"),
         (["--fine-tune-layers", "some"], "argument --fine-tune-layers: 'some' is not a whole"),
         (["--weights", "imagenet"], "--weights imagenet: there are none for small_cnn"),
-        (["--weights-sha256", "0" * 64], "--weights-sha256: --weights none is no file"),
+        (["--weights-sha256", "0" * 64], "--weights-sha256: --weights none is not a file"),
         (
             ["--weights", "a.h5", "--weights-sha256", "12"],
             "--weights-sha256 12: is not 64 hexadecimal digits",
@@ -175,8 +176,8 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
             continue
         value = values.get(one.dest)
         if value is None:
-            numbers = {float: "1.0", config._integer: "2.0", config._whole: "2.0"}
-            numbers |= {config._layers: "2.0", config._switch: "true", None: "text"}
+            numbers = {float: "1.0", whole_number: "2.0", switch: "true", None: "text"}
+            numbers |= {config._layers: "2.0"}
             value = one.choices[-1] if one.choices else numbers[one.type]
         bounds = {"dropout": "0.5", "label_smoothing": "0.5", "momentum": "0.5", "hue": "0.5"}
         value = {**bounds, "erase": "0.5"}.get(one.dest, value)

@@ -222,7 +222,7 @@ def assert_no_picture_changes(
 def test_a_cut_and_a_crop_are_two_ways_of_the_same() -> None:
     given = ["--records", "r", "--job-dir", "j", "--image-size", "32", "--cut"]
     assert augment.of(config.parse(given, {})).cut == 32
-    with pytest.raises(UsageError, match=r"--cut and --crop 0.5: one of the two"):
+    with pytest.raises(UsageError, match=r"--cut and --crop 0.5: give one of them"):
         config.parse([*given, "--crop", "0.5"], {})
 
 

@@ -1,0 +1,191 @@
+"""How an option is declared, once: the field of a frozen dataclass is also its command line.
+
+    run = Section("the run")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        batch_size: int = run(32, "examples in a step, over all replicas", least=1)
+        precision: Literal["auto", "float32"] = run("auto", "auto: by the device")
+
+Name, type and choices come from the field; default, help text and bounds stand beside it. `read`
+turns arguments into values for the fields that were given; the others keep their defaults.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+
+
+class UsageError(Exception):
+    """What the user gave cannot be right: one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a field's name, type and default do not say about its option."""
+
+    section: str
+    """Title of its group in --help."""
+    help: str
+    parse: Callable[[str], Any] | None
+    """Makes the value from its text; None: by the field's type."""
+    metavar: str | None
+    """Stands for the value in --help; None: by the field's type."""
+    shown: str | None
+    """The default, as --help shows it; None: the default itself; "": not shown."""
+    least: float
+    most: float
+    over: float
+    """A number must lie from `least` to `most`; where `over` is set, above that and finite."""
+    alias: str | None
+    """A second name, with its hyphens."""
+    required: bool
+
+
+class Section:
+    """A group of options; calling it declares one."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+
+    def __call__(
+        self,
+        default: Any,
+        help: str,
+        *,
+        parse: Callable[[str], Any] | None = None,
+        metavar: str | None = None,
+        shown: str | None = None,
+        least: float = 0.0,
+        most: float = math.inf,
+        over: float = -math.inf,
+        alias: str | None = None,
+        required: bool = False,
+    ) -> Any:
+        """A dataclass field. Its default is `default`, or none where that is `...`."""
+        about = Option(self.title, help, parse, metavar, shown, least, most, over, alias, required)
+        return field(default=MISSING if default is ... else default, metadata={"option": about})
+
+
+def read(kind: type, arguments: Sequence[str], **texts: str) -> dict[str, Any]:
+    """The values that `arguments` give to fields of the dataclass `kind`, by the fields' names.
+
+    `texts` go to argparse: usage, description, epilog. Raises UsageError, and SystemExit after
+    --help.
+    """
+    parser = _Parser(
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,  # what is not given has the dataclass's default
+        **texts,  # type: ignore[arg-type]
+    )
+    groups: dict[str, Any] = {}
+    declared = tuple(_declared(kind))
+    for one, option, annotation in declared:
+        if option.section not in groups:
+            groups[option.section] = parser.add_argument_group(option.section)
+        _add(groups[option.section], one, option, annotation)
+    given = vars(parser.parse_args(_hyphens(arguments)))
+    for one, option, _ in declared:
+        if one.name in given:
+            _check_bounds(_name(one), given[one.name], option)
+    return given
+
+
+def _declared(kind: type) -> Iterator[tuple[Field[Any], Option, Any]]:
+    types = get_type_hints(kind)
+    for one in fields(kind):
+        yield one, one.metadata["option"], types[one.name]
+
+
+def _name(one: Field[Any]) -> str:
+    return "--" + one.name.replace("_", "-")
+
+
+def _add(group: Any, one: Field[Any], option: Option, annotation: Any) -> None:
+    """Give argparse the option of a field."""
+    names = [_name(one), *([option.alias] if option.alias else [])]
+    about: dict[str, Any] = {"help": _help(one, option)}
+    if get_origin(annotation) is Literal:
+        about["choices"] = get_args(annotation)
+    else:
+        parse, metavar = _KINDS.get(annotation, (None, None))
+        about["type"] = option.parse or parse
+        about["metavar"] = option.metavar or metavar or one.name.rpartition("_")[2].upper()
+    if annotation is bool:
+        about |= {"nargs": "?", "const": True}
+    group.add_argument(*names, required=option.required, **about)
+
+
+def _help(one: Field[Any], option: Option) -> str:
+    """The help text, with what holds if the option is not given."""
+    shown = option.shown
+    if shown is None:
+        default = one.default
+        if default is MISSING or default is None or default == "":
+            shown = ""
+        elif isinstance(default, bool):
+            shown = str(default).lower()
+        elif isinstance(default, float):
+            shown = f"{default:g}"
+        else:
+            shown = str(default)
+    return option.help.replace("%", "%%") + (f" (default: {shown})" if shown else "")
+
+
+def _check_bounds(name: str, value: Any, option: Option) -> None:
+    """Raises UsageError for a number out of bounds, and for one that is not a number."""
+    least, most, over = option.least, option.most, option.over
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    if over > -math.inf:
+        if not over < value <= most or value == math.inf:
+            raise UsageError(f"{name} {value}: must be more than {over:g}")
+    elif not least <= value <= most:
+        shown = f"{value:g}" if isinstance(value, float) else value
+        bounds = f"between {least:g} and {most:g}" if most < math.inf else f"{least:g} or more"
+        raise UsageError(f"{name} {shown}: must be {bounds}")
+
+
+def _hyphens(arguments: Sequence[str]) -> list[str]:
+    """--learning_rate=0.1 as --learning-rate=0.1: a tuning service names parameters that way."""
+    hyphened = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        name = name.replace("_", "-") if name.startswith("--") else name
+        hyphened.append(f"{name}{equals}{value}")
+    return hyphened
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse prints several lines and exits."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (--help lists the options)")
+
+
+def whole_number(text: str) -> int:
+    """32, and also 32.0, as a tuning service writes it."""
+    try:
+        value = float(text)
+        if value.is_integer():
+            return int(value)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+
+
+def switch(text: str) -> bool:
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of true, false") from None
+
+
+_KINDS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    int: (whole_number, "N"),
+    float: (float, "X"),
+    bool: (switch, "true|false"),
+}
+"""By the field's type: what makes its value from text, and what stands for it in --help."""
