@@ -261,7 +261,7 @@ def turbo(encoded: list[bytes]) -> Pictures:
 
 def records(files: Path, out: Path, *options: str) -> Path:
     """Make records of `files` with the trainer's own command; their folder."""
-    from trainer.records import making as tool
+    from trainer.records import command as tool
 
     if tool.main([str(files), str(out), *options]):
         raise RuntimeError("no records were made")

@@ -86,9 +86,9 @@ def main() -> int:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "sounds").mkdir(parents=True)
         speak(folder / "sounds")
-        from trainer.records import making
+        from trainer.records import command
 
-        if making.main([str(folder / "sounds/sounds.csv"), str(folder / "records")]):
+        if command.main([str(folder / "sounds/sounds.csv"), str(folder / "records")]):
             return 1
         told = json.loads((folder / "records/dataset.json").read_text())
         # espeak-ng takes another voice instead of a missing one, without saying so.

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from trainer.records.making import write  # noqa: E402 - found through the line above
+from trainer.records.writing import write  # noqa: E402 - found through the line above
 
 TRAIN, VALIDATION, SHARD_SIZE = 1000, 200, 250
 

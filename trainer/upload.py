@@ -1,11 +1,11 @@
-"""Carry a folder to a bucket, and know that it arrived: `python -m trainer.upload SRC DEST`.
+"""Copy a folder to a bucket and verify the copy: `python -m trainer.upload SRC DEST`.
 
 DEST is gs://bucket/folder, any other fsspec address (s3://, az://, memory://, with its package
-installed) or a folder. Can be run twice: only what differs is sent, and what was cut off is sent
-again. A file counts as sent when the other side has its size and its checksum: the one that the
-service itself computed (Google Cloud Storage: CRC-32C or MD5), or else that of what is read back.
+installed) or a folder. A second run sends only what differs or was cut off. A file counts as sent
+when DEST has the same size and checksum. The checksum is the one that the service computed (Google
+Cloud Storage: CRC-32C or MD5); elsewhere the file is read back.
 
-dataset.json goes last: where it lies, everything that it names is there.
+dataset.json is sent last: where it lies, all files that it names are there.
 
 Exit codes: 0 all is there; 2 what was given cannot be right; 3 something could not be sent.
 """
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.records.statusline import StatusLine
 from trainer.records.tfrecord import checksum
 
 TRIES = 4
@@ -33,7 +34,7 @@ BLOCK = 1 << 20
 
 
 class UploadError(Exception):
-    """What cannot be sent, in one line. `usage`: for what was given, not for the other side."""
+    """What cannot be sent, in one line. `usage`: because of what was given, not of the service."""
 
     def __init__(self, message: str, usage: bool = False) -> None:
         super().__init__(message)
@@ -42,7 +43,7 @@ class UploadError(Exception):
 
 @dataclass(frozen=True)
 class Sums:
-    """What a file's content is known by."""
+    """What identifies a file's content."""
 
     size: int
     crc32c: int
@@ -51,8 +52,8 @@ class Sums:
 
 
 @dataclass
-class Progress:
-    """What there is to tell while it runs."""
+class Transfer:
+    """How far it is."""
 
     files: int
     bytes: int
@@ -63,7 +64,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Result:
+class Uploaded:
     """What was done."""
 
     files: int
@@ -74,7 +75,7 @@ class Result:
     """Files at DEST that SRC does not have; they are left alone, or removed if asked."""
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[Transfer], None]
 
 
 def upload(
@@ -85,11 +86,11 @@ def upload(
     tell: Tell = lambda _: None,
     wait: float = 1.0,
     **options: Any,
-) -> Result:
-    """Make `target` have all files of `source`. Raises UploadError.
+) -> Uploaded:
+    """Send the files of `source` that `target` lacks or has otherwise. Raises UploadError.
 
-    `options` go to the file system of `target`; `wait`: seconds before a second try, doubled for
-    each further one.
+    `options` go to the file system of `target`; `wait` is the seconds before the second try of a
+    file, doubled for each further try.
     """
     if not source.is_dir():
         raise UploadError(f"{source}: there is no such folder", usage=True)
@@ -103,14 +104,14 @@ def upload(
         raise UploadError(f"{source}: is being written ({half}): finish that first", usage=True)
     filesystem, root = _open(target, options)
     present = _listing(filesystem, root, target)
-    progress = Progress(len(names), sum(path.stat().st_size for path in paths))
+    progress = Transfer(len(names), sum(path.stat().st_size for path in paths))
     lock = threading.Lock()
 
     def one(path: Path, name: str) -> None:
         _one(path, filesystem, f"{root}/{name}", present.get(name), progress, lock, wait)
         tell(progress)
 
-    # What vouches for the others goes last.
+    # dataset.json goes last: it says that the others are there.
     last = [(p, n) for p, n in zip(paths, names, strict=True) if n == "dataset.json"]
     rest = [(p, n) for p, n in zip(paths, names, strict=True) if n != "dataset.json"]
     for batch in (rest, last):
@@ -126,12 +127,12 @@ def upload(
     if delete:
         for name in extra:
             filesystem.rm_file(f"{root}/{name}")
-    return Result(len(names), progress.bytes, progress.sent, progress.sent_bytes, extra)
+    return Uploaded(len(names), progress.bytes, progress.sent, progress.sent_bytes, extra)
 
 
 def _open(target: str, options: dict[str, Any]) -> tuple[Any, str]:
     """The file system and the path in it. Raises UploadError."""
-    # gcsfs else asks a second service, over gRPC, what kind of bucket it is: not needed here.
+    # Otherwise gcsfs asks a second service, over gRPC, what kind of bucket it is.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         import fsspec
@@ -147,7 +148,7 @@ def _open(target: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _listing(filesystem: Any, root: str, target: str) -> dict[str, dict[str, Any]]:
-    """What is at the target already: names below it, each with what the listing tells."""
+    """The files at the target already: names below it, each with its entry of the listing."""
     try:
         found = filesystem.find(root, detail=True)
     except FileNotFoundError:
@@ -167,13 +168,13 @@ def _one(
     filesystem: Any,
     to: str,
     present: dict[str, Any] | None,
-    progress: Progress,
+    progress: Transfer,
     lock: threading.Lock,
     wait: float,
 ) -> None:
-    """See to it that one file is there. Raises UploadError."""
+    """Send one file unless it is there. Raises UploadError."""
     sums = sums_of(path)
-    first = 0 if present is None else 1  # The attempt that is no second one.
+    first = 0 if present is None else 1  # The attempt that is not a retry.
     problem: BaseException | str = ""
     for attempt in range(TRIES):
         if attempt:
@@ -193,7 +194,7 @@ def _one(
                         progress.sent += 1
                         progress.sent_bytes += sums.size
                 return
-            problem = "arrived with another content"
+            problem = "arrived with other content"
         except (PermissionError, TypeError, NotImplementedError) as error:
             raise UploadError(f"{to}: {_reason(error)}") from error
         except Exception as error:
@@ -203,7 +204,7 @@ def _one(
 
 
 def _put(filesystem: Any, path: Path, to: str) -> None:
-    """Send a file. A bucket shows an object when it is complete; a folder gets it in one move."""
+    """Send a file. A bucket shows only whole objects; in a folder, the file is renamed last."""
     if "file" in _protocols(filesystem):
         target = Path(to)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +219,7 @@ def _put(filesystem: Any, path: Path, to: str) -> None:
 
 
 def is_there(filesystem: Any, path: str, info: dict[str, Any], sums: Sums) -> bool:
-    """Has the other side this very content?"""
+    """Does the target have this content?"""
     if info.get("size") != sums.size:
         return False
     if "gs" in _protocols(filesystem):
@@ -284,26 +285,13 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-class Line:
-    """Progress on stderr: one line that is written over on a terminal, else one every 10 s."""
-
-    def __init__(self) -> None:
-        self._began = self._last = time.monotonic()
-        self._lock = threading.Lock()
-
-    def __call__(self, progress: Progress) -> None:
-        with self._lock:
-            now, terminal = time.monotonic(), sys.stderr.isatty()
-            if now - self._last < (0.1 if terminal else 10):
-                return
-            self._last = now
-            rate = progress.sent_bytes / max(now - self._began, 1e-9) / 1e6
-            text = (
-                f"{progress.checked} of {progress.files} files there, "
-                f"{progress.sent_bytes / 1e6:,.0f} MB sent, {rate:,.1f} MB/s"
-            )
-            sys.stderr.write(f"\r{text:<70}" if terminal else f"{text}\n")
-            sys.stderr.flush()
+def status(progress: Transfer, seconds: float) -> str:
+    """How far an upload is after so many seconds, in words."""
+    sent = progress.sent_bytes / 1e6
+    return (
+        f"{progress.checked} of {progress.files} files there, "
+        f"{sent:,.0f} MB sent, {sent / seconds:,.1f} MB/s"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -314,18 +302,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--parallel", type=int, default=PARALLEL, help=f"files at once ({PARALLEL})"
     )
-    parser.add_argument("--delete", action="store_true", help="remove from DEST what SRC has not")
+    parser.add_argument("--delete", action="store_true", help="remove from DEST what SRC lacks")
     given = parser.parse_args(arguments)
     if given.parallel < 1:
         parser.error("--parallel is 1 or more")
+    line = StatusLine()
     try:
-        result = upload(given.source, given.target, given.parallel, given.delete, Line())
+        result = upload(
+            given.source,
+            given.target,
+            given.parallel,
+            given.delete,
+            lambda progress: line.show(lambda seconds: status(progress, seconds)),
+        )
     except UploadError as error:
+        line.end()
         print(f"error: {error}", file=sys.stderr)
         return 2 if error.usage else 3
     except KeyboardInterrupt:
         print("stopped: the same command goes on where it was", file=sys.stderr)
         return 130
+    line.end()
     verb = "removed" if given.delete else "not in SRC, left alone"
     for name in result.extra:
         print(f"{verb}: {given.target.rstrip('/')}/{name}", file=sys.stderr)

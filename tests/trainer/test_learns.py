@@ -11,7 +11,7 @@ from PIL import Image
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 pytest.importorskip("tensorflow")
 
-from trainer.records import making  # noqa: E402
+from trainer.records import command  # noqa: E402
 
 
 def folders(images: np.ndarray, labels: list[str], out: Path) -> Path:
@@ -26,7 +26,7 @@ def learned(pictures: Path, tmp_path: Path, task, *options: object) -> tuple[flo
     """Accuracy on what was held out, how many that were, and seconds."""
     made = tmp_path / "records"
     tool = [str(pictures), str(made), "--encoding", "png", "--validation", "0.25"]
-    assert making.main(tool) == 0
+    assert command.main(tool) == 0
     held_out = json.loads((made / "dataset.json").read_text())["splits"]["validation"]["records"]
     began = time.monotonic()
     code, lines = task("--records", made, "--job-dir", tmp_path / "job", *options)

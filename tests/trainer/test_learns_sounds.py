@@ -29,7 +29,7 @@ from trainer import task  # noqa: E402
 from trainer.config import parse  # noqa: E402
 from trainer.input import augment, data, spectrograms, splits  # noqa: E402
 from trainer.input.parts import Sound  # noqa: E402
-from trainer.records import making, tfrecord  # noqa: E402
+from trainer.records import command, tfrecord  # noqa: E402
 
 RATE = 8000
 QUIET = ["--graph=false", "--examples=0", "--histograms-every=0", "--activations-every=0"]
@@ -70,7 +70,7 @@ def made(clips: Path) -> Path:
     out = clips.parent / "records"
     with contextlib.redirect_stdout(io.StringIO()):
         options = ["--rate", str(RATE), "--validation", "0.25", "--workers", "1"]
-        assert making.main([str(clips), str(out), *options]) == 0
+        assert command.main([str(clips), str(out), *options]) == 0
     return out
 
 

@@ -137,7 +137,7 @@ def test_what_arrives_damaged_is_found(records: Path, tmp_path: Path, monkeypatc
         filesystem.pipe_file(to, bytes(content))
 
     monkeypatch.setattr(upload, "_put", damaging)
-    with pytest.raises(UploadError, match=r"arrived with another content \(4 tries\)"):
+    with pytest.raises(UploadError, match=r"arrived with other content \(4 tries\)"):
         upload.upload(records, f"memory://{tmp_path.name}", wait=0.0)
 
 

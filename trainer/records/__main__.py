@@ -2,7 +2,7 @@
 
 import sys
 
-from trainer.records.making import main
+from trainer.records.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

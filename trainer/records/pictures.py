@@ -32,12 +32,12 @@ _AS_SEEN = frozenset(("JPEG", "PNG", "GIF", "BMP"))
 _ORIENTATION = 0x0112
 
 
-class Unreadable(Exception):  # noqa: N818 - named for what was found
+class UnreadablePicture(Exception):  # noqa: N818 - named for what was found
     """A picture that cannot be decoded; says why."""
 
 
 @dataclass(frozen=True)
-class Form:
+class PictureForm:
     """How pictures are stored."""
 
     encoding: str = "jpeg"
@@ -57,7 +57,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class StoredPicture:
     """A picture as it is stored, and what was found out about it."""
 
     content: bytes
@@ -69,10 +69,12 @@ class Prepared:
     """256 counts of each of red, green and blue."""
     jpeg: bool
     """The content is a JPEG file."""
+    encoded: bool
+    """The content is a picture file; else it is the pixels, uint8 [height, width, 3]."""
 
 
-def prepare(content: bytes, form: Form) -> Prepared:
-    """Decode, put right and encode a picture. Raises Unreadable."""
+def prepare(content: bytes, form: PictureForm) -> StoredPicture:
+    """Decode, put right and encode a picture. Raises UnreadablePicture."""
     from PIL import Image
 
     try:
@@ -87,12 +89,12 @@ def prepare(content: bytes, form: Form) -> Prepared:
         KeyError,
     ) as error:
         # Pillow's readers raise all of these for files that are not what they seem.
-        raise Unreadable(_reason(error)) from error
+        raise UnreadablePicture(_reason(error)) from error
     except (Image.DecompressionBombError, MemoryError, OverflowError) as error:
-        raise Unreadable(f"too large: {_reason(error)}") from error
+        raise UnreadablePicture(f"too large: {_reason(error)}") from error
 
 
-def _prepare(content: bytes, form: Form) -> Prepared:
+def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(content)) as image:
@@ -134,8 +136,9 @@ def _prepare(content: bytes, form: Form) -> Prepared:
         if image.mode == "L":
             facts.append("grey")
             histogram = histogram * 3
-        jpeg = form.encoding != "uint8" and encoded.startswith(b"\xff\xd8\xff")
-        return Prepared(encoded, *image.size, tuple(facts), tuple(histogram), jpeg)
+        is_file = form.encoding != "uint8"
+        jpeg = is_file and encoded.startswith(b"\xff\xd8\xff")
+        return StoredPicture(encoded, *image.size, tuple(facts), tuple(histogram), jpeg, is_file)
 
 
 def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
@@ -191,7 +194,7 @@ def _to_srgb(image: Any, profile: bytes) -> Any:
         return None
 
 
-def _resized(image: Any, form: Form) -> Any:
+def _resized(image: Any, form: PictureForm) -> Any:
     from PIL import Image
 
     if not form.resize:
@@ -208,7 +211,7 @@ def _resized(image: Any, form: Form) -> Any:
     return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3)
 
 
-def _as_it_is(content: bytes, image: Any, form: Form) -> bytes | None:
+def _as_it_is(content: bytes, image: Any, form: PictureForm) -> bytes | None:
     """The file's own bytes where they can be stored, without their metadata."""
     if form.encoding == "keep":
         if image.format == "JPEG":

@@ -42,12 +42,12 @@ _LESS = r"^\s*(?:data|SSND|Data Size|Riff size|riff)\s*:\s*(\d+) \(should be (\d
 _UNKNOWN = 0x7FFFF000
 
 
-class Unreadable(Exception):  # noqa: N818 - named for what was found
+class UnreadableSound(Exception):  # noqa: N818 - named for what was found
     """A sound that cannot be decoded; says why."""
 
 
 @dataclass(frozen=True)
-class Form:
+class SoundForm:
     """How sounds are stored, and how much of each is heard."""
 
     rate: int = 16000
@@ -58,7 +58,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class StoredSound:
     """A sound as it is stored, and what was found out about it."""
 
     content: bytes
@@ -81,8 +81,8 @@ def missing() -> str | None:
     return None
 
 
-def prepare(content: bytes, form: Form) -> Prepared:
-    """Decode a sound, make it mono and 16 bits at the rate of `form`. Raises Unreadable.
+def prepare(content: bytes, form: SoundForm) -> StoredSound:
+    """Decode a sound, make it mono and 16 bits at the rate of `form`. Raises UnreadableSound.
 
     Channels are averaged. What is louder than full scale (a file of floats can be) is made
     quieter as a whole, not clipped.
@@ -92,7 +92,7 @@ def prepare(content: bytes, form: Form) -> Prepared:
 
     samples, rate, facts = _decoded(content)
     if not np.isfinite(samples).all():
-        raise Unreadable("has samples that are no finite numbers")
+        raise UnreadableSound("has samples that are no finite numbers")
     channels = samples.shape[1]
     if channels > 1:
         facts.append(f"{channels} channels averaged")
@@ -106,8 +106,8 @@ def prepare(content: bytes, form: Form) -> Prepared:
         mono = mono / peak
     stored = np.clip(np.rint(mono * 32768.0), -32768, 32767).astype("<i2")
     if not stored.size:
-        raise Unreadable("has no samples")
-    return Prepared(
+        raise UnreadableSound("has no samples")
+    return StoredSound(
         wav(stored.tobytes(), form.rate), stored.size, tuple(facts), not bool(stored.any())
     )
 
@@ -127,17 +127,19 @@ def _decoded(content: bytes) -> tuple[Any, int, list[str]]:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             if file.frames > LONGEST * file.samplerate:
                 length = f"{file.frames / file.samplerate:,.0f} s"
-                raise Unreadable(f"is {length} long: cut it into parts of at most {LONGEST:.0f} s")
+                raise UnreadableSound(
+                    f"is {length} long: cut it into parts of at most {LONGEST:.0f} s"
+                )
             samples = file.read(dtype="float32", always_2d=True)
             kind = file.format
             short = _cut_short(len(samples), file.frames, file.extra_info)
             if short or (kind == "OGG" and _last_page_cut(content)):
-                raise Unreadable("is cut short")
+                raise UnreadableSound("is cut short")
             return samples, file.samplerate, [f"format {kind} {file.subtype}"]
     except (soundfile.SoundFileError, ValueError, TypeError) as error:
-        raise Unreadable(_reason(content, error)) from error
+        raise UnreadableSound(_reason(content, error)) from error
     except MemoryError as error:
-        raise Unreadable("too large") from error
+        raise UnreadableSound("too large") from error
 
 
 def _cut_short(read: int, promised: int, log: str) -> bool:
@@ -146,7 +148,7 @@ def _cut_short(read: int, promised: int, log: str) -> bool:
         return True
     noted = re.search(_LESS, log, re.MULTILINE)
     # What was written to a pipe has no length: all bits set, or as good as.
-    return bool(noted) and int(noted[2]) < int(noted[1]) < _UNKNOWN
+    return noted is not None and int(noted[2]) < int(noted[1]) < _UNKNOWN
 
 
 def _last_page_cut(content: bytes) -> bool:

@@ -35,7 +35,7 @@ _CLASSES = ("label", "class", "category", "target")
 _SETS = ("split", "set", "subset", "ml_use")
 
 
-class SourceError(Exception):
+class RecordsError(Exception):
     """What cannot be turned into records, in one line."""
 
 
@@ -86,20 +86,20 @@ class Found:
 
 
 def find(source: Path, work: Path, decompressing: Callable[[], None] = lambda: None) -> Found:
-    """All pictures or sounds of a source, in the order of their names. Raises SourceError.
+    """All pictures or sounds of a source, in the order of their names. Raises RecordsError.
 
     `work` is a folder for what has to be decompressed first; `decompressing` is called before.
     """
     if source.is_dir():
         return _folder(source)
     if not source.exists():
-        raise SourceError(f"{source}: there is no such file or folder")
+        raise RecordsError(f"{source}: there is no such file or folder")
     name = source.name.lower()
     if name.endswith(ARCHIVES):
         return _zip(source) if name.endswith(".zip") else _tar(source, work, decompressing)
     if name.endswith((".csv", ".txt")):
         return _csv(source)
-    raise SourceError(f"{source}: is no folder, CSV file or archive ({', '.join(ARCHIVES)})")
+    raise RecordsError(f"{source}: is no folder, CSV file or archive ({', '.join(ARCHIVES)})")
 
 
 def _folder(folder: Path) -> Found:
@@ -150,7 +150,7 @@ def _by_folder(
         items = [replace(item, split=item.split.replace("train", "")) for item in items]
     empty = sorted(classes - {item.label for item in items})
     if empty:
-        raise SourceError(f"{source}/{empty[0]}: no pictures or sounds in this class ({_KINDS})")
+        raise RecordsError(f"{source}/{empty[0]}: no pictures or sounds in this class ({_KINDS})")
     return _checked(source, items, ignored)
 
 
@@ -160,11 +160,11 @@ def _csv(path: Path) -> Found:
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{path}: is no CSV file in UTF-8: {error}") from error
+        raise RecordsError(f"{path}: is no CSV file in UTF-8: {error}") from error
     lines = [(number, [cell.strip() for cell in row]) for number, row in enumerate(rows, start=1)]
     lines = [(number, row) for number, row in lines if any(row)]
     if not lines:
-        raise SourceError(f"{path}: is empty")
+        raise RecordsError(f"{path}: is empty")
     columns = _columns(lines[0][1])
     if columns:
         del lines[0]
@@ -179,17 +179,17 @@ def _csv(path: Path) -> Found:
         name, label = row[columns[0]], row[columns[1]]
         use = row[columns[2]] if 0 <= columns[2] < len(row) else ""
         if not name or not label:
-            raise SourceError(f"{where}: needs a path and a label")
+            raise RecordsError(f"{where}: needs a path and a label")
         if use and use.lower() not in {*SPLITS, "unassigned"}:
-            raise SourceError(f"{where}: {use!r} is no split: train, validation or test")
+            raise RecordsError(f"{where}: {use!r} is no split: train, validation or test")
         if "://" in name:
-            raise SourceError(f"{where}: {name}: copy the files to a disk first")
+            raise RecordsError(f"{where}: {name}: copy the files to a disk first")
         if name in seen:
-            raise SourceError(f"{where}: {name} is on line {seen[name]} already")
+            raise RecordsError(f"{where}: {name} is on line {seen[name]} already")
         seen[name] = number
         file = path.parent / name
         if not file.is_file():
-            raise SourceError(f"{where}: there is no {file}")
+            raise RecordsError(f"{where}: there is no {file}")
         items.append(_file(name, label, SPLITS.get(use.lower(), ""), file))
     return _checked(str(path), items, 0)
 
@@ -209,7 +209,7 @@ def _zip(path: Path) -> Found:
     try:
         archive = zipfile_of(str(path))
     except zipfile.BadZipFile as error:
-        raise SourceError(f"{path}: is no zip archive, or cut short: {error}") from error
+        raise RecordsError(f"{path}: is no zip archive, or cut short: {error}") from error
 
     def make(name: str, label: str, split: str, number: int, info: zipfile.ZipInfo) -> Item:
         version = f"{info.CRC:08x}"
@@ -218,7 +218,7 @@ def _zip(path: Path) -> Found:
     entries = {}
     for number, info in enumerate(archive.infolist()):
         if info.flag_bits & 1:
-            raise SourceError(f"{path}: {info.filename} is encrypted")
+            raise RecordsError(f"{path}: {info.filename} is encrypted")
         if not info.is_dir():
             entries[info.filename] = functools.partial(make, number=number, info=info)
     return _by_folder(str(path), entries)
@@ -231,7 +231,7 @@ def _tar(path: Path, work: Path, decompressing: Callable[[], None]) -> Found:
         with tarfile.open(path, "r:") as archive:
             members = [member for member in archive if member.isreg()]
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise SourceError(f"{path}: is no tar archive, or cut short: {error}") from error
+        raise RecordsError(f"{path}: is no tar archive, or cut short: {error}") from error
 
     def make(name: str, label: str, split: str, member: tarfile.TarInfo) -> Item:
         offset, version = member.offset_data, str(member.mtime)
@@ -275,11 +275,11 @@ def zipfile_of(path: str) -> zipfile.ZipFile:
 
 def _checked(source: str, items: list[Item], ignored: int) -> Found:
     if not items:
-        raise SourceError(f"{source}: no pictures or sounds found ({_KINDS})")
+        raise RecordsError(f"{source}: no pictures or sounds found ({_KINDS})")
     items = sorted(items, key=lambda item: item.name)
     sound, picture = (_first(items, known) for known in (sounds.SUFFIXES, pictures.SUFFIXES))
     if sound and picture:
-        raise SourceError(
+        raise RecordsError(
             f"{source}: has pictures ({picture}) and sounds ({sound}): give the ones or the others"
         )
     return Found(tuple(items), ignored, bool(sound))
@@ -293,7 +293,7 @@ def _first(items: Sequence[Item], suffixes: Container[str]) -> str | None:
 def _file(name: str, label: str, split: str, path: Path) -> Item:
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
-        raise SourceError(f"{path}: is no regular file")
+        raise RecordsError(f"{path}: is no regular file")
     return Item(name, label, split, str(path), -1, about.st_size, str(about.st_mtime_ns))
 
 

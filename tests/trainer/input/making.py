@@ -8,8 +8,8 @@ from PIL import Image
 
 from trainer.input import data, splits
 from trainer.input.parts import Shard
-from trainer.records import making
-from trainer.records.making import serialise
+from trainer.records import command
+from trainer.records.writing import serialise
 
 _file = io.BytesIO()
 Image.new("L", (8, 8)).save(_file, "png")
@@ -40,7 +40,7 @@ def filled(folder: Path, **colours: str) -> Path:
 
 def made(tmp_path: Path, *options: str) -> Path:
     pictures = filled(tmp_path / "pictures", blue="blue", red="red")
-    assert making.main([str(pictures), str(tmp_path / "out"), "--workers", "1", *options]) == 0
+    assert command.main([str(pictures), str(tmp_path / "out"), "--workers", "1", *options]) == 0
     return tmp_path / "out"
 
 

@@ -20,7 +20,7 @@ from trainer import config  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
 from trainer.input import augment, data, splits  # noqa: E402
 from trainer.input.parts import Shard  # noqa: E402
-from trainer.records import making  # noqa: E402
+from trainer.records import command  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_is_known_of_the_files_makes_it_faster_and_changes_no_picture(
 ) -> None:
     """JPEGs of 90 x 60 and 50 x 70; for 16 pixels they are decoded at a half."""
     source = photographs(tmp_path / "in", (90, 60), (50, 70))
-    assert making.main([str(source), str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert command.main([str(source), str(tmp_path / "out"), "--workers", "1"]) == 0
     known = splits.find(str(tmp_path / "out"), "train")
     assert [shard.jpeg for shard in known] == [(50, 60, 90)] * len(known)
     assert_no_picture_changes(known, size, how)
@@ -192,7 +192,7 @@ def test_squares_that_need_no_resize_are_the_pictures_that_one_would_have_made(
 ) -> None:
     source = photographs(tmp_path / "in", (90, 60), (30, 70))
     options = ("--workers", "1", "--resize", "48", "--square")
-    assert making.main([str(source), str(tmp_path / "out"), *options]) == 0
+    assert command.main([str(source), str(tmp_path / "out"), *options]) == 0
     known = splits.find(str(tmp_path / "out"), "train")
     assert [shard.jpeg for shard in known] == [(48, 48, 48)] * len(known)
     assert_no_picture_changes(known, size, how)
@@ -200,7 +200,7 @@ def test_squares_that_need_no_resize_are_the_pictures_that_one_would_have_made(
 
 def test_pictures_of_one_height_are_no_squares_yet(tmp_path: Path) -> None:
     source = photographs(tmp_path / "in", (90, 60))
-    assert making.main([*map(str, (source, tmp_path / "out")), "--resize", "48"]) == 0
+    assert command.main([*map(str, (source, tmp_path / "out")), "--resize", "48"]) == 0
     known = splits.find(str(tmp_path / "out"), "train")
     assert {shard.jpeg for shard in known} == {(48, 48, 72)}
     assert_no_picture_changes(known, 48, augment.NONE)
@@ -236,7 +236,7 @@ def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(
         ramp = Image.fromarray(np.tile(np.arange(40, dtype=np.uint8) * 4, (40, 1)))
         for number in range(40):
             ramp.save(tmp_path / "in" / kind / f"{number}.jpg", quality=100)
-    assert making.main([*map(str, (tmp_path / "in", tmp_path / "out")), *encoding]) == 0
+    assert command.main([*map(str, (tmp_path / "in", tmp_path / "out")), *encoding]) == 0
     files = splits.find(str(tmp_path / "out"), "train")
     how = augment.Augmentation(cut=24, flip="horizontal")
     ramps = np.concatenate(pictures(files, 5, 24, augmentation=how))[:, 3, :, 0].astype(int)
@@ -250,7 +250,7 @@ def test_one_picture_that_is_no_jpeg_makes_its_file_an_unknown_one(tmp_path: Pat
     source = photographs(tmp_path / "in", (90, 60), count=8)
     Image.new("RGB", (30, 30), "red").save(source / "one" / "0.png")
     options = ("--workers", "1", "--encoding", "keep", "--shard-size", "3")
-    assert making.main([str(source), str(tmp_path / "out"), *options]) == 0
+    assert command.main([str(source), str(tmp_path / "out"), *options]) == 0
     found = [
         s.jpeg
         for split in ("train", "validation")

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 from PIL import Image, ImageCms, ImageDraw
 
-from trainer.records.pictures import Form, Prepared, Unreadable, prepare, without_metadata
+from trainer.records.pictures import (
+    PictureForm,
+    StoredPicture,
+    UnreadablePicture,
+    prepare,
+    without_metadata,
+)
 
 RED, BLUE = (220, 30, 30), (20, 40, 200)
 
@@ -24,7 +30,7 @@ def file(image: Image.Image, kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def shown(made: Prepared) -> Image.Image:
+def shown(made: StoredPicture) -> Image.Image:
     image = Image.open(io.BytesIO(made.content))
     assert image.size == (made.width, made.height)
     return image.convert("RGB")
@@ -53,7 +59,7 @@ def assert_colour(image: Image.Image, where: tuple[int, int], colour: tuple[int,
     ],
 )
 def test_every_format_becomes_a_baseline_jpeg_in_4_2_0(content: bytes) -> None:
-    made = prepare(content, Form())
+    made = prepare(content, PictureForm())
     with Image.open(io.BytesIO(made.content)) as image:
         assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (64, 32))
         assert not image.info.get("progressive")
@@ -67,7 +73,7 @@ def test_every_format_becomes_a_baseline_jpeg_in_4_2_0(content: bytes) -> None:
 def test_what_a_camera_noted_as_rotated_is_rotated(kind: str, encoding: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # Turned by 90 degrees, clockwise, to be seen upright.
-    made = prepare(file(picture(), kind, exif=exif), Form(encoding))
+    made = prepare(file(picture(), kind, exif=exif), PictureForm(encoding))
     image = shown(made)
     assert image.size == (32, 64)
     assert_colour(image, (16, 10), RED)
@@ -81,7 +87,7 @@ def test_what_a_camera_noted_as_rotated_is_rotated(kind: str, encoding: str) -> 
 def test_transparency_shows_the_background(kind: str, background: str, seen: tuple) -> None:
     image = picture("RGBA")
     ImageDraw.Draw(image).rectangle((0, 0, 31, 31), fill=(0, 0, 0, 0))
-    made = prepare(file(image, kind), Form("png", background=background))
+    made = prepare(file(image, kind), PictureForm("png", background=background))
     assert_colour(shown(made), (10, 16), seen)
     assert_colour(shown(made), (54, 16), BLUE)
     assert f"transparency on {background}" in made.facts
@@ -90,7 +96,7 @@ def test_transparency_shows_the_background(kind: str, background: str, seen: tup
 def test_a_transparent_palette_colour_shows_the_background() -> None:
     image = Image.new("P", (16, 16), 0)
     image.putpalette([0, 0, 0, 255, 0, 0])
-    made = prepare(file(image, "GIF", transparency=0), Form())
+    made = prepare(file(image, "GIF", transparency=0), PictureForm())
     assert_colour(shown(made), (8, 8), (255, 255, 255))
 
 
@@ -99,13 +105,13 @@ def test_a_transparent_palette_colour_shows_the_background() -> None:
 def test_of_an_animation_the_first_frame_counts(kind: str, encoding: str) -> None:
     frames = [Image.new("RGB", (20, 20), colour) for colour in (RED, BLUE, "white")]
     content = file(frames[0], kind, save_all=True, append_images=frames[1:], duration=50)
-    made = prepare(content, Form(encoding))
+    made = prepare(content, PictureForm(encoding))
     assert_colour(shown(made), (10, 10), RED)
     assert "first frame of an animation" in made.facts
 
 
 def test_grey_stays_grey_and_counts_for_each_channel() -> None:
-    made = prepare(file(Image.new("L", (10, 4), 77), "PNG"), Form())
+    made = prepare(file(Image.new("L", (10, 4), 77), "PNG"), PictureForm())
     assert Image.open(io.BytesIO(made.content)).mode == "L"
     assert "grey" in made.facts
     assert [made.histogram[256 * channel + 77] for channel in range(3)] == [40, 40, 40]
@@ -113,12 +119,12 @@ def test_grey_stays_grey_and_counts_for_each_channel() -> None:
 
 def test_16_bits_are_scaled_not_clipped() -> None:
     deep = Image.new("I;16", (8, 8), 0x8000)
-    assert_colour(shown(prepare(file(deep, "PNG"), Form())), (4, 4), (128, 128, 128))
+    assert_colour(shown(prepare(file(deep, "PNG"), PictureForm())), (4, 4), (128, 128, 128))
 
 
 def test_black_and_white_is_grey() -> None:
     assert_colour(
-        shown(prepare(file(Image.new("1", (8, 8), 1), "PNG"), Form())), (4, 4), (255,) * 3
+        shown(prepare(file(Image.new("1", (8, 8), 1), "PNG"), PictureForm())), (4, 4), (255,) * 3
     )
 
 
@@ -126,7 +132,7 @@ def test_a_colour_profile_is_applied() -> None:
     # A profile whose red and blue are swapped would be plain; Pillow makes LAB, XYZ and sRGB ones.
     # sRGB itself is no change.
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    made = prepare(file(picture(), "PNG", icc_profile=profile), Form("png"))
+    made = prepare(file(picture(), "PNG", icc_profile=profile), PictureForm("png"))
     assert "colour profile applied" not in made.facts
     assert_colour(shown(made), (10, 16), RED)
 
@@ -137,15 +143,21 @@ def test_a_jpeg_that_is_right_already_is_taken_over_without_its_metadata() -> No
     plain = file(picture(), "JPEG", quality=85, subsampling=2)
     noted = file(picture(), "JPEG", quality=85, subsampling=2, exif=exif, comment=b"hello")
     assert noted != plain
-    made = prepare(noted, Form())
+    made = prepare(noted, PictureForm())
     assert made.content == plain == without_metadata(plain)
     assert "taken over as it is" in made.facts
 
 
 @pytest.mark.parametrize(
-    "form", [Form(quality=70), Form(subsampling="4:4:4"), Form(resize=16), Form("png")]
+    "form",
+    [
+        PictureForm(quality=70),
+        PictureForm(subsampling="4:4:4"),
+        PictureForm(resize=16),
+        PictureForm("png"),
+    ],
 )
-def test_a_jpeg_that_is_not_what_was_asked_for_is_encoded_anew(form: Form) -> None:
+def test_a_jpeg_that_is_not_what_was_asked_for_is_encoded_anew(form: PictureForm) -> None:
     content = file(picture(), "JPEG", quality=85, subsampling=2)
     made = prepare(content, form)
     assert made.content != content
@@ -158,30 +170,30 @@ def test_keep_keeps_what_tensorflow_reads_as_a_person_sees_it() -> None:
         file(picture("P"), "GIF"),
         file(picture(), "JPEG", quality=97, subsampling=0, progressive=True),
     ):
-        assert prepare(content, Form("keep")).content == content
-    assert prepare(file(picture(), "WEBP"), Form("keep")).content.startswith(b"\xff\xd8")
+        assert prepare(content, PictureForm("keep")).content == content
+    assert prepare(file(picture(), "WEBP"), PictureForm("keep")).content.startswith(b"\xff\xd8")
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_resize_is_of_the_shorter_side_and_never_enlarges(kind: str) -> None:
     content = file(picture(size=(400, 200)), kind)
-    made = prepare(content, Form(resize=50))
+    made = prepare(content, PictureForm(resize=50))
     assert (made.width, made.height) == (100, 50)
     assert_colour(shown(made), (20, 25), RED)
     assert_colour(shown(made), (80, 25), BLUE)
-    made = prepare(content, Form(resize=500))
+    made = prepare(content, PictureForm(resize=500))
     assert (made.width, made.height) == (400, 200)
 
 
 def test_a_side_that_the_decoder_halves_to_exactly_is_not_mistaken_for_untouched() -> None:
     content = file(picture(size=(160, 80)), "JPEG", quality=85, subsampling=2)
-    made = prepare(content, Form(resize=40))
+    made = prepare(content, PictureForm(resize=40))
     assert shown(made).size == (80, 40)
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png", "keep"])
 def test_a_square_is_the_whole_picture_and_all_have_its_size(encoding: str) -> None:
-    form = Form(encoding, resize=40, square=True)
+    form = PictureForm(encoding, resize=40, square=True)
     for size in ((64, 32), (400, 900), (20, 10), (40, 40)):
         made = prepare(file(picture(size=size), "PNG"), form)
         assert (made.width, made.height) == shown(made).size == (40, 40)
@@ -190,11 +202,11 @@ def test_a_square_is_the_whole_picture_and_all_have_its_size(encoding: str) -> N
 
 
 def test_uint8_is_the_whole_picture_in_a_square() -> None:
-    made = prepare(file(picture(size=(64, 32)), "PNG"), Form("uint8", resize=16))
+    made = prepare(file(picture(size=(64, 32)), "PNG"), PictureForm("uint8", resize=16))
     assert len(made.content) == 16 * 16 * 3
     assert tuple(made.content[:3]) == RED
     assert tuple(made.content[-3:]) == BLUE
-    grey = prepare(file(Image.new("L", (9, 9), 7), "PNG"), Form("uint8", resize=4))
+    grey = prepare(file(Image.new("L", (9, 9), 7), "PNG"), PictureForm("uint8", resize=4))
     assert grey.content == bytes([7]) * 48
 
 
@@ -216,13 +228,13 @@ whole_jpeg, whole_png = file(picture(size=(200, 200)), "JPEG"), file(picture(), 
 )
 @pytest.mark.parametrize("encoding", ["jpeg", "keep"])
 def test_what_cannot_be_read_is_said_in_one_line(content: bytes, encoding: str) -> None:
-    with pytest.raises(Unreadable) as error:
-        prepare(content, Form(encoding))
+    with pytest.raises(UnreadablePicture) as error:
+        prepare(content, PictureForm(encoding))
     assert str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(Unreadable, match="too large"):
-        prepare(file(Image.new("1", (64, 64)), "PNG"), Form())
+    with pytest.raises(UnreadablePicture, match="too large"):
+        prepare(file(Image.new("1", (64, 64)), "PNG"), PictureForm())

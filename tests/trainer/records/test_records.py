@@ -19,9 +19,10 @@ import pytest
 from PIL import Image
 
 from tests.trainer.runs import ROOT, SMOKE
-from trainer.records import making, tfrecord
-from trainer.records.making import Options, RecordsError
-from trainer.records.pictures import Form
+from trainer.records import command, conversion, tfrecord
+from trainer.records.options import Options
+from trainer.records.pictures import PictureForm
+from trainer.records.sources import RecordsError
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> int:
-    return making.main([*map(str, arguments), "--workers", "1"])
+    return command.main([*map(str, arguments), "--workers", "1"])
 
 
 def read(folder: Path, split: str) -> list[dict]:
@@ -100,9 +101,9 @@ def test_of_each_class_the_same_share_is_held_out(pictures: Path, tmp_path: Path
 
 
 def test_another_picture_moves_at_most_one_of_its_class(pictures: Path, tmp_path: Path) -> None:
-    making.convert(pictures, tmp_path / "before", Options(validation=0.3, workers=1))
+    conversion.convert(pictures, tmp_path / "before", Options(validation=0.3, workers=1))
     Image.new("RGB", (9, 9), "blue").save(pictures / "red" / "new.png")
-    making.convert(pictures, tmp_path / "after", Options(validation=0.3, workers=1))
+    conversion.convert(pictures, tmp_path / "after", Options(validation=0.3, workers=1))
     before, after = (set(names(tmp_path / name, "validation")) for name in ("before", "after"))
     assert len(before - after) <= 1
     assert {name for name in before ^ after if name.startswith("grey")} == set()
@@ -135,7 +136,7 @@ def test_a_record_has_its_pictures_size_and_dataset_json_what_a_reader_can_rely_
 def test_any_number_of_processes_gives_the_same_bytes(pictures: Path, tmp_path: Path) -> None:
     for workers in (1, 3):
         options = Options(shard_size=4, workers=workers)
-        making.convert(pictures, tmp_path / str(workers), options)
+        conversion.convert(pictures, tmp_path / str(workers), options)
     assert content(tmp_path / "1") == content(tmp_path / "3")
 
 
@@ -225,7 +226,7 @@ def test_all_sources_give_the_same_pictures(
 ) -> None:
     out = tmp_path / "out"
     source = packed(pictures, tmp_path)
-    making.convert(source, out, Options(Form("keep"), workers=2, shard_size=6))
+    conversion.convert(source, out, Options(PictureForm("keep"), workers=2, shard_size=6))
     found = read(out, "train") + read(out, "validation")
     seen = Counter((r["image/encoded"], r["image/class/label"]) for r in found)
     assert seen == Counter(
@@ -279,7 +280,7 @@ def test_a_mistake_in_a_csv_file_is_named_with_its_line(
 ) -> None:
     (tmp_path / "p.csv").write_text(rows)
     with pytest.raises(RecordsError, match=message):
-        making.convert(tmp_path / "p.csv", tmp_path / "out")
+        conversion.convert(tmp_path / "p.csv", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -312,10 +313,10 @@ def test_a_corrupt_picture_ends_the_run_or_is_skipped(
     (pictures / "red" / "broken.png").write_bytes((pictures / "red/0.png").read_bytes()[:40])
     out = tmp_path / "out"
     options = ("--workers", str(workers), "--shard-size", "5")
-    assert making.main([str(pictures), str(out), *options]) == 2
+    assert command.main([str(pictures), str(out), *options]) == 2
     assert "error: cannot be read: red/broken.png: " in capsys.readouterr().err
     assert not out.exists()
-    assert making.main([str(pictures), str(out), *options, "--on-error", "skip"]) == 0
+    assert command.main([str(pictures), str(out), *options, "--on-error", "skip"]) == 0
     captured = capsys.readouterr()
     assert "skipped: red/broken.png: " in captured.err
     assert "and 1 skipped" in captured.out
@@ -332,14 +333,14 @@ def test_a_corrupt_member_of_an_archive_is_skipped(pictures: Path, tmp_path: Pat
     start = info.header_offset + 30 + len(info.filename)
     damaged[start + 4 : start + 12] = b"\0" * 8
     archive.write_bytes(damaged)
-    result = making.convert(archive, tmp_path / "out", Options(skip=True, workers=1))
+    result = conversion.convert(archive, tmp_path / "out", Options(skip=True, workers=1))
     assert [line.split(":")[0] for line in result.skipped] == ["dataset/red/0.png"]
 
 
 def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -> None:
     def refused(source: Path, message: str) -> None:
         with pytest.raises(RecordsError, match=message):
-            making.convert(source, tmp_path / "out", Options(workers=1))
+            conversion.convert(source, tmp_path / "out", Options(workers=1))
         assert not list(tmp_path.glob("*out*"))
 
     (pictures / "empty").mkdir()
@@ -360,7 +361,7 @@ def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -
     (tmp_path / "out").mkdir()
     (pictures / "empty").rmdir()
     with pytest.raises(RecordsError, match="exists"):
-        making.convert(pictures, tmp_path / "out", Options(workers=1))
+        conversion.convert(pictures, tmp_path / "out", Options(workers=1))
 
 
 @pytest.mark.parametrize(
@@ -376,7 +377,7 @@ def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -
 )
 def test_a_wrong_option_is_refused(wrong: tuple[str, ...], tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
-        making.main([str(tmp_path), str(tmp_path / "out"), *wrong])
+        command.main([str(tmp_path), str(tmp_path / "out"), *wrong])
     assert stopped.value.code == 2
     assert wrong[0] in capsys.readouterr().err
 
@@ -387,11 +388,11 @@ def test_copies_are_reported_and_kept_on_one_side_if_asked(pictures: Path, tmp_p
         (pictures / "grey" / f"copy{number}.png").write_bytes(original.read_bytes())
     (pictures / "red" / "wrong.png").write_bytes(original.read_bytes())
     options = Options(validation=0.5, workers=1)
-    result = making.convert(pictures, tmp_path / "name", options)
+    result = conversion.convert(pictures, tmp_path / "name", options)
     assert "are copies of one in another split: see --split-by content" in result.warnings[0]
     assert "are copies of one with another label" in result.warnings[1]
     (pictures / "red" / "wrong.png").unlink()
-    result = making.convert(
+    result = conversion.convert(
         pictures, tmp_path / "content", Options(validation=0.5, workers=2, split_by="content")
     )
     assert result.warnings == ()
@@ -411,7 +412,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, number: signal.Signal
         for index in range(60):
             image = Image.frombytes("RGB", (300, 300), noise.randbytes(270_000))
             image.save(tmp_path / "in" / name / f"{index}.png", compress_level=0)
-    making.convert(tmp_path / "in", tmp_path / "whole", Options(shard_size=4, workers=1))
+    conversion.convert(tmp_path / "in", tmp_path / "whole", Options(shard_size=4, workers=1))
 
     command = [sys.executable, "-m", "trainer.records", tmp_path / "in", tmp_path / "out"]
     command += ["--shard-size", "4", "--workers", "2"]
@@ -440,8 +441,8 @@ def test_only_what_is_whole_and_of_the_same_pictures_is_taken_over(
     class Stopped(Exception):  # noqa: N818
         pass
 
-    def stop_at(count: int) -> Callable[[making.Progress], None]:
-        def tell(progress: making.Progress) -> None:
+    def stop_at(count: int) -> Callable[[conversion.Conversion], None]:
+        def tell(progress: conversion.Conversion) -> None:
             if progress.done >= count:
                 raise Stopped
 
@@ -449,36 +450,36 @@ def test_only_what_is_whole_and_of_the_same_pictures_is_taken_over(
 
     options = Options(shard_size=5, workers=1)
     with pytest.raises(Stopped):
-        making.convert(pictures, tmp_path / "out", options, stop_at(25))
+        conversion.convert(pictures, tmp_path / "out", options, stop_at(25))
     first, second, *_ = sorted((tmp_path / "out.partial").glob("*.tfrecord"))
     first.write_bytes(first.read_bytes()[:-1])
     damaged = bytearray(second.read_bytes())
     damaged[100] ^= 1
     second.write_bytes(damaged)
-    result = making.convert(pictures, tmp_path / "out", options)
+    result = conversion.convert(pictures, tmp_path / "out", options)
     assert 0 < result.taken_over < 20
-    making.convert(pictures, tmp_path / "whole", options)
+    conversion.convert(pictures, tmp_path / "whole", options)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
     with pytest.raises(Stopped):
-        making.convert(pictures, tmp_path / "other", options, stop_at(25))
-    other = Options(Form(quality=50), shard_size=5, workers=1)
-    assert making.convert(pictures, tmp_path / "other", other).taken_over == 0
+        conversion.convert(pictures, tmp_path / "other", options, stop_at(25))
+    other = Options(PictureForm(quality=50), shard_size=5, workers=1)
+    assert conversion.convert(pictures, tmp_path / "other", other).taken_over == 0
 
 
 def test_two_runs_at_once_do_not_disturb_each_other(pictures: Path, tmp_path: Path) -> None:
-    def second(_: making.Progress) -> None:
+    def second(_: conversion.Conversion) -> None:
         with pytest.raises(RecordsError, match="another run is writing there"):
-            making.convert(pictures, tmp_path / "out", Options(workers=1))
+            conversion.convert(pictures, tmp_path / "out", Options(workers=1))
 
-    making.convert(pictures, tmp_path / "out", Options(workers=1), second)
+    conversion.convert(pictures, tmp_path / "out", Options(workers=1), second)
     assert len(names(tmp_path / "out", "train")) == 36
 
 
 def test_help_needs_neither_tensorflow_nor_pillow() -> None:
     code = (
-        "import sys\nfrom trainer.records import making\n"
-        "try: making.main(['--help'])\nexcept SystemExit: pass\n"
+        "import sys\nfrom trainer.records import command\n"
+        "try: command.main(['--help'])\nexcept SystemExit: pass\n"
         "sys.exit(bool({'tensorflow', 'PIL', 'numpy'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ})

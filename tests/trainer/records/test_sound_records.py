@@ -13,8 +13,10 @@ from PIL import Image
 soundfile = pytest.importorskip("soundfile")
 
 from tests.trainer.records.test_records import content, read, run  # noqa: E402
-from trainer.records import making, sounds  # noqa: E402
-from trainer.records.making import Options, RecordsError  # noqa: E402
+from trainer.records import conversion, sounds  # noqa: E402
+from trainer.records.options import Options  # noqa: E402
+from trainer.records.pictures import PictureForm  # noqa: E402
+from trainer.records.sources import RecordsError  # noqa: E402
 
 
 def tone(path: Path, hertz: float, seconds: float, rate: int = 16000) -> None:
@@ -106,7 +108,7 @@ def test_long_ones_are_kept_whole_and_ten_seconds_are_heard(tmp_path: Path) -> N
 def test_any_number_of_processes_gives_the_same_bytes(clips: Path, tmp_path: Path) -> None:
     for workers in (1, 3):
         options = Options(shard_size=4, workers=workers)
-        making.convert(clips, tmp_path / str(workers), options)
+        conversion.convert(clips, tmp_path / str(workers), options)
     assert content(tmp_path / "1") == content(tmp_path / "3")
 
 
@@ -222,6 +224,8 @@ def test_without_the_libraries_it_says_how_to_get_them(
 
 def test_a_form_of_the_other_kind_is_refused(clips: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordsError, match="has sounds"):
-        making.convert(clips, tmp_path / "out", Options(form=making.Form(), workers=1))
-    made = making.convert(clips, tmp_path / "out", Options(form=sounds.Form(rate=8000), workers=1))
+        conversion.convert(clips, tmp_path / "out", Options(form=PictureForm(), workers=1))
+    made = conversion.convert(
+        clips, tmp_path / "out", Options(form=sounds.SoundForm(rate=8000), workers=1)
+    )
     assert made.heard.endswith("shorter)")

@@ -10,7 +10,7 @@ import pytest
 soundfile = pytest.importorskip("soundfile")
 
 from trainer.records import sounds  # noqa: E402
-from trainer.records.sounds import Form, Prepared, Unreadable, prepare  # noqa: E402
+from trainer.records.sounds import SoundForm, StoredSound, UnreadableSound, prepare  # noqa: E402
 
 RATE = 16000
 
@@ -25,7 +25,7 @@ def file(samples: Any, kind: str = "WAV", subtype: str | None = None, rate: int 
     return buffer.getvalue()
 
 
-def heard(made: Prepared) -> Any:
+def heard(made: StoredSound) -> Any:
     """The samples, read by libsndfile."""
     samples, rate = soundfile.read(io.BytesIO(made.content), dtype="int16", always_2d=True)
     assert (rate, samples.shape) == (RATE, (made.frames, 1))
@@ -60,7 +60,7 @@ def pitch(samples: Any) -> float:
     ],
 )
 def test_every_format_becomes_the_same_sound(kind: str, subtype: str) -> None:
-    made = prepare(file(tone(), kind, subtype), Form())
+    made = prepare(file(tone(), kind, subtype), SoundForm())
     assert pitch(heard(made)) == pytest.approx(440, abs=3)
     assert made.frames == pytest.approx(8000, abs=1300 if kind == "MP3" else 600)
     middle = heard(made)[2000:6000].astype(float)
@@ -71,12 +71,12 @@ def test_every_format_becomes_the_same_sound(kind: str, subtype: str) -> None:
 
 def test_16_bits_of_one_channel_at_the_rate_are_taken_over_as_they_are() -> None:
     samples = np.random.default_rng(0).integers(-32768, 32768, 5000).astype(np.int16)
-    assert (heard(prepare(file(samples), Form())) == samples).all()
-    assert (heard(prepare(file(samples, "FLAC", "PCM_16"), Form())) == samples).all()
+    assert (heard(prepare(file(samples), SoundForm())) == samples).all()
+    assert (heard(prepare(file(samples, "FLAC", "PCM_16"), SoundForm())) == samples).all()
 
 
 def test_the_wav_is_as_small_and_plain_as_can_be() -> None:
-    made = prepare(file(tone(), "FLAC"), Form())
+    made = prepare(file(tone(), "FLAC"), SoundForm())
     header = made.content[:44]
     assert header[:4] + header[8:16] + header[36:40] == b"RIFFWAVEfmt data"
     assert struct.unpack("<HHIIHH", header[20:36]) == (1, 1, RATE, 2 * RATE, 2, 16)
@@ -85,41 +85,41 @@ def test_the_wav_is_as_small_and_plain_as_can_be() -> None:
 
 @pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000, 96000])
 def test_another_rate_is_converted_and_the_pitch_stays(rate: int) -> None:
-    made = prepare(file(tone(rate=rate), rate=rate), Form())
+    made = prepare(file(tone(rate=rate), rate=rate), SoundForm())
     assert made.frames == pytest.approx(8000, abs=1)
     assert pitch(heard(made)) == pytest.approx(440, abs=3)
     assert f"{rate} samples a second to 16000" in made.facts
 
 
 def test_what_is_above_half_the_rate_is_gone_and_not_folded_back() -> None:
-    made = prepare(file(tone(9000, rate=48000), rate=48000), Form(rate=16000))
+    made = prepare(file(tone(9000, rate=48000), rate=48000), SoundForm(rate=16000))
     assert np.abs(heard(made)[500:-500]).max() < 40
 
 
 def test_channels_are_averaged() -> None:
     left, right = tone(), np.zeros(8000, "f4")
-    made = prepare(file(np.stack([left, right], 1)), Form())
+    made = prepare(file(np.stack([left, right], 1)), SoundForm())
     assert np.abs(heard(made)).max() == pytest.approx(8192, abs=2)
     assert "2 channels averaged" in made.facts
-    six = prepare(file(np.stack([left] * 6, 1), "WAVEX"), Form())
+    six = prepare(file(np.stack([left] * 6, 1), "WAVEX"), SoundForm())
     assert np.abs(heard(six)).max() == pytest.approx(16384, abs=2)
     assert "6 channels averaged" in six.facts
 
 
 def test_what_is_louder_than_full_scale_is_made_quieter_not_clipped() -> None:
-    made = prepare(file(tone(loud=4.0), subtype="FLOAT"), Form())
+    made = prepare(file(tone(loud=4.0), subtype="FLOAT"), SoundForm())
     samples = heard(made) / 32768
     np.testing.assert_allclose(samples, tone(loud=1.0), atol=2e-3)
     assert "louder than full scale: made quieter" in made.facts
 
 
 def test_silence_is_kept_and_said() -> None:
-    assert prepare(file(np.zeros(100, "f4")), Form()).silent
-    assert not prepare(file(np.full(100, 1e-3, "f4")), Form()).silent
+    assert prepare(file(np.zeros(100, "f4")), SoundForm()).silent
+    assert not prepare(file(np.full(100, 1e-3, "f4")), SoundForm()).silent
 
 
 def test_a_single_sample_is_a_sound() -> None:
-    assert prepare(file(np.array([0.5], "f4")), Form()).frames == 1
+    assert prepare(file(np.array([0.5], "f4")), SoundForm()).frames == 1
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_a_single_sample_is_a_sound() -> None:
     ],
 )
 def test_what_cannot_be_heard_is_refused_with_its_reason(content: bytes, reason: str) -> None:
-    with pytest.raises(Unreadable, match=reason):
-        prepare(content, Form())
+    with pytest.raises(UnreadableSound, match=reason):
+        prepare(content, SoundForm())
 
 
 @pytest.mark.parametrize(
@@ -159,16 +159,16 @@ def test_what_cannot_be_heard_is_refused_with_its_reason(content: bytes, reason:
 def test_a_file_that_is_cut_short_is_refused(kind: str, subtype: str) -> None:
     # Noise, so that no codec makes nothing of it.
     whole = file(np.random.default_rng(0).normal(0, 0.1, 32000), kind, subtype)
-    prepare(whole, Form())
+    prepare(whole, SoundForm())
     for share in (0.5, 0.8) if kind == "MP3" else (0.5, 0.8, 0.97, 0.999):
-        with pytest.raises(Unreadable):
-            prepare(whole[: int(share * len(whole))], Form())
+        with pytest.raises(UnreadableSound):
+            prepare(whole[: int(share * len(whole))], SoundForm())
 
 
 def test_a_wav_file_written_to_a_pipe_does_not_know_its_length() -> None:
     content = bytearray(file(tone()))
     content[4:8] = content[40:44] = b"\xff\xff\xff\xff"
-    assert prepare(bytes(content), Form()).frames == 8000
+    assert prepare(bytes(content), SoundForm()).frames == 8000
 
 
 def test_every_suffix_is_a_format_that_libsndfile_has() -> None:

@@ -1,0 +1,214 @@
+"""What a conversion found out: the report of each file, and dataset.json from all of them."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trainer.records import sounds
+from trainer.records.options import FORMAT, PICTURES, Options
+from trainer.records.pictures import PictureForm, StoredPicture
+from trainer.records.plan import PlannedFile
+from trainer.records.sounds import SoundForm, StoredSound
+from trainer.records.sources import Item
+
+NAMED = 20
+"""Most duplicates of a kind that dataset.json lists by name."""
+
+
+@dataclass
+class Report:
+    """Statistics of one file, in whole numbers, so that any order of adding gives the same sum."""
+
+    records: int = 0
+    skipped: list[str] = field(default_factory=list)
+    classes: Counter[str] = field(default_factory=Counter)
+    facts: Counter[str] = field(default_factory=Counter)
+    source_bytes: int = 0
+    frames: list[int] = field(default_factory=list)
+    """Samples of each sound."""
+    silent: list[str] = field(default_factory=list)
+    jpegs: int = 0
+    widths: list[int] = field(default_factory=list)
+    heights: list[int] = field(default_factory=list)
+    pixels: list[int] = field(default_factory=lambda: [0] * 9)
+    """Of each channel: count, sum, sum of squares."""
+    digests: list[tuple[str, str, str]] = field(default_factory=list)
+    """SHA-256 of the source file, its name, its label."""
+
+    def add(self, item: Item, content: bytes, made: StoredPicture | StoredSound) -> None:
+        """Count an example: `content` is the source file, `made` what is stored of it."""
+        self.records += 1
+        self.classes[item.label] += 1
+        self.facts.update(made.facts)
+        self.source_bytes += len(content)
+        self.digests.append((hashlib.sha256(content).hexdigest(), item.name, item.label))
+        if isinstance(made, StoredSound):
+            self.frames.append(made.frames)
+            self.silent += [item.name] if made.silent else []
+        else:
+            self._add_picture(made)
+
+    def _add_picture(self, made: StoredPicture) -> None:
+        self.jpegs += made.jpeg
+        self.widths.append(made.width)
+        self.heights.append(made.height)
+        for channel in range(3):
+            counts = made.histogram[256 * channel : 256 * (channel + 1)]
+            self.pixels[3 * channel] += sum(counts)
+            self.pixels[3 * channel + 1] += sum(v * n for v, n in enumerate(counts))
+            self.pixels[3 * channel + 2] += sum(v * v * n for v, n in enumerate(counts))
+
+
+def dataset(
+    names: Sequence[str],
+    files: Sequence[PlannedFile],
+    reports: Sequence[Mapping[str, Any]],
+    options: Options,
+    ignored: int,
+) -> dict[str, Any]:
+    """dataset.json: what is in the folder, for people and for `trainer.input`.
+
+    `reports` has the fields of each file's Report, its bytes and its sha256.
+    """
+    facts: Counter[str] = Counter()
+    for report in reports:
+        facts.update(report["facts"])
+    if isinstance(options.form, SoundForm):
+        form, statistics = _of_sounds(options.form, reports)
+    else:
+        form, statistics = _of_pictures(options.form or PictureForm(), reports)
+    kind = options.kind
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        "classes": list(names),
+        "splits": _splits(names, files, reports, kind),
+        "form": form,
+        "statistics": {
+            **statistics,
+            "source_bytes": sum(report["source_bytes"] for report in reports),
+            "bytes": sum(report["bytes"] for report in reports),
+            kind: dict(sorted(facts.items())),
+            f"not_{kind}": ignored,
+        },
+        "duplicates": _duplicates(files, reports, kind),
+        "skipped": sorted(problem for report in reports for problem in report["skipped"]),
+    }
+
+
+def _splits(
+    names: Sequence[str],
+    files: Sequence[PlannedFile],
+    reports: Sequence[Mapping[str, Any]],
+    kind: str,
+) -> dict[str, Any]:
+    """Records, classes and files of each split that has any records."""
+    splits: dict[str, Any] = {}
+    for file, report in zip(files, reports, strict=True):
+        split = splits.setdefault(file.split, {"records": 0, "classes": Counter(), "files": {}})
+        split["records"] += report["records"]
+        split["classes"].update(report["classes"])
+        told = {key: report[key] for key in ("records", "bytes", "sha256")}
+        split["files"][file.name] = told | ({"jpeg": _jpegs(report)} if kind == PICTURES else {})
+    for split in splits.values():
+        split["classes"] = {name: split["classes"].get(name, 0) for name in names}
+    return {name: split for name, split in splits.items() if split["records"]}
+
+
+def _of_pictures(
+    form: PictureForm, reports: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How pictures are stored, and their sizes and colours."""
+    stored = asdict(form)
+    if form.encoding not in ("jpeg", "keep"):
+        del stored["quality"], stored["subsampling"]
+    total = [0] * 9
+    for report in reports:
+        total = [one + other for one, other in zip(total, report["pixels"], strict=True)]
+    statistics: dict[str, Any] = {
+        side: _spread([value for report in reports for value in report[f"{side}s"]])
+        for side in ("width", "height")
+    }
+    return stored, statistics | {"channels": _channels(total)}
+
+
+def _of_sounds(
+    form: SoundForm, reports: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How sounds are stored and heard, and how long they are."""
+    frames = [count for report in reports for count in report["frames"]]
+    longest = math.ceil(1000 * max(frames, default=0) / form.rate) / 1000
+    heard = form.seconds or min(longest, sounds.HEARD)
+    samples = round(heard * form.rate)
+    silent = sorted(name for report in reports for name in report["silent"])
+    statistics = {
+        "seconds": _spread([count / form.rate for count in frames], 3),
+        "hours": round(sum(frames) / form.rate / 3600, 3),
+        "longer": sum(count > samples for count in frames),
+        "shorter": sum(count < samples for count in frames),
+        "silent": {"sounds": len(silent), "named": silent[:NAMED]},
+    }
+    return {"rate": form.rate, "seconds": heard}, statistics
+
+
+def _jpegs(report: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Of a file's pictures: the least and the most of the shorter sides, and the longest side.
+
+    Zeros where one picture is not a JPEG. From these numbers a reader knows that it meets no other
+    format, no JPEG smaller than its crop, none so large that it should be decoded at half its size,
+    and whether all have one size.
+    """
+    if not report["records"] or report["jpegs"] < report["records"]:
+        return 0, 0, 0
+    shorter = list(map(min, report["widths"], report["heights"]))
+    return min(shorter), max(shorter), max(report["widths"] + report["heights"])
+
+
+def _spread(values: Sequence[float], digits: int = 1) -> dict[str, float]:
+    if not values:
+        return {}
+    ordered = sorted(values)
+    found = {
+        "least": ordered[0],
+        "median": ordered[len(values) // 2],
+        "mean": sum(values) / len(values),
+        "most": ordered[-1],
+    }
+    return {key: round(value, digits) for key, value in found.items()}
+
+
+def _channels(total: Sequence[int]) -> dict[str, list[float]]:
+    """Mean and standard deviation of red, green and blue over all pixels, 0 to 255."""
+    means, deviations = [], []
+    for count, first, second in (total[0:3], total[3:6], total[6:9]):
+        mean = first / count if count else 0.0
+        means.append(round(mean, 3))
+        deviations.append(round(math.sqrt(max(0.0, second / count - mean**2)), 3) if count else 0.0)
+    return {"mean": means, "std": deviations}
+
+
+def _duplicates(
+    files: Sequence[PlannedFile], reports: Sequence[Mapping[str, Any]], what: str
+) -> dict[str, dict[str, Any]]:
+    """Source files with the same bytes: the number of copies, of copies in another split, and of
+    copies with another label."""
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for file, report in zip(files, reports, strict=True):
+        for digest, name, label in report["digests"]:
+            groups.setdefault(digest, []).append((name, label, file.split))
+    several = [sorted(group) for group in groups.values() if len(group) > 1]
+    kinds = {
+        "all": several,
+        "in_several_splits": [g for g in several if len({split for *_, split in g}) > 1],
+        "with_several_labels": [g for g in several if len({label for _, label, _ in g}) > 1],
+    }
+    return {
+        kind: {
+            what: sum(len(group) - 1 for group in found),
+            "named": sorted([name for name, *_ in group] for group in found)[:NAMED],
+        }
+        for kind, found in kinds.items()
+    }

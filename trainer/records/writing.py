@@ -1,0 +1,63 @@
+"""Examples as records: how a picture or a sound is serialised, and what its file is called."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.records import tfrecord
+from trainer.records.pictures import StoredPicture
+from trainer.records.sounds import StoredSound
+
+Example = tuple[bytes, int]
+"""Encoded image, label."""
+
+
+def file_name(split: str, number: int, count: int) -> str:
+    """Name of file `number` of the `count` files of a split."""
+    return f"{split}-{number:05d}-of-{count:05d}.tfrecord"
+
+
+def write(
+    out: Path, names: Sequence[str], splits: dict[str, list[Example]], shard_size: int
+) -> None:
+    """Write images that are encoded already, in one move. The same input gives the same bytes."""
+    temporary = out.with_name(f"{out.name}.tmp-{os.getpid()}")
+    temporary.mkdir(parents=True)
+    for split, examples in splits.items():
+        count = -(-len(examples) // shard_size)
+        for number in range(count):
+            content = (serialise(*example) for example in examples[number::count])
+            path = temporary / file_name(split, number, count)
+            path.write_bytes(b"".join(map(tfrecord.frame, content)))
+    (temporary / "labels.txt").write_text("".join(f"{name}\n" for name in names))
+    temporary.rename(out)
+
+
+def serialise(image: bytes, label: int, **more: tfrecord.Value) -> bytes:
+    """A tf.train.Example of an encoded image; the names in `more` are put below image/."""
+    features: dict[str, tfrecord.Value] = {"image/encoded": image, "image/class/label": label}
+    return tfrecord.example(features | {f"image/{name}": value for name, value in more.items()})
+
+
+def example(made: StoredPicture | StoredSound, label: int, name: str) -> bytes:
+    """A tf.train.Example of a stored picture or sound with its file's `name`."""
+    filename = name.encode()
+    if isinstance(made, StoredSound):
+        return tfrecord.example(
+            {
+                "audio/encoded": made.content,
+                "audio/class/label": label,
+                "audio/filename": filename,
+            }
+        )
+    if made.encoded:
+        # The size lets a reader choose what it decodes before it looks at the picture.
+        size: dict[str, tfrecord.Value] = {"height": made.height, "width": made.width}
+        return serialise(made.content, label, filename=filename, **size)
+    return tfrecord.example(
+        {
+            "image/pixels": made.content,
+            "image/class/label": label,
+            "image/filename": filename,
+        }
+    )
