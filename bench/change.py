@@ -32,7 +32,7 @@ from bench.image import (
 from builder.core.project import BUILD, find_root
 from builder.core.templates import DOCKERFILE
 from builder.engine import private
-from builder.lock import lock
+from builder.lock import model
 from builder.pipeline.append import read
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
@@ -47,7 +47,7 @@ def main(target: str, folder: Path) -> int:
     """Measure, print, write results/change.json."""
     root = find_root(Path(__file__).parent)
     spec = catalogue.load(root, target)
-    held = lock.read(root, target).root
+    held = model.read(root, target).root
     needed = NEEDED.get(target, NEEDED_GPU)
     if held is None:
         print(f"change: {target} stands on a published base: nothing to compare", file=sys.stderr)

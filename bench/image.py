@@ -33,7 +33,7 @@ from builder.core import network
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
-from builder.lock import debian, lock, osroot
+from builder.lock import debian, model, osroot
 from builder.pipeline.image import SMOKE_RECORDS
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
@@ -94,7 +94,7 @@ class Setting:
     target: str
     spec: catalogue.ImageSpec
     requirement: str
-    root: lock.Root
+    root: model.OsRoot
     project: Path
     """A copy of the project, whose trainer is changed."""
     scratch: Path
@@ -114,7 +114,7 @@ def main(target: str, folder: Path) -> int:
     if not enough_disk("image", folder, needed):
         return 1
     spec = catalogue.load(root, target)
-    held = lock.read(root, target).root
+    held = model.read(root, target).root
     if held is None:
         print(f"image: {target} stands on a published base: nothing to compare", file=sys.stderr)
         return 1
@@ -285,7 +285,7 @@ def engine(setting: Setting, with_root: bool = True) -> Iterator[private.Endpoin
         shutil.rmtree(data, ignore_errors=True)
 
 
-def made(root: lock.Root) -> osroot.Root:
+def made(root: model.OsRoot) -> osroot.RootTarball:
     """The OS root as a tarball; comes from the cache if it was made before."""
     return osroot.make(root.suite, root.packages)
 

@@ -41,7 +41,7 @@ from bench.image import (
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
-from builder.lock import lock
+from builder.lock import model
 from builder.pipeline import image as pipeline
 from builder.pipeline.image import SMOKE_RECORDS
 from builder.spec import catalogue, compatibility
@@ -125,7 +125,7 @@ def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
         here = Path(scratch)
         here.chmod(0o755)  # the user in an image reads the records in it
         spec = catalogue.load(root, targets[0])
-        root_of = lock.read(root, targets[0]).root
+        root_of = model.read(root, targets[0]).root
         assert root_of, "GPU targets have a base of their own"
         setting = Setting(targets[0], spec, compatibility.resolve(spec).tensorflow_requirement,
                           root_of, copy(root, here / "project"), here, "")  # fmt: skip

@@ -28,7 +28,6 @@ WARM = 20
 OURS = """
 import json, sys, time
 from pathlib import Path
-from builder.lock import lock
 from builder.render import dockerfiles
 from builder.spec import catalogue, compatibility
 root = Path(sys.argv[1])

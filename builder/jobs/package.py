@@ -26,7 +26,7 @@ from builder.core.events import OnEvent, ignore, prefixed
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.facts import accelerators
-from builder.lock import lock
+from builder.lock import making, model
 from builder.pipeline import image, plan, push
 from builder.prove import audit, receipts
 from builder.prove import smoke as smoking
@@ -167,7 +167,7 @@ def _copy_program(one: Program, home: Path) -> None:
 def _copy_locks(root: Path, target: str, home: Path, name: str) -> None:
     """The target's locks to start from; again where the target was locked anew since."""
     source, to = root / catalogue.IMAGES / target, home / catalogue.IMAGES / name
-    held = lock.read(root, target).document
+    held = model.read(root, target).document
     marker = to / _HELD
     if marker.is_file() and marker.read_text(encoding="utf-8") == held:
         return
@@ -195,7 +195,7 @@ def build(
     with files.locked(home.parent / f".{name}.lock"):
         try:
             spec = catalogue.load(home, name)
-            lock.lock(home, spec, stacks.resolve(spec), on_event=on_event)
+            making.lock(home, spec, stacks.resolve(spec), on_event=on_event)
         except InputError as error:
             raise _in_users_words(error, one, target) from None
         render.write(home, [name])

@@ -1,9 +1,9 @@
 """The OS root `debian:<suite>-slim`, made from Debian's packages where no registry has it.
 
-The way the published image is made: Debian's required packages and apt, nothing recommended, no
-documentation, translations or manual pages. mmdebstrap does the work, from a repository that holds
-exactly the locked packages: the same versions give the same bytes. Nothing of this machine ends in
-the root: no mirror, proxy, CA, host name or resolver.
+It holds what the published image holds: Debian's required packages and apt, without recommended
+packages, documentation, translations and manual pages. mmdebstrap makes it from a repository of
+exactly the locked packages, so that the same versions give the same bytes. It holds nothing of this
+machine: no mirror, proxy, CA, host name or resolver.
 """
 
 import gzip
@@ -18,23 +18,23 @@ import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from builder.core import files
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.lock import debian
+from builder.registry import manifests
+from builder.registry.manifests import Descriptor
 
 WANTED = ("?essential", "?priority(required)", "apt")
-"""What the published image holds, as apt patterns."""
+"""The packages of the published image, as apt patterns."""
 MAKER_SUITE = "trixie"
-"""mmdebstrap comes from here whatever the host is, so that hosts agree on the bytes."""
+"""The suite that mmdebstrap comes from on every host, so that all hosts make the same bytes."""
 LABEL = "training.os-root"
 REPOSITORY = "training-os-root"
 
-# The slim image's excludes; they stay in the root, so that packages added later are slim too.
+# The slim image's excludes. They stay in the root and also apply to packages that are added later.
 _EXCLUDES = """\
 path-exclude=/usr/share/doc/*
 path-include=/usr/share/doc/*/copyright
@@ -55,7 +55,7 @@ _FILES = {
     "usr/sbin/policy-rc.d": "#!/bin/sh\nexit 101\n",
 }
 _RECIPE = "1"
-"""Part of the cache key: changes when this file would make other bytes from the same packages."""
+"""Part of the cache key. Raise it where this file makes other bytes from the same packages."""
 
 
 @dataclass(frozen=True)
@@ -68,69 +68,53 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Root:
-    """An OS root as a tarball."""
+class RootTarball:
+    """An OS root as a tarball.
+
+    sha256: of the tarball, in hex. packages: name -> version. epoch: when the newest package was
+    built, in seconds since 1970; no file is newer. drift: the locked versions that were replaced.
+    """
 
     suite: str
     tarball: Path
     sha256: str
     packages: Mapping[str, str]
     epoch: int
-    """Seconds: when the newest package was built; no file is newer."""
     drift: tuple[Drift, ...] = ()
 
     @property
     def reference(self) -> str:
-        """The name under which an engine gets it."""
+        """Its name in an engine."""
         return f"{REPOSITORY}:{self.suite}-{self.sha256[:12]}"
 
 
 def resolve(suite: str, on_event: OnEvent = ignore) -> dict[str, str]:
-    """Package -> version of a root made now: what a lock holds. Raises OutsideError."""
+    """Package -> version of a root that is made now, for a lock. Raises OutsideError."""
     return _resolve(debian.Packages(suite, on_event=on_event))
 
 
 def _resolve(packages: debian.Packages, wanted: Sequence[str] = WANTED) -> dict[str, str]:
     found = packages.closure(wanted)
     if "usrmerge" in found:
-        # Debian 12: one of two; the root is made with a merged /usr, so the check is enough
+        # Debian 12 has two packages for a merged /usr. The root is made with one: usr-is-merged,
+        # which only checks it, is enough.
         found = packages.closure([*wanted, "usr-is-merged"])
     return found
 
 
-def make(suite: str, locked: Mapping[str, str], on_event: OnEvent = ignore) -> Root:
-    """The root that holds these versions, made once and then taken from the cache.
+def make(suite: str, locked: Mapping[str, str], on_event: OnEvent = ignore) -> RootTarball:
+    """The root of these package versions, made once and then taken from the cache.
 
-    A version that the mirror has no more is replaced by what the suite has now, and named in
+    A version that the mirror no longer has is replaced by the suite's present one, and named in
     `drift`. Raises OutsideError.
     """
     home = files.cache_home() / "os-roots"
     folder = home / f"{suite}-{_key(suite, locked)}"
     with files.locked(home / f".{folder.name}.lock"):
         if not (folder / "root.json").exists():
-            packages = debian.Packages(suite, on_event=on_event)
-            used, drift = _available(packages, locked)
-            with step(f"OS root: Debian {suite} from {len(used)} packages", on_event) as making:
-                debs = packages.download(used)
-                new = Path(tempfile.mkdtemp(dir=home, prefix=".new."))
-                try:
-                    epoch = max(_built(deb) for deb in debs)
-                    _make(suite, debs, epoch, new, on_event)
-                    facts = {
-                        "sha256": _sha256(new / "rootfs.tar"),
-                        "packages": used,
-                        "epoch": epoch,
-                        "drift": [[d.name, d.locked, d.used] for d in drift],
-                    }
-                    files.write(new / "root.json", json.dumps(facts, indent=1))
-                    shutil.rmtree(folder, ignore_errors=True)
-                    new.rename(folder)
-                finally:
-                    shutil.rmtree(new, ignore_errors=True)
-                size = (folder / "rootfs.tar").stat().st_size / 1e6
-                making.detail = f"{size:.0f} MB"
+            _keep(suite, locked, folder, on_event)
     facts = json.loads((folder / "root.json").read_text())
-    return Root(
+    return RootTarball(
         suite,
         folder / "rootfs.tar",
         facts["sha256"],
@@ -140,6 +124,30 @@ def make(suite: str, locked: Mapping[str, str], on_event: OnEvent = ignore) -> R
     )
 
 
+def _keep(suite: str, locked: Mapping[str, str], folder: Path, on_event: OnEvent) -> None:
+    """Make a root and put it into the cache: rootfs.tar, and root.json with the facts about it."""
+    packages = debian.Packages(suite, on_event=on_event)
+    used, drift = _available(packages, locked)
+    with step(f"OS root: Debian {suite} from {len(used)} packages", on_event) as making:
+        debs = packages.download(used)
+        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new."))
+        try:
+            epoch = max(_built(deb) for deb in debs)
+            _bootstrap(suite, debs, epoch, new, on_event)
+            facts = {
+                "sha256": _sha256(new / "rootfs.tar"),
+                "packages": used,
+                "epoch": epoch,
+                "drift": [[d.name, d.locked, d.used] for d in drift],
+            }
+            files.write(new / "root.json", json.dumps(facts, indent=1))
+            shutil.rmtree(folder, ignore_errors=True)
+            new.rename(folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        making.detail = f"{(folder / 'rootfs.tar').stat().st_size / 1e6:.0f} MB"
+
+
 def _key(suite: str, locked: Mapping[str, str]) -> str:
     return hashlib.sha256(repr((_RECIPE, suite, sorted(locked.items()))).encode()).hexdigest()[:16]
 
@@ -147,7 +155,7 @@ def _key(suite: str, locked: Mapping[str, str]) -> str:
 def _available(
     packages: debian.Packages, locked: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[Drift, ...]]:
-    """The locked versions as far as they are there, and today's for the rest."""
+    """The locked versions that the mirror has, and its present ones in place of the others."""
     there = packages.versions(locked)
     gone = [name for name, version in locked.items() if version not in there.get(name, ())]
     if not gone:
@@ -156,7 +164,7 @@ def _available(
     try:
         used = _resolve(packages, [*WANTED, *keep])
     except OutsideError:
-        used = _resolve(packages)  # what is left of the lock does not fit the newer versions
+        used = _resolve(packages)  # the versions that are left do not fit the newer ones
     drift = [
         Drift(name, locked.get(name, ""), used.get(name, ""))
         for name in sorted(used.keys() | locked.keys())
@@ -169,7 +177,7 @@ def _available(
 
 
 def _built(deb: Path) -> int:
-    """When a package was built, in seconds: the time stamp of its first member."""
+    """When a package was built, in seconds since 1970: the time stamp of its first member."""
     with deb.open("rb") as file:
         return int(file.read(68)[24:36])
 
@@ -179,25 +187,21 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make(suite: str, debs: Sequence[Path], epoch: int, folder: Path, on_event: OnEvent) -> None:
-    """Run mmdebstrap over a repository of just these packages: `folder/rootfs.tar`."""
+def _bootstrap(
+    suite: str, debs: Sequence[Path], epoch: int, folder: Path, on_event: OnEvent
+) -> None:
+    """Make `folder/rootfs.tar` with mmdebstrap, from a repository of exactly these packages."""
     repository, extra = folder / "repository", folder / "extra"
     repository.mkdir()
     names, essential = _index(suite, debs, repository)
-    own = {**_FILES, "etc/apt/sources.list.d/debian.sources": _public_sources(debs, suite)}
-    install = ""
-    for name, text in own.items():
-        files.write(extra / name, text)
-        mode = 755 if "/sbin/" in name else 644
-        install += f' && install -D -m {mode} {extra / name} "$1"/{name}'
     files.write(folder / "dpkg.cfg", _EXCLUDES + "force-unsafe-io\n")
-    tools = _maker(on_event)
+    tools = _mmdebstrap(on_event)
     merge = 'cd "$1" && for d in bin lib lib64 sbin; do mkdir -p usr/$d; ln -s usr/$d $d; done'
     finish = (
         'cd "$1" && rm -rf etc/apt/sources.list etc/apt/sources.list.d/* etc/dpkg/dpkg.cfg.d/*'
         " etc/apt/apt.conf.d/99mmdebstrap etc/resolv.conf etc/hostname"
         " var/log/* var/lib/dpkg/*-old var/cache/debconf/*-old"
-        f" && install -m 644 /dev/null etc/resolv.conf{install}"
+        f" && install -m 644 /dev/null etc/resolv.conf{_install(suite, debs, extra)}"
     )
     command = [
         str(tools / "bin/perl"),
@@ -215,11 +219,29 @@ def _make(suite: str, debs: Sequence[Path], epoch: int, folder: Path, on_event: 
         str(folder / "rootfs.tar"),
         f"deb [trusted=yes] copy:{repository} ./",
     ]
+    _run(suite, command, tools, epoch, folder)
+    shutil.rmtree(repository)
+    shutil.rmtree(extra)
+
+
+def _install(suite: str, debs: Sequence[Path], extra: Path) -> str:
+    """Shell commands that put the root's own files into it; writes these files into `extra`."""
+    commands = ""
+    sources = {"etc/apt/sources.list.d/debian.sources": _public_sources(debs, suite)}
+    for name, text in {**_FILES, **sources}.items():
+        files.write(extra / name, text)
+        mode = 755 if "/sbin/" in name else 644
+        commands += f' && install -D -m {mode} {extra / name} "$1"/{name}'
+    return commands
+
+
+def _run(suite: str, command: Sequence[str], tools: Path, epoch: int, folder: Path) -> None:
+    """Run mmdebstrap; its output goes to `folder`. Raises OutsideError, and keeps the output."""
     log = folder / "mmdebstrap.log"
     with log.open("wb") as out:
         done = subprocess.run(
             command,
-            # nothing of this machine's environment: maintainer scripts run with it
+            # maintainer scripts run in this environment: it holds nothing of this machine
             env={
                 "PATH": f"{tools}/root/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                 "HOME": "/root",
@@ -243,12 +265,10 @@ def _make(suite: str, debs: Sequence[Path], epoch: int, folder: Path, on_event: 
             f"mmdebstrap could not make Debian {suite}: {(wrong or lines or ['no message'])[0]}",
             f"see {kept}; as root it needs to mount proc and sysfs, else user namespaces",
         )
-    shutil.rmtree(repository)
-    shutil.rmtree(extra)
 
 
 def _index(suite: str, debs: Sequence[Path], repository: Path) -> tuple[set[str], set[str]]:
-    """A flat apt repository of links to the packages: all names, and the essential ones."""
+    """Make a flat apt repository of links to the packages. Returns all names and the essential."""
     names, essential, entries = set(), set(), []
     for deb in sorted(debs):
         done = subprocess.run(["dpkg-deb", "--field", deb], capture_output=True, check=False)
@@ -271,7 +291,7 @@ def _index(suite: str, debs: Sequence[Path], repository: Path) -> tuple[set[str]
 
 
 def _public_sources(debs: Sequence[Path], suite: str) -> str:
-    """The apt sources that Debian's own apt package gives as its example: no mirror of ours."""
+    """The example sources of Debian's apt package, which name no mirror of this host."""
     apt = next(deb for deb in debs if deb.name.startswith("apt_"))
     done = subprocess.run(["dpkg-deb", "--fsys-tarfile", apt], capture_output=True, check=False)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
@@ -297,10 +317,10 @@ def _main_only(example: str) -> str:
     )
 
 
-def _maker(on_event: OnEvent) -> Path:
-    """mmdebstrap with a perl of its own, in a private folder: `bin/perl`, `root/usr/bin`."""
+def _mmdebstrap(on_event: OnEvent) -> Path:
+    """A private folder with mmdebstrap and a perl for it: `bin/perl`, `root/usr/bin`."""
     packages = debian.Packages(MAKER_SUITE, on_event=on_event)
-    # its Python dependency is left out: the filter it is for runs on any python3
+    # its dependency on Python is left out: the filter that needs it runs on any python3
     versions = packages.closure(["perl"]) | packages.candidates(["mmdebstrap"])
     key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:16]
     folder = files.cache_home() / "tools" / f"mmdebstrap-{key}"
@@ -327,8 +347,8 @@ def _maker(on_event: OnEvent) -> Path:
 # --- into an engine ------------------------------------------------------------------------------
 
 
-def archive(root: Root, target: Path) -> str:
-    """Write the root as an OCI image archive (which `docker load` of any age reads): its digest.
+def archive(root: RootTarball, target: Path) -> str:
+    """Write the root as an OCI image archive, which every `docker load` reads. Returns its digest.
 
     The digest depends on the root's content only.
     """
@@ -339,73 +359,41 @@ def archive(root: Root, target: Path) -> str:
         gzip.GzipFile("", "wb", 6, out, mtime=0) as packed,
     ):
         shutil.copyfileobj(source, packed, 1 << 20)
-    created = datetime.fromtimestamp(root.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     described = f"debian:{root.suite}-slim, made from Debian's packages"
-    config = _json(
+    config = manifests.configuration(
+        {"architecture": _architecture(), "os": "linux"},
         {
-            "architecture": _architecture(),
-            "os": "linux",
-            "created": created,
-            "config": {
-                "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-                "Cmd": ["bash"],
-                "Labels": {LABEL: f"{described}, sha256:{root.sha256}"},
-            },
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{root.sha256}"]},
-            "history": [{"created": created, "created_by": described}],
-        }
-    )
-    oci = "application/vnd.oci.image"
-    layer_hash, config_hash = _sha256(layer), hashlib.sha256(config).hexdigest()
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": f"{oci}.manifest.v1+json",
-            "config": _descriptor(f"{oci}.config.v1+json", config_hash, len(config)),
-            "layers": [
-                _descriptor(f"{oci}.layer.v1.tar+gzip", layer_hash, layer.stat().st_size),
-            ],
-        }
-    )
-    digest = hashlib.sha256(manifest).hexdigest()
-    described_manifest = {
-        **_descriptor(f"{oci}.manifest.v1+json", digest, len(manifest)),
-        "annotations": {
-            "io.containerd.image.name": f"docker.io/library/{root.reference}",
-            "org.opencontainers.image.ref.name": root.reference.partition(":")[2],
+            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            "Cmd": ["bash"],
+            "Labels": {LABEL: f"{described}, sha256:{root.sha256}"},
         },
-    }
-    blobs = "blobs/sha256/"
-    members = {
-        "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
-        "index.json": _json({"schemaVersion": 2, "manifests": [described_manifest]}),
-        "manifest.json": _json(
-            [
-                {
-                    "Config": blobs + config_hash,
-                    "RepoTags": [root.reference],
-                    "Layers": [blobs + layer_hash],
-                }
-            ]
-        ),
-        blobs + config_hash: config,
-        blobs + digest: manifest,
-    }
+        diff_id=f"sha256:{root.sha256}",
+        created=root.epoch,
+        created_by=described,
+    )
+    size = layer.stat().st_size
+    packed_layer = Descriptor(manifests.OCI_LAYER_GZIP, f"sha256:{_sha256(layer)}", size)
+    configuration = Descriptor.of(manifests.OCI_CONFIG, config)
+    image = manifests.image(configuration, [packed_layer])
+    members = manifests.layout(image, root.reference)
+    members[manifests.blob_path(configuration.digest)] = config
     with tarfile.open(target, "w") as tar:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-        info = tarfile.TarInfo(blobs + layer_hash)
-        info.size = layer.stat().st_size
+        info = tarfile.TarInfo(manifests.blob_path(packed_layer.digest))
+        info.size = size
         with layer.open("rb") as file:
             tar.addfile(info, file)
     layer.unlink()
-    return f"sha256:{digest}"
+    return image.digest
 
 
-def load(docker: Path | str, root: Root, environment: Mapping[str, str] | None = None) -> str:
-    """Put the root into an engine, unless it is there: the reference to build from.
+def load(
+    docker: Path | str, root: RootTarball, environment: Mapping[str, str] | None = None
+) -> str:
+    """Put the root into an engine, unless it is there. Returns the reference to build from.
 
     A Dockerfile keeps saying `FROM debian:bookworm-slim`; the build gets
     `--build-context debian:bookworm-slim=docker-image://<reference>`.
@@ -433,11 +421,3 @@ def load(docker: Path | str, root: Root, environment: Mapping[str, str] | None =
 def _architecture() -> str:
     machine = os.uname().machine
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _descriptor(media_type: str, digest: str, size: int) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": size}

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core.events import OnEvent, ignore
-from builder.lock import lock as locking
+from builder.lock import check, making
 from builder.prove import wheels
 from builder.spec import catalogue, compatibility
 
 if TYPE_CHECKING:
-    from builder.lock.lock import Lock, Staleness
+    from builder.lock.check import Staleness
+    from builder.lock.model import Lock
 
 
 def lock(
@@ -28,7 +29,7 @@ def lock(
         spec = catalogue.load(root, target)
         stack = compatibility.resolve(spec)
         require = partial(wheels.require, root, stack)
-        yield locking.lock(root, spec, stack, upgrade, on_event, require)
+        yield making.lock(root, spec, stack, upgrade, on_event, require)
 
 
 def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
@@ -39,7 +40,7 @@ def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
     found: list[Staleness] = []
     for target in targets:
         spec = catalogue.load(root, target)
-        found += locking.check(root, spec, compatibility.resolve(spec))
+        found += check.stale(root, spec, compatibility.resolve(spec))
     return tuple(found)
 
 

@@ -24,7 +24,7 @@ from builder.core.network import discover
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
 from builder.facts import accelerators
-from builder.lock import debian, lock, osroot, resolver
+from builder.lock import check, debian, model, osroot, python
 from builder.pipeline import plan, push
 from builder.prove import audit, receipts
 from builder.prove import smoke as smoking
@@ -55,7 +55,7 @@ class Prepared:
 
     spec: catalogue.ImageSpec
     stack: compatibility.Stack
-    lock: lock.Lock
+    lock: model.Lock
     plan: plan.Plan
 
     @property
@@ -119,7 +119,7 @@ def prepare(root: Path, target: str) -> Prepared:
     """
     spec = catalogue.load(root, target)
     stack = compatibility.resolve(spec)
-    if stale := lock.check(root, spec, stack):
+    if stale := check.stale(root, spec, stack):
         first = stale[0]
         raise CheckFailed(f"{first.file}: {first.why}", first.fix)
     if drifted := render.check(root, [target]):
@@ -127,7 +127,7 @@ def prepare(root: Path, target: str) -> Prepared:
             f"{drifted[0].file} is not what image.yaml and the templates give",
             f"builder render {target}",
         )
-    held = lock.read(root, target)
+    held = model.read(root, target)
     rendered = render.render(spec, stack, held, templates.folder_of(root))
     return Prepared(spec, stack, held, plan.plan(root, spec, held, rendered))
 
@@ -229,7 +229,7 @@ def _base(
         contexts[held.reference] = f"docker-image://{loaded}"
         phases["OS root"] = time.monotonic() - began
         began = time.monotonic()
-    contexts["uv"] = str(Path(resolver.uv_program()).parent)
+    contexts["uv"] = str(Path(python.uv_program()).parent)
     network = discover()
     with tempfile.TemporaryDirectory(prefix="base-") as scratch:
         if item.stack.prune:
@@ -262,7 +262,7 @@ def _available(
     A mirror keeps one version of a package: after a security update the locked one cannot be had.
     """
     found, moved = dict(files), []
-    for name in sorted({lock.APT, lock.APT_EXTRA} & files.keys()):
+    for name in sorted({model.APT, model.APT_EXTRA} & files.keys()):
         lines = files[name].content.decode().splitlines()
         pins = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
         packages = debian.Packages(suite, on_event=on_event)
@@ -374,7 +374,7 @@ def thin(
                 dockerfile=staged.dockerfile,
                 context=staged.image,
                 tags=(reference,),
-                contexts={} if item.plan.base else {"uv": str(Path(resolver.uv_program()).parent)},
+                contexts={} if item.plan.base else {"uv": str(Path(python.uv_program()).parent)},
                 build_args={"REPOSITORY": reference.rsplit(":", 1)[0]},
                 secrets={} if item.plan.base else discover().secrets(),
                 destination=destination,

@@ -21,7 +21,7 @@ from builder.core.files import hash_of
 from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE, EPOCH
 
 if TYPE_CHECKING:
-    from builder.lock.lock import Lock, Root
+    from builder.lock.model import Lock, OsRoot
     from builder.render.dockerfiles import Rendered
     from builder.spec.catalogue import ImageSpec
 
@@ -49,7 +49,7 @@ class BasePlan:
     hash: str
     dockerfile: str
     files: Mapping[str, File]
-    root: Root
+    root: OsRoot
 
     @property
     def tag(self) -> str:

@@ -27,15 +27,14 @@ from builder.devicecode import audit as read_paths
 from builder.devicecode.pruning.fatbin import COMPILED, Target
 from builder.facts import accelerators
 from builder.facts.accelerators import Tables
-from builder.lock import lock as locking
-from builder.lock import resolver
+from builder.lock import model, pins, python, requirements
 from builder.prove.audit import passes
 from builder.spec import catalogue, compatibility
 
 if TYPE_CHECKING:
     from builder.core.network import BuildNetwork
-    from builder.lock.lock import Lock
-    from builder.lock.resolver import Pin
+    from builder.lock.model import Lock
+    from builder.lock.pins import Pin
     from builder.spec.catalogue import ImageSpec
     from builder.spec.compatibility import Stack
 
@@ -161,7 +160,7 @@ def spoken_of(lock: Lock) -> tuple[Pin, ...]:
     What image.yaml's requirements add is judged in the image, by its receipt.
     """
     return tuple(
-        pin for file in (locking.CUDA, locking.TENSORFLOW) for pin in lock.wheels.get(file, ())
+        pin for file in (model.CUDA, model.TENSORFLOW) for pin in lock.wheels.get(file, ())
     )
 
 
@@ -192,12 +191,9 @@ def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for target in targets:
         spec = catalogue.load(root, target)
         stack = compatibility.resolve(spec)
-        if (
-            not _judged(spec, stack)
-            or not (root / catalogue.IMAGES / target / locking.FILE).exists()
-        ):
+        if not _judged(spec, stack) or not (root / catalogue.IMAGES / target / model.FILE).exists():
             continue
-        held = locking.read(root, target)
+        held = model.read(root, target)
         if missing := unread(held, wheels):
             names = ", ".join(f"{pin.name} {pin.version}" for pin in missing[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -251,9 +247,9 @@ def verify(
         stack = compatibility.resolve(spec)
         if not _judged(spec, stack):
             continue
-        held = locking.read(root, target)
+        held = model.read(root, target)
         if any(pin.sha256 not in fresh for pin in held.packages.values()):
-            glibc = locking.GLIBC[compatibility.OWN_PYTHON[spec.python]]
+            glibc = requirements.GLIBC[compatibility.OWN_PYTHON[spec.python]]
             found = of_lock(held, host, glibc, on_event)
             fresh |= by_wheel(held.packages.values(), found)
         wrong = [
@@ -294,14 +290,14 @@ def of_lock(lock: Lock, host: BuildNetwork, glibc: int, on_event: OnEvent = igno
 
     Gigabytes, where uv's cache does not hold them yet. Raises OutsideError.
     """
-    pins = resolver.dump(lock.packages.values(), lock.target)
+    pinned = pins.dump(lock.packages.values(), lock.target)
     home = files.cache_home()
     home.mkdir(parents=True, exist_ok=True)
     reading = step(f"{lock.target}: read {len(lock.packages)} wheels", on_event)
     with reading, tempfile.TemporaryDirectory(prefix="wheels-", dir=home) as scratch:
         requirements, site = Path(scratch, "requirements.txt"), Path(scratch, "site-packages")
-        requirements.write_text(pins)
-        command = [resolver.uv_program(), "pip", "install", "--quiet", "--no-deps"]
+        requirements.write_text(pinned)
+        command = [python.uv_program(), "pip", "install", "--quiet", "--no-deps"]
         command += ["--require-hashes", "--requirement", str(requirements), "--target", str(site)]
         command += ["--python", sys.executable, "--python-version", lock.python]
         command += ["--python-platform", f"x86_64-manylinux_2_{glibc}", "--only-binary", ":all:"]

@@ -28,13 +28,13 @@ from builder.core.templates import (
     TEMPLATES,
     folder_of,
 )
-from builder.lock import lock, resolver
+from builder.lock import model, pins
 from builder.spec import catalogue, compatibility
 
 if TYPE_CHECKING:
     import jinja2
 
-    from builder.lock.lock import Lock
+    from builder.lock.model import Lock
     from builder.spec.catalogue import ImageSpec
     from builder.spec.compatibility import Stack
 
@@ -195,7 +195,7 @@ def render_target(root: Path, target: str) -> Rendered:
 
 
 def _rendered(root: Path, spec: ImageSpec, stack: Stack) -> Rendered:
-    return render(spec, stack, lock.read(root, spec.name), folder_of(root))
+    return render(spec, stack, model.read(root, spec.name), folder_of(root))
 
 
 def check(root: Path, targets: Iterable[str] | None = None) -> tuple[Drift, ...]:
@@ -395,9 +395,9 @@ def changes(root: Path, target: str, since: str = "HEAD") -> tuple[InstructionCh
     make anew is told at the first of them.
     """
     folder = root / catalogue.IMAGES / target
-    held = lock.read(root, target)
+    held = model.read(root, target)
     new = render_target(root, target).files
-    names = (*lock.WHEELS, lock.APT, lock.APT_EXTRA)
+    names = (*model.WHEELS, model.APT, model.APT_EXTRA)
     before = {name: _committed(folder / name, since) for name in (*new, BASE_DOCKERFILE, *names)}
     found: list[InstructionChange] = []
     for name in (BASE_DOCKERFILE, DOCKERFILE):
@@ -513,7 +513,7 @@ def _rebuilt(one: Instruction, itself: bool) -> bool:
 
 
 def _bytes(one: Instruction) -> int | None:
-    sizes = [pin.bytes for text in one.reads.values() for pin in resolver.parse(text)]
+    sizes = [pin.bytes for text in one.reads.values() for pin in pins.parse(text)]
     if not sizes or None in sizes:
         return None
     return sum(size for size in sizes if size is not None)
@@ -532,4 +532,4 @@ def _detail(before: Instruction | None, after: Instruction | None) -> Iterator[s
 def _versions_of(one: Instruction) -> dict[str, str]:
     text = "".join(one.reads.values())
     apt = re.findall(r"^([a-z0-9][a-z0-9+.-]+)=([^=\s]\S*)$", text, re.M)
-    return {pin.name: pin.version for pin in resolver.parse(text)} | dict(apt)
+    return {pin.name: pin.version for pin in pins.parse(text)} | dict(apt)

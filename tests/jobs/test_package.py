@@ -6,7 +6,7 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.jobs import package
-from builder.lock import lock
+from builder.lock import model
 from builder.pipeline import plan
 from builder.prove.probes import imports
 from builder.render import dockerfiles as render
@@ -84,7 +84,7 @@ def project_root(root: Path, tmp_path: Path) -> Path:
 
 def planned(home: Path, name: str) -> plan.Plan:
     spec = catalogue.load(home, name)
-    held = lock.read(home, name)
+    held = model.read(home, name)
     return plan.plan(home, spec, held, render.render(spec, resolve(spec), held))
 
 

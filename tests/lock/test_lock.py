@@ -9,14 +9,13 @@ import pytest
 
 from builder.core import files, templates
 from builder.core.errors import InputError, OutsideError
-from builder.lock import lock, resolver
-from builder.lock.resolver import Pin, Platform
+from builder.lock import check, making, model, pins
+from builder.lock.pins import Pin
 from builder.spec import catalogue, compatibility
 from builder.spec.catalogue import ImageSpec
 from builder.spec.compatibility import Stack
 
 ROOT = Path(__file__).parents[2]
-PYTHON_311 = Platform("3.11", 36)
 
 
 def target(root: Path, name: str, text: str | None = None) -> tuple[ImageSpec, Stack]:
@@ -27,72 +26,21 @@ def target(root: Path, name: str, text: str | None = None) -> tuple[ImageSpec, S
     return spec, compatibility.resolve(spec)
 
 
-# --- pins ----------------------------------------------------------------------------------------
-
-
-def test_a_pins_file_reads_back_as_it_was_written() -> None:
-    pins = (Pin("keras", "3.15.1", "a" * 64, 1_500_000), Pin("numpy", "2.4.6", "b" * 64))
-    text = resolver.dump(reversed(pins), "Why it is there.")
-    assert resolver.parse(text) == pins
-    assert text == (
-        "# Why it is there.\n"
-        "keras==3.15.1 \\\n"
-        f"    --hash=sha256:{'a' * 64}  # 1500000 bytes\n"
-        "numpy==2.4.6 \\\n"
-        f"    --hash=sha256:{'b' * 64}\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("names", "best"),
-    [
-        (["a-1-py3-none-any.whl"], "a-1-py3-none-any.whl"),
-        (
-            [
-                "a-1-py3-none-any.whl",
-                "a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
-            ],
-            "a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
-        ),
-        (
-            ["a-1-cp38-abi3-manylinux_2_28_x86_64.whl", "a-1-cp311-cp311-manylinux1_x86_64.whl"],
-            "a-1-cp311-cp311-manylinux1_x86_64.whl",
-        ),
-        (["a-1-cp311-cp311-manylinux_2_39_x86_64.whl"], None),  # a newer glibc than the base has
-        (["a-1-cp311-cp311-musllinux_1_2_x86_64.whl", "a-1-cp311-cp311-win_amd64.whl"], None),
-        (["a-1-cp312-cp312-manylinux_2_17_x86_64.whl"], None),
-    ],
-)
-def test_the_wheel_that_an_installer_would_take(names: list[str], best: str | None) -> None:
-    assert resolver.best_wheel(names, PYTHON_311) == best
-
-
-def test_known_sizes_are_not_asked_for_again() -> None:
-    pins = {"keras": Pin("keras", "3.15.1", "a" * 64, url="https://nowhere.invalid/keras.whl")}
-    known = [Pin("keras", "3.15.1", "a" * 64, 7)]
-    assert resolver.with_sizes(pins, known, None)["keras"].bytes == 7
-
-
-def test_a_size_that_nobody_tells_stays_open() -> None:
-    pins = {"keras": Pin("keras", "3.15.1", "a" * 64, url="http://127.0.0.1:9/keras.whl")}
-    assert resolver.with_sizes(pins, [], None)["keras"].bytes is None
-
-
 # --- the committed locks -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", catalogue.targets(ROOT))
 def test_every_target_is_locked_to_what_its_tensorflow_was_tested_with(name: str) -> None:
     spec, stack = target(ROOT, name)
-    assert lock.check(ROOT, spec, stack) == ()
-    packages = lock.read(ROOT, name).packages
+    assert check.stale(ROOT, spec, stack) == ()
+    packages = model.read(ROOT, name).packages
     assert packages[stack.tensorflow_package].version == stack.tensorflow
     for package, version in stack.constraints.items():
         assert packages[package].version == version
 
 
 def test_gpu_targets_install_the_same_files() -> None:
-    locks = [lock.read(ROOT, name) for name in ("v100", "t4", "a100", "l4", "h100")]
+    locks = [model.read(ROOT, name) for name in ("v100", "t4", "a100", "l4", "h100")]
     assert all(one.files == locks[0].files and one.root == locks[0].root for one in locks)
 
 
@@ -103,14 +51,14 @@ def test_no_lock_names_an_index_or_a_mirror() -> None:
 
 def test_layers_have_no_package_in_common() -> None:
     for name in catalogue.targets(ROOT):
-        held = lock.read(ROOT, name)
+        held = model.read(ROOT, name)
         names = [pin.name for pins in held.wheels.values() for pin in pins]
         assert len(names) == len(set(names))
-        assert all(pin.name.startswith("nvidia-") for pin in held.wheels.get(lock.CUDA, ()))
+        assert all(pin.name.startswith("nvidia-") for pin in held.wheels.get(model.CUDA, ()))
 
 
 def test_an_open_digest_says_so_and_is_not_invented() -> None:
-    root = lock.read(ROOT, "v100").root
+    root = model.read(ROOT, "v100").root
     assert root is not None
     if root.digest is None:
         assert re.search(r"no reachable registry .* on \d{4}-\d\d-\d\d", root.open)
@@ -124,12 +72,12 @@ def test_an_open_digest_says_so_and_is_not_invented() -> None:
 
 def stale(root: Path, name: str) -> list[tuple[str, str]]:
     spec, stack = target(root, name)
-    return [(one.file, one.why) for one in lock.check(root, spec, stack)]
+    return [(one.file, one.why) for one in check.stale(root, spec, stack)]
 
 
 def test_the_trainers_requirements_are_part_of_the_lock(copy: Path) -> None:
     assert stale(copy, "v100") == []
-    assert {"psutil", "nvidia-ml-py"} <= lock.read(copy, "v100").packages.keys()
+    assert {"psutil", "nvidia-ml-py"} <= model.read(copy, "v100").packages.keys()
     path = copy / "trainer/requirements.txt"
     path.write_text("psutil>=7  # of the machine\n")
     why = 'trainer/requirements.txt is ["psutil>=7"], locked is ["nvidia-ml-py>=13", "psutil>=7"]'
@@ -192,15 +140,15 @@ def test_a_missing_and_a_stray_file_are_seen(copy: Path) -> None:
 def test_a_target_that_was_never_locked(copy: Path) -> None:
     target(copy, "new", "accelerator: CPU\nsize_budget: 1 GB\n")
     assert stale(copy, "new") == [("images/new/image.lock", "is missing: never locked")]
-    with pytest.raises(InputError, match=r"images/new/image\.lock: is not there") as error:
-        lock.read(copy, "new")
+    with pytest.raises(InputError, match=r"images/new/image\.lock: is missing") as error:
+        model.read(copy, "new")
     assert error.value.fix == "run builder lock new"
 
 
 def test_moved_tables_are_seen(copy: Path) -> None:
     spec, stack = target(copy, "v100")
     moved = replace(stack, constraints={**stack.constraints, "nvidia-cudnn-cu12": "9.4.0.58"})
-    assert [(one.file, one.why) for one in lock.check(copy, spec, moved)] == [
+    assert [(one.file, one.why) for one in check.stale(copy, spec, moved)] == [
         (
             "images/v100/cuda.lock",
             "the tables choose nvidia-cudnn-cu12 9.4.0.58, locked is 9.3.0.75",
@@ -209,7 +157,7 @@ def test_moved_tables_are_seen(copy: Path) -> None:
 
 
 def test_the_os_roots_file_belongs_to_every_lock(copy: Path) -> None:
-    path = lock.os_lock(copy, "bookworm")
+    path = model.os_lock(copy, "bookworm")
     path.write_text(path.read_text().replace("bash=", "bash=0"))
     assert stale(copy, "tpu") == [("images/tpu/image.lock", "os-bookworm.lock has changed since")]
 
@@ -221,7 +169,7 @@ def test_a_torn_lock_is_told_from_a_missing_one(copy: Path) -> None:
     assert file == "images/cpu/image.lock"
     assert why.startswith("is not what `builder lock` writes")
     with pytest.raises(InputError, match="is not what `builder lock` writes"):
-        lock.read(copy, "cpu")
+        model.read(copy, "cpu")
 
 
 def test_a_changed_template_is_noted_without_resolving_anything(copy: Path) -> None:
@@ -232,10 +180,10 @@ def test_a_changed_template_is_noted_without_resolving_anything(copy: Path) -> N
     ]
     spec, stack = target(copy, "cpu")
     events: list[object] = []
-    held = lock.lock(copy, spec, stack, on_event=events.append)
+    held = making.lock(copy, spec, stack, on_event=events.append)
     assert events[-1].detail == "unchanged"
     assert held.templates == templates.checksum(copy)
-    assert lock.check(copy, spec, stack) == ()
+    assert check.stale(copy, spec, stack) == ()
 
 
 # --- the real resolver ---------------------------------------------------------------------------
@@ -259,7 +207,7 @@ def test_a_requirement_that_would_move_tensorflow_is_refused(
     yaml = f'accelerator: V100\nsize_budget: 3 GB\nrequirements:\n- pillow\n- "{requirement}"\n'
     spec, stack = target(copy, "v100", yaml)
     with pytest.raises(InputError) as error:
-        lock.lock(copy, spec, stack)
+        making.lock(copy, spec, stack)
     assert error.value.message.startswith(
         f'images/v100/image.yaml:5: requirements: "{requirement}" would move'
     )
@@ -273,7 +221,7 @@ def test_a_requirement_without_any_version_that_fits_is_refused(copy: Path) -> N
     text = 'accelerator: CPU\nsize_budget: 1 GB\nrequirements: ["numpy<1.20"]\n'
     spec, stack = target(copy, "cpu", text)
     with pytest.raises(InputError, match=r'"numpy<1\.20" cannot be met: .*numpy>=1\.26'):
-        lock.lock(copy, spec, stack)
+        making.lock(copy, spec, stack)
 
 
 @pytest.mark.network
@@ -281,7 +229,7 @@ def test_a_second_tensorflow_is_refused(copy: Path) -> None:
     text = 'accelerator: CPU\nsize_budget: 1 GB\nrequirements: ["tensorflow==2.21.0"]\n'
     spec, stack = target(copy, "cpu", text)
     with pytest.raises(InputError, match="files would replace those of tensorflow-cpu"):
-        lock.lock(copy, spec, stack)
+        making.lock(copy, spec, stack)
 
 
 @pytest.mark.network
@@ -291,57 +239,57 @@ def test_requirements_that_contradict_each_other(copy: Path) -> None:
     with pytest.raises(
         InputError, match=r"yaml:3: requirements: they contradict each other: .*scipy"
     ):
-        lock.lock(copy, spec, stack)
+        making.lock(copy, spec, stack)
 
 
 @pytest.mark.network
 def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy: Path) -> None:
-    before = lock.read(copy, "cpu")
+    before = model.read(copy, "cpu")
     text = (
         "accelerator: CPU\nsize_budget: 1 GB\n"
         'requirements: ["pillow", "setuptools<81"]\napt: [libgomp1]\n'
     )
     spec, stack = target(copy, "cpu", text)
-    made = lock.lock(copy, spec, stack)
-    names = [pin.name for pin in made.wheels[lock.EXTRA]]
+    made = making.lock(copy, spec, stack)
+    names = [pin.name for pin in made.wheels[model.EXTRA]]
     assert names == ["nvidia-ml-py", "pillow", "psutil"]
     assert [one.name for one in made.moved] == ["setuptools"]
     assert made.moved[0].before == before.packages["setuptools"].version
     assert made.packages["setuptools"].version.startswith("80.")
     kept = {n: p for n, p in made.packages.items() if n not in ("pillow", "setuptools")}
     assert kept == {n: p for n, p in before.packages.items() if n != "setuptools"}
-    assert set(made.apt[lock.APT_EXTRA]) >= {"libgomp1"}
-    assert made.apt[lock.APT] == before.apt[lock.APT]
+    assert set(made.apt[model.APT_EXTRA]) >= {"libgomp1"}
+    assert made.apt[model.APT] == before.apt[model.APT]
     assert made.root == before.root
     # again: the same bytes, and nothing left to do
     files = {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")}
     (copy / "images/cpu/image.lock").unlink()
-    assert lock.lock(copy, spec, stack) == made
+    assert making.lock(copy, spec, stack) == made
     assert {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")} == files
-    assert lock.check(copy, spec, stack) == ()
+    assert check.stale(copy, spec, stack) == ()
     # and back: the layers of requirements go, TensorFlow's is what it was
     spec, stack = target(copy, "cpu", "accelerator: CPU\nsize_budget: 1 GB\n")
-    assert lock.lock(copy, spec, stack).files == before.files
+    assert making.lock(copy, spec, stack).files == before.files
     assert "pillow" not in (copy / "images/cpu/extra.lock").read_text()
 
 
 @pytest.mark.network
 def test_pins_are_kept_until_an_upgrade_is_asked_for(copy: Path) -> None:
     spec, stack = target(copy, "cpu")
-    older = {name: pin.version for name, pin in lock.read(copy, "cpu").packages.items()}
+    older = {name: pin.version for name, pin in model.read(copy, "cpu").packages.items()}
     older["rich"] = "14.0.0"
     files.write(
         copy / "images/cpu/tensorflow.lock",
-        resolver.dump([Pin(n, v, "a" * 64) for n, v in older.items()], ""),
+        pins.dump([Pin(n, v, "a" * 64) for n, v in older.items()], ""),
     )
-    assert lock.lock(copy, spec, stack).packages["rich"].version == "14.0.0"
-    assert lock.lock(copy, spec, stack, upgrade=True).packages["rich"].version != "14.0.0"
+    assert making.lock(copy, spec, stack).packages["rich"].version == "14.0.0"
+    assert making.lock(copy, spec, stack, upgrade=True).packages["rich"].version != "14.0.0"
 
 
 @pytest.mark.network
 def test_a_new_target_starts_from_its_neighbours(copy: Path) -> None:
     spec, stack = target(copy, "team-t4", "accelerator: T4\nsize_budget: 3 GB\n")
-    assert lock.lock(copy, spec, stack).files == lock.read(copy, "t4").files
+    assert making.lock(copy, spec, stack).files == model.read(copy, "t4").files
 
 
 @pytest.mark.network
@@ -355,7 +303,7 @@ def test_an_index_that_cannot_be_reached_leaves_the_lock(
     spec, stack = target(copy, "cpu", text)
     before = (copy / "images/cpu/image.lock").read_bytes()
     with pytest.raises(OutsideError) as error:
-        lock.lock(copy, spec, stack)
+        making.lock(copy, spec, stack)
     assert "127.0.0.1:9" in error.value.message
     assert "secret" not in error.value.message
     assert "\n" not in error.value.message
@@ -363,7 +311,7 @@ def test_an_index_that_cannot_be_reached_leaves_the_lock(
 
 
 def test_a_digest_that_nobody_can_tell_is_none() -> None:
-    assert lock.resolve_digest("127.0.0.1:9/debian:bookworm-slim") is None
+    assert making.resolve_digest("127.0.0.1:9/debian:bookworm-slim") is None
 
 
 def test_image_lock_is_json_and_yaml(copy: Path) -> None:

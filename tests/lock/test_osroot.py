@@ -17,7 +17,7 @@ from builder.core.errors import OutsideError
 from builder.core.settings import Settings
 from builder.engine import connect
 from builder.lock import debian, osroot
-from builder.lock.osroot import Drift, Root
+from builder.lock.osroot import Drift, RootTarball
 
 SUITE = "bookworm"
 makes_roots = [
@@ -28,22 +28,24 @@ makes_roots = [
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Root:
+def small(tmp_path: Path) -> RootTarball:
     """A root with one file."""
     tarball = tmp_path / "rootfs.tar"
     with tarfile.open(tarball, "w") as tar:
         info = tarfile.TarInfo("etc/debian_version")
         info.size = 5
         tar.addfile(info, io.BytesIO(b"12.9\n"))
-    return Root(SUITE, tarball, hashlib.sha256(tarball.read_bytes()).hexdigest(), {}, 1_700_000_000)
+    return RootTarball(
+        SUITE, tarball, hashlib.sha256(tarball.read_bytes()).hexdigest(), {}, 1_700_000_000
+    )
 
 
-def test_reference_names_suite_and_content(small: Root) -> None:
+def test_reference_names_suite_and_content(small: RootTarball) -> None:
     assert small.reference == f"training-os-root:bookworm-{small.sha256[:12]}"
 
 
 def test_archive_is_a_valid_image_with_the_same_digest_each_time(
-    small: Root, tmp_path: Path
+    small: RootTarball, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first.tar", tmp_path / "second.tar"
     digest = osroot.archive(small, first)
@@ -94,7 +96,7 @@ Components: main
         assert set(re.findall("Components: (.*)", made)) == {"main"}
 
 
-def test_an_engine_that_is_not_there_is_one_line(small: Root) -> None:
+def test_an_engine_that_is_not_there_is_one_line(small: RootTarball) -> None:
     with pytest.raises(OutsideError, match="the engine refused the OS root") as caught:
         osroot.load("false", small)
     assert "\n" not in caught.value.message
@@ -109,7 +111,7 @@ def locked() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def root(locked: dict[str, str]) -> Root:
+def root(locked: dict[str, str]) -> RootTarball:
     return osroot.make(SUITE, locked)
 
 
@@ -134,7 +136,7 @@ class TestRoot:
         assert len(locked) < 100
 
     def test_the_same_versions_give_the_same_bytes(
-        self, locked: dict[str, str], root: Root, other_cache: Path
+        self, locked: dict[str, str], root: RootTarball, other_cache: Path
     ) -> None:
         before = os.umask(0o077)
         try:
@@ -146,7 +148,7 @@ class TestRoot:
         assert hashlib.sha256(again.tarball.read_bytes()).hexdigest() == root.sha256
         assert again.drift == ()
 
-    def test_nothing_of_this_machine_is_in_it(self, root: Root) -> None:
+    def test_nothing_of_this_machine_is_in_it(self, root: RootTarball) -> None:
         resolvers = re.findall(
             r"(?m)^nameserver (\S+)", Path("/etc/resolv.conf").read_text(errors="replace")
         )
@@ -168,7 +170,7 @@ class TestRoot:
         assert b"path-exclude=/usr/share/man/*" in content["etc/dpkg/dpkg.cfg.d/slim"]
         assert "usr/share/doc/apt/copyright" in content
 
-    def test_its_apt_sources_are_debians_own_not_the_hosts(self, root: Root) -> None:
+    def test_its_apt_sources_are_debians_own_not_the_hosts(self, root: RootTarball) -> None:
         with tarfile.open(root.tarball) as tar:
             names = [name for name in tar.getnames() if "/etc/apt/sources.list" in name]
             assert [name.strip("./") for name in names] == [
@@ -183,13 +185,13 @@ class TestRoot:
         assert f"Suites: {SUITE} {SUITE}-updates\n" in text
 
     def test_from_the_cache_it_takes_no_time_and_no_network(
-        self, locked: dict[str, str], root: Root, monkeypatch: pytest.MonkeyPatch
+        self, locked: dict[str, str], root: RootTarball, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PATH", "/nonexistent")
         assert osroot.make(SUITE, locked) == root
 
     def test_a_version_that_is_gone_is_replaced_and_named(
-        self, locked: dict[str, str], root: Root, other_cache: Path
+        self, locked: dict[str, str], root: RootTarball, other_cache: Path
     ) -> None:
         stale = {**locked, "bash": "5.2.15-1", "left-behind": "1.0"}
         made = osroot.make(SUITE, stale)
@@ -201,7 +203,7 @@ class TestRoot:
         assert made.sha256 == root.sha256
 
     def test_two_at_once_make_one(
-        self, locked: dict[str, str], root: Root, other_cache: Path
+        self, locked: dict[str, str], root: RootTarball, other_cache: Path
     ) -> None:
         events: list[object] = []
         threads = [
@@ -217,7 +219,9 @@ class TestRoot:
         assert not list((other_cache / "os-roots").glob(".new.*"))
 
     @pytest.mark.engine
-    def test_a_dockerfile_that_says_debian_is_built_on_it(self, root: Root, tmp_path: Path) -> None:
+    def test_a_dockerfile_that_says_debian_is_built_on_it(
+        self, root: RootTarball, tmp_path: Path
+    ) -> None:
         engine = connect(Settings())
         reference = osroot.load("docker", root, engine.environment)
         (tmp_path / "Dockerfile").write_text(

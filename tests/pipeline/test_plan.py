@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.lock import lock
+from builder.lock import model
 from builder.pipeline import plan
 from builder.pipeline.plan import Plan
 from builder.render import dockerfiles as render
@@ -39,7 +39,7 @@ def copy(tmp_path: Path) -> Path:
 
 def planned(root: Path, name: str = "cpu") -> Plan:
     return plan.plan(
-        root, catalogue.load(root, name), lock.read(root, name), render.render_target(root, name)
+        root, catalogue.load(root, name), model.read(root, name), render.render_target(root, name)
     )
 
 

@@ -18,7 +18,7 @@ import pytest
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.events import Event, StepDone, StepProgress
 from builder.engine import BuildRequest, Engine, containers
-from builder.lock import lock
+from builder.lock import model
 from builder.prove import receipts, smoke
 from builder.prove.receipts import Check, Receipt
 from builder.prove.smoke import Limits, Size
@@ -49,7 +49,7 @@ def prove(engine: Engine) -> Callable[..., tuple[Receipt, str]]:
     def run(image: str, folder: Path, **more: Any) -> tuple[Receipt, str]:
         spec = catalogue.load(ROOT, "cpu")
         packages = (
-            {} if GIVEN else {p.name: p.version for p in lock.read(ROOT, "cpu").packages.values()}
+            {} if GIVEN else {p.name: p.version for p in model.read(ROOT, "cpu").packages.values()}
         )
         with contextlib.suppress(CheckFailed):
             smoke.smoke(

@@ -13,8 +13,8 @@ from builder.core import network
 from builder.core.errors import InputError
 from builder.devicecode import Audit, from_folder
 from builder.facts import accelerators
-from builder.lock import lock
-from builder.lock.lock import Lock
+from builder.lock import making, model
+from builder.lock.model import Lock
 from builder.prove import wheels
 from builder.prove.wheels import Read, Wheel
 from builder.spec import catalogue, compatibility
@@ -40,7 +40,7 @@ def stack(root: Path, target: str = "v100") -> Stack:
 
 def with_another_cudnn(root: Path, scratch: Path) -> tuple[Lock, Read]:
     """The V100's lock, and its wheels as if cuDNN's had no code for it."""
-    held, read = lock.read(root, "v100"), dict(wheels.read(root))
+    held, read = model.read(root, "v100"), dict(wheels.read(root))
     pin = held.packages["nvidia-cudnn-cu12"]
     found = wheels.by_wheel([pin], site(scratch, cudnn=WITHOUT_VOLTA))
     return held, read | found
@@ -78,7 +78,7 @@ def test_every_gpu_target_of_this_repository_is_judged_by_its_wheels() -> None:
 
 
 def test_a_wheel_that_nobody_read_is_a_hole(copy: Path) -> None:
-    held, read = lock.read(copy, "v100"), dict(wheels.read(copy))
+    held, read = model.read(copy, "v100"), dict(wheels.read(copy))
     del read[held.packages["nvidia-cudnn-cu12"].sha256]
     wheels.write(copy, read)
     (hole,) = wheels.check(copy, ["v100"])["v100"]
@@ -117,12 +117,12 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
     held, read = with_another_cudnn(copy, tmp_path / "site")
     wheels.write(copy, read)
     before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
-    monkeypatch.setattr(lock, "_make", lambda *_: held)
+    monkeypatch.setattr(making, "_make", lambda *_: held)
     chosen = stack(copy)
     with pytest.raises(
         InputError, match=r"nvidia-cudnn-cu12 9\.3\.0\.75 does not run on V100"
     ) as error:
-        lock.lock(
+        making.lock(
             copy, chosen.spec, chosen, upgrade=True,
             require=lambda made: wheels.require(copy, chosen, made),
         )  # fmt: skip
@@ -135,7 +135,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
 
 def test_wheels_that_nobody_read_are_not_refused(copy: Path) -> None:
     (copy / "images" / wheels.FILE).unlink()
-    wheels.require(copy, stack(copy), lock.read(copy, "v100"))
+    wheels.require(copy, stack(copy), model.read(copy, "v100"))
 
 
 # --- the tables -----------------------------------------------------------------------------------
@@ -192,10 +192,10 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
 @pytest.mark.slow
 def test_the_wheels_of_a_lock_are_what_is_committed(root: Path) -> None:
     """A small one, downloaded: the whole stack is `builder lock --verify-device-code`."""
-    held = lock.read(root, "v100")
+    held = model.read(root, "v100")
     small = {"nvidia-curand-cu12", "typing-extensions"}
     pins = tuple(pin for pin in held.packages.values() if pin.name in small)
-    found = wheels.of_lock(replace(held, wheels={lock.CUDA: pins}), network.discover(), 36)
+    found = wheels.of_lock(replace(held, wheels={model.CUDA: pins}), network.discover(), 36)
     fresh, committed = wheels.by_wheel(pins, found), wheels.read(root)
     assert len(fresh) == 2
     assert all(committed[sha256] == wheel for sha256, wheel in fresh.items())

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.lock import lock
-from builder.lock.lock import Lock
-from builder.lock.resolver import Pin
+from builder.lock import model
+from builder.lock.model import Lock
+from builder.lock.pins import Pin
 from builder.render import dockerfiles as render
 from builder.render.dockerfiles import Layer, Rendered
 from builder.spec import catalogue, compatibility
@@ -36,7 +36,7 @@ def rendered(text: str, change: "dict[str, object] | None" = None) -> Rendered:
     """The Dockerfiles of an image.yaml, on the lock of the target that is most like it."""
     spec = catalogue.parse(text, ROOT / "images/probe/image.yaml")
     like = {"CPU": "cpu", "TPU": "tpu"}.get(spec.accelerator, "v100")
-    held = replace(lock.read(ROOT, like), **(change or {}))
+    held = replace(model.read(ROOT, like), **(change or {}))
     return render.render(spec, compatibility.resolve(spec), held)
 
 
@@ -81,12 +81,12 @@ def test_hadolint_finds_nothing(name: str) -> None:
     ],
 )
 def test_hadolint_finds_nothing_in_other_shapes(tmp_path: Path, text: str) -> None:
-    extra = {lock.EXTRA: (Pin("pillow", "12.0.0", "a" * 64),)}
-    held = lock.read(ROOT, "cpu")
+    extra = {model.EXTRA: (Pin("pillow", "12.0.0", "a" * 64),)}
+    held = model.read(ROOT, "cpu")
     own = "base:" not in text
     change: dict[str, object] = {
         "wheels": {**held.wheels, **extra} if own else extra,
-        "apt": {**held.apt, lock.APT_EXTRA: {"libgl1": "1"}} if own else {},
+        "apt": {**held.apt, model.APT_EXTRA: {"libgl1": "1"}} if own else {},
         "root": held.root if own else None,
     }
     for name, content in rendered(text, change).files.items():
@@ -124,14 +124,14 @@ def test_bases_of_equal_content_are_one() -> None:
 
 def test_the_hash_covers_locks_the_os_root_and_the_dockerfile() -> None:
     text = "accelerator: V100\nsize_budget: 3 GB\n"
-    held = lock.read(ROOT, "v100")
+    held = model.read(ROOT, "v100")
     assert held.root is not None
     packages = {**held.root.packages, "bash": "6"}
-    cuda = (replace(held.wheels[lock.CUDA][0], sha256="f" * 64), *held.wheels[lock.CUDA][1:])
-    apt = {**held.apt, lock.APT: {**held.apt[lock.APT], "python3": "4"}}
+    cuda = (replace(held.wheels[model.CUDA][0], sha256="f" * 64), *held.wheels[model.CUDA][1:])
+    apt = {**held.apt, model.APT: {**held.apt[model.APT], "python3": "4"}}
     changes: list[dict[str, object]] = [
         {},
-        {"wheels": {**held.wheels, lock.CUDA: cuda}},
+        {"wheels": {**held.wheels, model.CUDA: cuda}},
         {"apt": apt},
         {"root": replace(held.root, packages=packages)},
         {"root": replace(held.root, digest=DIGEST)},
@@ -180,7 +180,7 @@ def test_secrets_are_mounts_and_nothing_else() -> None:
 
 
 def test_a_resolved_digest_is_what_the_base_is_made_from() -> None:
-    held = lock.read(ROOT, "cpu")
+    held = model.read(ROOT, "cpu")
     assert held.root is not None
     text = "accelerator: CPU\nsize_budget: 1 GB\n"
     found = rendered(text, {"root": replace(held.root, digest=DIGEST)}).base_dockerfile
@@ -261,17 +261,17 @@ def test_an_environment_variable_rebuilds_nothing(copy: Path) -> None:
 
 def test_another_cudnn_rebuilds_its_layer_and_the_ones_above(copy: Path) -> None:
     commit(copy)
-    held = lock.read(copy, "v100")
+    held = model.read(copy, "v100")
     other = {"nvidia-cudnn-cu12": "9.10.2.21"}
-    lock._write(copy, with_versions(held, other))
+    model.write(copy, with_versions(held, other))
     base, image = render.changes(copy, "v100")
     assert base.instruction == "RUN install cuda.lock"
     assert base.detail == ("nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21",)
     sizes = {n: sum(p.bytes or 0 for p in pins) for n, pins in held.wheels.items()}
     assert base.rebuilds == (
-        Layer("RUN install cuda.lock", sizes[lock.CUDA]),
-        Layer("RUN install tensorflow.lock", sizes[lock.TENSORFLOW]),
-        Layer("RUN install extra.lock", sizes[lock.EXTRA]),
+        Layer("RUN install cuda.lock", sizes[model.CUDA]),
+        Layer("RUN install tensorflow.lock", sizes[model.TENSORFLOW]),
+        Layer("RUN install extra.lock", sizes[model.EXTRA]),
     )
     assert image.instruction.startswith("FROM ${REPOSITORY}:base-")
     assert image.rebuilds == ()  # the trainer's copy is linked
@@ -279,7 +279,7 @@ def test_another_cudnn_rebuilds_its_layer_and_the_ones_above(copy: Path) -> None
 
 def test_another_python_package_leaves_cuda_alone(copy: Path) -> None:
     commit(copy)
-    lock._write(copy, with_versions(lock.read(copy, "v100"), {"rich": "14.0.0"}))
+    model.write(copy, with_versions(model.read(copy, "v100"), {"rich": "14.0.0"}))
     base, _ = render.changes(copy, "v100")
     assert [layer.instruction for layer in base.rebuilds] == [
         "RUN install tensorflow.lock",
@@ -289,11 +289,11 @@ def test_another_python_package_leaves_cuda_alone(copy: Path) -> None:
 
 def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
     commit(copy)
-    held = lock.read(copy, "cpu")
-    apt = {lock.APT: {**held.apt[lock.APT], "python3": "3.11.9-1"}}
-    lock._write(copy, replace(held, apt=apt))
+    held = model.read(copy, "cpu")
+    apt = {model.APT: {**held.apt[model.APT], "python3": "3.11.9-1"}}
+    model.write(copy, replace(held, apt=apt))
     base, _ = render.changes(copy, "cpu")
-    assert base.detail == (f"python3 {held.apt[lock.APT]['python3']} -> 3.11.9-1",)
+    assert base.detail == (f"python3 {held.apt[model.APT]['python3']} -> 3.11.9-1",)
     assert base.rebuilds[0] == Layer("RUN install apt.lock", None)
     assert [layer.instruction for layer in base.rebuilds][-2:] == [
         "RUN install tensorflow.lock",

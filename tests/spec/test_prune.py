@@ -11,7 +11,7 @@ import pytest
 from builder.core.errors import CheckFailed, InputError
 from builder.devicecode import Audit, from_folder
 from builder.devicecode.pruning import announce
-from builder.lock import lock
+from builder.lock import model
 from builder.prove import audit
 from builder.render import dockerfiles as render
 from builder.render.dockerfiles import Rendered
@@ -33,7 +33,7 @@ def stack(accelerator: str, more: str = "") -> compatibility.Stack:
 
 def rendered(accelerator: str, more: str = "") -> Rendered:
     chosen = stack(accelerator, more)
-    return render.render(chosen.spec, chosen, lock.read(ROOT, "v100"))
+    return render.render(chosen.spec, chosen, model.read(ROOT, "v100"))
 
 
 # --- what is kept ---------------------------------------------------------------------------------

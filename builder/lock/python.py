@@ -1,7 +1,7 @@
-"""Python packages by exact version and hash, resolved by uv for the platform of an image.
+"""Python packages resolved by uv for the platform of an image.
 
-A pin names one wheel: the one that an image's Python would choose, so that its size is known and
-two builds install the same file. No address of an index is kept: whoever builds uses their own.
+A pin names the one wheel that an image's Python would choose: its size is then known, and two
+builds install the same file. No address of an index is kept, because each builder has its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,58 +24,22 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.core.errors import InputError, OutsideError
+from builder.lock.pins import Pin
 
 SIZE_TIMEOUT = 5.0
 """Seconds to ask an index for the size of one wheel."""
 
-_PIN = re.compile(
-    r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+) \\\n"
-    r"    --hash=sha256:(?P<sha256>[0-9a-f]{64})(?:  # (?P<bytes>\d+) bytes)?$",
-    re.M,
-)
-
 
 @dataclass(frozen=True)
 class Platform:
-    """What wheels have to run on: CPython `python` on Linux x86-64 with glibc 2.`glibc`."""
+    """The platform that wheels run on: CPython `python` on Linux x86-64 with glibc 2.`glibc`."""
 
     python: str
     glibc: int
 
 
-@dataclass(frozen=True)
-class Pin:
-    """One wheel: `sha256` in hex; `bytes` is the size of the wheel, None where no index told it.
-
-    `url` is where it was found: never written down, it differs from one machine to the next.
-    """
-
-    name: str
-    version: str
-    sha256: str
-    bytes: int | None = None
-    url: str = field(default="", compare=False, repr=False)
-
-
 class NoSolution(Exception):  # noqa: N818 - an answer, not a fault
     """The requirements contradict each other; `str()` is uv's explanation in one line."""
-
-
-def dump(pins: Iterable[Pin], header: str) -> str:
-    """A requirements file with hashes, sorted by name."""
-    lines = [f"# {line}".rstrip() for line in header.splitlines()]
-    for pin in sorted(pins, key=lambda pin: pin.name):
-        size = f"  # {pin.bytes} bytes" if pin.bytes is not None else ""
-        lines += [f"{pin.name}=={pin.version} \\", f"    --hash=sha256:{pin.sha256}{size}"]
-    return "\n".join(lines) + "\n"
-
-
-def parse(text: str) -> tuple[Pin, ...]:
-    """The pins of a file that `dump` wrote; a line of another form is no pin."""
-    return tuple(
-        Pin(m["name"], m["version"], m["sha256"], int(m["bytes"]) if m["bytes"] else None)
-        for m in _PIN.finditer(text)
-    )
 
 
 def resolve(
@@ -85,11 +49,11 @@ def resolve(
     constraints: Mapping[str, str] | None = None,
     preferences: Mapping[str, str] | None = None,
 ) -> dict[str, Pin]:
-    """Name -> pin of everything that `requirements` bring, without sizes where the index gave none.
+    """Name -> pin of `requirements` and all that they depend on; a pin may lack its size.
 
-    `constraints` are versions that hold; `preferences` are kept where nothing speaks against them.
-    Raises NoSolution where the requirements contradict each other, OutsideError where the index
-    cannot be reached, InputError for what only exists as a source or outside of an index.
+    constraints: versions that must hold. preferences: versions that are kept where no requirement
+    excludes them. Raises NoSolution where the requirements contradict each other, OutsideError
+    where the index cannot be reached, InputError for a package without a wheel in an index.
     """
     with tempfile.TemporaryDirectory(prefix="builder-lock-") as scratch:
         folder = Path(scratch)
@@ -97,7 +61,7 @@ def resolve(
         (folder / "constraints.in").write_text(
             "".join(f"{name}=={version}\n" for name, version in (constraints or {}).items())
         )
-        # What lies at the output's place is what uv prefers to keep.
+        # uv keeps the versions that it finds in the output file.
         output = folder / "pylock.toml"
         if preferences:
             output.write_text(_preferences(preferences))
@@ -127,8 +91,10 @@ def resolve(
 
 
 def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], ca: str | None) -> dict[str, Pin]:
-    """The pins with the size of each wheel: from `known` pins of the same hash, else asked of the
-    index (`ca` is a bundle of certificates). A size that nobody tells stays None."""
+    """The pins with the size of each wheel, from a `known` pin of the same hash or from the index.
+
+    ca: a bundle of certificates for the index. A size that the index does not give stays None.
+    """
     sizes = {pin.sha256: pin.bytes for pin in known if pin.bytes is not None}
     missing = [p for p in pins.values() if p.bytes is None and p.sha256 not in sizes and p.url]
     if missing:

@@ -1,0 +1,121 @@
+"""Whether a committed lock still fits its image.yaml, the tables and the templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.core import templates
+from builder.core.errors import InputError
+from builder.lock import model
+from builder.lock.model import (
+    APT,
+    APT_EXTRA,
+    CONFIGURATION,
+    TENSORFLOW,
+    TRAINER_REQUIREMENTS,
+    WHEELS,
+)
+from builder.spec import catalogue
+
+if TYPE_CHECKING:
+    from builder.lock.model import Lock
+    from builder.spec.catalogue import ImageSpec
+    from builder.spec.compatibility import Stack
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """A committed file that no longer fits, and why; `fix` names the command that mends it.
+
+    versions: whether versions have to be chosen anew. A changed template only changes the checksum
+    in image.lock.
+    """
+
+    file: str
+    why: str
+    fix: str
+    versions: bool = True
+
+
+def stale(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
+    """Every file of a target's lock that is stale. Nothing is resolved or fetched."""
+    folder = root / catalogue.IMAGES / spec.name
+    fix = f"run builder lock {spec.name}"
+    path = catalogue.shown(folder / model.FILE)
+    try:
+        content = json.loads((folder / model.FILE).read_text(encoding="utf-8"))
+        held, files = content["configuration"], content["files"]
+        changed = _changed_files(folder, files)
+        lock = None if changed else model.read(root, spec.name)
+    except FileNotFoundError:
+        return (Staleness(path, "is missing: never locked", fix),)
+    except (ValueError, KeyError, TypeError, InputError) as error:
+        why = getattr(error, "message", None) or f"is not what `builder lock` writes ({error})"
+        return (Staleness(path, str(why), fix),)
+    found = [Staleness(path, why, fix) for why in _changed_fields(spec, held)]
+    found += [Staleness(catalogue.shown(folder / name), why, fix) for name, why in changed]
+    if lock is None:
+        return tuple(found)
+    if not found:
+        moved = _moved_tables(lock, stack)
+        found += [Staleness(catalogue.shown(folder / name), why, fix) for name, why in moved]
+    if lock.root and lock.root.packages_checksum != content["root"]["packages"]:
+        file = model.os_lock(root, lock.root.suite).name
+        found.append(Staleness(path, f"{file} has changed since", fix))
+    if lock.templates != templates.checksum(root):
+        found.append(Staleness(path, "the Dockerfile templates have changed since", fix, False))
+    return tuple(found)
+
+
+def _changed_fields(spec: ImageSpec, held: Mapping[str, object]) -> list[str]:
+    """The fields of the configuration that differ, with both values."""
+    now = model.configuration(spec)
+    return [
+        f"{_key(spec, name)} is {_text(now.get(name))}, locked is {_text(held.get(name))}"
+        for name in (*CONFIGURATION, TRAINER_REQUIREMENTS)
+        if held.get(name) != now.get(name)
+    ]
+
+
+def _key(spec: ImageSpec, name: str) -> str:
+    if name == TRAINER_REQUIREMENTS:
+        return f"{spec.trainer.package}/{catalogue.REQUIREMENTS}"
+    return f"image.yaml's {name}"
+
+
+def _changed_files(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The files that differ from their checksums, and why."""
+    found = []
+    for name, checksum in files.items():
+        path = folder / name
+        if not path.is_file():
+            found.append((name, "is missing"))
+        elif model.checksum(path.read_text(encoding="utf-8", errors="replace")) != checksum:
+            found.append((name, "was edited: it is not what was locked"))
+    known = (*WHEELS, APT, APT_EXTRA)
+    found += [(n, "belongs to no lock") for n in known if n not in files and (folder / n).exists()]
+    return found
+
+
+def _moved_tables(lock: Lock, stack: Stack) -> list[tuple[str, str]]:
+    """Pins that the compatibility tables no longer choose."""
+    packages, own = lock.packages, lock.root is not None
+    file = {pin.name: name for name, wheels in lock.wheels.items() for pin in wheels}
+    wanted = {**stack.constraints, stack.tensorflow_package: stack.tensorflow} if own else {}
+    return [
+        (
+            file.get(name, TENSORFLOW),
+            f"the tables choose {name} {version}, locked is "
+            f"{packages[name].version if name in packages else 'none'}",
+        )
+        for name, version in wanted.items()
+        if name not in packages or packages[name].version != version
+    ]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

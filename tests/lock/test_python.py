@@ -1,0 +1,57 @@
+"""Pins of Python packages: their file, the wheel that is taken, and its size."""
+
+import pytest
+
+from builder.lock import pins, python
+from builder.lock.pins import Pin
+from builder.lock.python import Platform
+
+PYTHON_311 = Platform("3.11", 36)
+
+
+def test_a_pins_file_reads_back_as_it_was_written() -> None:
+    two = (Pin("keras", "3.15.1", "a" * 64, 1_500_000), Pin("numpy", "2.4.6", "b" * 64))
+    text = pins.dump(reversed(two), "Why it is there.")
+    assert pins.parse(text) == two
+    assert text == (
+        "# Why it is there.\n"
+        "keras==3.15.1 \\\n"
+        f"    --hash=sha256:{'a' * 64}  # 1500000 bytes\n"
+        "numpy==2.4.6 \\\n"
+        f"    --hash=sha256:{'b' * 64}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        (["a-1-py3-none-any.whl"], "a-1-py3-none-any.whl"),
+        (
+            [
+                "a-1-py3-none-any.whl",
+                "a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+            ],
+            "a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        ),
+        (
+            ["a-1-cp38-abi3-manylinux_2_28_x86_64.whl", "a-1-cp311-cp311-manylinux1_x86_64.whl"],
+            "a-1-cp311-cp311-manylinux1_x86_64.whl",
+        ),
+        (["a-1-cp311-cp311-manylinux_2_39_x86_64.whl"], None),  # a newer glibc than the base has
+        (["a-1-cp311-cp311-musllinux_1_2_x86_64.whl", "a-1-cp311-cp311-win_amd64.whl"], None),
+        (["a-1-cp312-cp312-manylinux_2_17_x86_64.whl"], None),
+    ],
+)
+def test_the_wheel_that_an_installer_would_take(names: list[str], best: str | None) -> None:
+    assert python.best_wheel(names, PYTHON_311) == best
+
+
+def test_known_sizes_are_not_asked_for_again() -> None:
+    wanted = {"keras": Pin("keras", "3.15.1", "a" * 64, url="https://nowhere.invalid/keras.whl")}
+    known = [Pin("keras", "3.15.1", "a" * 64, 7)]
+    assert python.with_sizes(wanted, known, None)["keras"].bytes == 7
+
+
+def test_a_size_that_nobody_tells_stays_open() -> None:
+    wanted = {"keras": Pin("keras", "3.15.1", "a" * 64, url="http://127.0.0.1:9/keras.whl")}
+    assert python.with_sizes(wanted, [], None)["keras"].bytes is None
