@@ -13,7 +13,7 @@ from builder.core.project import find_root
 ROOT = find_root(Path(__file__).parent)
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FOLDERS = "bench|builder|docs|images|jobs|requirements|scripts|templates|tests|trainer"
-PATH = re.compile(rf"(?:{FOLDERS})/[\w./<>{{}},*-]*|[\w-]+\.(?:md|toml|Dockerfile)|Makefile")
+PATH = re.compile(rf"(?:{FOLDERS})/[\w./<>{{}},*-]*|[\w-]+\.(?:md|toml)|Makefile")
 """A path of this repository, from its root."""
 PLACEHOLDER = re.compile(r"<[\w-]+>")
 """`images/<target>/image.yaml` stands for any target."""
@@ -65,3 +65,10 @@ def test_paths_are_found_in_backticks_and_expanded() -> None:
     assert exists("images/<target>/base.Dockerfile")
     assert exists("builder/cli/") and exists("build/v100/receipt.json")
     assert not exists("builder/no_such_module.py")
+
+
+def test_the_tests_to_copy_exist() -> None:
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    names = re.findall(r"`(test_\w+)`", text)
+    files = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    assert names and [name for name in names if f"def {name}(" not in files] == []
