@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench import Row, bytecode, command, load, median_seconds, report
@@ -69,73 +70,72 @@ def main() -> int:
     """Measure, print, write results/startup.json."""
     root = find_root(Path(__file__).parent)
     targets = catalogue.targets(root)
-    programs = Path(sys.executable).parent
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="startup-") as scratch:
-        recipes = []
-        for target in targets:
-            recipes.append(Path(scratch) / f"{target}.py")
-            recipes[-1].write_text(RECIPE.format(target=target))
-        bake = Path(scratch) / "docker-bake.json"
-        bake.write_text(json.dumps(bake_file(targets)))
+    with tempfile.TemporaryDirectory(prefix="startup-") as name:
+        scratch = Path(name)
+        recipes = [scratch / f"{target}.py" for target in targets]
+        for target, recipe in zip(targets, recipes, strict=True):
+            recipe.write_text(RECIPE.format(target=target))
         # Each program runs once before it is measured: that run compiles the bytecode.
-        env = bytecode(Path(scratch) / "bytecode")
+        environment = bytecode(scratch / "bytecode")
 
         def python(*words: str | Path) -> str:
-            return command(*words, cwd=root, env=env)
+            return command(*words, cwd=root, env=environment)
 
-        folder = Path(scratch) / "folder"
-        folder.mkdir()
-        (folder / "requirements.txt").write_text("tensorflow==2.21.0\n")
-
-        builder = programs / "builder"
-        help_ = timed(lambda: python(builder, "--help"))
-        check = timed(lambda: python(builder, "render", "--check"))
-        hpccm = programs / "hpccm"
-        repo2docker = programs / "jupyter-repo2docker"
-        user = ("--user-id", "1000", "--user-name", "someone")
-        whole = f"median of {RUNS} whole processes, after one that does not count"
-
-        rows.append(
-            row("builder --help", help_, "hpccm --help", lambda: python(hpccm, "--help"),
-                whole, bar=0.2)
-        )  # fmt: skip
-        same = f"builder render --check, {len(targets)} targets"
-        for name, work in (
-            ("hpccm --recipe, 1 target", lambda: python(hpccm, "--recipe", recipes[0])),
-            (f"buildx bake --print, {len(targets)} targets", lambda: baked(bake)),
-            (
-                "repo2docker --no-build, 1 folder",
-                lambda: python(repo2docker, "--no-build", *user, folder),
-            ),
-        ):
-            rows.append(row(same, check, name, work, whole))
-
-        ours = in_process(python, OURS, root)
-        try:
-            theirs = in_process(python, HPCCM, *recipes)
-        except RuntimeError:
-            theirs = None
-        every = f"load, resolve, read the lock, render {len(targets)} targets, in one process"
-        beside = f"hpccm, {len(targets)} recipes" + ("" if theirs else ": not installed")
-        for index, name, how in (
-            (
-                0,
-                "first call",
-                f"after all imports but Jinja's; median of {PROCESSES} processes",
-            ),
-            (1, "later calls", f"median of {WARM} calls in each of {PROCESSES} processes"),
-        ):
-            rows.append(
-                Row(f"{every}: {name}", ours[index] * 1e3, theirs[index] * 1e3 if theirs else None,
-                    beside, how, unit="ms", bar=100, bar_of="ours")
-            )  # fmt: skip
-    report(
-        "startup",
-        rows,
-        {"load": load(), "caches": "file system warm, bytecode compiled by an earlier run"},
-    )
+        rows = whole_processes(python, scratch, targets, recipes)
+        rows += in_one_process(python, root, recipes)
+    caches = "file system warm, bytecode compiled by an earlier run"
+    report("startup", rows, {"load": load(), "caches": caches})
     return 0
+
+
+def whole_processes(
+    python: Callable[..., str], scratch: Path, targets: tuple[str, ...], recipes: list[Path]
+) -> list[Row]:
+    """`builder --help` and `builder render --check`, beside what the other programs can do."""
+    programs = Path(sys.executable).parent
+    bake = scratch / "docker-bake.json"
+    bake.write_text(json.dumps(bake_file(targets)))
+    folder = scratch / "folder"
+    folder.mkdir()
+    (folder / "requirements.txt").write_text("tensorflow==2.21.0\n")
+    builder, hpccm = programs / "builder", programs / "hpccm"
+    repo2docker = (programs / "jupyter-repo2docker", "--no-build")
+    user = ("--user-id", "1000", "--user-name", "someone")
+
+    how = f"median of {RUNS} whole processes, after one that does not count"
+    help_ = timed(lambda: python(builder, "--help"))
+    check = timed(lambda: python(builder, "render", "--check"))
+    what = f"builder render --check, {len(targets)} targets"
+    others: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("hpccm --recipe, 1 target", lambda: python(hpccm, "--recipe", recipes[0])),
+        (f"buildx bake --print, {len(targets)} targets", lambda: baked(bake)),
+        ("repo2docker --no-build, 1 folder", lambda: python(*repo2docker, *user, folder)),
+    )
+    hpccm_help = partial(python, hpccm, "--help")
+    return [
+        row("builder --help", help_, "hpccm --help", hpccm_help, how, bar=0.2),
+        *(row(what, check, name, work, how) for name, work in others),
+    ]
+
+
+def in_one_process(python: Callable[..., str], root: Path, recipes: list[Path]) -> list[Row]:
+    """Rendering every target in one process, beside hpccm: the first call, and later ones."""
+    ours = in_process(python, OURS, root)
+    try:
+        theirs = in_process(python, HPCCM, *recipes)
+    except RuntimeError:
+        theirs = None
+    what = f"load, resolve, read the lock, render {len(recipes)} targets, in one process"
+    beside = f"hpccm, {len(recipes)} recipes" + ("" if theirs else ": not installed")
+    calls = (
+        ("first call", f"after all imports but Jinja's; median of {PROCESSES} processes"),
+        ("later calls", f"median of {WARM} calls in each of {PROCESSES} processes"),
+    )
+    return [
+        Row(f"{what}: {name}", ours[index] * 1e3, theirs[index] * 1e3 if theirs else None,
+            beside, how, unit="ms", bar=100, bar_of="ours")
+        for index, (name, how) in enumerate(calls)
+    ]  # fmt: skip
 
 
 def bake_file(targets: tuple[str, ...]) -> dict[str, object]:

@@ -15,6 +15,7 @@ import io
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,103 +57,111 @@ def memory(size: int, batch: int) -> Any:
 
 def steps(name: str, size: int, batch: int) -> list[Row]:
     """Seconds a step: the inner loop, and the whole loop with its observers."""
-    import keras
     import tensorflow as tf
 
-    from trainer.input.data import Shard
-    from trainer.job.checkpoints import Position
-    from trainer.job.preemption import Preemption
-    from trainer.loop import inner, outer
-    from trainer.loop.distribution import Cluster
-    from trainer.model import networks
-    from trainer.observe import insight
-    from trainer.observe.ledger import Ledger
-    from trainer.observe.observer import Run, Writer
+    from trainer.loop import inner
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet():
         config = options(name, size, batch, folder, "--steps", "1000000000")
-        strategy = tf.distribute.get_strategy()
-        trainer = inner.Trainer(strategy, config, 10, "float32")
+        trainer = inner.Trainer(tf.distribute.get_strategy(), config, 10, "float32")
         dataset = memory(size, batch)
-        bare = networks.build(config, 10, "float32", pretrain=False)
-        bare.compile(
-            networks.optimizer(config, 1, config.steps, "float32"),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
         batches = iter(dataset)
 
         def ours() -> None:
             for _ in range(STEPS // config.steps_per_loop):
                 trainer.train(batches, config.steps_per_loop)
 
-        trainer.batches = lambda *_: batches  # type: ignore[method-assign]
-        run = Run(
-            config=config,
-            place=Cluster(),
-            strategy=strategy,
-            model=trainer.model,
-            optimizer=trainer.optimizer,
-            names=tuple("0123456789"),
-            train=(Shard("-", 10 * batch),),
-            validation=(),
-            ledger=Ledger(),
-            writer=Writer(f"{folder}/logs", write=True),
-            position=Position(),
-            steps=config.steps,
-        )
-        # Without the observer that measures the input pipeline on records: there are none here.
-        watching = [
-            one
-            for one in insight.observers(config, run.place)
-            if type(one).__module__ != "trainer.observe.input_report"
-        ]
-        nothing: Any = None
-        controller = outer.Controller(trainer, nothing, run, Preemption(), watching)
-        for observer in watching:
-            observer.begin(run)
-
-        def whole() -> None:
-            end = run.position.step + STEPS
-            while run.position.step < end:
-                controller._train(batches, min(controller._count(), end - run.position.step))
-                controller._vote()
-
-        class Ends(keras.callbacks.Callback):  # type: ignore[misc]
-            """When each step of an epoch ended."""
-
-            def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-                self.times: list[float] = []
-
-            def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-                self.times.append(time.perf_counter())
-
-        ends = Ends()
-
-        def fit() -> float:
-            bare.fit(dataset, steps_per_epoch=STEPS + 1, epochs=1, verbose=0, callbacks=[ends])
-            return ends.times[-1] - ends.times[0]
-
-        with quiet():
-            times = in_turns(lambda: seconds(ours), lambda: seconds(whole), fit)
+        whole = whole_loop(trainer, config, batches, folder)
+        fit = model_fit(config, dataset)
+        times = in_turns(lambda: seconds(ours), lambda: seconds(whole), fit)
     inner_times, whole_times, fit_times = ([t / STEPS for t in one] for one in times)
     how = (
         f"{name}, {size} x {size}, batch {batch}, CPU; {ROUNDS} rounds of {STEPS} steps in turns, "
         f"median; smallest: {min(inner_times):.4f}, {min(whole_times):.4f}, fit "
         f"{min(fit_times):.4f} s"
     )
-    theirs = statistics.median(fit_times)
+    inner_step, whole_step, theirs = map(statistics.median, (inner_times, whole_times, fit_times))
     return [
-        Row(f"step, {name}: inner loop", statistics.median(inner_times), theirs, "model.fit", how),
-        Row(
-            f"step, {name}: whole loop",
-            statistics.median(whole_times),
-            theirs,
-            "model.fit",
-            how,
-            bar=1.02,
-        ),
+        Row(f"step, {name}: inner loop", inner_step, theirs, "model.fit", how),
+        Row(f"step, {name}: whole loop", whole_step, theirs, "model.fit", how, bar=1.02),
     ]
+
+
+def whole_loop(trainer: Any, config: Any, batches: Any, folder: str) -> Callable[[], None]:
+    """A function that makes STEPS steps of the trainer's whole loop, with its observers."""
+    from trainer.input.data import Shard
+    from trainer.job.checkpoints import Position
+    from trainer.job.preemption import Preemption
+    from trainer.loop import outer
+    from trainer.loop.distribution import Cluster
+    from trainer.observe import insight
+    from trainer.observe.ledger import Ledger
+    from trainer.observe.observer import Run, Writer
+
+    trainer.batches = lambda *_: batches
+    run = Run(
+        config=config,
+        place=Cluster(),
+        strategy=trainer.strategy,
+        model=trainer.model,
+        optimizer=trainer.optimizer,
+        names=tuple("0123456789"),
+        train=(Shard("-", 10 * config.batch_size),),
+        validation=(),
+        ledger=Ledger(),
+        writer=Writer(f"{folder}/logs", write=True),
+        position=Position(),
+        steps=config.steps,
+    )
+    # Without the observer that measures the input pipeline on records: there are none here.
+    watching = [
+        one
+        for one in insight.observers(config, run.place)
+        if type(one).__module__ != "trainer.observe.input_report"
+    ]
+    nothing: Any = None
+    controller = outer.Controller(trainer, nothing, run, Preemption(), watching)
+    for observer in watching:
+        observer.begin(run)
+
+    def whole() -> None:
+        end = run.position.step + STEPS
+        while run.position.step < end:
+            controller._train(batches, min(controller._count(), end - run.position.step))
+            controller._vote()
+
+    return whole
+
+
+def model_fit(config: Any, dataset: Any) -> Callable[[], float]:
+    """A function that makes STEPS steps of Keras' model.fit and returns their seconds."""
+    import keras
+
+    from trainer.model import networks
+
+    model = networks.build(config, 10, "float32", pretrain=False)
+    model.compile(
+        networks.optimizer(config, 1, config.steps, "float32"),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+
+    class Ends(keras.callbacks.Callback):  # type: ignore[misc]
+        """When each step of an epoch ended."""
+
+        def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+            self.times: list[float] = []
+
+        def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+            self.times.append(time.perf_counter())
+
+    ends = Ends()
+
+    def fit() -> float:
+        model.fit(dataset, steps_per_epoch=STEPS + 1, epochs=1, verbose=0, callbacks=[ends])
+        return ends.times[-1] - ends.times[0]
+
+    return fit
 
 
 def checkpoint() -> list[Row]:
