@@ -1,12 +1,14 @@
-"""Train an image classifier on TFRecords: `python -m trainer.task --records DIR --job-dir DIR`.
+"""Train a classifier on TFRecords: `python -m trainer.task --records DIR --job-dir DIR`.
 
-Resumes by itself from the newest whole checkpoint of the job folder; a job that is finished is
-left alone. Says what it does in one JSON object a line.
+A run resumes from the newest whole checkpoint of its job folder; a finished job is left alone. It
+reports what it does, one JSON object a line.
 
 Exit codes: 0 done; 1 a fault of the program; 2 what the user gave cannot be right; 3 a folder
-could not be written any more; 4 the loss became NaN or infinite; 143 stopped by SIGTERM, Ctrl-C or
+could no longer be written; 4 the loss became NaN or infinite; 143 stopped by SIGTERM, Ctrl-C or
 the loss of another process, start it again.
 """
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
@@ -17,13 +19,19 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import Config, UsageError, check_length, parse
 from trainer.job.preemption import RESTART, Preempted, Preemption, watch_metadata
 from trainer.loop import distribution
 from trainer.report import say, speak_as, speak_in
+
+if TYPE_CHECKING:  # importing these at run time imports TensorFlow
+    from trainer.job.checkpoints import Position
+    from trainer.loop import inner, outer
+    from trainer.loop.setup import Setup
+    from trainer.observe.observer import Run
 
 OK, FAULT, USAGE, OUTSIDE, NOT_FINITE = 0, 1, 2, 3, 4
 
@@ -171,7 +179,6 @@ def train(
     import keras
     import tensorflow as tf
 
-    from trainer.input import splits
     from trainer.job import markers
     from trainer.loop import evaluator
 
@@ -187,6 +194,28 @@ def train(
         from trainer.loop import parameter_servers
 
         return parameter_servers.serve(config, place, preemption)
+    setup = _set_up(config, place, environment, preemption, claim)
+    if place.role == "evaluator":
+        evaluator.run(setup)
+    else:
+        _train(setup, preemption, claim)
+    return OK
+
+
+def _set_up(
+    config: Config,
+    place: distribution.Cluster,
+    environment: Mapping[str, str],
+    preemption: Preemption,
+    claim: Any,
+) -> Setup:
+    """Claim the job folder, meet the other processes, find devices and records.
+
+    Raises UsageError, on all ranks alike.
+    """
+    from trainer.input import splits
+    from trainer.loop.setup import Setup
+
     problem = None
     if place.chief:
         try:
@@ -194,7 +223,7 @@ def train(
         except UsageError as error:
             if place.workers == 1:
                 raise
-            problem = error  # the others are to hear of it, and wait for us until then
+            problem = error  # the others wait for this process until `_agree` tells them
     strategy = distribution.create(place, environment, config)
     preemption.install()
     watch_metadata(preemption.request, environment)
@@ -209,74 +238,30 @@ def train(
     shards, held_out = splits.of(config, len(names))
     config = splits.heard(config, shards)
     config = sized(config, strategy.num_replicas_in_sync, sum(s.records for s in shards))
-    if place.role == "evaluator":
-        evaluator.run(config, place, strategy, names, shards, held_out, policy, facts)
-        return OK
-    return _train(
-        config, place, strategy, names, shards, held_out, policy, facts, preemption, claim
-    )
+    return Setup(config, place, strategy, names, shards, held_out, policy, facts)
 
 
-def _train(
-    config: Config,
-    place: distribution.Cluster,
-    strategy: Any,
-    names: tuple[str, ...],
-    shards: tuple[Any, ...],
-    held_out: tuple[Any, ...],
-    policy: str,
-    facts: dict[str, Any],
-    preemption: Preemption,
-    claim: Any,
-) -> int:
-    from trainer.job import markers, storage
-    from trainer.job.checkpoints import Position
-    from trainer.loop import inner, outer
+def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
+    """Train, and leave what was asked for."""
+    from trainer.job import storage
+    from trainer.loop import outer
     from trainer.model import export
     from trainer.observe import insight
-    from trainer.observe import observer as seam
-    from trainer.observe.ledger import Ledger, process_age
 
-    trainer: inner.Trainer
-    if place.parameter_servers:
-        from trainer.loop import parameter_servers as servers
-
-        servers.watch_servers(place, config, preemption)
-        makers = len(place.tasks["worker"])
-        trainer = servers.ParameterServers(
-            strategy, config, len(names), policy, config.steps, makers
-        )
-        evaluation: inner.Evaluation = servers.Copy(trainer, held_out)
-    else:
-        trainer = inner.Trainer(strategy, config, len(names), policy, config.steps, place.workers)
-        evaluation = inner.Evaluation(strategy, trainer.model, config, len(names), held_out)
+    config, place = setup.config, setup.place
+    trainer, evaluation = _on_the_devices(setup, preemption)
     problem = None
     if place.chief:
         try:
             _prepare(config, sum(math.prod(v.shape) * 4 for v in trainer.variables().values()))
         except (UsageError, *storage.FAILURES) as error:
             problem = error
-    _agree(strategy, place, problem)
-    run = seam.Run(
-        config=config,
-        place=place,
-        strategy=strategy,
-        model=trainer.model,
-        optimizer=trainer.optimizer,
-        names=names,
-        train=shards,
-        validation=held_out,
-        ledger=Ledger(age=process_age()),
-        writer=seam.Writer(config.log_dir, write=place.chief),
-        position=Position(),
-        steps=config.steps,
-        policy=policy,
-        facts=facts,
-    )
+    _agree(setup.strategy, place, problem)
+    run = setup.run(trainer.model, trainer.optimizer, write=place.chief)
 
     def save_model(name: str, position: Position) -> None:
         folder = config.model_dir if name == "final" else f"{config.job_dir}/export/{name}"
-        export.save(trainer.model, names, config, folder, name, position.step)
+        export.save(trainer.model, setup.names, config, folder, name, position.step)
 
     controller = outer.Controller(
         trainer,
@@ -294,22 +279,45 @@ def _train(
     except Exception as error:
         controller.watch.end(run, "diverged" if isinstance(error, outer.NotFinite) else "fault")
         raise
-
-    def conclude() -> None:
-        if "final" in config.export:
-            with run.ledger.spend("evaluation"):
-                save_model("final", run.position)
-        result = {**outcome.result, "early": outcome.early, **markers.asked(config)}
-        with run.ledger.spend("checkpoint"):
-            markers.write(f"{config.job_dir}/{markers.DONE}", {"step": outcome.step, **result})
-
     if place.chief:
-        controller.attempt(conclude)
+        controller.attempt(lambda: _conclude(run, outcome, save_model))
     controller.settle()
     controller.watch.closed(run)
     early = ", early" if outcome.early else ""
     say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **outcome.result)
-    return OK
+
+
+def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, inner.Evaluation]:
+    """What trains and what evaluates, with the model built."""
+    from trainer.loop import inner
+
+    config, place, strategy = setup.config, setup.place, setup.strategy
+    classes, policy, held_out = len(setup.names), setup.policy, setup.validation
+    if place.parameter_servers:
+        from trainer.loop import parameter_servers
+
+        parameter_servers.watch_servers(place, config, preemption)
+        makers = len(place.tasks["worker"])
+        servers = parameter_servers.ParameterServers(
+            strategy, config, classes, policy, config.steps, makers
+        )
+        return servers, parameter_servers.Copy(servers, held_out)
+    trainer = inner.Trainer(strategy, config, classes, policy, config.steps, place.workers)
+    return trainer, inner.Evaluation(strategy, trainer.model, config, classes, held_out)
+
+
+def _conclude(
+    run: Run, outcome: outer.Outcome, save_model: Callable[[str, Position], None]
+) -> None:
+    """The final SavedModel, and the marker that the job is done."""
+    from trainer.job import markers
+
+    if "final" in run.config.export:
+        with run.ledger.spend("evaluation"):
+            save_model("final", run.position)
+    result = {**outcome.result, "early": outcome.early, **markers.asked(run.config)}
+    with run.ledger.spend("checkpoint"):
+        markers.write(f"{run.config.job_dir}/{markers.DONE}", {"step": outcome.step, **result})
 
 
 def sized(config: Config, replicas: int, records: int) -> Config:

@@ -1,12 +1,14 @@
-"""TFRecords in, batches out: each example once an epoch, in an order that can be taken up again.
+"""Records to batches: each example once an epoch, in an order that a restart resumes.
 
-Each worker reads its own contiguous part of all records, whatever the number of files and
-workers. The order within an epoch is a function of run seed, epoch and worker alone, and
-epochs follow each other without a gap, so the number of examples consumed is the whole input
-position: resuming skips records before they are decoded. Augmentation draws its numbers from the
-same place, so a restarted run sees the very same pictures.
+Each worker reads its own contiguous part of all records, whatever the number of files and workers.
+The order within an epoch is a function of the run's seed, the epoch and the worker alone, and the
+epochs follow each other without a gap. So the number of consumed examples is the whole position of
+the input, and resuming skips records before they are decoded. Augmentation draws its numbers by the
+same position, so a restarted run sees the same pictures.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -47,6 +49,41 @@ CYCLE = 8
 """Files read in turns."""
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """What is known of all examples of some files before one is read."""
+
+    sound: Sound | None
+    side: int
+    """Pixels of the squares that are stored decoded; 0: encoded pictures, or sounds."""
+    least: int
+    most: int
+    """The least and the most pixels that the shorter side of a JPEG has; 0: not known."""
+    longest: int
+    """The most pixels that any side has."""
+
+    @property
+    def form(self) -> int | Sound:
+        """As `parse` takes it."""
+        return self.sound or self.side
+
+    @property
+    def smallest(self) -> int:
+        """No picture has a shorter side than this; 0: not known."""
+        return self.side or self.least
+
+    def exact(self, image_size: int, how: Augmentation) -> bool:
+        """Is what is seen of each picture a square of `image_size` pixels before any resize?"""
+        if how.whole:
+            square = self.side or (self.least if self.least == self.longest else 0)
+            return square == image_size
+        return how.cut == image_size <= self.smallest
+
+    def sized(self, image_size: int, how: Augmentation) -> bool:
+        """Is the size of each known, and of use: for a crop, or to decode at a half?"""
+        return self.smallest > 0 and (not how.whole or self.most >= 2 * image_size)
+
+
 def training(
     shards: tuple[Shard, ...],
     context: tf.distribute.InputContext,
@@ -61,7 +98,7 @@ def training(
     """Endless batches of one worker: (uint8 images, int64 labels).
 
     `batch_size` is a replica's; `consumed` counts the examples that all workers together have
-    already trained on.
+    already trained on. Raises UsageError where this worker has no records.
     """
     pieces = part(shards, context.input_pipeline_id, context.num_input_pipelines)
     own = parts.size(pieces)
@@ -69,65 +106,63 @@ def training(
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed, context.num_input_pipelines, own)
-    sound, side, (least, most, longest) = shards[0].sound, shards[0].side, _jpeg(shards)
-    square = side or (least if least == longest else 0)
-    whole, cut = augmentation.whole, augmentation.cut
-    exact = square == image_size if whole else cut == image_size <= (side or least)
-    # The size is known, and matters: a part is seen, or it may be decoded at a half.
-    sized = (side or least) > 0 and (not whole or most >= 2 * image_size)
+    stored = _Stored(shards[0].sound, shards[0].side, *_jpeg(shards))
+    sized = stored.sized(image_size, augmentation)
+    size, together = window(shards), group(shards)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, context.input_pipeline_id], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
-        size, together = window(shards), group(shards)
-        examples = _shuffled(
-            pieces,
-            key,
-            size,
-            together,
-            classes,
-            sound or side,
-            sized,
-            augmentation,
-        )
-        # Skipped are encoded records, so taking up a position costs no decoding.
+        examples = _shuffled(pieces, key, size, together, classes, stored.form, sized, augmentation)
+        # Encoded records are skipped, so no example before the position is decoded.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
     examples = tf.data.Dataset.range(first, tf.int64.max).flat_map(epoch)
-    if side == image_size and augmentation.none:  # Nothing to do for each: all at once.
+    if stored.side == image_size and augmentation.none:  # Nothing to do for each: a batch at once.
         return (
             examples.batch(batch_size, drop_remainder=True)
             .map(
-                lambda contents, labels, *_: (_pixels(contents, side), labels),
+                lambda contents, labels, *_: (_pixels(contents, image_size), labels),
                 num_parallel_calls=tf.data.AUTOTUNE,
                 deterministic=True,
             )
             .prefetch(tf.data.AUTOTUNE)
         )
-
-    def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
-        if sound:
-            samples = augment.piece(content, sound, view["draws"], augmentation)
-            image = spectrograms.picture(samples, sound.rate, image_size)
-            return _uint8(augment.change(image, view, augmentation)), label
-        if side:
-            image = _pixels(content[None], side)[0]
-            image = image if whole else _slice(image, view["seen"])
-        elif least:
-            image = _jpeg_view(content, view.get("seen"), image_size, augmentation, most)
-        else:
-            image = _view(content, view.get("draws"), image_size, augmentation)
-        image = augment.placed(image, view)
-        if exact and not augmentation.changes:  # Then it stays in bytes.
-            return tf.ensure_shape(image, [image_size, image_size, 3]), label
-        image = augment.change(_resized(image, image_size), view, augmentation)
-        return _uint8(image), label
-
     return (
-        examples.map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        examples.map(
+            _example(stored, image_size, augmentation),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
         .batch(batch_size, drop_remainder=True)
         .prefetch(tf.data.AUTOTUNE)
     )
+
+
+def _example(stored: _Stored, image_size: int, how: Augmentation) -> Callable[..., Any]:
+    """The function that makes (uint8 image, label) of (content, label, augment.View)."""
+    sound, side, least, most = stored.sound, stored.side, stored.least, stored.most
+    in_bytes = stored.exact(image_size, how) and not how.changes
+
+    def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
+        if sound:
+            samples = augment.piece(content, sound, view["draws"], how)
+            image = spectrograms.picture(samples, sound.rate, image_size)
+            return _uint8(augment.change(image, view, how)), label
+        if side:
+            image = _pixels(content[None], side)[0]
+            image = image if how.whole else _slice(image, view["seen"])
+        elif least:
+            image = _jpeg_view(content, view.get("seen"), image_size, how, most)
+        else:
+            image = _view(content, view.get("draws"), image_size, how)
+        image = augment.placed(image, view)
+        if in_bytes:
+            return tf.ensure_shape(image, [image_size, image_size, 3]), label
+        image = augment.change(_resized(image, image_size), view, how)
+        return _uint8(image), label
+
+    return example
 
 
 def evaluation_batches(

@@ -11,15 +11,15 @@ from typing import Any
 
 from trainer.config import Config, UsageError
 from trainer.job import markers, storage
-from trainer.job.checkpoints import Checkpoint, Checkpoints, Position, Torn
+from trainer.job.checkpoints import Checkpoint, Checkpoints, Torn
 from trainer.job.lease import Lease
 from trainer.loop import inner
 from trainer.loop.judge import Judge
 from trainer.loop.outer import tell
+from trainer.loop.setup import Setup
 from trainer.model import export, networks
 from trainer.observe import insight
-from trainer.observe import observer as seam
-from trainer.observe.ledger import Ledger, process_age
+from trainer.observe.observer import Run, Watch
 from trainer.report import say
 
 LOOK = 0.5
@@ -34,49 +34,28 @@ class GivenUp(Exception):  # noqa: N818 - the trainers have, not this
         self.code = int(failed.get("code", 1))
 
 
-def run(
-    config: Config,
-    place: Any,
-    strategy: Any,
-    names: tuple[str, ...],
-    shards: tuple[Any, ...],
-    held_out: tuple[Any, ...],
-    policy: str,
-    facts: dict[str, Any],
-) -> None:
-    """Evaluate until the job is done. SIGTERM ends it at any time: a restart goes on.
+def run(setup: Setup) -> None:
+    """Evaluate until the job is done. SIGTERM ends it at any time, and a restart goes on.
 
     Raises GivenUp, UsageError.
     """
+    config = setup.config
     storage.check_writable(config.job_dir)
     lease = Lease(config.job_dir, "evaluator")
     lease.take()
     try:
-        with strategy.scope():
-            network = networks.build(config, len(names), policy, pretrain=False)
-        evaluation = inner.Evaluation(strategy, network, config, len(names), held_out)
-        look = seam.Run(
-            config=config,
-            place=place,
-            strategy=strategy,
-            model=network,
-            optimizer=None,
-            names=names,
-            train=shards,
-            validation=held_out,
-            ledger=Ledger(age=process_age()),
-            writer=seam.Writer(config.log_dir, write=True),
-            position=Position(),
-            steps=config.steps,
-            policy=policy,
-            facts=facts,
+        with setup.strategy.scope():
+            network = networks.build(config, len(setup.names), setup.policy, pretrain=False)
+        evaluation = inner.Evaluation(
+            setup.strategy, network, config, len(setup.names), setup.validation
         )
-        _loop(look, evaluation, seam.Watch(insight.observers(config, place)))
+        look = setup.run(network, optimizer=None, write=True)
+        _loop(look, evaluation, Watch(insight.observers(config, setup.place)))
     finally:
         lease.release()
 
 
-def _loop(look: seam.Run, evaluation: inner.Evaluation, watch: seam.Watch) -> None:
+def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
     config = look.config
     path = f"{config.job_dir}/{markers.EVALUATIONS}"
     judge = Judge(config.metric, config.early_stopping, config.early_stopping_delta)

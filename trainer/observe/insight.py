@@ -13,6 +13,9 @@ from trainer.config import Config
 from trainer.job import storage
 from trainer.model import networks
 from trainer.observe import summaries, utilization
+from trainer.observe.activations import Activations
+from trainer.observe.board import Board
+from trainer.observe.examples import Pictures, Pool
 from trainer.observe.hypertune import Trial
 from trainer.observe.input_report import InputReport
 from trainer.observe.observer import Observer, Run
@@ -24,8 +27,8 @@ JOURNAL, SUMMARY = "journal.json", "summary.json"
 
 def observers(config: Config, place: Any) -> list[Observer]:
     """In the order they are asked; on every rank, for they say together where a call ends."""
-    board, pool = summaries.Board(), summaries.Pool()
-    activations = summaries.Activations(board, config, pool)
+    board, pool = Board(), Pool()
+    activations = Activations(board, config, pool)
     machine = Utilization(board, config.sample_every if place.chief else 0.0)
     return [
         Progress(),
@@ -34,7 +37,7 @@ def observers(config: Config, place: Any) -> list[Observer]:
         summaries.Graph(board),
         summaries.Weights(board, config),
         activations,
-        summaries.Pictures(board, pool),
+        Pictures(board, pool),
         summaries.Profile(board, config),
         machine,
         InputReport(config),
@@ -95,7 +98,7 @@ class Progress(Observer):
 class Utilization(Observer):
     """Processor, memory and GPUs, and the share of the devices' arithmetic that was the model's."""
 
-    def __init__(self, board: summaries.Board, seconds: float) -> None:
+    def __init__(self, board: Board, seconds: float) -> None:
         self.board = board
         self._gpus = utilization.Gpus(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
         looks = (utilization.Machine().look, self._gpus.look)
@@ -157,7 +160,7 @@ class Utilization(Observer):
 class Files(Observer):
     """Closes the event files, when all but the account have had their last words."""
 
-    def __init__(self, board: summaries.Board) -> None:
+    def __init__(self, board: Board) -> None:
         self.board = board
 
     def end(self, run: Run, outcome: str) -> None:
@@ -171,9 +174,7 @@ class Account(Observer):
     SECONDS = 15.0
     """Between two entries of the journal: as much may go uncounted when an attempt is killed."""
 
-    def __init__(
-        self, board: summaries.Board, machine: Utilization, activations: summaries.Activations
-    ) -> None:
+    def __init__(self, board: Board, machine: Utilization, activations: Activations) -> None:
         self.board = board
         self.machine = machine
         self.activations = activations

@@ -13,6 +13,7 @@ from trainer.config import parse
 from trainer.job.checkpoints import Position
 from trainer.loop.distribution import Cluster
 from trainer.observe import summaries
+from trainer.observe.board import Board
 
 pytestmark = pytest.mark.tensorflow
 
@@ -36,7 +37,7 @@ def attempt(tmp_path: Path) -> Callable[..., None]:
     config = parse(["--records", "r", "--job-dir", str(tmp_path)], {})
 
     def go(place: Cluster, start: int, *done: tuple[str, int, float]) -> None:
-        board = summaries.Board()
+        board = Board()
         scalars = summaries.Scalars(board)
         run: Any = types.SimpleNamespace(
             config=config,

@@ -81,7 +81,7 @@ def test_steps_made_again_after_a_recovery_are_lost_work() -> None:
     position = types.SimpleNamespace(step=0)
     place = Cluster()
     run = types.SimpleNamespace(ledger=ledger, config=config, position=position, place=place)
-    board = insight.summaries.Board()
+    board = insight.Board()
     account = insight.Account(board, None, None)
     account.begin(run)
 

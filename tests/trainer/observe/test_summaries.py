@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,9 +21,8 @@ from tensorboard.plugins.hparams import metadata as hparams
 
 from tests.trainer.runs import SMOKE
 from trainer import task
-from trainer.config import parse
-from trainer.input import splits
 from trainer.observe import drawing, events, summaries
+from trainer.observe.board import Board
 
 pytestmark = pytest.mark.tensorflow
 
@@ -115,7 +113,7 @@ def test_histograms_count_every_value(logs: dict[str, EventAccumulator]) -> None
             assert rows[:, 2].sum() == size
             assert (rows[:, 0] <= rows[:, 1]).all()
     activations = values(train, "activations/conv1")[STEPS]
-    assert activations[:, 2].sum() == summaries.PROBE * 32 * 32 * 16
+    assert activations[:, 2].sum() == activations.PROBE * 32 * 32 * 16
     assert activations[0, 0] == 0.0  # a ReLU's
 
 
@@ -293,44 +291,6 @@ def test_tensorboard_compares_their_hyperparameters(tensorboard: str) -> None:
 # The parts, on their own
 
 
-def of_layer(layer: keras.layers.Layer, kernel: Any, bias: Any) -> tuple[Any, list[Any]]:
-    """(counts, bounds, zeros, dead, saturated) of a layer over inputs of -1 and 1."""
-    inputs = keras.Input((1,))
-    network = keras.Model(inputs, layer(inputs))
-    layer.set_weights([np.array([kernel], np.float32), np.array(bias, np.float32)])
-    (name,), statistics = summaries.probe(network)
-    (found,) = statistics(tf.constant([[-1.0], [1.0]]))
-    return name, [part.numpy() for part in found]
-
-
-def test_a_relu_that_never_fires_is_dead() -> None:
-    layer = keras.layers.Dense(4, "relu", name="one")
-    # Unit 0 fires for 1, unit 1 for both, units 2 and 3 never do.
-    name, (counts, bounds, zeros, dead, _) = of_layer(layer, [1, 1, 1, 0], [0, 2, -3, 0])
-    assert name == ("one", "relu")
-    assert zeros == pytest.approx(5 / 8)
-    assert dead == pytest.approx(2 / 4)
-    assert counts.sum() == 8
-    assert list(bounds) == [0, 3]
-
-
-def test_a_sigmoid_at_its_bounds_is_saturated() -> None:
-    layer = keras.layers.Dense(4, "sigmoid")
-    # Unit 0 is at one bound or the other, 1 always at the upper, 2 never, 3 at both.
-    _, (_, _, _, dead, saturated) = of_layer(layer, [20, 1, 1, 10], [0, 20, 0, 5])
-    assert saturated == pytest.approx((2 + 2 + 0 + 2) / 8)
-    assert dead == pytest.approx(1 / 4)
-
-
-def test_a_relu6_is_saturated_at_6_and_dead_at_either_bound() -> None:
-    layer = keras.layers.Dense(4, "relu6")
-    # Unit 0 goes from 0 to 6, 1 from 0 to 1, 2 is always 6, 3 always 0.
-    _, (_, _, zeros, dead, saturated) = of_layer(layer, [6, 1, 0, 0], [0, 0, 9, -1])
-    assert zeros == pytest.approx((1 + 1 + 0 + 2) / 8)
-    assert dead == pytest.approx(2 / 4)
-    assert saturated == pytest.approx((1 + 0 + 2 + 0) / 8)
-
-
 def test_the_split_of_a_step_is_of_the_time_since_the_last_call() -> None:
     spent = dict.fromkeys(("input", "compute", "checkpoint", "evaluation", "summaries"), 1.0)
     spent["other"] = 1.0
@@ -340,7 +300,7 @@ def test_the_split_of_a_step_is_of_the_time_since_the_last_call() -> None:
         config=types.SimpleNamespace(batch_size=8),
         position=types.SimpleNamespace(epoch=0.5),
     )
-    scalars = summaries.Scalars(summaries.Board())
+    scalars = summaries.Scalars(Board())
     scalars._before = ledger.seconds()
     metrics = {"seconds": np.full(4, 0.5, np.float32)}
     for _ in range(2):
@@ -351,87 +311,6 @@ def test_the_split_of_a_step_is_of_the_time_since_the_last_call() -> None:
         assert found["step_ms/input"] == pytest.approx(100)
         assert found["step_ms/checkpoint"] == 0
     assert found["examples_per_second"] == pytest.approx(16)
-
-
-class Shown:
-    """Stands for the board: what would be written, by tag."""
-
-    writes = True
-
-    def __init__(self) -> None:
-        self.images_of: dict[str, list[Any]] = {}
-
-    def spend(self, kind: str) -> Any:
-        return contextlib.nullcontext()
-
-    def of(self, run: str) -> "Shown":
-        assert run == "validation"
-        return self
-
-    def images(self, step: int, tag: str, images: list[Any]) -> None:
-        self.images_of[tag] = images
-
-
-def test_the_surest_mistakes_come_first_and_the_matrix_has_a_row_for_each_true_class(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The network answers what a picture's first value says, as sure as its second one is high."""
-    answers, sureness = [0, 1, 2, 1, 0, 2], [9, 1, 2, 8, 3, 5]
-    labels = np.array([0, 1, 1, 0, 2, 0])
-    images = np.zeros((6, 2, 2, 3), np.uint8)
-    images[:, 0, 0, 0], images[:, 0, 0, 1] = answers, sureness
-
-    def network(images: Any, training: bool) -> Any:
-        first = tf.cast(images[:, 0, 0, :2], tf.float32)
-        return tf.one_hot(tf.cast(first[:, 0], tf.int32), 3) * first[:, 1:]
-
-    monkeypatch.setattr(drawing, "confusion", lambda matrix, names: matrix.tolist())
-    monkeypatch.setattr(drawing, "captioned", lambda image, lines: (image[0, 0, 1], lines))
-    board: Any = Shown()
-    pool: Any = types.SimpleNamespace(examples=lambda run: (images, labels))
-    run: Any = types.SimpleNamespace(
-        config=types.SimpleNamespace(examples=3, rate=0),
-        steps=1,
-        names=("a", "b", "c"),
-        model=network,
-    )
-    summaries.Pictures(board, pool).evaluated(run, 1, {})
-    assert board.images_of["confusion"] == [[[1, 1, 1], [0, 1, 1], [1, 0, 0]]]
-    shown = board.images_of["misclassified"]
-    assert [sure for sure, _ in shown] == [8, 5, 3]
-    assert shown[0][1] == ["is a", "100% b"]
-
-
-def test_of_what_is_right_each_class_has_its_turn() -> None:
-    sure = np.array([0.9, 0.8, 0.7, 0.6, 0.95, 0.5])
-    chosen = np.array([True, True, True, True, False, True])
-    groups = np.array([0, 0, 0, 1, 1, 2])
-    assert summaries.surest(sure, chosen, groups).tolist() == [0, 3, 5, 1, 2]
-    assert summaries.surest(sure, chosen, groups * 0).tolist() == [0, 1, 2, 3, 5]
-    assert summaries.surest(sure, chosen & False, groups).tolist() == []
-
-
-def test_the_pool_is_of_real_examples_alone() -> None:
-    """200 there are; batches are filled up with ones that count nothing."""
-    config = parse(["--records", str(SMOKE), "--job-dir", "-", "--image-size", "8"], {})
-    run: Any = types.SimpleNamespace(
-        validation=splits.find(str(SMOKE), "validation"), config=config, names=tuple("0123456789")
-    )
-    images, labels = summaries.Pool().examples(run)
-    assert (len(images), len(labels)) == (200, 200)
-    assert images.max(axis=(1, 2, 3)).min() > 0
-    assert set(labels) == set(range(10))
-
-
-def test_kinds_of_activation() -> None:
-    layers = keras.layers
-    assert summaries.activation(layers.ReLU()) == "relu"
-    assert summaries.activation(layers.ReLU(6.0)) == "relu6"
-    assert summaries.activation(layers.ReLU(negative_slope=0.1)) == "leaky_relu"
-    assert summaries.activation(layers.Activation("sigmoid")) == "sigmoid"
-    assert summaries.activation(layers.Activation("relu6")) == "relu6"
-    assert summaries.activation(layers.Dense(1)) == ""
-    assert summaries.activation(layers.MaxPooling2D()) == ""
 
 
 @pytest.mark.parametrize(

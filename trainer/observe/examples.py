@@ -1,0 +1,144 @@
+"""Held-out examples in TensorBoard: the surest mistakes, the confusion matrix, sounds."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.input import data, spectrograms
+from trainer.observe import drawing
+from trainer.observe.board import Board
+from trainer.observe.observer import Observer, Run
+from trainer.records import tfrecord
+
+POOL = 256
+"""Held-out examples that pictures, confusion matrix and activations are made from."""
+_BATCH = 32
+
+
+class Pool:
+    """POOL held-out examples, the same ones each time: from the beginnings of up to 32 files."""
+
+    FILES = 32
+
+    def __init__(self) -> None:
+        self._examples: tuple[np.ndarray, np.ndarray] | None = None
+        self._taken: tuple[data.Shard, ...] = ()
+
+    def examples(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
+        """uint8 [n, size, size, 3] and int64 [n]."""
+        if self._examples is None:
+            self._examples = self._read(run)
+        return self._examples
+
+    def heard(self, numbers: np.ndarray) -> dict[int, bytes]:
+        """WAV files of what evaluation hears of these examples. They are read anew: all of them
+        would be tens of megabytes, for as long as the run lasts."""
+        sound, found = self._taken[0].sound, {}
+        paths, counts = zip(*((s.path, s.records) for s in self._taken), strict=True)
+        records = tf.data.Dataset.from_tensor_slices((list(paths), list(counts))).flat_map(
+            lambda path, count: tf.data.TFRecordDataset(path).take(tf.cast(count, tf.int64))
+        )
+        for number, record in enumerate(records.take(POOL).as_numpy_iterator()):
+            if number in numbers:
+                content = tfrecord.features(record)["audio/encoded"]
+                found[number] = spectrograms.clip(content, sound)
+        return found
+
+    def _read(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
+        shards = [shard for shard in run.validation if shard.records]
+        chosen = shards[:: -(-len(shards) // self.FILES)]
+        each = -(-POOL // len(chosen))
+        taken = tuple(dataclasses.replace(s, records=min(each, s.records)) for s in chosen)
+        self._taken = taken
+        dataset = data.evaluation(
+            taken,
+            tf.distribute.InputContext(),
+            batch_size=_BATCH,
+            image_size=run.config.image_size,
+            classes=len(run.names),
+        )
+        images, labels, weights = zip(*dataset.as_numpy_iterator(), strict=True)
+        real = np.concatenate(weights) > 0
+        return np.concatenate(images)[real][:POOL], np.concatenate(labels)[real][:POOL]
+
+
+class Pictures(Observer):
+    """After an evaluation: the most confident mistakes, and who is taken for whom."""
+
+    def __init__(self, board: Board, pool: Pool) -> None:
+        self.board = board
+        self.pool = pool
+        self._predict: Any = None
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        if not (self.board.writes and run.config.examples):
+            return
+        if step < run.steps and not self.board.affordable(run, "pictures"):
+            return
+        with self.board.spend("pictures"):
+            images, labels = self.pool.examples(run)
+            if self._predict is None:
+                network = run.model
+                self._predict = tf.function(lambda x: tf.nn.softmax(network(x, training=False)))
+            parts = [
+                self._predict(images[at : at + _BATCH]).numpy()
+                for at in range(0, len(images), _BATCH)
+            ]
+            probabilities = np.concatenate(parts)
+            answers = probabilities.argmax(axis=1)
+            classes = len(run.names)
+            matrix = np.bincount(labels * classes + answers, minlength=classes**2)
+            validation = self.board.of("validation")
+            picture = drawing.confusion(matrix.reshape(classes, classes), run.names)
+            validation.images(step, "confusion", [picture])
+            sure = probabilities.max(axis=1)
+            shown = {"misclassified": surest(sure, answers != labels, labels * 0)}
+            if run.config.rate:
+                shown["recognised"] = surest(sure, answers == labels, labels)
+            for tag, order in shown.items():
+                shown[tag] = order = order[: run.config.examples]
+                captions = [
+                    [f"is {run.names[labels[one]]}", f"{sure[one]:.0%} {run.names[answers[one]]}"]
+                    for one in order
+                ]
+                drawn = map(drawing.captioned, images[order], captions)
+                validation.images(step, tag, list(drawn))
+            if run.config.rate:
+                self._sounds(run, step, shown, sure, labels, answers)
+
+    def _sounds(
+        self,
+        run: Run,
+        step: int,
+        shown: Mapping[str, np.ndarray],
+        sure: np.ndarray,
+        labels: np.ndarray,
+        answers: np.ndarray,
+    ) -> None:
+        """What was heard of the examples that are shown, in the same order, and a list of them."""
+        validation = self.board.of("validation")
+        clips = self.pool.heard(np.concatenate(list(shown.values())))
+        rows = ["| | is | taken for | sure |", "|---|---|---|---|"]
+        for tag, order in shown.items():
+            for number, one in enumerate(order.tolist(), start=1):
+                validation.sound(step, f"{tag}/{number}", clips[one])
+                true, taken = (run.names[of[one]].replace("|", "\\|") for of in (labels, answers))
+                rows.append(f"| {tag}/{number} | {true} | {taken} | {sure[one]:.0%} |")
+        validation.text(step, "sounds", "\n".join(rows))
+
+
+def surest(sure: np.ndarray, chosen: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Numbers of the `chosen` examples, the surest first: of each group its surest, then of each
+    its second, and so on."""
+    order = np.flatnonzero(chosen)
+    order = order[np.argsort(-sure[order], kind="stable")]
+    before: Counter[int] = Counter()
+    turns = []
+    for group in groups[order].tolist():
+        turns.append(before[group])
+        before[group] += 1
+    return order[np.argsort(turns, kind="stable")]
