@@ -89,7 +89,7 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
 
 def whole_loop(trainer: Any, config: Any, batches: Any, folder: str) -> Callable[[], None]:
     """A function that makes STEPS steps of the trainer's whole loop, with its observers."""
-    from trainer.input.data import Shard
+    from trainer.input.parts import Shard
     from trainer.job.checkpoints import Position
     from trainer.job.preemption import Preemption
     from trainer.loop import outer

@@ -141,7 +141,7 @@ def _hold_sources() -> None:
     def unless_held(path: str, *module: Any) -> list[str]:
         return held[path][2] if path in held else read(path, *module)
 
-    linecache.updatecache = unless_held
+    linecache.updatecache = unless_held  # type: ignore[assignment]
 
 
 def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> int:
@@ -284,7 +284,8 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
     controller.settle()
     controller.watch.closed(run)
     early = ", early" if outcome.early else ""
-    say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **outcome.result)
+    result: dict[str, Any] = outcome.result
+    say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **result)
 
 
 def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, inner.Evaluation]:

@@ -360,7 +360,7 @@ def _view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) ->
 
 def _jpeg_view(
     encoded: tf.Tensor,
-    seen: tf.Tensor | None,
+    seen: Any,
     image_size: int,
     how: Augmentation,
     most: int,

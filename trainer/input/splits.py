@@ -258,7 +258,8 @@ def _sifted(
     path: str, image_size: int, classes: int, form: int | Sound
 ) -> tuple[list[bytes], list[str]]:
     """The records of a file that can be read, and one line for each of the others."""
-    good, problems = [], []
+    good: list[bytes] = []
+    problems: list[str] = []
     number = 0
     size = storage.gfile.stat(path).length
     with storage.gfile.GFile(path, "rb") as file:
@@ -292,6 +293,11 @@ def _scratch() -> str:
     """A folder of this process for repaired copies, removed at its end."""
     folder = tempfile.mkdtemp(prefix="records-")
     if not _scratches:
-        atexit.register(lambda: [shutil.rmtree(one, ignore_errors=True) for one in _scratches])
+        atexit.register(_remove_scratches)
     _scratches.append(folder)
     return folder
+
+
+def _remove_scratches() -> None:
+    for folder in _scratches:
+        shutil.rmtree(folder, ignore_errors=True)

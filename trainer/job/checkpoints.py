@@ -86,7 +86,8 @@ class Checkpoints:
     ) -> str:
         """Write a checkpoint, then remove the oldest ones. Returns the path of its arrays."""
         buffer = io.BytesIO()
-        np.savez(buffer, **variables)
+        arrays_by_name: dict[str, Any] = dict(variables)
+        np.savez(buffer, **arrays_by_name)
         content = buffer.getvalue()
         arrays, marker = self._paths(position.step)
         storage.write(arrays, content)

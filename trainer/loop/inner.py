@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from trainer.config import Config, UsageError
 from trainer.input import augment, data
+from trainer.input.parts import Shard
 from trainer.model import networks, optimization
 from trainer.report import say
 
@@ -104,7 +105,7 @@ class Trainer:
     def replica_batch_size(self) -> int:
         return self.config.batch_size // self.replicas
 
-    def batches(self, shards: tuple[data.Shard, ...], consumed: int) -> Any:
+    def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
         """An endless iterator over training batches, after `consumed` examples."""
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -287,7 +288,7 @@ class Evaluation:
         network: Any,
         config: Config,
         classes: int,
-        shards: tuple[data.Shard, ...],
+        shards: tuple[Shard, ...],
     ) -> None:
         self.strategy = strategy
         self.model = network

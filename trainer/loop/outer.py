@@ -280,7 +280,8 @@ class Controller:
         with self.run_.ledger.spend("compute"):  # of a step, too: the wait for the slowest rank
             values = self.trainer.vote([*map(float, mine), self._pace if chief else 0.0])
         self._pace = values[-1]
-        return Votes(*(value > 0.5 for value in values[:-1]), pace=values[-1])
+        preempted, stop, save, wait, spoiled, failed = (value > 0.5 for value in values[:-1])
+        return Votes(preempted, stop, save, wait, spoiled, failed, pace=values[-1])
 
     def _collect(self, wait: bool = False) -> None:
         """Tell of the checkpoints that are safely written by now."""
@@ -466,4 +467,5 @@ def tell(step: int, result: dict[str, float]) -> None:
     """The line about an evaluation."""
     text = f"step {step}: validation loss {result['loss']:.4f}, "
     text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
-    say("evaluated", text, step=step, **{**result, "seconds": round(result["seconds"], 2)})
+    fields: dict[str, Any] = {**result, "seconds": round(result["seconds"], 2)}
+    say("evaluated", text, step=step, **fields)

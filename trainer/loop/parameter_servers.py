@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from trainer.config import Config, UsageError
 from trainer.input import augment, data
+from trainer.input.parts import Shard
 from trainer.job import markers, storage
 from trainer.job.preemption import RESTART, Preemption
 from trainer.loop import distribution, inner
@@ -82,7 +83,7 @@ class ParameterServers(inner.Trainer):
         self._step_function = tf.function(self._step)
         self._snapshot = tf.function(self._read)
 
-    def batches(self, shards: tuple[data.Shard, ...], consumed: int) -> Any:
+    def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
         """One iterator a worker, over its own part of the records."""
 
         def make(worker: int) -> tf.data.Dataset:
@@ -267,7 +268,7 @@ class Rule:
 class Copy(inner.Evaluation):
     """Evaluates on the chief alone, on a copy of the weights that lie on the servers."""
 
-    def __init__(self, trainer: ParameterServers, shards: tuple[data.Shard, ...]) -> None:
+    def __init__(self, trainer: ParameterServers, shards: tuple[Shard, ...]) -> None:
         self.source = trainer
         config, classes = trainer.config, trainer.classes
         network = networks.build(config, classes, trainer.policy, pretrain=False)

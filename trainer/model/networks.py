@@ -158,7 +158,7 @@ class Preprocess(keras.layers.Layer):
     def _float32(self, images: Any) -> Any:
         x = keras.ops.cast(images, "float32")
         x = keras.ops.flip(x, axis=-1) if self.reverse else x
-        return x * np.float32(self.scale) + np.float32(self.offset)
+        return x * np.asarray(self.scale, np.float32) + np.asarray(self.offset, np.float32)
 
     def get_config(self) -> dict[str, Any]:
         mine = {"scale": self.scale, "offset": self.offset, "reverse": self.reverse}

@@ -80,7 +80,7 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
         config.decay_factor,
     )
     # Named, or a second one in a process has other names for the same variables.
-    common = {"learning_rate": rate, "name": config.optimizer}
+    common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}
     if config.weight_decay or config.optimizer == "adamw":
         common["weight_decay"] = config.weight_decay
     makers = keras.optimizers

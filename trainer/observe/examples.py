@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.input import data, spectrograms
+from trainer.input.parts import Shard
 from trainer.observe import drawing
 from trainer.observe.board import Board
 from trainer.observe.observer import Observer, Run
@@ -26,7 +27,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._examples: tuple[np.ndarray, np.ndarray] | None = None
-        self._taken: tuple[data.Shard, ...] = ()
+        self._taken: tuple[Shard, ...] = ()
 
     def examples(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
         """uint8 [n, size, size, 3] and int64 [n]."""
@@ -37,7 +38,8 @@ class Pool:
     def heard(self, numbers: np.ndarray) -> dict[int, bytes]:
         """WAV files of what evaluation hears of these examples. They are read anew: all of them
         would be tens of megabytes, for as long as the run lasts."""
-        sound, found = self._taken[0].sound, {}
+        sound, found = self._taken[0].sound, dict[int, bytes]()
+        assert sound is not None
         paths, counts = zip(*((s.path, s.records) for s in self._taken), strict=True)
         records = tf.data.Dataset.from_tensor_slices((list(paths), list(counts))).flat_map(
             lambda path, count: tf.data.TFRecordDataset(path).take(tf.cast(count, tf.int64))
@@ -45,6 +47,7 @@ class Pool:
         for number, record in enumerate(records.take(POOL).as_numpy_iterator()):
             if number in numbers:
                 content = tfrecord.features(record)["audio/encoded"]
+                assert isinstance(content, bytes)
                 found[number] = spectrograms.clip(content, sound)
         return found
 

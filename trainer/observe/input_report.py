@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from trainer.config import Config
 from trainer.input import augment, data
+from trainer.input.parts import Shard
 from trainer.observe.observer import Observer, Run
 from trainer.report import say
 
@@ -51,7 +52,7 @@ def cost(
     return Cost(waited / max(seconds, 1e-9), compute / steps, batch, per_core, cores)
 
 
-def per_core(shards: tuple[data.Shard, ...], config: Config, classes: int, seconds: float) -> float:
+def per_core(shards: tuple[Shard, ...], config: Config, classes: int, seconds: float) -> float:
     """Images a second that one core makes of these records: read, decoded, augmented, batched."""
     dataset = data.training(
         shards,

@@ -155,7 +155,9 @@ class Gpus:
         self.names: list[str] = []
         try:
             if nvml is None:
-                import pynvml as nvml
+                import pynvml
+
+                nvml = pynvml
             nvml.nvmlInit()
             self._handles = _handles(nvml, visible)
             names = [nvml.nvmlDeviceGetName(handle) for handle in self._handles]

@@ -97,6 +97,7 @@ def prepare(content: bytes, form: PictureForm) -> StoredPicture:
 def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
     from PIL import Image, ImageOps
 
+    image: Any
     with Image.open(io.BytesIO(content)) as image:
         facts = [f"format {image.format}"]
         original, size = image, image.size
@@ -138,7 +139,8 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
             histogram = histogram * 3
         is_file = form.encoding != "uint8"
         jpeg = is_file and encoded.startswith(b"\xff\xd8\xff")
-        return StoredPicture(encoded, *image.size, tuple(facts), tuple(histogram), jpeg, is_file)
+        width, height = image.size
+        return StoredPicture(encoded, width, height, tuple(facts), tuple(histogram), jpeg, is_file)
 
 
 def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
