@@ -34,7 +34,7 @@ from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
 from builder.lock import debian, model, osroot
-from builder.pipeline.image import SMOKE_RECORDS
+from builder.pipeline.prove import SMOKE_RECORDS
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
 

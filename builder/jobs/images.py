@@ -172,8 +172,7 @@ def pushed_image(
 
     Raises InputError, OutsideError (not there) or CheckFailed (not proven).
     """
-    from builder.pipeline import image as pipeline
-    from builder.pipeline import push
+    from builder.pipeline import prove, verify
 
     name = job.image
     if name in catalogue.targets(root):
@@ -183,7 +182,7 @@ def pushed_image(
                 'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml, '
                 f"then builder image {name} --push",
             )
-        found = push.verify(name, settings, required=pipeline.required, on_event=on_event)
+        found = verify.verify(name, settings, required=prove.required, on_event=on_event)
         spec = catalogue.load(root, name)
         return Image(
             found.reference,
@@ -207,10 +206,10 @@ def pushed_image(
         raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
     held = where.at(manifest.digest)
     notes: tuple[str, ...] = () if where.digest else (f"{name} is {manifest.digest} now",)
-    made_for, proven = labels.get(push.ACCELERATOR), False
+    made_for, proven = labels.get(verify.ACCELERATOR), False
     if made_for is not None:  # an image of ours under another name: its receipt lies beside it
         try:
-            found = push.verify(str(held), settings, required=_required, on_event=on_event)
+            found = verify.verify(str(held), settings, required=_required, on_event=on_event)
             made_for, proven = found.receipt.accelerator, True
         except CheckFailed as error:
             notes += (f"{error.message}: that it is for {made_for} is what its label says",)
@@ -233,10 +232,10 @@ def _labels(
 def _required(receipt: receipts.Receipt) -> Mapping[str, int]:
     """The checks that a receipt must hold, be it of a target's image or of a program's."""
     from builder.jobs import package
-    from builder.pipeline import image as pipeline
+    from builder.pipeline import prove
 
     foreign = package.is_foreign(receipt)
-    return package.required(receipt) if foreign else pipeline.required(receipt)
+    return package.required(receipt) if foreign else prove.required(receipt)
 
 
 def planned_image(root: Path, job: Job, settings: Settings) -> Image:

@@ -27,7 +27,8 @@ from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.facts import accelerators
 from builder.lock import making, model
-from builder.pipeline import image, plan, push
+from builder.pipeline import build as building
+from builder.pipeline import plan, prepare, prove, push, records, tags
 from builder.prove import audit, receipts
 from builder.prove import smoke as smoking
 from builder.prove.receipts import Check, Receipt
@@ -66,7 +67,7 @@ class Built:
 
     root: Path
     target: str
-    record: image.ImageRecord
+    record: records.ImageRecord
     receipt: Receipt
     unchanged: bool
 
@@ -199,12 +200,12 @@ def build(
         except InputError as error:
             raise _in_users_words(error, one, target) from None
         render.write(home, [name])
-        item = image.prepare(home, name)
-        record = image.up_to_date(home, engine, item)
+        item = prepare.prepare(home, name)
+        record = prove.up_to_date(home, engine, item)
         unchanged = record is not None
         if record is None:
-            (record,) = image.build(home, settings, engine, [item], on_event=on_event)
-        folder = home / image.BUILD / name
+            (record,) = building.build(home, settings, engine, [item], on_event=on_event)
+        folder = records.folder(home, name)
         receipt = receipts.read(folder / smoking.RECEIPT)
         wanted = (record.digest or record.image_id, record.image_id)
         if receipt is None or not receipts.valid_for(receipt, wanted, required(receipt)):
@@ -215,7 +216,7 @@ def build(
                 item.spec,
                 item.stack,
                 {pin.name: pin.version for pin in item.lock.packages.values()},
-                image.SMOKE_RECORDS,
+                prove.SMOKE_RECORDS,
                 folder,
                 inputs=record.inputs,
                 digest=record.digest,
@@ -227,7 +228,7 @@ def build(
 
 
 def _device_code(
-    engine: Engine, item: image.Prepared, record: image.ImageRecord
+    engine: Engine, item: prepare.Prepared, record: records.ImageRecord
 ) -> tuple[Check, ...]:
     """Whether the target's GPU runs every library, those of the program's requirements, too."""
     if item.stack.accelerator.kind != "gpu":
@@ -268,7 +269,7 @@ def push_built(
         replace(found, reference=record.reference),
         built.receipt,
         settings,
-        push.tags_for(built.target, record.tensorflow, built.root, ()),
+        tags.tags_for(built.target, record.tensorflow, built.root, ()),
         required=required,
         base=base,
         on_event=prefixed(built.target, on_event),

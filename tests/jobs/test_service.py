@@ -14,8 +14,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.jobs import images as service
-from builder.pipeline import image as pipeline
-from builder.pipeline import push
+from builder.pipeline import prove, verify
 from builder.prove import receipts
 from builder.prove.receipts import Check, Receipt
 from builder.registry import Manifest, Registry
@@ -107,7 +106,7 @@ def receipt(manifest: Manifest | None = None, **changes: object) -> Receipt:
     )
     checks = tuple(
         Check(name=name, version=version, passed=True, seconds=1.0)
-        for name, version in pipeline.required(made).items()
+        for name, version in prove.required(made).items()
     )
     return made.model_copy(update={"checks": checks, **changes})
 
@@ -165,7 +164,7 @@ def test_a_proven_target_is_sent_by_the_digest_that_the_registry_holds(
         where = registry.parse(f"{server.host}/{REPOSITORY}:v100")
         with pytest.raises(CheckFailed, match="is not proven"):
             service.pushed_image(here, job, settings)
-        push._attach(there, where, manifest, receipt(manifest))
+        verify.attach(there, where, manifest, receipt(manifest))
     image, notes = service.pushed_image(here, job, settings)
     assert image.reference == f"{server.host}/{REPOSITORY}@{manifest.digest}"
     assert (image.accelerator, image.proven, notes) == ("V100", True, ())

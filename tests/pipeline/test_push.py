@@ -25,16 +25,9 @@ from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, connect, private
 from builder.engine.private import daemon
-from builder.pipeline import push as pushing
-from builder.pipeline.push import (
-    RECEIPT_TYPE,
-    PushedImage,
-    history_tag,
-    promote,
-    push,
-    rollback,
-    verify,
-)
+from builder.pipeline.push import PushedImage, push
+from builder.pipeline.tags import history_tag, promote, rollback, tags_for
+from builder.pipeline.verify import ACCELERATOR, RECEIPT_TYPE, verify
 from builder.prove import receipts
 from builder.prove.receipts import Check, Receipt
 from builder.registry import Registry
@@ -100,7 +93,7 @@ def build(engine: Engine, tmp_path: Path) -> Iterator[Build]:
         source = base.reference if base else "scratch"
         (folder / "Dockerfile").write_text(
             f'FROM {source}\nCOPY --link file /{text}\nENTRYPOINT ["/{text}"]\n'
-            f'LABEL {pushing.ACCELERATOR}="V100"\n'
+            f'LABEL {ACCELERATOR}="V100"\n'
         )
         reference = (
             f"push-test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}:{tag or 't'}"
@@ -202,7 +195,7 @@ def test_image_base_and_receipt_arrive_under_every_tag(
     assert found.receipt == proof(image)
     assert found.digest == image.digest
     assert found.receipt_digest == result.receipt
-    assert found.labels == {pushing.ACCELERATOR: "V100"}
+    assert found.labels == {ACCELERATOR: "V100"}
 
 
 def test_a_second_push_sends_nothing_and_says_so(
@@ -619,17 +612,17 @@ def test_tags_carry_the_commit_and_say_when_the_tree_differs(tmp_path: Path) -> 
             command, cwd=tmp_path, check=True, capture_output=True, text=True
         ).stdout.strip()
 
-    assert pushing.tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
+    assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
     git("init", "-q")
-    assert pushing.tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
+    assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
     (tmp_path / "file").write_text("1")
     git("add", ".")
     git("commit", "-qm", "x")
     commit = git("rev-parse", "--short=12", "HEAD")
-    assert pushing.tags_for("v100", "2.21.0", tmp_path, ("mine",)) == (
+    assert tags_for("v100", "2.21.0", tmp_path, ("mine",)) == (
         f"v100-2.21.0-{commit}",
         "mine",
         "v100",
     )
     (tmp_path / "file").write_text("2")
-    assert pushing.tags_for("v100", "2.21.0", tmp_path)[0] == f"v100-2.21.0-{commit}-dirty"
+    assert tags_for("v100", "2.21.0", tmp_path)[0] == f"v100-2.21.0-{commit}-dirty"

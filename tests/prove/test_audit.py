@@ -20,7 +20,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.devicecode import Audit, ComputeCapability, Status, from_files, from_folder
 from builder.engine import Engine
-from builder.pipeline import image
+from builder.pipeline import prove
 from builder.prove import audit
 from builder.prove.receipts import Receipt
 from builder.registry import DOCKER_MANIFEST, Registry, manifest, parse
@@ -236,7 +236,7 @@ def test_device_code_is_required_of_gpu_images_only(accelerator: str, wanted: bo
         target="x", accelerator=accelerator, reference="x", image_id=f"sha256:{'0' * 64}",
         inputs="", made_by="", made_at="", device="CPU", checks=(),
     )  # fmt: skip
-    assert ("device-code" in image.required(receipt)) == wanted
+    assert ("device-code" in prove.required(receipt)) == wanted
 
 
 # --- images ---------------------------------------------------------------------------------------
