@@ -34,7 +34,7 @@ from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
 from builder.lock import debian, model, osroot
-from builder.pipeline.prove import SMOKE_RECORDS
+from builder.prove.smoke import RECORDS
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
 
@@ -233,7 +233,7 @@ def usual_dockerfile(setting: Setting, image: str) -> Callable[[private.Endpoint
 def started(setting: Setting, taken: Taken, image: str) -> None:
     """Pull onto an empty engine, then run to the first training step."""
     records = setting.project / "records"
-    shutil.copytree(SMOKE_RECORDS, records, dirs_exist_ok=True)
+    shutil.copytree(RECORDS, records, dirs_exist_ok=True)
     with engine(setting, with_root=False) as docker:
         taken.measure("pull", lambda: command(docker.docker, "pull", image, env=client(docker)))
         taken.put("first step", first_step(docker, image, records))

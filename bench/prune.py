@@ -42,8 +42,8 @@ from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
 from builder.lock import model
-from builder.pipeline.prepare import prepare
-from builder.pipeline.prove import SMOKE_RECORDS
+from builder.pipeline import image as pipeline
+from builder.prove.smoke import RECORDS
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
 
@@ -173,7 +173,7 @@ def groups(project: Path, targets: Sequence[str]) -> list[Group]:
     for mode in MODES:
         for target in targets:
             write(project, mode, target)
-            base = prepare(project, target).plan.base
+            base = pipeline.prepare(project, target).plan.base
             assert base
             bases.setdefault(base.hash, []).append((mode, target))
     made = [Group(base, tuple(variants)) for base, variants in bases.items()]
@@ -279,7 +279,7 @@ def start(setting: Setting, one: Measured, image: str) -> None:
     there.scratch.mkdir(exist_ok=True)
     there.scratch.chmod(0o755)
     records = there.scratch / "records"
-    shutil.copytree(SMOKE_RECORDS, records, dirs_exist_ok=True)
+    shutil.copytree(RECORDS, records, dirs_exist_ok=True)
     with engine(there, with_root=False) as docker:
         environment = client(docker)
         one.values["pull"] = seconds(lambda: command(docker.docker, "pull", image, env=environment))

@@ -35,15 +35,15 @@ def push(
     (exit code 4).
     """
     from builder.engine import connect
-    from builder.pipeline import records
-    from builder.pipeline.push import push_target
+    from builder.pipeline import image as pipeline
 
     where = settings(registry=registry, engine=engine)
-    names = tuple(targets) if targets else records.built_targets(root())
+    names = tuple(targets) if targets else pipeline.built_targets(root())
     with reporter() as shown:
         docker = connect(where, on_event=shown.on_event)
         pushed = [
-            push_target(root(), where, docker, name, tag or (), shown.on_event) for name in names
+            pipeline.push_target(root(), where, docker, name, tag or (), shown.on_event)
+            for name in names
         ]
     for one in pushed:
         show_push(one)
@@ -57,13 +57,10 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check that an image in a registry has a valid receipt."""
-    from builder.pipeline.prove import required
-    from builder.pipeline.verify import verify as check
+    from builder.pipeline.push import verify as check
 
     with reporter() as shown:
-        found = check(
-            reference, settings(registry=registry), required=required, on_event=shown.on_event
-        )
+        found = check(reference, settings(registry=registry), on_event=shown.on_event)
     say(f"{found.reference}: proven on {found.receipt.device}, {found.receipt.made_at}")
     for one in found.receipt.checks:
         say(f"  {one.name} {one.version}: passed")
@@ -91,8 +88,7 @@ def promote(
     builder promote --back production
     """
     from builder.core.errors import InputError
-    from builder.pipeline import tags
-    from builder.pipeline.prove import required
+    from builder.pipeline import push as pushing
 
     where = settings(registry=registry)
     if back == (tag is not None):
@@ -102,9 +98,9 @@ def promote(
         )
     with reporter() as shown:
         if tag is None:
-            moved = tags.rollback(reference, where, on_event=shown.on_event)
+            moved = pushing.rollback(reference, where, on_event=shown.on_event)
         else:
-            moved = tags.promote(reference, tag, where, required=required, on_event=shown.on_event)
+            moved = pushing.promote(reference, tag, where, on_event=shown.on_event)
     say(f"{moved.tag} -> {moved.reference}" + (f" (was {moved.previous})" if moved.moved else ""))
 
 

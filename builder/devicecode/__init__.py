@@ -11,17 +11,17 @@ from .inventory import Group, Library, from_files, from_folder, from_paths, from
 from .pruning.errors import Malformed
 from .pruning.prune import Pruned, prune
 from .pruning.rule import ComputeCapability, choose, compute_capability, runs
-from .verdict import Audit, Finding, Status, Verdict, as_dict, audit, carries, judge, remedy
+from .verdict import Audit, LibraryVerdict, Support, Verdict, as_dict, audit, carries, judge, remedy
 
 __all__ = [
     "Audit",
     "ComputeCapability",
-    "Finding",
     "Group",
     "Library",
+    "LibraryVerdict",
     "Malformed",
     "Pruned",
-    "Status",
+    "Support",
     "Verdict",
     "as_dict",
     "audit",

@@ -15,7 +15,7 @@ from typing import TextIO
 from .pruning import __main__ as pruning
 from .pruning.errors import CheckFailed, InputError
 from .pruning.rule import compute_capability
-from .verdict import Status, as_dict, audit
+from .verdict import Support, as_dict, audit
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def _audit(chosen: argparse.Namespace) -> int:
     else:
         for verdict in verdicts:
             for finding in verdict.findings:
-                if finding.status != Status.NO_DEVICE_CODE:
+                if finding.status != Support.NO_DEVICE_CODE:
                     _say(f"{verdict.device}  {finding.library.name:<42} {finding}")
             _say(str(verdict), *([f"instead: {verdict.instead}"] if verdict.instead else []))
     return 0 if all(verdict.runs for verdict in verdicts) else CheckFailed.exit_code

@@ -36,7 +36,7 @@ TOLERATED_SECONDS = 60.0
 one when they are first used, and each is a few milliseconds (TensorFlow 2.21 on an H100)."""
 
 
-class Status(IntEnum):
+class Support(IntEnum):
     """How a library runs on a device, best first."""
 
     NO_DEVICE_CODE = 0
@@ -51,17 +51,17 @@ class Status(IntEnum):
 
 
 _WORDS = {
-    Status.NO_DEVICE_CODE: "no device code",
-    Status.NATIVE: "native",
-    Status.OLDER_MINOR: "older minor",
-    Status.PTX: "PTX",
-    Status.MISSING: "missing",
-    Status.BROKEN: "broken",
+    Support.NO_DEVICE_CODE: "no device code",
+    Support.NATIVE: "native",
+    Support.OLDER_MINOR: "older minor",
+    Support.PTX: "PTX",
+    Support.MISSING: "missing",
+    Support.BROKEN: "broken",
 }
 
 
 @dataclass(frozen=True)
-class Finding:
+class LibraryVerdict:
     """One library on one device.
 
     The four counts are containers by what the driver picks in them; `ptx_bytes` (decompressed) and
@@ -70,7 +70,7 @@ class Finding:
     """
 
     library: Library
-    status: Status
+    status: Support
     native: int = 0
     older: int = 0
     ptx: int = 0
@@ -80,10 +80,10 @@ class Finding:
     section: str = ""
 
     def __str__(self) -> str:
-        if self.status == Status.BROKEN:
+        if self.status == Support.BROKEN:
             return f"broken: {self.library.broken}"
         text = str(self.status)
-        if self.status == Status.MISSING:
+        if self.status == Support.MISSING:
             carried = carries(self.library, self.section)
             return f"{text}: {self.section} carries {', '.join(carried) if carried else 'nothing'}"
         if self.ptx_bytes:
@@ -99,33 +99,33 @@ class Verdict:
     """All libraries on one device. `spoiler` is the worst library, unless all are fine."""
 
     device: ComputeCapability
-    findings: tuple[Finding, ...]
+    findings: tuple[LibraryVerdict, ...]
 
     @property
-    def status(self) -> Status:
-        return max((finding.status for finding in self.findings), default=Status.NO_DEVICE_CODE)
+    def status(self) -> Support:
+        return max((finding.status for finding in self.findings), default=Support.NO_DEVICE_CODE)
 
     @property
     def runs(self) -> bool:
         """There is device code, and every library has some that the device runs, if from PTX."""
-        return Status.NATIVE <= self.status <= Status.PTX
+        return Support.NATIVE <= self.status <= Support.PTX
 
     @property
     def ptx_seconds(self) -> float:
         return sum(finding.ptx_seconds for finding in self.findings)
 
     @property
-    def spoilers(self) -> tuple[Finding, ...]:
+    def spoilers(self) -> tuple[LibraryVerdict, ...]:
         """The libraries that make the verdict PTX, missing or broken, largest first."""
         worst = [
             finding
             for finding in self.findings
-            if finding.status == self.status and self.status >= Status.PTX
+            if finding.status == self.status and self.status >= Support.PTX
         ]
         return tuple(sorted(worst, key=lambda finding: -finding.library.size))
 
     @property
-    def spoiler(self) -> Finding | None:
+    def spoiler(self) -> LibraryVerdict | None:
         return next(iter(self.spoilers), None)
 
     @property
@@ -162,36 +162,36 @@ def audit(paths: Iterable[Path]) -> Audit:
     return Audit(from_paths(paths))
 
 
-def judge(library: Library, device: ComputeCapability) -> Finding:
+def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
     """How one library runs on one device."""
     if library.broken:
-        return Finding(library, Status.BROKEN)
+        return LibraryVerdict(library, Support.BROKEN)
     sections: dict[str, list[Group]] = {}
     for group in library.groups:
         if group.section != LINK_INPUT and group.section not in library.stub_sections:
             sections.setdefault(group.section, []).append(group)
     if not sections:
-        return Finding(library, Status.NO_DEVICE_CODE)
+        return LibraryVerdict(library, Support.NO_DEVICE_CODE)
     tables = [_judge_section(library, groups, device) for groups in sections.values()]
     deciding = [
         table
         for name, table in zip(sections, tables)  # noqa: B905 - strict= came with Python 3.10
         if name not in PRIVATE_SECTIONS
     ] or tables
-    native_somewhere = any(table.status <= Status.OLDER_MINOR for table in deciding)
+    native_somewhere = any(table.status <= Support.OLDER_MINOR for table in deciding)
     worst = max(
         (
             table
             for table in deciding
             if not (
                 native_somewhere
-                and table.status == Status.PTX
+                and table.status == Support.PTX
                 and table.ptx_seconds <= TOLERATED_SECONDS
             )
         ),
         key=lambda table: table.status,
     )
-    return Finding(
+    return LibraryVerdict(
         library,
         worst.status,
         sum(table.native for table in tables),
@@ -204,8 +204,10 @@ def judge(library: Library, device: ComputeCapability) -> Finding:
     )
 
 
-def _judge_section(library: Library, groups: list[Group], device: ComputeCapability) -> Finding:
-    counts = {Status.NATIVE: 0, Status.OLDER_MINOR: 0, Status.PTX: 0, Status.MISSING: 0}
+def _judge_section(
+    library: Library, groups: list[Group], device: ComputeCapability
+) -> LibraryVerdict:
+    counts = {Support.NATIVE: 0, Support.OLDER_MINOR: 0, Support.PTX: 0, Support.MISSING: 0}
     modules, ptx_bytes = 0, 0
     lone_modules, lone_ptx_bytes = 0, 0
     for group in groups:
@@ -220,34 +222,34 @@ def _judge_section(library: Library, groups: list[Group], device: ComputeCapabil
             lone_modules, lone_ptx_bytes = lone_modules + group.containers, lone_ptx_bytes + size
         else:
             modules, ptx_bytes = modules + group.containers, ptx_bytes + size
-    native, older = counts[Status.NATIVE], counts[Status.OLDER_MINOR]
+    native, older = counts[Support.NATIVE], counts[Support.OLDER_MINOR]
     if native or older:
-        status = Status.NATIVE if native >= older else Status.OLDER_MINOR
-    elif counts[Status.PTX]:
-        status = Status.PTX
+        status = Support.NATIVE if native >= older else Support.OLDER_MINOR
+    elif counts[Support.PTX]:
+        status = Support.PTX
         modules, ptx_bytes = modules + lone_modules, ptx_bytes + lone_ptx_bytes
     else:
-        status = Status.MISSING
+        status = Support.MISSING
     seconds = modules * SECONDS_PER_MODULE + ptx_bytes * SECONDS_PER_PTX_BYTE
-    return Finding(
+    return LibraryVerdict(
         library,
         status,
         native,
         older,
         modules,
-        counts[Status.MISSING],
+        counts[Support.MISSING],
         ptx_bytes,
         seconds,
         groups[0].section,
     )
 
 
-def _status(picked: Target | None, device: ComputeCapability) -> Status:
+def _status(picked: Target | None, device: ComputeCapability) -> Support:
     if picked is None:
-        return Status.MISSING
+        return Support.MISSING
     if picked.kind != ELF:
-        return Status.PTX
-    return Status.NATIVE if picked.architecture == device.architecture else Status.OLDER_MINOR
+        return Support.PTX
+    return Support.NATIVE if picked.architecture == device.architecture else Support.OLDER_MINOR
 
 
 def carries(library: Library, section: str = "") -> tuple[str, ...]:
@@ -273,7 +275,7 @@ class Remedy:
     """
 
     package: str
-    status: Status
+    status: Support
     oldest: ComputeCapability
     newest: ComputeCapability
     instead: str
@@ -283,7 +285,7 @@ class Remedy:
 REMEDIES = (
     Remedy(
         r"cudnn",
-        Status.MISSING,
+        Support.MISSING,
         ComputeCapability(5, 0),
         ComputeCapability(7, 0),
         "nvidia-cudnn-cu12 9.10.2.21 or older; TensorFlow 2.18 to 2.21 were tested with 9.3.0.75",
@@ -291,7 +293,7 @@ REMEDIES = (
     ),
     Remedy(
         r"-cu13|\.so\.13|cu13/|^nvidia-(cublas|cusparse|cusolver|cufft|curand|nccl)$",
-        Status.MISSING,
+        Support.MISSING,
         ComputeCapability(5, 0),
         ComputeCapability(7, 2),
         "the CUDA 12 build of the same library (its package name ends in -cu12)",
@@ -299,7 +301,7 @@ REMEDIES = (
     ),
     Remedy(
         r"tensorflow",
-        Status.PTX,
+        Support.PTX,
         ComputeCapability(9, 0),
         ComputeCapability(9, 0),
         "tensorflow 2.21.0, which carries sm_90",
@@ -308,9 +310,9 @@ REMEDIES = (
 )
 
 
-def remedy(library: Library, device: ComputeCapability, status: Status) -> str:
+def remedy(library: Library, device: ComputeCapability, status: Support) -> str:
     """What to use in place of a library that spoils a verdict, "" where nothing is known."""
-    if status == Status.BROKEN:
+    if status == Support.BROKEN:
         return "the same version, downloaded again"
     if library.pruned:
         return f"the same version, not pruned or pruned for {device}"
@@ -363,7 +365,7 @@ def as_dict(found: Audit, devices: Sequence[ComputeCapability]) -> dict[str, obj
                         "ptx_seconds": round(finding.ptx_seconds, 1),
                     }
                     for finding in verdict.findings
-                    if finding.status != Status.NO_DEVICE_CODE
+                    if finding.status != Support.NO_DEVICE_CODE
                 ],
             }
             for verdict in verdicts
@@ -377,9 +379,9 @@ def _minutes(seconds: float) -> str:
 
 __all__ = [
     "Audit",
-    "Finding",
+    "LibraryVerdict",
     "Remedy",
-    "Status",
+    "Support",
     "Verdict",
     "as_dict",
     "audit",

@@ -172,7 +172,8 @@ def pushed_image(
 
     Raises InputError, OutsideError (not there) or CheckFailed (not proven).
     """
-    from builder.pipeline import prove, verify
+    from builder.pipeline import push
+    from builder.tensorflow import suite as suites
 
     name = job.image
     if name in catalogue.targets(root):
@@ -182,8 +183,9 @@ def pushed_image(
                 'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml, '
                 f"then builder image {name} --push",
             )
-        found = verify.verify(name, settings, required=prove.required, on_event=on_event)
         spec = catalogue.load(root, name)
+        suite = suites.of_image(spec.labels)  # of this target, whatever image bears its name there
+        found = push.verify(name, settings, suite=suite, on_event=on_event)
         return Image(
             found.reference,
             found.digest,
@@ -206,10 +208,10 @@ def pushed_image(
         raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
     held = where.at(manifest.digest)
     notes: tuple[str, ...] = () if where.digest else (f"{name} is {manifest.digest} now",)
-    made_for, proven = labels.get(verify.ACCELERATOR), False
+    made_for, proven = labels.get(push.ACCELERATOR), False
     if made_for is not None:  # an image of ours under another name: its receipt lies beside it
         try:
-            found = verify.verify(str(held), settings, required=_required, on_event=on_event)
+            found = push.verify(str(held), settings, on_event=on_event)
             made_for, proven = found.receipt.accelerator, True
         except CheckFailed as error:
             notes += (f"{error.message}: that it is for {made_for} is what its label says",)
@@ -227,15 +229,6 @@ def _labels(
         return dict(content["config"]["Labels"] or {})
     except (FactoryError, ValueError, KeyError, TypeError):
         return {}
-
-
-def _required(receipt: receipts.Receipt) -> Mapping[str, int]:
-    """The checks that a receipt must hold, be it of a target's image or of a program's."""
-    from builder.jobs import package
-    from builder.pipeline import prove
-
-    foreign = package.is_foreign(receipt)
-    return package.required(receipt) if foreign else prove.required(receipt)
 
 
 def planned_image(root: Path, job: Job, settings: Settings) -> Image:

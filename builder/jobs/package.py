@@ -3,8 +3,9 @@
 A folder and a module become a small project of its own below build/packages/: the target's
 image.yaml with this program in the trainer's place, its locks (so that everything that does not
 change keeps its version and its layers), and a copy of the folder. From there on it is an image
-like any other: locked with hashes, rendered, built, proven as far as a program can be whose
-arguments nobody knows, and pushed. Requirements that would move TensorFlow are refused by name.
+like any other: locked with hashes, rendered, built, proven and pushed. Nobody knows the options of
+such a program, so its image has a label for the suite of checks that asks for less than the
+trainer's. Requirements that would move TensorFlow are refused by name.
 """
 
 from __future__ import annotations
@@ -14,27 +15,22 @@ import json
 import re
 import shutil
 import tempfile
-import time
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.core import files, project
-from builder.core.errors import InputError, OutsideError
-from builder.core.events import OnEvent, ignore, prefixed
+from builder.core.errors import InputError
+from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.facts import accelerators
 from builder.lock import making, model
-from builder.pipeline import build as building
-from builder.pipeline import plan, prepare, prove, push, records, tags
-from builder.prove import audit, receipts
-from builder.prove import smoke as smoking
-from builder.prove.receipts import Check, Receipt
+from builder.pipeline import image, plan, push
+from builder.prove.receipts import Receipt
 from builder.render import dockerfiles as render
 from builder.spec import catalogue
 from builder.spec import compatibility as stacks
+from builder.tensorflow import suite
 
 PACKAGES = Path("build") / "packages"
 ROOM = 4_000_000_000
@@ -67,7 +63,7 @@ class Built:
 
     root: Path
     target: str
-    record: records.ImageRecord
+    record: image.ImageRecord
     receipt: Receipt
     unchanged: bool
 
@@ -127,6 +123,7 @@ def derive(root: Path, target: str, one: Program) -> tuple[Path, str]:
         _copy_locks(root, target, home, name)
         values = spec.model_dump(mode="json", exclude_unset=True)
         values["trainer"] = {"package": _place(one), "module": one.module}
+        values["labels"] = {**spec.labels, suite.LABEL: suite.PROGRAM.name}
         values["size_budget"] = f"{(spec.size_budget + ROOM) / 1e9:.2f} GB"
         text = json.dumps(values, indent=1) + "\n"  # JSON is YAML
         files.write(home / catalogue.IMAGES / name / catalogue.FILE, text)
@@ -200,80 +197,16 @@ def build(
         except InputError as error:
             raise _in_users_words(error, one, target) from None
         render.write(home, [name])
-        item = prepare.prepare(home, name)
-        record = prove.up_to_date(home, engine, item)
-        unchanged = record is not None
-        if record is None:
-            (record,) = building.build(home, settings, engine, [item], on_event=on_event)
-        folder = records.folder(home, name)
-        receipt = receipts.read(folder / smoking.RECEIPT)
-        wanted = (record.digest or record.image_id, record.image_id)
-        if receipt is None or not receipts.valid_for(receipt, wanted, required(receipt)):
-            unchanged = False
-            receipt = smoking.smoke(
-                engine,
-                record.image_id,
-                item.spec,
-                item.stack,
-                {pin.name: pin.version for pin in item.lock.packages.values()},
-                prove.SMOKE_RECORDS,
-                folder,
-                inputs=record.inputs,
-                digest=record.digest,
-                others=_device_code(engine, item, record),
-                foreign=True,
-                on_event=on_event,
-            )
-    return Built(home, name, record, receipt, unchanged)
-
-
-def _device_code(
-    engine: Engine, item: prepare.Prepared, record: records.ImageRecord
-) -> tuple[Check, ...]:
-    """Whether the target's GPU runs every library, those of the program's requirements, too."""
-    if item.stack.accelerator.kind != "gpu":
-        return ()
-    began = time.monotonic()
-    found = audit.of_image(engine.client, record.image_id)
-    return (audit.check(found, item.stack, item.target, time.monotonic() - began),)
-
-
-def required(receipt: Receipt) -> Mapping[str, int]:
-    """The checks that the receipt of a program's image must hold."""
-    gpu = accelerators.find(receipt.accelerator).kind == "gpu"
-    device_code = {audit.CHECK: audit.CHECK_VERSION} if gpu else {}
-    return {**smoking.PROGRAM_CHECKS, **device_code}
-
-
-def is_foreign(receipt: Receipt) -> bool:
-    """Whether a receipt is that of a program's image, by the checks that only those go through."""
-    own = smoking.PROGRAM_CHECKS.keys() - smoking.CHECKS.keys()
-    return any(check.name in own for check in receipt.checks)
+        item = image.prepare(home, name)
+        made = image.make(home, settings, engine, item, on_event=on_event)
+    return Built(home, name, made.record, made.receipt, made.unchanged)
 
 
 def push_built(
     settings: Settings, engine: Engine, built: Built, on_event: OnEvent = ignore
 ) -> push.PushedImage:
     """Push a program's image with its base and its receipt. Raises OutsideError, CheckFailed."""
-    record = built.record
-    found = engine.image(record.image_id)
-    base = engine.image(record.base) if record.base and record.base_digest else None
-    if found is None or (record.base_digest and base is None):
-        raise OutsideError(f"{built.target}: the engine no longer has it", "run the command again")
-    capability = accelerators.find(
-        catalogue.load(built.root, built.target).accelerator
-    ).compute_capability
-    stacks.check_runs_on(found.labels, capability, built.target)
-    return push.push(
-        engine,
-        replace(found, reference=record.reference),
-        built.receipt,
-        settings,
-        tags.tags_for(built.target, record.tensorflow, built.root, ()),
-        required=required,
-        base=base,
-        on_event=prefixed(built.target, on_event),
-    )
+    return image.push_target(built.root, settings, engine, built.target, on_event=on_event)
 
 
 def _in_users_words(error: InputError, one: Program, target: str) -> InputError:

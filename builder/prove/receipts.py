@@ -1,24 +1,40 @@
 """What was proven about an image: a JSON file bound to that image and to each check's version.
 
-A receipt says what was checked, what was seen, and by which version of which check. It holds for
-one image only (its digest where the store knows one, its id where not) and stops holding when a
-check it needs has got a newer version: `valid_for` says so, and why.
+A receipt names the suite of checks that the image went through, and for each check its version and
+what it saw. It holds for one image only, named by its digest, or by its id where the engine's store
+knows no digest. It no longer holds once a required check has a newer version. `valid_for` decides.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
 
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
 
 SCHEMA: Final = 1
+FILE: Final = "receipt.json"
+"""The receipt's name in build/<target>/."""
+
+TRAINER: Final = "trainer"
+"""The suite of an image whose program trains, checkpoints and resumes as the contract asks."""
+PROGRAM: Final = "program"
+"""The suite of an image with any other program."""
+_ONLY_OF_PROGRAMS: Final = frozenset({"imports", "starts"})
+"""The checks that tell the suite of a receipt from before receipts named theirs."""
 
 _AGAIN = "run `builder smoke` for it again"
 
@@ -27,30 +43,31 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Problem(_Frozen):
-    """One thing that is wrong (one line) and how to fix it (one line)."""
+class Defect(_Frozen):
+    """One thing that is wrong with an image (one line), and how to fix it (one line)."""
 
     message: str
     fix: str = ""
 
 
-class Check(_Frozen):
-    """One check of one image: what it saw, and what is wrong."""
+class CheckResult(_Frozen):
+    """What one check saw in one image, and what is wrong with it. seconds: how long it took."""
 
     name: str
     version: int = Field(ge=1)
     passed: bool
     seconds: float = Field(ge=0)
-    problems: tuple[Problem, ...] = Field(default=(), strict=False)
+    problems: tuple[Defect, ...] = Field(default=(), strict=False)
     seen: dict[str, JsonValue] = {}
 
 
 class Receipt(_Frozen):
     """The checks that one image went through.
 
-    digest: of the image's manifest, None where the engine's store keeps none; image_id: what the
-    engine calls Id; inputs: hash of all the image was made from; made_by: version of the factory;
-    made_at: UTC, ISO 8601; device: what training ran on ("CPU" or the GPU's name).
+    suite: the name of the suite that these checks belong to; digest: of the image's manifest, None
+    where the engine's store keeps none; image_id: what the engine calls Id; inputs: hash of
+    everything the image was made from; made_by: version of the factory; made_at: UTC, ISO 8601;
+    device: what training ran on ("CPU" or the GPU's name).
     """
 
     schema_version: Literal[1] = SCHEMA
@@ -63,7 +80,21 @@ class Receipt(_Frozen):
     made_by: str
     made_at: str
     device: str
-    checks: tuple[Check, ...] = Field(strict=False)
+    suite: str
+    checks: tuple[CheckResult, ...] = Field(strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_suite(cls, value: Any) -> Any:
+        """Receipts of older factories name no suite: it follows from the checks that they hold."""
+        if not isinstance(value, dict) or "suite" in value:
+            return value
+        checks = value.get("checks")
+        names = {
+            check.get("name") if isinstance(check, dict) else getattr(check, "name", None)
+            for check in (checks if isinstance(checks, list | tuple) else ())
+        }
+        return {**value, "suite": PROGRAM if names & _ONLY_OF_PROGRAMS else TRAINER}
 
     @property
     def passed(self) -> bool:
@@ -71,8 +102,8 @@ class Receipt(_Frozen):
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
-        """The problems of every check, in the order of the checks."""
+    def problems(self) -> tuple[Defect, ...]:
+        """What is wrong, in the order of the checks."""
         return tuple(problem for check in self.checks for problem in check.problems)
 
 
@@ -92,9 +123,9 @@ def valid_for(
     image: str | Iterable[str],
     required: Mapping[str, int],
 ) -> Validity:
-    """Whether `receipt` proves the image of this digest or id (or of these, all of one image).
+    """Whether `receipt` proves one image, which is given by its digest, its id or both.
 
-    `required` names the checks that it has to hold, each with its present version.
+    required: the checks that the receipt must hold, each with its present version.
     """
     names = {image} if isinstance(image, str) else {name for name in image if name}
     if receipt is None:
@@ -124,15 +155,9 @@ def valid_for(
 def failure(receipt: Receipt) -> CheckFailed:
     """The error of a receipt that did not pass: its first problem, and how many more there are."""
     problems = receipt.problems
-    first = problems[0] if problems else Problem(message="a check did not pass, without a reason")
+    first = problems[0] if problems else Defect(message="a check did not pass, without a reason")
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return CheckFailed(f"{receipt.target}: {first.message}{more}", first.fix)
-
-
-def with_checks(receipt: Receipt, checks: Sequence[Check]) -> Receipt:
-    """The receipt with these checks added; one of the same name takes the older one's place."""
-    new = {check.name: check for check in (*receipt.checks, *checks)}
-    return receipt.model_copy(update={"checks": tuple(new.values())})
 
 
 def dump(receipt: Receipt) -> bytes:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core import files, network
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, step
-from builder.devicecode import Audit, Group, Library, Status, carries
+from builder.devicecode import Audit, Group, Library, Support, carries
 from builder.devicecode import audit as read_paths
 from builder.devicecode.pruning.fatbin import COMPILED, Target
 from builder.facts import accelerators
@@ -212,7 +212,7 @@ def require(root: Path, stack: Stack, lock: Lock) -> None:
     if not _judged(stack.spec, stack):
         return
     verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
-    if passes(verdict, stack.spec.allow_ptx) or verdict.status == Status.NO_DEVICE_CODE:
+    if passes(verdict, stack.spec.allow_ptx) or verdict.status == Support.NO_DEVICE_CODE:
         return
     spoiler = verdict.spoiler
     assert spoiler

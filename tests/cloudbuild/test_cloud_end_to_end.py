@@ -17,7 +17,7 @@ from builder.cloudbuild.runner import host_access
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.pipeline import builder_image
-from builder.pipeline.prove import SMOKE_RECORDS
+from builder.prove import smoke
 from builder.render import dockerfiles as render
 from tests.emulators.cloud_build import LocalRunner, LoopbackCloud, loopback_cloud
 from tests.registry import server as registry_server
@@ -128,7 +128,7 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
     log = engine.client.containers.run(
         f"{where}@{digest}",
         ["--records", "/records", "--job-dir", "/tmp/job", "--steps", "40"],
-        volumes={str(SMOKE_RECORDS): {"bind": "/records", "mode": "ro"}},
+        volumes={str(smoke.RECORDS): {"bind": "/records", "mode": "ro"}},
         network_mode="none",
         remove=True,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.devicecode import Audit, Status, Verdict, carries
+from builder.devicecode import Audit, Support, Verdict, carries
 from builder.facts import accelerators
 from builder.prove import wheels
 
@@ -25,7 +25,7 @@ def verdict(name: str, version: str, device: str, root: Path = ELSEWHERE) -> Ver
 
 def test_cudnn_9_28_for_a_v100() -> None:
     found = verdict("nvidia-cudnn-cu12", "9.28.0.42", "7.0")
-    assert found.status == Status.MISSING
+    assert found.status == Support.MISSING
     assert sorted(one.library.name for one in found.spoilers) == [
         "libcudnn_adv.so.9",
         "libcudnn_cnn.so.9",
@@ -34,29 +34,29 @@ def test_cudnn_9_28_for_a_v100() -> None:
         "libcudnn_ops.so.9",
     ]
     assert "nvidia-cudnn-cu12 9.10.2.21 or older" in found.instead
-    assert verdict("nvidia-cudnn-cu12", "9.3.0.75", "7.0", ROOT).status == Status.NATIVE
+    assert verdict("nvidia-cudnn-cu12", "9.3.0.75", "7.0", ROOT).status == Support.NATIVE
 
 
 @pytest.mark.parametrize("device", ["7.5", "8.0", "9.0"])
 def test_cudnn_9_28_for_newer_gpus(device: str) -> None:
-    assert verdict("nvidia-cudnn-cu12", "9.28.0.42", device).status == Status.NATIVE
+    assert verdict("nvidia-cudnn-cu12", "9.28.0.42", device).status == Support.NATIVE
 
 
 def test_cuda_13_for_a_v100() -> None:
     found = verdict("nvidia-curand", "10.4.5.25", "7.0")
-    assert found.status == Status.MISSING
+    assert found.status == Support.MISSING
     assert "CUDA 12 build of the same library" in found.instead
-    assert verdict("nvidia-curand", "10.4.5.25", "7.5").status == Status.NATIVE
+    assert verdict("nvidia-curand", "10.4.5.25", "7.5").status == Support.NATIVE
 
 
 def test_tensorflow_2_13_on_an_h100() -> None:
     found = verdict("tensorflow", "2.13.1", "9.0")
-    assert found.status == Status.PTX
+    assert found.status == Support.PTX
     assert 300 < found.ptx_seconds < 400
     assert found.spoiler and found.spoiler.library.name == "libtensorflow_cc.so.2"
     assert "tensorflow 2.21.0" in found.instead
-    assert verdict("tensorflow", "2.13.1", "8.9").status == Status.OLDER_MINOR
-    assert verdict("tensorflow", "2.21.0", "9.0", ROOT).status == Status.NATIVE
+    assert verdict("tensorflow", "2.13.1", "8.9").status == Support.OLDER_MINOR
+    assert verdict("tensorflow", "2.21.0", "9.0", ROOT).status == Support.NATIVE
 
 
 def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:
@@ -67,7 +67,7 @@ def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:
     cudnn = by_name["nvidia-cudnn-cu12"]
     known = {float(a.compute_capability) for a in accelerators.accelerators().values()
              if a.compute_capability}  # fmt: skip
-    native = {one for one in known if cudnn.verdict(str(one)).status == Status.NATIVE}
+    native = {one for one in known if cudnn.verdict(str(one)).status == Support.NATIVE}
     assert native == newest & known
     (release,) = (one for one in tables.releases if "2.13.1" in one.versions)
     carried = {one for library in by_name["tensorflow"].libraries for one in carries(library)}

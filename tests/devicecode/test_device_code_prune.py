@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.devicecode import Status, audit, compute_capability
+from builder.devicecode import Support, audit, compute_capability
 from builder.devicecode.__main__ import main
 from builder.devicecode.pruning import prune as pruning
 from builder.devicecode.pruning.errors import CheckFailed, InputError, Malformed
@@ -153,15 +153,15 @@ def test_site_packages_itself_may_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "status"),
     [
-        ("8.0", Status.NATIVE),
-        ("8.9", Status.OLDER_MINOR),  # an L4 runs what an A100 runs
-        ("7.0", Status.MISSING),
-        ("7.5", Status.MISSING),
-        ("9.0", Status.MISSING),
+        ("8.0", Support.NATIVE),
+        ("8.9", Support.OLDER_MINOR),  # an L4 runs what an A100 runs
+        ("7.0", Support.MISSING),
+        ("7.5", Support.MISSING),
+        ("9.0", Support.MISSING),
     ],
 )
 def test_a_stack_pruned_for_an_a100_offered_to_others(
-    tmp_path: Path, device: str, status: Status
+    tmp_path: Path, device: str, status: Support
 ) -> None:
     data = library(
         container(sass(60), sass(70), sass(80), sass(90), ptx(90)),
@@ -172,7 +172,7 @@ def test_a_stack_pruned_for_an_a100_offered_to_others(
     pruning.prune(tmp_path, compute_capability("8.0"))
     found = audit([tmp_path]).verdict(device)
     assert found.status == status
-    if status == Status.MISSING:
+    if status == Support.MISSING:
         assert found.instead == f"the same version, not pruned or pruned for {device}"
 
 

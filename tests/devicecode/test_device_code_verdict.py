@@ -14,7 +14,7 @@ import pytest
 
 from builder.devicecode import (
     Audit,
-    Status,
+    Support,
     Verdict,
     as_dict,
     audit,
@@ -47,16 +47,16 @@ def verdict(device: str, *libraries: bytes) -> Verdict:
 @pytest.mark.parametrize(
     ("device", "status"),
     [
-        ("7.0", Status.NATIVE),
-        ("7.5", Status.OLDER_MINOR),
-        ("8.0", Status.NATIVE),
-        ("8.9", Status.OLDER_MINOR),  # cuDNN has sm_86
-        ("9.0", Status.NATIVE),
-        ("12.0", Status.PTX),
-        ("5.2", Status.MISSING),
+        ("7.0", Support.NATIVE),
+        ("7.5", Support.OLDER_MINOR),
+        ("8.0", Support.NATIVE),
+        ("8.9", Support.OLDER_MINOR),  # cuDNN has sm_86
+        ("9.0", Support.NATIVE),
+        ("12.0", Support.PTX),
+        ("5.2", Support.MISSING),
     ],
 )
-def test_the_worst_library_decides(tmp_path: Path, device: str, status: Status) -> None:
+def test_the_worst_library_decides(tmp_path: Path, device: str, status: Support) -> None:
     assert audit([site(tmp_path)]).verdict(device).status == status
 
 
@@ -73,7 +73,7 @@ def test_todays_cudnn_has_nothing_for_a_v100(tmp_path: Path) -> None:
 def test_cuda_13_has_nothing_for_a_v100(tmp_path: Path) -> None:
     install(tmp_path, "nvidia-cublas", "13.0.0.19", {"nvidia/cu13/lib/libcublas.so.13": CUBLAS_13})
     found = audit([tmp_path]).verdict("7.0")
-    assert found.status == Status.MISSING
+    assert found.status == Support.MISSING
     assert "CUDA 12" in found.instead
     assert audit([tmp_path]).verdict("7.5").runs
 
@@ -82,7 +82,7 @@ def test_tensorflow_2_13_on_an_h100_is_compiled_from_ptx(tmp_path: Path) -> None
     old = library(container(*map(sass, (35, 50, 60, 70, 75, 80)), ptx(80, code_size=176_000_000)))
     install(tmp_path, "tensorflow", "2.13.1", {"tensorflow/libtensorflow_cc.so.2": old})
     found = audit([tmp_path]).verdict("9.0")
-    assert found.status == Status.PTX
+    assert found.status == Support.PTX
     assert found.runs
     assert 300 < found.ptx_seconds < 340
     assert "1 modules compiled from PTX when first used (176.0 MB, up to 5 min)" in str(found)
@@ -93,34 +93,34 @@ def test_little_ptx_beside_native_code_is_native() -> None:
     """TensorFlow 2.21 on an H100: 1,149 small kernels in .rodata have PTX only."""
     small = container(sass(60), sass(70), sass(80), sass(89), ptx(90, code_size=3000))
     found = verdict("9.0", library(container(sass(90)), more=(Part(".rodata", b"x" + small),)))
-    assert found.status == Status.NATIVE
+    assert found.status == Support.NATIVE
     assert "1 modules compiled from PTX" in str(found.findings[0])
 
 
 def test_much_ptx_beside_native_code_is_ptx() -> None:
     large = container(sass(60), ptx(60, code_size=90_000_000))
     found = verdict("9.0", library(container(sass(90)), more=(Part(".rodata", large),)))
-    assert found.status == Status.PTX
+    assert found.status == Support.PTX
 
 
 def test_a_section_without_anything_is_missing_though_another_has_it() -> None:
     """What a library pruned for another accelerator looks like: data sections stay as they were."""
     data = library(container(sass(80)), more=(Part(".rodata", container(sass(70), sass(80))),))
-    assert verdict("7.0", data).status == Status.MISSING
-    assert verdict("8.9", data).status == Status.OLDER_MINOR
+    assert verdict("7.0", data).status == Support.MISSING
+    assert verdict("8.9", data).status == Support.OLDER_MINOR
 
 
 def test_containers_for_newer_devices_only_are_no_hole() -> None:
     """cuBLASLt: most of its containers are for Hopper alone."""
     found = verdict("7.0", library(container(sass(70)), *[container(sass(90, "a"))] * 50))
-    assert found.status == Status.NATIVE
+    assert found.status == Support.NATIVE
     assert found.findings[0].nothing == 50
 
 
 def test_private_tables_decide_only_where_there_is_nothing_else() -> None:
     blackwell = Part(".cask_resource", container(sass(100, "f")))
-    assert verdict("7.0", library(container(sass(70)), more=(blackwell,))).status == Status.NATIVE
-    assert verdict("7.0", elf(blackwell)).status == Status.MISSING
+    assert verdict("7.0", library(container(sass(70)), more=(blackwell,))).status == Support.NATIVE
+    assert verdict("7.0", elf(blackwell)).status == Support.MISSING
 
 
 def test_a_table_with_one_container_for_each_target_is_not_ptx() -> None:
@@ -128,7 +128,7 @@ def test_a_table_with_one_container_for_each_target_is_not_ptx() -> None:
     parts = [container(sass(70)), container(sass(90)), container(lto(50))]
     parts += [container(ptx(50, code_size=1_000_000))] * 90
     found = verdict("7.0", library(*parts, section=".ldata"))
-    assert found.status == Status.NATIVE
+    assert found.status == Support.NATIVE
     assert found.ptx_seconds == 0
 
 
@@ -136,25 +136,25 @@ def test_the_stub_that_nvcc_leaves_is_no_device_code() -> None:
     """libcufftw: one empty cubin for sm_52, which no V100 could run."""
     stub = entry(2, 52, compression="", payload=elf(Part(".nv.info", b"\0" * 8)))
     kernel = entry(2, 52, compression="", payload=elf(Part(".text.kernel", b"\0" * 8, flags=6)))
-    assert verdict("7.0", library(container(stub))).status == Status.NO_DEVICE_CODE
-    assert verdict("7.0", library(*[container(stub)] * 3)).status == Status.NO_DEVICE_CODE
-    assert verdict("7.0", library(container(kernel))).status == Status.MISSING
+    assert verdict("7.0", library(container(stub))).status == Support.NO_DEVICE_CODE
+    assert verdict("7.0", library(*[container(stub)] * 3)).status == Support.NO_DEVICE_CODE
+    assert verdict("7.0", library(container(kernel))).status == Support.MISSING
 
 
 def test_a_stub_that_cannot_be_looked_into_counts_as_code() -> None:
     zstd = container(sass(52, compression="zstd", code_size=400))
-    assert verdict("7.0", library(zstd)).status == Status.MISSING
+    assert verdict("7.0", library(zstd)).status == Support.MISSING
 
 
 def test_inputs_of_device_linking_prove_nothing() -> None:
     linked = Part("__nv_relfatbin", container(sass(70)))
-    assert verdict("7.0", library(container(sass(80)), more=(linked,))).status == Status.MISSING
-    assert verdict("8.0", library(container(sass(80)), more=(linked,))).status == Status.NATIVE
+    assert verdict("7.0", library(container(sass(80)), more=(linked,))).status == Support.MISSING
+    assert verdict("8.0", library(container(sass(80)), more=(linked,))).status == Support.NATIVE
 
 
 def test_an_image_without_device_code_does_not_run_on_a_gpu() -> None:
     found = verdict("7.0", elf(Part(".text", b"\x90", flags=6)))
-    assert found.status == Status.NO_DEVICE_CODE
+    assert found.status == Support.NO_DEVICE_CODE
     assert not found.runs
 
 
@@ -162,7 +162,7 @@ def test_an_image_without_device_code_does_not_run_on_a_gpu() -> None:
 def test_a_broken_download_is_never_fine(tmp_path: Path, kept: float) -> None:
     cut = CUDNN_9_3[: int(len(CUDNN_9_3) * kept)]
     found = audit([site(tmp_path, cut)]).verdict("7.0")
-    assert found.status == Status.BROKEN
+    assert found.status == Support.BROKEN
     assert not found.runs
     assert found.spoiler is not None
     assert found.spoiler.library.name == "libcudnn_ops.so.9"
@@ -195,7 +195,7 @@ LIBRARY = "nvidia/cudnn/lib/libcudnn_ops.so.9"
 def test_a_wheel_is_judged_before_anything_is_installed(tmp_path: Path) -> None:
     path = wheel(tmp_path, CUDNN_WHEEL, {LIBRARY: CUDNN_9_28, "nvidia/__init__.py": b""})
     found = audit([path]).verdict("7.0")
-    assert found.status == Status.MISSING
+    assert found.status == Support.MISSING
     assert found.spoiler is not None
     assert found.spoiler.library.origin == "nvidia-cudnn-cu12 9.28.0.42"
     assert found.spoiler.library.path == f"{CUDNN_WHEEL}/{LIBRARY}"
@@ -220,7 +220,7 @@ def test_a_broken_wheel_is_never_fine(tmp_path: Path, damage: str) -> None:
     else:
         data = bytearray(b"<html>not found</html>")
     path.write_bytes(data)
-    assert audit([path]).verdict("7.0").status == Status.BROKEN
+    assert audit([path]).verdict("7.0").status == Support.BROKEN
 
 
 def layer(members: dict[str, bytes]) -> IO[bytes]:
@@ -251,7 +251,7 @@ def test_a_layer_is_read_as_a_stream() -> None:
     }
     (only,) = from_files(files(layer(members)))
     assert only.origin == "nvidia-cudnn-cu12 9.28.0.42"
-    assert Audit((only,)).verdict("7.0").status == Status.MISSING
+    assert Audit((only,)).verdict("7.0").status == Support.MISSING
 
 
 def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.devicecode import Status, audit, compute_capability
+from builder.devicecode import Support, audit, compute_capability
 from builder.devicecode.pruning import prune as pruning
 from builder.devicecode.pruning.errors import Malformed
 from builder.devicecode.pruning.fatbin import COMPILED, ELF, PTX, Container, containers
@@ -118,7 +118,7 @@ def test_pruned_curand_loads_and_holds_what_was_kept(
     assert run.stdout.startswith("10306")
     found = audit([tmp_path])
     assert found.verdict(keep).runs
-    assert found.verdict("6.0").status == Status.MISSING
+    assert found.verdict("6.0").status == Support.MISSING
 
 
 def test_pruning_shrinks_what_is_stored(site: Path, tmp_path: Path) -> None:
@@ -136,6 +136,6 @@ def test_a_broken_download_of_curand_is_never_fine(site: Path, tmp_path: Path, k
     data = (site / "nvidia/curand/lib/libcurand.so.10").read_bytes()
     (tmp_path / "libcurand.so.10").write_bytes(data[: int(len(data) * kept)])
     found = audit([tmp_path])
-    assert {found.verdict(device).status for device in ("7.0", "9.0")} == {Status.BROKEN}
+    assert {found.verdict(device).status for device in ("7.0", "9.0")} == {Support.BROKEN}
     with pytest.raises(Malformed):
         pruning.prune_file(tmp_path / "libcurand.so.10", compute_capability("7.0"))

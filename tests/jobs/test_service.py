@@ -14,11 +14,12 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.jobs import images as service
-from builder.pipeline import prove, verify
+from builder.pipeline import push
 from builder.prove import receipts
-from builder.prove.receipts import Check, Receipt
+from builder.prove.receipts import CheckResult, Receipt
 from builder.registry import Manifest, Registry
 from builder.spec import catalogue
+from builder.tensorflow.suite import TRAINER
 from tests.jobs import jobfiles
 from tests.registry import server as registry_server
 from tests.registry.making import put_image
@@ -102,11 +103,12 @@ def receipt(manifest: Manifest | None = None, **changes: object) -> Receipt:
         made_by="0.1.0",
         made_at="2026-11-21T12:00:00+00:00",
         device="CPU",
+        suite=TRAINER.name,
         checks=(),
     )
     checks = tuple(
-        Check(name=name, version=version, passed=True, seconds=1.0)
-        for name, version in prove.required(made).items()
+        CheckResult(name=name, version=version, passed=True, seconds=1.0)
+        for name, version in TRAINER.required("V100").items()
     )
     return made.model_copy(update={"checks": checks, **changes})
 
@@ -164,7 +166,7 @@ def test_a_proven_target_is_sent_by_the_digest_that_the_registry_holds(
         where = registry.parse(f"{server.host}/{REPOSITORY}:v100")
         with pytest.raises(CheckFailed, match="is not proven"):
             service.pushed_image(here, job, settings)
-        verify.attach(there, where, manifest, receipt(manifest))
+        push._attach(there, where, manifest, receipt(manifest))
     image, notes = service.pushed_image(here, job, settings)
     assert image.reference == f"{server.host}/{REPOSITORY}@{manifest.digest}"
     assert (image.accelerator, image.proven, notes) == ("V100", True, ())

@@ -18,7 +18,7 @@ import zstandard
 
 from builder.core.settings import Settings
 from builder.engine import Engine, private
-from builder.pipeline.prove import SMOKE_RECORDS
+from builder.prove import smoke
 from builder.registry import Descriptor, Registry
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
@@ -158,7 +158,7 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
         log = client.containers.run(
             f"{where}@{digest}",
             ["--records", "/records", "--job-dir", "/tmp/job", "--steps", "40"],
-            volumes={str(SMOKE_RECORDS): {"bind": "/records", "mode": "ro"}},
+            volumes={str(smoke.RECORDS): {"bind": "/records", "mode": "ro"}},
             network_mode="none",
             remove=True,
         )

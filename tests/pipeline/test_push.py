@@ -9,10 +9,10 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,20 @@ from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, connect, private
 from builder.engine.private import daemon
-from builder.pipeline.push import PushedImage, push
-from builder.pipeline.tags import history_tag, promote, rollback, tags_for
-from builder.pipeline.verify import ACCELERATOR, RECEIPT_TYPE, verify
+from builder.pipeline import push as pushing
+from builder.pipeline.push import (
+    RECEIPT_TYPE,
+    PushedImage,
+    history_tag,
+    promote,
+    push,
+    rollback,
+    verify,
+)
 from builder.prove import receipts
-from builder.prove.receipts import Check, Receipt
+from builder.prove.receipts import CheckResult, Receipt
 from builder.registry import Registry
+from builder.tensorflow import suite as suites
 from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
 from tests.registry.making import coded, docker_config
@@ -38,7 +46,15 @@ from tests.registry.server import RegistryServer, skopeo
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
-REQUIRED = {"loader": 1, "training": 1}
+REQUIRED = suites.TRAINER.required("V100")
+NEWER = replace(
+    suites.TRAINER,
+    checks=tuple(
+        replace(check, version=check.version + (check.name == "loader"))
+        for check in suites.TRAINER.checks
+    ),
+)
+"""The suite of a factory whose check of the loader asks for more."""
 QUICK = Retry(attempts=3, first=0.01)
 REPOSITORY = "team/training"
 
@@ -50,6 +66,7 @@ class Image:
     reference: str
     digest: str | None
     image_id: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
@@ -86,21 +103,29 @@ def build(engine: Engine, tmp_path: Path) -> Iterator[Build]:
     """Builds the smallest image with some random bytes in it; gone again after the test."""
     made: list[str] = []
 
-    def build(text: str, base: Image | None = None, megabytes: int = 0, tag: str = "") -> Image:
+    def build(
+        text: str,
+        base: Image | None = None,
+        megabytes: int = 0,
+        tag: str = "",
+        suite: str = "",
+    ) -> Image:
         folder = tmp_path / f"context-{len(made)}"
         folder.mkdir()
         (folder / "file").write_bytes(text.encode() + os.urandom(megabytes * 1_000_000 or 16))
         source = base.reference if base else "scratch"
         (folder / "Dockerfile").write_text(
             f'FROM {source}\nCOPY --link file /{text}\nENTRYPOINT ["/{text}"]\n'
-            f'LABEL {ACCELERATOR}="V100"\n'
+            f'LABEL {pushing.ACCELERATOR}="V100"\n'
+            + (f'LABEL {suites.LABEL}="{suite}"\n' if suite else "")
         )
         reference = (
             f"push-test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}:{tag or 't'}"
         )
         made.append(reference)
         found = engine.build(BuildRequest(folder / "Dockerfile", folder, (reference,)))
-        return Image(reference, found.digest, found.image_id)
+        labels = engine.client.images.get(reference).labels
+        return Image(reference, found.digest, found.image_id, labels)
 
     yield build
     for reference in reversed(made):
@@ -126,16 +151,18 @@ def proof(image: Image, **changes: object) -> Receipt:
         made_by="0.1.0",
         made_at="2026-11-21T12:00:00+00:00",
         device="CPU",
-        checks=tuple(
-            Check(name=name, version=version, passed=True, seconds=1.0)
-            for name, version in REQUIRED.items()
-        ),
+        suite="trainer",
+        checks=results(REQUIRED),
     )
     return receipt.model_copy(update=changes)
 
 
-def required(_: Receipt) -> dict[str, int]:
-    return REQUIRED
+def results(checks: Mapping[str, int]) -> tuple[CheckResult, ...]:
+    """Checks that passed: name -> version."""
+    return tuple(
+        CheckResult(name=name, version=version, passed=True, seconds=1.0)
+        for name, version in checks.items()
+    )
 
 
 def settings(host: str) -> Settings:
@@ -158,7 +185,6 @@ def sent(
         receipt or proof(image),
         settings(host),
         tags or ("v100-2.21.0-abc", "v100"),
-        required=required,
         base=base,
         retry=QUICK,
         on_event=(events if events is not None else []).append,
@@ -191,11 +217,11 @@ def test_image_base_and_receipt_arrive_under_every_tag(
     assert seen["Digest"] == image.digest
     assert isinstance(events[-1], StepDone) and not events[-1].cached
 
-    found = verify("v100", settings(server.host), required=required)
+    found = verify("v100", settings(server.host))
     assert found.receipt == proof(image)
     assert found.digest == image.digest
     assert found.receipt_digest == result.receipt
-    assert found.labels == {ACCELERATOR: "V100"}
+    assert found.labels == {pushing.ACCELERATOR: "V100"}
 
 
 def test_a_second_push_sends_nothing_and_says_so(
@@ -267,7 +293,7 @@ def test_an_engine_without_the_containerd_store_knows_the_digest_only_afterwards
     assert again.unchanged and again.digest == result.digest
     assert result.image_id == found.image_id
     assert server.tags(REPOSITORY)["v100"] == result.digest
-    verified = verify("v100", settings(server.host), required=required)
+    verified = verify("v100", settings(server.host))
     assert verified.receipt.digest is None
     assert verified.image_id == found.image_id
 
@@ -289,11 +315,11 @@ def test_the_engine_keeps_no_tag_of_the_push(
         (None, "there is no receipt"),
         ({"digest": "sha256:" + "0" * 64, "image_id": "sha256:" + "1" * 64}, "for another image"),
         (
-            {"checks": (Check(name="loader", version=1, passed=False, seconds=1),)},
+            {"checks": (CheckResult(name="loader", version=1, passed=False, seconds=1),)},
             "the check loader did not pass",
         ),
         (
-            {"checks": (Check(name="loader", version=1, passed=True, seconds=1),)},
+            {"checks": tuple(one for one in results(REQUIRED) if one.name != "training")},
             "holds no check training",
         ),
     ],
@@ -308,7 +334,7 @@ def test_nothing_is_sent_without_a_receipt_that_holds(
     image = build("trainer")
     receipt = None if change is None else proof(image, **change)
     with pytest.raises(CheckFailed, match=reason) as caught:
-        push(engine, image, receipt, settings(server.host), ("v100",), required=required)
+        push(engine, image, receipt, settings(server.host), ("v100",))
     assert caught.value.exit_code == 4
     assert caught.value.fix == f"run: builder smoke {'v100' if receipt else 'TARGET'}"
     assert server.tags(REPOSITORY) == {}
@@ -317,7 +343,7 @@ def test_nothing_is_sent_without_a_receipt_that_holds(
 def test_no_registry_and_a_bad_tag_are_the_users_to_mend(engine: Engine, build: Build) -> None:
     image = build("trainer")
     with pytest.raises(InputError, match="no registry is set"):
-        push(engine, image, proof(image), Settings(), ("v100",), required=required)
+        push(engine, image, proof(image), Settings(), ("v100",))
     with pytest.raises(InputError, match="a tag is"):
         sent(engine, image, "127.0.0.1:1", "a/b")
 
@@ -393,7 +419,6 @@ def test_a_registry_that_comes_back_is_waited_for(
             proof(image),
             settings(proxy.host),
             ("v100",),
-            required=required,
             retry=Retry(attempts=5, first=0.5),
             on_event=events.append,
         )
@@ -468,21 +493,20 @@ def test_verify_says_what_is_wrong(engine: Engine, build: Build, server: Registr
     sent(engine, image, server.host)
 
     with pytest.raises(OutsideError, match="has no such image"):
-        verify("nothing", where, required=required)
+        verify("nothing", where)
 
     engine.client.api.tag(bare.image_id, f"{server.host}/{REPOSITORY}", "bare")
     engine.client.api.push(f"{server.host}/{REPOSITORY}", tag="bare")
     engine.client.api.remove_image(f"{server.host}/{REPOSITORY}:bare")
     with pytest.raises(CheckFailed, match="no receipt lies beside it") as caught:
-        verify(f"{server.host}/{REPOSITORY}:bare", where, required=required)
+        verify(f"{server.host}/{REPOSITORY}:bare", where)
     assert caught.value.exit_code == 4
 
-    newer = {"loader": 2, "training": 1}
     with pytest.raises(CheckFailed, match="check loader is version 1, now it is 2"):
-        verify(f"sha256:{str(image.digest)[7:]}", where, required=lambda _: newer)
+        verify(f"sha256:{str(image.digest)[7:]}", where, suite=NEWER)
 
     sent(engine, image, server.host, receipt=proof(image, accelerator="A100", made_at="2027"))
-    assert verify("v100", where, required=required).receipt.accelerator == "V100"
+    assert verify("v100", where).receipt.accelerator == "V100"
 
 
 def test_a_receipt_of_another_image_proves_nothing(
@@ -504,7 +528,7 @@ def test_a_receipt_of_another_image_proves_nothing(
             REPOSITORY, registry.fallback_tag(image.digest), registry.index((entry,))
         )
     with pytest.raises(CheckFailed, match="the receipt is for another image"):
-        verify("other", settings(server.host), required=required)
+        verify("other", settings(server.host))
 
 
 @pytest.mark.parametrize("what", ["manifest", "receipt", "config"])
@@ -514,7 +538,7 @@ def test_bytes_changed_on_the_registrys_disk_are_seen(
     image = build("trainer")
     result = sent(engine, image, server.host)
     where = settings(server.host)
-    found = verify("v100", where, required=required)
+    found = verify("v100", where)
     digest = {
         "manifest": str(image.digest),
         "config": found.image_id,
@@ -525,7 +549,55 @@ def test_bytes_changed_on_the_registrys_disk_are_seen(
     server.kill()  # it keeps what it read in memory
     server.start()
     with pytest.raises(CheckFailed, match=f"{digest}: the registry has other bytes"):
-        verify(result.reference, where, required=required)
+        verify(result.reference, where)
+
+
+# An image with a program that is not our trainer ------------------------------------------------
+
+PROGRAM = suites.PROGRAM.required("V100")
+
+
+def test_what_a_push_accepts_of_a_programs_image_verify_and_promote_accept(
+    engine: Engine, build: Build, server: RegistryServer
+) -> None:
+    where = settings(server.host)
+    image = build("program", suite="program")
+    receipt = proof(image, suite="program", checks=results(PROGRAM))
+    sent(engine, image, server.host, "v100-script", receipt=receipt)
+    assert verify("v100-script", where).receipt == receipt
+    assert promote("v100-script", "live", where).moved
+    assert server.tags(REPOSITORY)["live"] == image.digest
+    with pytest.raises(CheckFailed, match="of the suite program, the image needs trainer"):
+        verify("v100-script", where, suite=suites.TRAINER)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_receipt_cannot_choose_the_weaker_suite_for_an_image_of_our_trainer(
+    engine: Engine, build: Build, server: RegistryServer, named: bool
+) -> None:
+    """Whether it names that suite, or holds only the checks of it."""
+    image = build("trainer")
+    weaker = proof(image, suite="program" if named else "trainer", checks=results(PROGRAM))
+    reason = "of the suite program, the image needs trainer" if named else "holds no check size"
+    with pytest.raises(CheckFailed, match=reason):
+        sent(engine, image, server.host, receipt=weaker)
+    sent(engine, image, server.host)
+    with Registry(server.host) as there:  # past the push, straight beside the image
+        manifest = there.manifest(REPOSITORY, "v100")
+        assert manifest is not None
+        where = registry.parse(f"{server.host}/{REPOSITORY}")
+        pushing._attach(there, where, manifest, proof(image, made_at="2026", checks=()))
+        pushing._attach(there, where, manifest, weaker.model_copy(update={"made_at": "2027"}))
+    assert verify("v100", settings(server.host)).receipt.suite == "trainer"
+    assert "training" in {one.name for one in verify("v100", settings(server.host)).receipt.checks}
+
+
+def test_a_suite_that_nobody_knows_is_refused(
+    engine: Engine, build: Build, server: RegistryServer
+) -> None:
+    image = build("trainer", suite="easy")
+    with pytest.raises(CheckFailed, match="says 'easy', and there is no such suite"):
+        sent(engine, image, server.host)
 
 
 # Promote, and back -------------------------------------------------------------------------------
@@ -543,11 +615,11 @@ def test_promote_moves_a_tag_and_every_step_leads_back(
     def now() -> str:
         return server.tags(REPOSITORY)["production"]
 
-    assert promote("version-0", "production", where, required=required).previous is None
+    assert promote("version-0", "production", where).previous is None
     for number in (1, 2):
-        promote(f"version-{number}", "production", where, required=required)
+        promote(f"version-{number}", "production", where)
     assert now() == c
-    assert not promote("version-2", "production", where, required=required).moved
+    assert not promote("version-2", "production", where).moved
 
     assert rollback("production", where).digest == b == now()
     assert rollback("production", where).digest == a == now()
@@ -555,8 +627,8 @@ def test_promote_moves_a_tag_and_every_step_leads_back(
         rollback("production", where)
 
     # forward from the middle: what was gone back from does not come again
-    promote("version-1", "production", where, required=required)
-    promote("version-3", "production", where, required=required)
+    promote("version-1", "production", where)
+    promote("version-3", "production", where)
     assert now() == d
     assert rollback("production", where).digest == b
     assert rollback("production", where).digest == a
@@ -576,12 +648,13 @@ def test_a_push_can_be_taken_back(engine: Engine, build: Build, server: Registry
 
 
 def test_what_is_not_proven_is_not_promoted(
-    engine: Engine, build: Build, server: RegistryServer
+    engine: Engine, build: Build, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = build("trainer")
     sent(engine, image, server.host)
+    monkeypatch.setattr(suites, "of_image", lambda _: NEWER)
     with pytest.raises(CheckFailed):
-        promote("v100", "production", settings(server.host), required=lambda _: {"new": 1})
+        promote("v100", "production", settings(server.host))
     assert "production" not in server.tags(REPOSITORY)
 
 
@@ -593,11 +666,11 @@ def test_a_torn_promotion_leaves_the_tag_and_the_way_back(
     for number, image in enumerate(images):
         sent(engine, image, server.host, f"version-{number}")
     where = settings(server.host)
-    promote("version-0", "production", where, required=required)
-    promote("version-1", "production", where, required=required)
+    promote("version-0", "production", where)
+    promote("version-1", "production", where)
     torn = Fault("PUT", f"/manifests/{place}$", 400, times=None)
     with faulty(server.host, torn) as proxy, pytest.raises(OutsideError):
-        promote("version-2", "production", settings(proxy.host), required=required)
+        promote("version-2", "production", settings(proxy.host))
     assert server.tags(REPOSITORY)["production"] == images[1].digest
     assert rollback("production", where).digest == images[0].digest
 
@@ -612,17 +685,17 @@ def test_tags_carry_the_commit_and_say_when_the_tree_differs(tmp_path: Path) -> 
             command, cwd=tmp_path, check=True, capture_output=True, text=True
         ).stdout.strip()
 
-    assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
+    assert pushing.tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
     git("init", "-q")
-    assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
+    assert pushing.tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
     (tmp_path / "file").write_text("1")
     git("add", ".")
     git("commit", "-qm", "x")
     commit = git("rev-parse", "--short=12", "HEAD")
-    assert tags_for("v100", "2.21.0", tmp_path, ("mine",)) == (
+    assert pushing.tags_for("v100", "2.21.0", tmp_path, ("mine",)) == (
         f"v100-2.21.0-{commit}",
         "mine",
         "v100",
     )
     (tmp_path / "file").write_text("2")
-    assert tags_for("v100", "2.21.0", tmp_path)[0] == f"v100-2.21.0-{commit}-dirty"
+    assert pushing.tags_for("v100", "2.21.0", tmp_path)[0] == f"v100-2.21.0-{commit}-dirty"

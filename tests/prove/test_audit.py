@@ -18,13 +18,14 @@ import zstandard
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.devicecode import Audit, ComputeCapability, Status, from_files, from_folder
+from builder.devicecode import Audit, ComputeCapability, Support, from_files, from_folder
 from builder.engine import Engine
-from builder.pipeline import prove
 from builder.prove import audit
-from builder.prove.receipts import Receipt
+from builder.prove.audit import in_registry, on_engine
+from builder.prove.checks import device_code
 from builder.registry import DOCKER_MANIFEST, Registry, manifest, parse
 from builder.spec import catalogue, compatibility
+from builder.tensorflow.suite import PROGRAM, TRAINER
 from tests.devicecode.writer import container, install, library, ptx, sass
 
 VOLTA = library(container(sass(70)))
@@ -46,8 +47,8 @@ def layer(files: Mapping[str, bytes]) -> bytes:
 
 def visible(*layers: bytes) -> dict[str, int]:
     """The libraries that a container of these layers (topmost first) would see, with their size."""
-    read = [audit.read_layer(io.BytesIO(data)) for data in layers]
-    return {library.path: library.size for library in audit.merge(read)}
+    read = [in_registry.read_layer(io.BytesIO(data)) for data in layers]
+    return {library.path: library.size for library in in_registry.merge(read)}
 
 
 def no_engine() -> Engine:
@@ -98,7 +99,7 @@ def test_a_file_in_a_folders_place_hides_the_folder() -> None:
 
 def test_a_layer_is_read_to_its_end_because_its_digest_covers_that() -> None:
     packed = io.BytesIO(gzip.compress(layer({"a.so": b"a"})) + bytes(1 << 21))
-    audit.read_layer(packed)
+    in_registry.read_layer(packed)
     assert packed.read() == b""
 
 
@@ -116,9 +117,9 @@ def test_a_folder_is_judged_for_every_gpu_and_refused_for_none(tmp_path: Path) -
     site(tmp_path)
     (found,) = audit.audit(None, Settings(), no_engine, [str(tmp_path)])
     status = {device.name: verdict.status for device, verdict in found.verdicts}
-    assert (status["V100"], status["H100"]) == (Status.NATIVE, Status.NATIVE)
-    assert status["L4"] == Status.OLDER_MINOR
-    assert status["B200"] == Status.PTX
+    assert (status["V100"], status["H100"]) == (Support.NATIVE, Support.NATIVE)
+    assert status["L4"] == Support.OLDER_MINOR
+    assert status["B200"] == Support.PTX
     audit.require([found])
 
 
@@ -149,8 +150,8 @@ def test_several_targets_are_one_table(tmp_path: Path) -> None:
     fine = site(tmp_path / "lib/python3.11/site-packages")
     lacks = site(tmp_path / "lib/python3.10/site-packages", cudnn=VOLTA)
     both = [
-        audit.Audited("v100", fine, (audit.Device("V100", ComputeCapability(7, 0)),), wanted=True),
-        audit.Audited("h100", lacks, (audit.Device("H100", ComputeCapability(9, 0)),), wanted=True),
+        audit.Audited("v100", fine, (audit.Gpu("V100", ComputeCapability(7, 0)),), wanted=True),
+        audit.Audited("h100", lacks, (audit.Gpu("H100", ComputeCapability(9, 0)),), wanted=True),
         audit.Audited("t4", Audit(()), (), note="not read (run builder build t4)"),
     ]
     lines = audit.table(both)
@@ -181,7 +182,7 @@ def test_a_target_without_a_gpu_is_told_apart(root: Path) -> None:
 def test_the_command_reads_wheels_and_folders_outside_of_a_project(tmp_path: Path) -> None:
     site(tmp_path / "site-packages", cudnn=HOPPER)
     command = [sys.executable, "-m", "builder", "-q", "audit", "site-packages"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(audit.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(audit.__file__).parents[3])}
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -200,22 +201,21 @@ def test_the_command_reads_wheels_and_folders_outside_of_a_project(tmp_path: Pat
 
 
 def test_a_receipt_says_how_each_library_runs(root: Path, tmp_path: Path) -> None:
-    check = audit.check(site(tmp_path), stack(root), "v100", 0.8)
-    assert check.passed
-    assert check.seen["status"] == "native"
-    assert sorted(check.seen["libraries"].values()) == ["native", "native"]  # type: ignore[union-attr]
+    defects, seen = device_code.judge(site(tmp_path), stack(root), "v100")
+    assert not defects
+    assert seen["status"] == "native"
+    assert sorted(seen["libraries"].values()) == ["native", "native"]  # type: ignore[union-attr]
 
 
 def test_a_receipt_names_what_spoils_an_image(root: Path, tmp_path: Path) -> None:
-    check = audit.check(site(tmp_path, cudnn=HOPPER), stack(root), "v100", 0.8)
-    assert not check.passed
-    assert "on V100 (7.0: missing, because of libcudnn_ops.so.9" in check.problems[0].message
-    assert "nvidia-cudnn-cu12 9.10.2.21 or older" in check.problems[0].fix
+    defects, _ = device_code.judge(site(tmp_path, cudnn=HOPPER), stack(root), "v100")
+    assert "on V100 (7.0: missing, because of libcudnn_ops.so.9" in defects[0].message
+    assert "nvidia-cudnn-cu12 9.10.2.21 or older" in defects[0].fix
 
 
 def test_an_image_without_any_device_code_is_no_gpu_image(root: Path) -> None:
     nothing = Audit(tuple(from_files([])))
-    assert not audit.check(nothing, stack(root), "v100", 0.1).passed
+    assert device_code.judge(nothing, stack(root), "v100")[0]
 
 
 def test_ptx_passes_only_where_it_is_allowed(write_target: object, project: Path) -> None:
@@ -223,20 +223,17 @@ def test_ptx_passes_only_where_it_is_allowed(write_target: object, project: Path
     found = Audit(tuple(from_files([("tensorflow/a.so", io.BytesIO(slow))])))
     for allowed in ("false", "true"):
         write_target(f"accelerator: H100\nsize_budget: 3 GB\nallow_ptx: {allowed}\n")  # type: ignore[operator]
-        check = audit.check(found, stack(project), "v100", 0.1)
-        assert check.passed == (allowed == "true")
-        assert check.seen["status"] == "PTX"
+        defects, seen = device_code.judge(found, stack(project), "v100")
+        assert (not defects) == (allowed == "true")
+        assert seen["status"] == "PTX"
 
 
 @pytest.mark.parametrize(
     ("accelerator", "wanted"), [("V100", True), ("TPU", False), ("CPU", False)]
 )
 def test_device_code_is_required_of_gpu_images_only(accelerator: str, wanted: bool) -> None:
-    receipt = Receipt(
-        target="x", accelerator=accelerator, reference="x", image_id=f"sha256:{'0' * 64}",
-        inputs="", made_by="", made_at="", device="CPU", checks=(),
-    )  # fmt: skip
-    assert ("device-code" in prove.required(receipt)) == wanted
+    for suite in (TRAINER, PROGRAM):
+        assert ("device-code" in suite.required(accelerator)) == wanted
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -247,17 +244,17 @@ def test_an_images_own_python_reads_what_we_would(tmp_path: Path) -> None:
     site(tmp_path / "root/opt/site-packages")
     (tmp_path / "root/proc").mkdir()
     (tmp_path / "root/proc/not-a-library.so").write_bytes(b"never read")
-    with tarfile.open(fileobj=io.BytesIO(audit._reader())) as archive:
+    with tarfile.open(fileobj=io.BytesIO(on_engine._reader())) as archive:
         archive.extractall(tmp_path)  # Debian 12's Python knows no filter yet
-    places = [tmp_path / audit._PLACE, tmp_path / "root", "proc"]
+    places = [tmp_path / on_engine._PLACE, tmp_path / "root", "proc"]
     done = subprocess.run(
-        [sys.executable, "-I", "-B", "-c", audit._READ, *places],
+        [sys.executable, "-I", "-B", "-c", on_engine._READ, *places],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert audit._answer(done.stdout) == Audit(tuple(from_folder(tmp_path / "root/opt")))
+    assert on_engine._answer(done.stdout) == Audit(tuple(from_folder(tmp_path / "root/opt")))
     assert not list(tmp_path.rglob("__pycache__"))
 
 

@@ -16,9 +16,15 @@ from typing import Any
 
 import pytest
 
-from builder.prove.probes import contents, devices, loader, outputs
+from builder.prove.probes import contents, devices
+from builder.tensorflow.probes import outputs
+from builder.tensorflow.probes.loader import elf, libraries, probe, search
 
-PROBES = Path(loader.__file__).parent
+PROBES = sorted(
+    path
+    for folder in (Path(contents.__file__).parent, Path(outputs.__file__).parent)
+    for path in folder.rglob("*.py")
+)
 
 
 # --- shared objects ------------------------------------------------------------------------------
@@ -179,11 +185,11 @@ class Image:
             **{"accelerator": self.kind, "cuda": "12.5", "cudnn": "9.3"},
             **{"locked": LOCKED, "strict": self.strict},
         }
-        answer = loader.probe(
+        answer = probe.probe(
             request,
             self.environ,
             tensorflow=str(self.site / "tensorflow"),
-            loader=loader.Loader(self.library_path, self.cache, (), None),
+            loader=search.Loader(self.library_path, self.cache, (), None),
             root=str(self.root),
         )
         json.dumps(answer)
@@ -371,7 +377,7 @@ def test_a_cuda_that_is_not_known_yet(image: Image) -> None:
 
 
 def test_cuda_11_has_names_of_its_own() -> None:
-    names = {lib.stem: loader.soname(lib, (11, 8, 0), 8) for lib in loader.libraries(11, 8)}
+    names = {lib.stem: libraries.soname(lib, (11, 8, 0), 8) for lib in libraries.libraries(11, 8)}
     assert names["libcudart"] == "libcudart.so.11.0"
     assert names["libcufft"] == "libcufft.so.10"
     assert names["libcublas"] == "libcublas.so.11"
@@ -439,15 +445,17 @@ def test_the_order_is_the_loaders_own(
     real = subprocess.run(
         [sys.executable, "-c", OPEN, str(caller)], env=environ, capture_output=True, text=True
     )
-    elf = loader.read_elf(str(caller))
-    assert elf is not None
-    found = loader.system_loader({"LD_LIBRARY_PATH": str(folders[1])}).find("libwanted.so.1", elf)
+    found_elf = elf.read_elf(str(caller))
+    assert found_elf is not None
+    found = search.system_loader({"LD_LIBRARY_PATH": str(folders[1])}).find(
+        "libwanted.so.1", found_elf
+    )
     assert real.stdout.strip() == (found.path or "")
     assert found.path or "libwanted.so.1: cannot open shared object file" in real.stderr
 
 
 def test_the_cache_is_read_as_ldconfig_tells_it() -> None:
-    libc = loader.system_loader({}).cache.get("libc.so.6")
+    libc = search.system_loader({}).cache.get("libc.so.6")
     assert libc and Path(libc[0]).is_file()
 
 
@@ -455,9 +463,9 @@ def test_what_is_no_shared_object_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/libx.so").write_text("/* GNU ld script */ INPUT(libx.so.1)")
     real = shared_object(tmp_path / "b/libx.so")
-    caller = loader.Elf(str(tmp_path / "caller"), "caller", (), ())
-    search = loader.Loader((str(tmp_path / "a"), str(real.parent)), {}, (), None)
-    assert search.find("libx.so", caller) == loader.Found(
+    caller = elf.Elf(str(tmp_path / "caller"), "caller", (), ())
+    looking = search.Loader((str(tmp_path / "a"), str(real.parent)), {}, (), None)
+    assert looking.find("libx.so", caller) == search.Found(
         str(real), (str(tmp_path / "a"), str(real.parent))
     )
 
@@ -466,7 +474,7 @@ def test_what_is_no_shared_object_is_passed_over(tmp_path: Path) -> None:
 def test_a_file_too_short_for_a_header_is_none(tmp_path: Path, length: int) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\x7fELF\x02\x01".ljust(length, b"\0")[:length])
-    assert loader.read_elf(str(path)) is None
+    assert elf.read_elf(str(path)) is None
 
 
 # --- contents ------------------------------------------------------------------------------------
@@ -636,13 +644,13 @@ def test_no_driver_is_no_gpu() -> None:
     assert devices.main() == {"problems": [], "seen": {"devices": []}}
 
 
-@pytest.mark.parametrize("path", sorted(PROBES.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PROBES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_probes_run_on_an_old_python_with_its_stdlib_alone(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     imported = {
         (node.module if isinstance(node, ast.ImportFrom) else alias.name).split(".")[0]  # type: ignore[union-attr]
         for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
+        if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
         for alias in node.names
     }
     assert imported <= sys.stdlib_module_names

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builder.core.errors import CheckFailed, InputError
 from builder.prove import receipts
-from builder.prove.receipts import Check, Problem, Receipt, valid_for
+from builder.prove.receipts import CheckResult, Defect, Receipt, valid_for
 
 DIGEST = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
@@ -17,18 +17,18 @@ IMAGE_ID = "sha256:" + "c" * 64
 REQUIRED = {"loader": 2, "training": 1}
 
 
-def check(name: str = "loader", version: int = 2, *problems: str) -> Check:
-    return Check(
+def check(name: str = "loader", version: int = 2, *problems: str) -> CheckResult:
+    return CheckResult(
         name=name,
         version=version,
         passed=not problems,
         seconds=1.5,
-        problems=tuple(Problem(message=line, fix="do this") for line in problems),
+        problems=tuple(Defect(message=line, fix="do this") for line in problems),
         seen={"libcudnn.so.9": "9.3.0"},
     )
 
 
-def receipt(*checks: Check, digest: str | None = DIGEST) -> Receipt:
+def receipt(*checks: CheckResult, digest: str | None = DIGEST) -> Receipt:
     return Receipt(
         target="v100",
         accelerator="V100",
@@ -39,6 +39,7 @@ def receipt(*checks: Check, digest: str | None = DIGEST) -> Receipt:
         made_by="0.1.0",
         made_at="2026-11-21T12:00:00+00:00",
         device="CPU",
+        suite="trainer",
         checks=checks or (check(), check("training", 1)),
     )
 
@@ -133,13 +134,24 @@ def test_a_list_is_no_receipt() -> None:
         receipts.parse(b"[]", "receipt.json")
 
 
-def test_a_newer_check_takes_the_older_ones_place() -> None:
-    merged = receipts.with_checks(receipt(), [check("training", 3), check("device-code", 1)])
-    assert [(c.name, c.version) for c in merged.checks] == [
-        ("loader", 2),
-        ("training", 3),
-        ("device-code", 1),
-    ]
+@pytest.mark.parametrize(
+    ("held", "suite"),
+    [
+        (("loader", "contents", "training", "outputs"), "trainer"),
+        (("loader", "contents"), "trainer"),
+        (("loader", "contents", "imports", "starts"), "program"),
+        ((), "trainer"),
+    ],
+)
+def test_a_receipt_from_before_suites_is_of_the_suite_that_its_checks_belong_to(
+    held: tuple[str, ...], suite: str
+) -> None:
+    value = json.loads(receipts.dump(receipt(*(check(name) for name in held))))
+    value["checks"] = value["checks"] if held else []
+    del value["suite"]
+    found = receipts.parse(json.dumps(value).encode(), "receipt.json")
+    assert found.suite == suite
+    assert [one.name for one in found.checks] == list(held)
 
 
 def test_the_failure_names_the_first_problem_and_counts_the_rest() -> None:

@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,14 +21,22 @@ from builder.core.events import Event, StepDone, StepProgress
 from builder.engine import BuildRequest, Engine, containers
 from builder.lock import model
 from builder.prove import receipts, smoke
-from builder.prove.receipts import Check, Receipt
-from builder.prove.smoke import Limits, Size
+from builder.prove.bench import LABEL, Limits, Subject, Workload
+from builder.prove.receipts import CheckResult, Receipt
 from builder.spec import catalogue, compatibility
+from builder.tensorflow.suite import TRAINER
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS = ROOT / "builder/prove/records"
+SMALL = SimpleNamespace(
+    compressed_bytes=300_000_000,
+    unpacked_bytes=900_000_000,
+    budget_bytes=600_000_000,
+    packages=(("tensorflow 2.21.0", 200_000_000), ("numpy 2.1.0", 20_000_000)),
+    drift=(),
+)
+"""Sizes within their budget; the image itself has others."""
 GIVEN = os.environ.get("SMOKE_TEST_IMAGE", "")
 """A training image to take instead of the repository's own: its packages are not compared."""
 
@@ -46,23 +55,20 @@ def cpu_image(engine: Engine) -> str:
 def prove(engine: Engine) -> Callable[..., tuple[Receipt, str]]:
     """Runs a smoke test: the receipt that was written, and the log."""
 
-    def run(image: str, folder: Path, **more: Any) -> tuple[Receipt, str]:
+    def run(
+        image: str, folder: Path, inputs: str = "", sizes: Any = SMALL, **more: Any
+    ) -> tuple[Receipt, str]:
         spec = catalogue.load(ROOT, "cpu")
         packages = (
             {} if GIVEN else {p.name: p.version for p in model.read(ROOT, "cpu").packages.values()}
         )
         with contextlib.suppress(CheckFailed):
-            smoke.smoke(
-                engine,
-                image,
-                spec,
-                compatibility.resolve(spec),
-                packages,
-                RECORDS,
-                folder,
-                **more,
+            stack = compatibility.resolve(spec)
+            subject = Subject(
+                image, spec, stack, packages, smoke.RECORDS, inputs=inputs, sizes=sizes
             )
-        receipt = receipts.read(folder / smoke.RECEIPT)
+            smoke.smoke(engine, subject, TRAINER, folder, **more)
+        receipt = receipts.read(folder / receipts.FILE)
         assert receipt is not None
         return receipt, (folder / smoke.LOG).read_text()
 
@@ -107,7 +113,7 @@ def left(engine: Engine) -> list[str]:
     return [str(thing.name) for thing in there]
 
 
-def check(receipt: Receipt, name: str) -> Check:
+def check(receipt: Receipt, name: str) -> CheckResult:
     return next(check for check in receipt.checks if check.name == name)
 
 
@@ -119,12 +125,11 @@ def test_a_good_image_gets_a_receipt_that_holds(
     engine: Engine, cpu_image: str, prove: Callable[..., Any], tmp_path: Path
 ) -> None:
     events: list[Event] = []
-    others = (Check(name="device-code", version=3, passed=True, seconds=0.1),)
-    receipt, log = prove(cpu_image, tmp_path, on_event=events.append, others=others, inputs="abc")
+    receipt, log = prove(cpu_image, tmp_path, on_event=events.append, inputs="abc")
     assert receipt.problems == ()
     assert receipt.passed
     found = engine.client.images.get(cpu_image)
-    assert receipts.valid_for(receipt, str(found.id), {**smoke.CHECKS, "device-code": 3})
+    assert TRAINER.holds(receipt, str(found.id))
     assert (receipt.target, receipt.device, receipt.inputs) == ("cpu", "CPU", "abc")
 
     training = check(receipt, "training").seen
@@ -140,7 +145,8 @@ def test_a_good_image_gets_a_receipt_that_holds(
     assert check(receipt, "outputs").seen["owners"]["uid"] == 1000  # type: ignore[call-overload,index]
 
     done = [event.name for event in events if isinstance(event, StepDone)]
-    assert done == [f"cpu: {name}" for name in smoke.CHECKS]
+    assert done == [f"cpu: {name}" for name in TRAINER.required("CPU")]
+    assert receipt.suite == TRAINER.name
     assert any(isinstance(e, StepProgress) and e.total == training["steps"] for e in events)
     assert '"event": "resumed"' in log
     assert left(engine) == []
@@ -226,7 +232,7 @@ def test_a_trainer_that_is_broken(
     found = messages(receipt, check_name)
     assert len(found) == 1, found
     assert found[0].startswith(message)
-    assert not receipts.valid_for(receipt, receipt.image_id, smoke.CHECKS)
+    assert not TRAINER.holds(receipt, receipt.image_id)
     assert check(receipt, "loader").passed, "the other checks ran as well"
     assert check(receipt, "contents").passed
     assert "== exit code" in log
@@ -255,7 +261,7 @@ def test_an_image_that_runs_as_root_with_secrets_and_no_entry_point(
     assert messages(receipt, "training") == [
         "the image has no ENTRYPOINT: a training service would start nothing"
     ]
-    assert [c.name for c in receipt.checks] == ["loader", "contents", "training"]
+    assert [c.name for c in receipt.checks] == ["size", "loader", "contents", "training"]
 
 
 def test_outputs_of_root_are_seen(
@@ -304,7 +310,9 @@ def test_a_trainer_that_takes_too_long_is_ended(
 def test_a_run_that_is_over_too_soon_is_made_longer(
     cpu_image: str, prove: Callable[..., Any], tmp_path: Path
 ) -> None:
-    receipt, _ = prove(cpu_image, tmp_path, size=Size(steps=20, batch=16, checkpoint_every=20))
+    receipt, _ = prove(
+        cpu_image, tmp_path, workload=Workload(steps=20, batch=16, checkpoint_every=20)
+    )
     assert receipt.problems == ()
     assert check(receipt, "training").seen["steps"] in (80, 320)
 
@@ -322,13 +330,15 @@ from pathlib import Path
 from builder import engine
 from builder.core.settings import Settings
 from builder.prove import smoke
+from builder.prove.bench import Subject
 from builder.spec import catalogue, compatibility
+from builder.tensorflow.suite import TRAINER
 root = Path({str(ROOT)!r})
 spec = catalogue.load(root, "cpu")
 def tell(event):
     print(type(event).__name__, event.name, getattr(event, "line", ""), flush=True)
-smoke.smoke(engine.connect(Settings()), sys.argv[1], spec, compatibility.resolve(spec), {{}},
-            Path({str(RECORDS)!r}), Path(sys.argv[2]), on_event=tell)
+subject = Subject(sys.argv[1], spec, compatibility.resolve(spec), {{}}, smoke.RECORDS)
+smoke.smoke(engine.connect(Settings()), subject, TRAINER, Path(sys.argv[2]), on_event=tell)
 """
 
 
@@ -349,7 +359,7 @@ def in_training(image: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def of(engine: Engine, process: subprocess.Popen[str]) -> set[str]:
     """Names of the containers and volumes that a process made: other runs may be going on."""
-    filters: dict[str, Any] = {"label": smoke.LABEL}
+    filters: dict[str, Any] = {"label": LABEL}
     there: list[Any] = engine.client.containers.list(all=True, filters=filters, ignore_removed=True)
     there += engine.client.volumes.list(filters=filters)
     owner = f"{socket.gethostname()}:{process.pid}:"
@@ -370,7 +380,7 @@ def test_ended_in_the_middle_it_leaves_nothing(
         process.send_signal(number)
         assert process.wait(60) != 0
     assert of(engine, process) == set()
-    assert not (tmp_path / smoke.RECEIPT).exists()
+    assert not (tmp_path / receipts.FILE).exists()
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(
@@ -380,14 +390,14 @@ def test_what_a_killed_run_left_is_removed_by_the_next(
         process.kill()
         process.wait()
     assert of(engine, process), "nothing was left: the test proves nothing"
-    containers.sweep(engine.client, smoke.LABEL)
+    containers.sweep(engine.client, LABEL)
     assert of(engine, process) == set()
 
 
 def test_what_a_live_run_uses_is_left_alone(engine: Engine, cpu_image: str, tmp_path: Path) -> None:
     with in_training(cpu_image, tmp_path) as process:
         there = of(engine, process)
-        containers.sweep(engine.client, smoke.LABEL)
+        containers.sweep(engine.client, LABEL)
         assert there
         assert there <= of(engine, process)
         process.terminate()

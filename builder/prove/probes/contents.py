@@ -80,7 +80,7 @@ def secret_in(content: bytes, configuration: bool) -> str | None:
     return None
 
 
-class File:
+class RegularFile:
     """One regular file: its path without the root in front, and its size in bytes."""
 
     __slots__ = ("path", "size")
@@ -90,7 +90,7 @@ class File:
         self.size = size
 
 
-def walk(root: str, skip: list[str]) -> Iterator[File]:
+def walk(root: str, skip: list[str]) -> Iterator[RegularFile]:
     """Every regular file of the image once, and each folder called .git as a file of size 0."""
     left_out = {os.path.join(root, name.lstrip("/")) for name in (*skip, "proc", "sys", "dev")}
     seen: set[tuple[int, int]] = set()
@@ -100,16 +100,16 @@ def walk(root: str, skip: list[str]) -> Iterator[File]:
         prefix = "/" if inside == "." else f"/{inside}/"
         if ".git" in folders:
             folders.remove(".git")
-            yield File(f"{prefix}.git", 0)
+            yield RegularFile(f"{prefix}.git", 0)
         for name in sorted(names):
             status = os.lstat(os.path.join(folder, name))
             key = (status.st_dev, status.st_ino)
             if stat.S_ISREG(status.st_mode) and key not in seen:
                 seen.add(key)
-                yield File(prefix + name, status.st_size)
+                yield RegularFile(prefix + name, status.st_size)
 
 
-def find_secret(root: str, file: File) -> str | None:
+def find_secret(root: str, file: RegularFile) -> str | None:
     """What kind of secret a file is, by its name or by what it holds."""
     name = os.path.basename(file.path)
     if name == ".git":
@@ -140,7 +140,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-class Package:
+class InstalledPackage:
     """An installed package: its version, its unpacked size, and each file's size by its RECORD."""
 
     def __init__(self, version: str) -> None:
@@ -149,21 +149,21 @@ class Package:
         self.recorded: dict[str, int | None] = {}
 
 
-def installed(root: str, path: list[str] | None = None) -> dict[str, Package]:
+def installed(root: str, path: list[str] | None = None) -> dict[str, InstalledPackage]:
     """Every package that this Python finds, by canonical name."""
-    found: dict[str, Package] = {}
+    found: dict[str, InstalledPackage] = {}
     for distribution in metadata.distributions(path=sys.path if path is None else path):
         name = canonical(distribution.metadata["Name"] or "")
         if not name or name in found:
             continue
-        package = found[name] = Package(distribution.version)
+        package = found[name] = InstalledPackage(distribution.version)
         for file in distribution.files or ():
             place = os.path.realpath(str(distribution.locate_file(file)))
             package.recorded["/" + os.path.relpath(place, root)] = file.size
     return found
 
 
-def check_packages(found: dict[str, Package], request: Json, wrong: Wrong) -> None:
+def check_packages(found: dict[str, InstalledPackage], request: Json, wrong: Wrong) -> None:
     """Exactly what the locks say is installed."""
     locked = {canonical(name): version for name, version in request["packages"].items()}
     fix = "build the image again from its locks"

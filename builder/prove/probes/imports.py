@@ -1,10 +1,11 @@
-"""Inside an image: can every module that a program imports be imported?
+"""Can every module that a program imports be imported?
 
-    python imports.py '{"folder": "/app"}'
+Request: {"folder": "/app", "proven_elsewhere": ["tensorflow", "keras"]}
 
-Each file is read, not run: a plain script has no guard against being run. What it imports from
-outside of its folder is looked for, and then really imported (a library with a missing part is
-found but does not load). An import inside of `try` is the program's own business.
+The program's files are read and not run, because a plain script would begin to work. What they
+import from outside of the folder is found first and then imported, because a library that lacks a
+part is found and does not load. An import inside of `try` may fail: the program handles that.
+`proven_elsewhere`: modules that another check loads, and that load slowly; these are only found.
 """
 
 import ast
@@ -12,11 +13,8 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-
-PROVEN_ELSEWHERE = frozenset({"tensorflow", "keras"})
-"""Loaded by the loader check, and slow."""
 
 
 def imported(tree: ast.AST, guarded: bool = False) -> Iterator[tuple[str, int]]:
@@ -37,10 +35,10 @@ def own(folder: Path) -> set[str]:
     return {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
 
 
-def load(name: str) -> str:
-    """Why a module cannot be imported; "" where it can."""
+def load(name: str, find_only: bool) -> str:
+    """Why a module cannot be imported (or found, which is faster); "" where it can."""
     try:
-        if name.partition(".")[0] in PROVEN_ELSEWHERE:
+        if find_only:
             found = importlib.util.find_spec(name.partition(".")[0])
             return "" if found else f"no module named {name}"
         importlib.import_module(name)
@@ -52,7 +50,7 @@ def load(name: str) -> str:
     return ""
 
 
-def examine(folder: Path) -> dict[str, object]:
+def examine(folder: Path, proven_elsewhere: Collection[str] = ()) -> dict[str, object]:
     """The problems of a program, and the modules that were imported for it."""
     problems, seen = [], {}
     for path in sorted(folder.rglob("*.py")):
@@ -69,7 +67,7 @@ def examine(folder: Path) -> dict[str, object]:
             if first in sys.stdlib_module_names or first in known:
                 continue
             if name not in seen:
-                seen[name] = load(name)
+                seen[name] = load(name, first in proven_elsewhere)
                 if seen[name]:
                     message = f"{where}:{line}: import {name}: {seen[name]}"
                     fix = f"add the package that brings {first} to requirements.txt"
@@ -80,7 +78,7 @@ def examine(folder: Path) -> dict[str, object]:
 def main() -> None:
     request = json.loads(sys.argv[1])
     sys.path.insert(0, request["folder"])
-    print(json.dumps(examine(Path(request["folder"]))))
+    print(json.dumps(examine(Path(request["folder"]), request["proven_elsewhere"])))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from builder.prove import smoke
-from builder.prove.smoke import Event, Run, explain, falling, judge_first, judge_second
+from builder.contract import TrainerEvent as Event
+from builder.prove.judge import (
+    behind_a_checkpoint,
+    explain,
+    falling,
+    judge_first,
+    judge_second,
+)
+from builder.prove.run import Run
 
 
 def steps(
@@ -36,16 +43,16 @@ def test_a_good_pair_of_runs() -> None:
 
 def test_killed_only_behind_a_checkpoint_and_a_step_more() -> None:
     one, saved = Event("step", 10, 1.0), Event("checkpoint", 10)
-    assert not smoke._behind_a_checkpoint([])
-    assert not smoke._behind_a_checkpoint([one, one])
-    assert not smoke._behind_a_checkpoint([one, saved])
-    assert smoke._behind_a_checkpoint([one, saved, one])
+    assert not behind_a_checkpoint([])
+    assert not behind_a_checkpoint([one, one])
+    assert not behind_a_checkpoint([one, saved])
+    assert behind_a_checkpoint([one, saved, one])
 
 
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (Run(0, 5.0, tuple(steps(10, 100))), "the trainer told of no checkpoint in 100 steps"),
+        (Run(0, 5.0, tuple(steps(10, 100))), "the trainer reported no checkpoint in 100 steps"),
         (
             Run(0, 5.0, (*steps(10, 100), Event("checkpoint", 100))),
             "the trainer was through with 100 steps before it could be killed",
@@ -107,10 +114,10 @@ def test_a_second_run_that_is_not_right(run: Run, message: str) -> None:
     assert problems[0].fix
 
 
-def test_a_trainer_that_tells_of_no_loss() -> None:
+def test_a_trainer_that_reports_no_loss() -> None:
     silent = tuple(Event(e.name, e.step) for e in SECOND.events)
     (problem,) = judge_second(Run(137, 1.0, FIRST.events[4:5]), second(*silent), 100)
-    assert problem.message == "the trainer told of no loss"
+    assert problem.message == "the trainer reported no loss"
 
 
 @pytest.mark.parametrize(
@@ -163,28 +170,3 @@ def test_the_loss_is_compared_over_five_of_each_end_or_fewer() -> None:
     assert falling([2], [1]) == {"first": 2.0, "last": 1.0}
     assert falling([2], []) is None
     assert falling([math.nan, 1], [1, 1]) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "event"),
-    [
-        ('{"event": "step", "step": 3, "loss": 0.5}', Event("step", 3, 0.5)),
-        ('{"event": "done"}', Event("done")),
-        (
-            '{"event": "evaluated", "step": 3, "loss": 0.5, "accuracy": 0.75}',
-            Event("evaluated", 3, 0.5, accuracy=0.75),
-        ),
-        ('{"message": "hello"}', None),
-        ("{not json", None),
-        ("[1]", None),
-        ("plain text", None),
-    ],
-)
-def test_what_a_line_says(line: str, event: Event | None) -> None:
-    value = smoke._object(line)
-    assert (smoke._event(value) if value is not None else None) == event
-
-
-def test_a_loss_that_json_cannot_hold_is_not_finite() -> None:
-    event = smoke._event({"event": "step", "step": 3, "loss": "nan"})
-    assert event is not None and event.loss is not None and math.isnan(event.loss)

@@ -1,0 +1,178 @@
+"""The libraries of an image in a registry. Nothing is pulled, and nothing of the image runs.
+
+Its layers are streamed. What each one holds is kept by its digest, so that a layer is read once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from builder import registry
+from builder.core import files
+from builder.core.errors import CheckFailed, InputError
+from builder.devicecode import Audit, Library, from_files
+from builder.prove.audit.reader import Chunks, as_library, program
+
+
+@dataclass(frozen=True)
+class LayerContent:
+    """What one layer of an image brings, and what it hides of the layers below. Absolute paths.
+
+    removed: by whiteouts, with all below them; emptied: folders of which the layers below show
+    nothing; files: all that is no folder, which hides what had its name.
+    """
+
+    removed: frozenset[str]
+    emptied: frozenset[str]
+    files: frozenset[str]
+    libraries: tuple[Library, ...]
+
+
+def of_registry(
+    reference: registry.Reference,
+    kept_in: Path | None = None,
+    on_layer: Callable[[registry.Descriptor, bool], None] = lambda *_: None,
+) -> Audit:
+    """Every library of an image (of its linux/amd64 part) in a registry, layer by layer.
+
+    A layer does not say what it holds, so each one that this machine has not seen yet is streamed;
+    what was found in it is kept by its digest in `kept_in` (by default the user's cache), and a
+    layer that several images share is read once. on_layer: called with each layer, and whether it
+    was known. Raises InputError where there is no such image, OutsideError, CheckFailed.
+    """
+    folder = kept_in or files.cache_home() / "layers"
+    with registry.Registry(reference.host) as client:
+        found = client.manifest(reference.repository, reference.target)
+        if found and found.is_index:
+            found = client.manifest(reference.repository, _amd64(reference, found.content))
+        if found is None or "layers" not in found.content:
+            raise InputError(f"{reference}: there is no such image", "correct its name")
+        read = []
+        for layer in map(registry.Descriptor.read, found.content["layers"]):
+            known = _remembered(folder, layer.digest)
+            on_layer(layer, known is not None)
+            if known is None:
+                try:
+                    with client.stream(reference.repository, layer) as chunks:
+                        known = read_layer(cast(IO[bytes], Chunks(chunks)))
+                except (tarfile.TarError, EOFError, gzip.BadGzipFile, ValueError) as error:
+                    raise CheckFailed(
+                        f"{reference}: a layer cannot be unpacked: {error}", "push the image again"
+                    ) from error
+                _remember(folder, layer.digest, known)
+            read.append(known)
+    return Audit(merge(reversed(read)))
+
+
+def _kept(folder: Path, digest: str) -> Path:
+    """Where a layer's content is kept: by its digest, and by the program that read it."""
+    return folder / f"{digest.removeprefix('sha256:')}-{_reader_version()}.json.gz"
+
+
+@cache
+def _reader_version() -> str:
+    return files.hash_of(*(content.decode() for content in program().values()))[:16]
+
+
+def _remembered(folder: Path, digest: str) -> LayerContent | None:
+    try:
+        content = json.loads(gzip.decompress(_kept(folder, digest).read_bytes()))
+        return LayerContent(
+            frozenset(content["removed"]),
+            frozenset(content["emptied"]),
+            frozenset(content["files"]),
+            tuple(map(as_library, content["libraries"])),
+        )
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return None  # never read, or torn: read it (again)
+
+
+def _remember(folder: Path, digest: str, layer: LayerContent) -> None:
+    text = json.dumps(asdict(layer), default=sorted)
+    files.write(_kept(folder, digest), gzip.compress(text.encode(), mtime=0))
+
+
+def _amd64(reference: registry.Reference, index: Mapping[str, Any]) -> str:
+    for one in index.get("manifests") or ():
+        platform = one.get("platform") or {}
+        if (platform.get("os"), platform.get("architecture")) == ("linux", "amd64"):
+            return str(one["digest"])
+    raise InputError(f"{reference}: has no image for linux/amd64", "audit another one")
+
+
+def read_layer(packed: IO[bytes]) -> LayerContent:
+    """The content of a layer in tar form, read to its very end: a digest covers all of it.
+
+    Whiteouts as in the OCI image specification 1.1, "Layer filesystem changeset": `.wh.NAME` hides
+    NAME in the layers below, `.wh..wh..opq` all that its folder holds there. Raises ValueError,
+    EOFError, tarfile.TarError for what cannot be unpacked.
+    """
+    removed: set[str] = set()
+    emptied: set[str] = set()
+    files: set[str] = set()
+
+    def members(archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
+        for member in archive:
+            path = PurePosixPath("/", member.name.removeprefix("./"))
+            if path.name == ".wh..wh..opq":
+                emptied.add(str(path.parent))
+            elif path.name.startswith(".wh."):
+                removed.add(str(path.parent / path.name.removeprefix(".wh.")))
+            elif not member.isdir():
+                files.add(str(path))
+                file = archive.extractfile(member) if member.isfile() else None
+                if file:
+                    yield str(path), file
+
+    with _tar(packed) as archive:
+        libraries = tuple(from_files(members(archive)))
+    while packed.read(1 << 20):
+        pass
+    return LayerContent(frozenset(removed), frozenset(emptied), frozenset(files), libraries)
+
+
+def merge(layers: Iterable[LayerContent]) -> tuple[Library, ...]:
+    """The libraries that a container would see, of layers topmost first."""
+    hidden: set[str] = set()  # and all below them
+    emptied: set[str] = set()  # all below them
+    seen = []
+    for layer in layers:
+        for library in layer.libraries:
+            above = set(map(str, PurePosixPath(library.path).parents))
+            if library.path not in hidden and not above & hidden and not above & emptied:
+                seen.append(library)
+        hidden |= layer.removed | layer.files
+        emptied |= layer.emptied
+    return tuple(seen)
+
+
+@contextlib.contextmanager
+def _tar(packed: IO[bytes]) -> Iterator[tarfile.TarFile]:
+    """A layer as a tar archive, whatever it is compressed with."""
+    import zstandard
+
+    head = packed.read(4)
+    whole: Any = Chunks(_again(head, packed))
+    try:
+        if head.startswith(b"\x1f\x8b"):
+            whole = gzip.GzipFile(fileobj=whole)
+        elif head == b"\x28\xb5\x2f\xfd":
+            whole = zstandard.ZstdDecompressor().stream_reader(whole, read_across_frames=True)
+        with tarfile.open(fileobj=whole, mode="r|") as archive:
+            yield archive
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
+
+
+def _again(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
+    yield head
+    while block := rest.read(1 << 20):
+        yield block

@@ -1,0 +1,390 @@
+"""The test bench: the hermetic containers in which an image is proven, and what it is given there.
+
+A container on the bench has no network, a read-only root, the image's own user, no capabilities
+and a memory limit. Nothing of this machine is mounted: records and probes are copied into a volume,
+so that a remote engine will do. It writes to its job folder and to /tmp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import queue
+import re
+import tarfile
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from builder import contract
+from builder.contract import TrainerEvent
+from builder.core.events import OnEvent, RunningStep, ignore
+from builder.engine import containers
+from builder.prove.run import Run
+
+if TYPE_CHECKING:
+    import docker
+    from docker.models.containers import Container
+
+    from builder.spec.catalogue import ImageSpec
+    from builder.spec.compatibility import Stack
+
+LABEL = "training-image-factory.smoke"
+"""The label of everything on the engine that belongs to a smoke run."""
+
+PLACE = "/smoke"
+"""Where the bench's volume is in a container."""
+RECORDS, JOB, PROBES = f"{PLACE}/records", f"{PLACE}/job", f"{PLACE}/probes"
+
+_NO_ACCELERATOR = {
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    # Without it libtpu asks Google's metadata server for two minutes, where there is none.
+    "TPU_SKIP_MDS_QUERY": "1",
+}
+
+Stop = Callable[[Sequence[TrainerEvent]], bool]
+"""Whether a container is to be killed, given the events that it has reported so far."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a container may use. memory in bytes; processes counts threads too; times in seconds."""
+
+    memory: int = 4 * 1024**3
+    processes: int = 4096
+    probe_seconds: float = 600.0
+    training_seconds: float = 900.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How much is trained: optimizer steps of the whole run, examples a step, steps between two
+    checkpoints."""
+
+    steps: int = 400
+    batch: int = 16
+    checkpoint_every: int = 40
+
+
+class Sizes(Protocol):
+    """How large an image is, in bytes.
+
+    compressed_bytes: what a pull transfers, None where the engine does not know; budget_bytes: what
+    image.yaml allows; packages: the largest downloads in it, as (name and version, bytes); drift:
+    Debian packages that are not the locked ones.
+    """
+
+    @property
+    def compressed_bytes(self) -> int | None: ...
+    @property
+    def unpacked_bytes(self) -> int | None: ...
+    @property
+    def budget_bytes(self) -> int: ...
+    @property
+    def packages(self) -> tuple[tuple[str, int], ...]: ...
+    @property
+    def drift(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The image that is proven, and what it was made to be.
+
+    image: a reference or an id that the engine holds; packages: name -> version of each locked
+    Python package; records: a folder of TFRecords to train on; digest: of the image's manifest,
+    None where it is not known; inputs: hash of what the image was made from; sizes: None where
+    nobody measured them.
+    """
+
+    image: str
+    spec: ImageSpec
+    stack: Stack
+    packages: Mapping[str, str]
+    records: Path
+    digest: str | None = None
+    inputs: str = ""
+    sizes: Sizes | None = None
+
+    @property
+    def target(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The ids of this machine's GPUs that an image is made for; `note` says why there are none."""
+
+    ids: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass
+class Bench:
+    """The containers and the volume of one smoke run; leaves nothing behind.
+
+    image: the engine's object of the image; limits, workload: what a container may use, and how
+    much is trained; log: every line that a container printed; step: the check that is under way;
+    finished_job: the job folder of a training run that ended well, None before there is one.
+    """
+
+    client: docker.DockerClient
+    subject: Subject
+    image: Any
+    limits: Limits = field(default_factory=Limits)
+    workload: Workload = field(default_factory=Workload)
+    log: list[str] = field(default_factory=list)
+    on_event: OnEvent = ignore
+    finished_job: str | None = None
+
+    def __post_init__(self) -> None:
+        self.step = RunningStep("", self.on_event)
+        self.config: dict[str, Any] = self.image.attrs.get("Config") or {}
+        self.name = f"smoke-{self.subject.target}-{uuid.uuid4().hex[:12]}"
+        self.labels = containers.labels(LABEL, self.name)
+
+    def __enter__(self) -> Bench:
+        self.client.volumes.create(name=self.name, labels=self.labels)
+        self._fill()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        containers.remove(self.client, f"{LABEL}={self.name}")
+
+    def _fill(self) -> None:
+        """Put the records, and a job folder that anybody may write to, into the volume: through a
+        container that never runs."""
+        files = sorted(file for file in self.subject.records.iterdir() if file.is_file())
+        content = {f"records/{file.name}": file.read_bytes() for file in files}
+        folders = {"records": 0o755, "probes": 0o755, "job": 0o1777}
+        with self.container(["true"], {}) as container:
+            container.put_archive(PLACE, _archive(content, folders))
+
+    @cached_property
+    def gpus(self) -> Gpus:
+        """This machine's GPUs that the image is made for, by their compute capability."""
+        from docker.errors import APIError
+
+        stack = self.subject.stack
+        if stack.accelerator.kind != "gpu":
+            return Gpus(note=f"this image is for {stack.accelerator.kind.upper()}")
+        if "nvidia" not in (self.client.info().get("Runtimes") or {}):
+            return Gpus(note="no GPU on this engine: trained on the CPU")
+        try:
+            run = self.probe("builder.prove.probes.devices", {}, gpus=["all"])
+        except APIError as error:
+            return Gpus(note=f"the engine gave no GPU ({error.explanation}): trained on the CPU")
+        devices = (run.answer or {}).get("seen", {}).get("devices", [])
+        fitting = [d for d in devices if d["compute_capability"] == stack.compute_capability]
+        if not fitting:
+            there = ", ".join(f"{d['name']} ({d['compute_capability']})" for d in devices)
+            return Gpus(note=f"the GPU here is another one ({there or 'none'}): trained on the CPU")
+        return Gpus(tuple(str(device["index"]) for device in fitting))
+
+    @contextlib.contextmanager
+    def container(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        entrypoint: Sequence[str] | None = None,
+        as_root: bool = False,
+        gpus: Sequence[str] = (),
+    ) -> Iterator[Container]:
+        """A container that is created, not started, and removed whatever happens.
+
+        gpus: the ids of the GPUs that it is given; `["all"]` gives every one.
+        """
+        from docker.types import DeviceRequest, Mount
+
+        options: dict[str, Any] = {}
+        if entrypoint is not None:
+            options["entrypoint"] = list(entrypoint)
+        if as_root:  # to read every user's files: the whole image, /tmp included
+            options.update(user="0:0", cap_add=["DAC_READ_SEARCH"])
+        else:
+            options["tmpfs"] = {"/tmp": "rw,exec,mode=1777"}
+        if gpus:
+            ids = {"count": -1} if list(gpus) == ["all"] else {"device_ids": list(gpus)}
+            options["device_requests"] = [DeviceRequest(capabilities=[["gpu"]], **ids)]
+        container = self.client.containers.create(
+            self.image.id,
+            list(command),
+            name=f"{self.name}-{uuid.uuid4().hex[:6]}",
+            labels=self.labels,
+            network_mode="none",
+            read_only=True,
+            mounts=[Mount(PLACE, self.name)],
+            mem_limit=self.limits.memory,
+            memswap_limit=self.limits.memory,
+            pids_limit=self.limits.processes,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges:true"],
+            environment={**({} if gpus else _NO_ACCELERATOR), **environment},
+            **options,
+        )
+        try:
+            yield container
+        finally:
+            _discard(container)
+
+    def probe(
+        self,
+        program: str,
+        request: Mapping[str, Any],
+        as_root: bool = False,
+        gpus: Sequence[str] = (),
+    ) -> Run:
+        """Run a probe with the Python that the image's program runs with.
+
+        program: a module or a package of the factory, which is copied into the container (see
+        builder/prove/probes/__init__.py for what such a program is held to).
+        """
+        content = _program(program)
+        first = (self.config.get("Entrypoint") or [""])[0]
+        python = first if re.match(r"python[\d.]*$", Path(first).name) else "python3"
+        start = next(iter(content)).partition("/")[0]
+        command = ["-B", f"{PROBES}/{start}", json.dumps(request)]
+        with self.container(command, {}, [python], as_root, gpus) as container:
+            container.put_archive(PROBES, _archive(content))
+            return self._run(container, self.limits.probe_seconds)
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        seconds: float,
+        steps: int | None = None,
+        stop: Stop | None = None,
+        gpus: Sequence[str] = (),
+    ) -> Run:
+        """Run the image as a job would, for at most `seconds`; kill it once `stop` says so.
+
+        steps: how many optimizer steps it trains, for the progress that is shown.
+        """
+        environment = {"PYTHONUNBUFFERED": "1"}
+        with self.container(arguments, environment, gpus=gpus) as container:
+            return self._run(container, seconds, stop, steps)
+
+    def _run(
+        self,
+        container: Container,
+        seconds: float,
+        stop: Stop | None = None,
+        steps: int | None = None,
+    ) -> Run:
+        self.log.append(f"== {self.step.name}: {container.name}")
+        events: list[TrainerEvent] = []
+        tail: deque[str] = deque(maxlen=40)
+        answer: Mapping[str, Any] | None = None
+        stopped, timed_out = False, False
+        began = time.monotonic()
+        lines = _started(container)
+        while True:
+            try:
+                line = lines.get(timeout=max(0.0, began + seconds - time.monotonic()))
+            except queue.Empty:
+                timed_out = True
+                break
+            if line is None:
+                break
+            self.log.append(line)
+            self.step.log(contract.words(line))
+            found = contract.fields(line)
+            if not found:
+                tail.append(line)
+                continue
+            answer, event = found, contract.event(found)
+            if event is None:
+                continue
+            events.append(event)
+            if event.severity == "ERROR" and event.message:
+                tail.append(event.message)
+            if event.name == contract.STEP and event.step is not None:
+                self.step.progress(event.step, steps, "steps")
+            if stop is not None and not stopped and stop(events):
+                stopped = _killed(container)
+        if timed_out:
+            _killed(container)
+        code = int(container.wait(timeout=60)["StatusCode"])
+        container.reload()
+        self.log.append(f"== exit code {code}")
+        return Run(
+            exit_code=code,
+            seconds=time.monotonic() - began,
+            events=tuple(events),
+            tail=tuple(tail),
+            answer=answer,
+            # it may have ended on its own in the same moment
+            stopped=stopped and code == 137,
+            timed_out=timed_out,
+            out_of_memory=bool(container.attrs["State"].get("OOMKilled")),
+        )
+
+
+def _discard(container: Container) -> None:
+    """Remove a container. One that is gone already, or being removed (404, 409), is no error."""
+    from docker.errors import APIError
+
+    try:
+        container.remove(force=True, v=True)
+    except APIError as error:
+        if error.status_code not in (404, 409):
+            raise
+
+
+def _killed(container: Container) -> bool:
+    """Kill a container; False where it has ended already."""
+    from docker.errors import APIError
+
+    try:
+        container.kill("SIGKILL")
+    except APIError:
+        return False
+    return True
+
+
+def _started(container: Container) -> queue.Queue[str | None]:
+    """Start a container; its lines as they come, then None."""
+    lines: queue.Queue[str | None] = queue.Queue()
+    containers.follow(container, lines.put, lambda: lines.put(None))
+    container.start()
+    return lines
+
+
+def _program(name: str) -> dict[str, bytes]:
+    """The files of a module (`builder.prove.probes.contents`) or of a package, by their path below
+    the folder that they lie in."""
+    parent, _, last = name.rpartition(".")
+    folder = resources.files(parent)
+    if folder.joinpath(f"{last}.py").is_file():
+        return {f"{last}.py": folder.joinpath(f"{last}.py").read_bytes()}
+
+    def files(at: Traversable, below: str) -> Iterator[tuple[str, bytes]]:
+        for one in sorted(at.iterdir(), key=lambda one: one.name):
+            if one.is_dir():
+                yield from files(one, f"{below}{one.name}/")
+            elif one.name.endswith(".py"):
+                yield f"{below}{one.name}", one.read_bytes()
+
+    return dict(files(folder.joinpath(last), f"{last}/"))
+
+
+def _archive(files: Mapping[str, bytes], folders: Mapping[str, int] | None = None) -> bytes:
+    """A tar archive of folders (path -> mode) and files (path -> content) that everybody reads."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, mode in (folders or {}).items():
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            archive.addfile(entry)
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

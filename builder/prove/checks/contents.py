@@ -1,0 +1,50 @@
+"""Is anything in the image that should not be? Secrets, caches, root, packages beyond the locks.
+
+The files are read inside the image (builder/prove/probes/contents.py), its configuration and its
+history here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from builder.prove.bench import PLACE, Bench
+from builder.prove.probes.contents import secret_in
+from builder.prove.receipts import Defect
+from builder.prove.suite import Answer, Check, probed
+from builder.spec import catalogue
+
+
+def run(bench: Bench) -> Answer:
+    """Look at every file as root, then at what the image says about itself."""
+    subject = bench.subject
+    own = subject.spec.base == catalogue.OWN
+    request = {
+        "user": bench.config.get("User") or "",
+        "python": subject.stack.python if own else "",
+        "packages": dict(subject.packages),
+        "strict": own,
+        "skip": [PLACE],
+    }
+    run = bench.probe("builder.prove.probes.contents", request, as_root=True)
+    defects, seen = probed(run)
+    return [*defects, *_in_texts(bench)], seen
+
+
+def _in_texts(bench: Bench) -> Iterator[Defect]:
+    """Secrets in the image's configuration and in its history."""
+    texts = {f"environment ({e.partition('=')[0]})": e for e in bench.config.get("Env") or ()}
+    for key, value in (bench.config.get("Labels") or {}).items():
+        texts[f"label {key}"] = value
+    for number, step in enumerate(bench.image.history()):
+        texts[f"history (step {number})"] = str(step.get("CreatedBy", ""))
+    for where, text in texts.items():
+        kind = secret_in(text.encode(), configuration=True)
+        if kind is not None:
+            yield Defect(
+                message=f"the image's {where} holds {kind}",
+                fix="hand it to the build as a secret (never as ARG, ENV or LABEL), revoke it",
+            )
+
+
+CHECK = Check("contents", 1, run)

@@ -1,0 +1,75 @@
+"""Does it train, and survive a kill? Two runs with the image's own entry point, on real images.
+
+The first run is killed after its first checkpoint and one more step. The second, with the same
+command, has to resume there, to finish, and to learn. builder/contract.py holds the options and
+the lines of events; builder/prove/judge.py says what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder import contract
+from builder.prove.bench import JOB, RECORDS, Bench
+from builder.prove.judge import behind_a_checkpoint, falling, judge_first, judge_second
+from builder.prove.receipts import Defect
+from builder.prove.run import Run
+from builder.prove.suite import Answer, Check
+
+ATTEMPTS = 3
+LONGER = 4
+"""A run that is over before it can be killed is tried again with so many times more steps."""
+
+
+def run(bench: Bench) -> Answer:
+    """Train, kill, train again. Where the second run ends well, the bench keeps its job folder."""
+    if not bench.config.get("Entrypoint"):
+        module = bench.subject.spec.trainer.module
+        defect = Defect(
+            message="the image has no ENTRYPOINT: a training service would start nothing",
+            fix=f'end the Dockerfile with ENTRYPOINT ["python", "-m", "{module}"]',
+        )
+        return [defect], {}
+    seconds, gpus = bench.limits.training_seconds, bench.gpus
+    for attempt in range(ATTEMPTS):
+        steps = bench.workload.steps * LONGER**attempt
+        job = f"{JOB}/{attempt}"
+        given = _arguments(bench, job, steps)
+        first = bench.start(given, seconds, steps, behind_a_checkpoint, gpus.ids)
+        if first.exit_code != contract.OK or first.last_checkpoint is None:
+            break
+    seen: dict[str, Any] = {"steps": steps, "note": gpus.note, "first": _summary(first)}
+    if defects := judge_first(first, steps):
+        return defects, seen
+    second = bench.start(given, seconds, steps, gpus=gpus.ids)
+    if second.exit_code == contract.OK:
+        bench.finished_job = job
+    seen["second"] = _summary(second)
+    seen["finished"] = second.exit_code == contract.OK
+    seen["loss"] = falling(first.losses, second.losses)
+    seen["accuracy"] = second.accuracy
+    return judge_second(first, second, steps), seen
+
+
+def _arguments(bench: Bench, job: str, steps: int) -> list[str]:
+    work = bench.workload
+    return [
+        f"{contract.RECORDS}={RECORDS}",
+        f"{contract.JOB_DIR}={job}",
+        f"{contract.STEPS}={steps}",
+        f"{contract.BATCH}={work.batch}",
+        f"{contract.CHECKPOINT_EVERY}={work.checkpoint_every}",
+    ]
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    return {
+        "exit_code": run.exit_code,
+        "seconds": round(run.seconds, 1),
+        "last_step": run.last_step,
+        "last_checkpoint": run.last_checkpoint,
+        "resumed_at": run.resumed_at,
+    }
+
+
+CHECK = Check("training", 2, run)

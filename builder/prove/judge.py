@@ -1,0 +1,196 @@
+"""What is wrong with a training run, concluded from what its containers did. Pure functions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import signal
+from collections.abc import Sequence
+
+from builder import contract
+from builder.contract import TrainerEvent
+from builder.prove.receipts import Defect
+from builder.prove.run import Run
+
+LOSS_FALLS_TO = 0.7
+"""The mean of the last losses has to be below this share of the mean of the first ones."""
+ACCURACY = 0.9
+"""The share of held-out digits that have to be right where the trainer reports an evaluation; one
+in ten is chance."""
+
+_LOG = "see build/*/smoke.log"
+
+
+def behind_a_checkpoint(events: Sequence[TrainerEvent]) -> bool:
+    """Whether a step came after the first checkpoint: a kill now loses that step."""
+    names = [event.name for event in events]
+    if contract.CHECKPOINT not in names:
+        return False
+    return contract.STEP in names[names.index(contract.CHECKPOINT) :]
+
+
+def falling(first: Sequence[float], second: Sequence[float]) -> dict[str, float] | None:
+    """The mean of the first losses of the first run, and of the last losses of the second run.
+
+    Each mean is over at most five losses, and over at most half of all. None where there are fewer
+    than two losses, or where one that counts is not finite.
+    """
+    total = len(first) + len(second)
+    count = min(5, total // 2)
+    if count == 0:
+        return None
+    losses = [*first, *second]
+    start, end = sum(losses[:count]) / count, sum(losses[-count:]) / count
+    return {"first": start, "last": end} if math.isfinite(start + end) else None
+
+
+def judge_first(run: Run, steps: int) -> list[Defect]:
+    """What is wrong with the first run, which is killed after its first checkpoint."""
+    if run.stopped and run.last_checkpoint is not None and not run.timed_out:
+        bad = _not_finite(run)
+        return [bad] if bad else []
+    if run.exit_code != contract.OK or run.timed_out:
+        return [explain(run, "the trainer")]
+    if run.last_checkpoint is None:
+        return [
+            Defect(
+                message=f"the trainer reported no checkpoint in {run.last_step or steps} steps",
+                fix='print {"event": "checkpoint", "step": N} once a checkpoint is safely written',
+            )
+        ]
+    return [
+        Defect(
+            message=f"the trainer was through with {steps} steps before it could be killed, or "
+            "printed no step after its first checkpoint",
+            fix='print {"event": "step", "step": N, "loss": X} at least every ten steps',
+        )
+    ]
+
+
+def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
+    """What is wrong with the second run, which has to resume where the first was killed, and to
+    finish."""
+    if second.exit_code != contract.OK or second.timed_out:
+        return [explain(second, "the trainer, started again after a kill,")]
+    found = [_ignored_checkpoint(first, second)]
+    if second.last_step < steps:
+        found.append(
+            Defect(
+                message=f"the trainer ended well, but at step {second.last_step} of {steps}",
+                fix="let it train until --steps, those before a restart included",
+            )
+        )
+    found.append(_not_finite(second) or _not_learning(first, second, steps))
+    return [defect for defect in found if defect]
+
+
+def _ignored_checkpoint(first: Run, second: Run) -> Defect | None:
+    saved = first.last_checkpoint or 0
+    resumed = second.resumed_at
+    began = min((event.step or 0 for event in second.of(contract.STEP)), default=0)
+    if resumed is not None and resumed >= saved and began > saved:
+        return None
+    how = "did not say it resumed" if resumed is None else f"said it resumed at step {resumed}"
+    return Defect(
+        message=f"the trainer ignored its checkpoint: killed at step {first.last_step} "
+        f"with a checkpoint of step {saved}, it {how} and went on with step {began}",
+        fix="restore the newest checkpoint of --job-dir at the start, and print "
+        '{"event": "resumed", "step": N}',
+    )
+
+
+def _not_learning(first: Run, second: Run, steps: int) -> Defect | None:
+    losses = falling(first.losses, second.losses)
+    if losses is None:
+        return Defect(
+            message="the trainer reported no loss",
+            fix='print {"event": "step", "step": N, "loss": X} every few steps',
+        )
+    limit = LOSS_FALLS_TO * losses["first"]
+    if losses["last"] >= limit:
+        return Defect(
+            message=f"the loss does not fall: {losses['first']:.4g} at first, "
+            f"{losses['last']:.4g} after {steps} steps (wanted: below {limit:.4g})",
+            fix=f"{_LOG}; learning rate, labels or a frozen model are the usual reasons",
+        )
+    if second.accuracy is not None and not second.accuracy >= ACCURACY:
+        return Defect(
+            message=f"it does not learn: {second.accuracy:.1%} of the held-out digits are "
+            f"right after {steps} steps (wanted: {ACCURACY:.0%})",
+            fix="the loss falls, so training and evaluation differ: compare their preprocessing, "
+            "BatchNorm's statistics and the order of the labels",
+        )
+    return None
+
+
+def _not_finite(run: Run) -> Defect | None:
+    for event in run.of(contract.STEP):
+        if event.loss is not None and not math.isfinite(event.loss):
+            return Defect(
+                message=f"the loss is {event.loss} at step {event.step}",
+                fix="lower the learning rate or clip gradients; see the step before it",
+            )
+    return None
+
+
+_NETWORK = re.compile(
+    r"name resolution|Name or service not known|Network is unreachable|No route to host|"
+    r"getaddrinfo|Could not resolve|Couldn't resolve|Failed to establish a new connection",
+    re.IGNORECASE,
+)
+_READ_ONLY = re.compile(r"Read-only file system|Permission denied")
+_PATH = re.compile(r"(/[^\s'\";:,]+)")
+
+
+def explain(run: Run, who: str) -> Defect:
+    """Why a container failed: from how it ended and from the last lines that it printed."""
+    if run.timed_out:
+        last = run.tail[-1] if run.tail else "nothing"
+        return Defect(
+            message=f"{who} was not done after {run.seconds:.0f} s; it said last: {last[:200]}",
+            fix=f"{_LOG} for where it hangs",
+        )
+    if run.out_of_memory:
+        return Defect(
+            message=f"{who} needed more memory than its limit and was killed",
+            fix="make the batch or the shuffle buffer smaller, or look for a leak",
+        )
+    return _not_finite(run) or _not_hermetic(run, who) or _by_exit_code(run, who)
+
+
+def _not_hermetic(run: Run, who: str) -> Defect | None:
+    """The program wanted what the container does not give: the network, or a place to write."""
+    for line in reversed(run.tail):
+        if _NETWORK.search(line):
+            return Defect(
+                message=f"{who} needs the network, and has none: {line.strip()[:200]}",
+                fix="put what it downloads into the image or beside the records",
+            )
+        if _READ_ONLY.search(line):
+            path = _PATH.search(line)
+            return Defect(
+                message=f"{who} writes outside its job folder: {path[1] if path else line[:200]}",
+                fix=f"write below {contract.JOB_DIR} (or, what may be lost, below /tmp)",
+            )
+    return None
+
+
+def _by_exit_code(run: Run, who: str) -> Defect:
+    said = [event.message for event in run.events if event.severity == "ERROR" and event.message]
+    errors = [line for line in run.tail if re.match(r"[\w.]*(?:Error|Exception|Exit)\b", line)]
+    last = (said or errors or list(run.tail) or ["nothing"])[-1].strip()[:300]
+    at = f" after step {run.last_step}" if run.last_step else ""
+    if run.exit_code == contract.NOT_FINITE:
+        return Defect(
+            message=f"{who} ended with a loss that is not finite{at}: {last}",
+            fix="lower the learning rate or clip gradients",
+        )
+    if run.exit_code > 128:
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(run.exit_code - 128).name
+            return Defect(message=f"{who} was ended by {name}{at}; it said last: {last}", fix=_LOG)
+    return Defect(
+        message=f"{who} failed with exit code {run.exit_code}{at}: {last}",
+        fix=f"{_LOG} for its last lines",
+    )

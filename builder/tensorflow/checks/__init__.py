@@ -1,0 +1,1 @@
+"""The checks of an image that know TensorFlow: one module each, with its CHECK."""

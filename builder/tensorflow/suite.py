@@ -1,0 +1,62 @@
+"""The suites of checks that an image goes through, and which one an image needs.
+
+Which suite it is follows from the image's own label LABEL, which is part of its digest, and never
+from the receipt: whoever writes a receipt cannot choose the weaker suite. An image without the
+label has our trainer, or a program that keeps to the same contract. The factory writes the label
+into images of any other program (builder/jobs/package.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from builder.core.errors import CheckFailed
+from builder.prove import receipts
+from builder.prove.checks import contents, device_code, imports, size, starts, training
+from builder.prove.suite import Suite
+from builder.tensorflow.checks import loader, outputs
+
+LABEL: Final = "training-image-factory.suite"
+"""The label of an image that names its suite; TRAINER's images have none."""
+
+TRAINER: Final = Suite(
+    receipts.TRAINER,
+    (
+        size.CHECK,
+        device_code.CHECK,
+        loader.CHECK,
+        contents.CHECK,
+        training.CHECK,
+        outputs.CHECK,
+    ),
+)
+"""Of an image whose program trains, checkpoints and resumes (builder/contract.py)."""
+
+PROGRAM: Final = Suite(
+    receipts.PROGRAM,
+    (
+        device_code.CHECK,
+        loader.CHECK,
+        contents.CHECK,
+        imports.CHECK,
+        starts.CHECK,
+    ),
+)
+"""Of an image with any other program, whose options nobody knows."""
+
+_SUITES: Final = {suite.name: suite for suite in (TRAINER, PROGRAM)}
+
+
+def of_image(labels: Mapping[str, str]) -> Suite:
+    """The suite that an image with these labels needs.
+
+    Raises CheckFailed for a label that names no suite.
+    """
+    name = labels.get(LABEL, TRAINER.name)
+    if name not in _SUITES:
+        raise CheckFailed(
+            f"the image's label {LABEL} says {name!r}, and there is no such suite of checks",
+            "build the image again with this factory, or verify it with the one that made it",
+        )
+    return _SUITES[name]
