@@ -76,9 +76,10 @@ def cloud_build(
     Ctrl-C asks whether the build shall be cancelled.
     """
     from builder.cloudbuild import submission
-    from builder.cloudbuild.document import load
-    from builder.cloudbuild.source import staged
-    from builder.cloudbuild.substitutions import assignments, from_git
+    from builder.cloudbuild.commit import from_git, is_clean
+    from builder.cloudbuild.reader.buildfile import load
+    from builder.cloudbuild.reader.substitutions import assignments
+    from builder.cloudbuild.submission.staging import staged
     from builder.core.errors import InputError
     from builder.pipeline.changes import known_targets
 
@@ -101,7 +102,7 @@ def cloud_build(
         names,
         where.registry,
         cloud.region,
-        from_git(root()) if submission.clean(root()) else {},
+        from_git(root()) if is_clean(root()) else {},
         assignments(tuple(substitutions or ())),
     )
     submission.checked(document, given)

@@ -17,8 +17,8 @@ from builder.cli.common import OPTIONS, EngineChoice, Json, out, say
 from builder.cli.console import duration
 
 if TYPE_CHECKING:
-    from builder.cloudbuild.runner import Plan, Result
-    from builder.cloudbuild.validation import Finding
+    from builder.cloudbuild.reader.rules.report import Diagnostic
+    from builder.cloudbuild.runner import BuildPlan, Result
     from builder.engine import Engine
 
 FILE = Path("cloudbuild.yaml")
@@ -46,10 +46,10 @@ def validate(
     Fields and types, limits, substitutions, order of the steps, volumes, secrets, names. Nothing
     is sent anywhere. Exit code 2 where there is an error.
     """
-    from builder.cloudbuild import document, validation
-    from builder.cloudbuild.substitutions import assignments
+    from builder.cloudbuild.reader import buildfile, validation
+    from builder.cloudbuild.reader.substitutions import assignments
 
-    read = document.read(file)
+    read = buildfile.read(file)
     findings = validation.check(read, assignments(tuple(substitutions or ())), as_trigger)
     bad = [one for one in findings if one.level == "error" or strict]
     if as_json:
@@ -64,7 +64,7 @@ def validate(
         raise typer.Exit(2)
 
 
-def _shown(file: Path, one: "Finding") -> str:
+def _shown(file: Path, one: "Diagnostic") -> str:
     field = f"{one.field}: " if one.field else ""
     return f"{file}:{one.line}: {one.level}: {field}{one.what}; {one.fix} [{one.source}]"
 
@@ -139,10 +139,12 @@ def run_local(
     The log goes to stdout (with --json to stderr), the summary to stderr. Exit code 2 for a file
     that Cloud Build would refuse, 3 where an image cannot be had or pushed, 4 for a failed build.
     """
-    from builder.cloudbuild import document, runner
-    from builder.cloudbuild.substitutions import assignments, from_git
+    from builder.cloudbuild import runner
+    from builder.cloudbuild.commit import from_git
+    from builder.cloudbuild.reader import buildfile
+    from builder.cloudbuild.reader.substitutions import assignments
 
-    read = document.load(file)
+    read = buildfile.load(file)
     folder = None if no_source else _folder(source)
     given = assignments(tuple(substitutions or ()))
     plan = runner.prepare(
@@ -263,7 +265,7 @@ def _log(stream: Any) -> Any:
     return write
 
 
-def _show_plan(plan: "Plan", as_json: bool) -> None:
+def _show_plan(plan: "BuildPlan", as_json: bool) -> None:
     from builder.cloudbuild.runner import described
 
     steps = described(plan)

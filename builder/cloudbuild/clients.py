@@ -50,6 +50,21 @@ class Clients:
         """The project and region that builds and triggers belong to."""
         return f"projects/{self.project}/locations/{self.settings.region}"
 
+    @property
+    def within(self) -> dict[str, str]:
+        """The fields that name the project and region in a request for several things."""
+        return {"parent": self.parent, **self.older_names()}
+
+    def older_names(self, **ids: str) -> dict[str, str]:
+        """The fields that named a thing before regions: the project, and its id.
+
+        gRPC needs them. Over REST there are none: with them, the client takes the older address,
+        which has no region.
+        """
+        if self.settings.transport == "rest":
+            return {}
+        return {"project_id": self.project, **ids}
+
     @cached_property
     def build(self) -> CloudBuildClient:
         """Cloud Build."""

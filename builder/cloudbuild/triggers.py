@@ -221,19 +221,13 @@ def existing(clients: Clients) -> dict[str, BuildTrigger]:
     from google.cloud.devtools import cloudbuild_v1 as api
 
     with explaining(f"the triggers of {clients.parent}"):
-        request = api.ListBuildTriggersRequest(**_within(clients))
+        request = api.ListBuildTriggersRequest(**clients.within)
         return {one.name: one for one in clients.build.list_build_triggers(request, timeout=60.0)}
 
 
-def _within(clients: Clients) -> dict[str, str]:
-    rest = clients.settings.transport == "rest"  # see submission.py
-    return {"parent": clients.parent} | ({} if rest else {"project_id": clients.project})
-
-
 def _named(clients: Clients, one: Any) -> dict[str, str]:
-    rest = clients.settings.transport == "rest"
-    old = {} if rest else {"project_id": clients.project, "trigger_id": one.id}
-    return {"name": one.resource_name or f"{clients.parent}/triggers/{one.id}"} | old
+    name = one.resource_name or f"{clients.parent}/triggers/{one.id}"
+    return {"name": name, **clients.older_names(trigger_id=one.id)}
 
 
 def content(one: Any) -> dict[str, Any]:
@@ -331,7 +325,7 @@ def carry_out(clients: Clients, planned: Sequence[Planned], on_done: Callable[[s
                 trigger = api.BuildTrigger.wrap(message)
             if one.action == "create":
                 clients.build.create_build_trigger(
-                    api.CreateBuildTriggerRequest(**_within(clients), trigger=trigger), timeout=60.0
+                    api.CreateBuildTriggerRequest(**clients.within, trigger=trigger), timeout=60.0
                 )
                 on_done(f"{one.name}: created")
             elif one.action == "update":

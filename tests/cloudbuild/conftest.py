@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from docker.errors import ImageNotFound
 
-from builder.cloudbuild import clients, document, runner
+from builder.cloudbuild import clients, runner
 from builder.cloudbuild.clients import Clients
-from builder.cloudbuild.containers import LABEL
-from builder.cloudbuild.runner import Plan, Result
+from builder.cloudbuild.reader import buildfile
+from builder.cloudbuild.runner import BuildPlan, Result
+from builder.cloudbuild.runner.sandbox import LABEL
 from builder.core import files, mirrors
 from builder.core.settings import CloudSettings
 from builder.engine import Engine
@@ -110,7 +111,7 @@ Carry = Callable[..., Ran]
 @pytest.fixture
 def carry_out(engine: Engine, steps_image: str, tmp_path: Path) -> Iterator[Carry]:
     """Carries out a build from its text; afterwards nothing of it may be left on the engine."""
-    began: list[Plan] = []
+    began: list[BuildPlan] = []
 
     def carry(text: str, files: dict[str, str] | None = None, **how: Any) -> Ran:
         folder = tmp_path / "source"
@@ -120,7 +121,7 @@ def carry_out(engine: Engine, steps_image: str, tmp_path: Path) -> Iterator[Carr
             (folder / name).write_text(content)
         ways = ("push", "with_socket", "artifacts", "workspace", "host")
         running = {name: how.pop(name) for name in ways if name in how}
-        read = document.parse(text, tmp_path / "cloudbuild.yaml")
+        read = buildfile.parse(text, tmp_path / "cloudbuild.yaml")
         how.setdefault("images", {"*": steps_image})
         how.setdefault("builds_in", {"PROJECT_ID": "project"})
         plan = runner.prepare(read, source=folder if files else None, **how)

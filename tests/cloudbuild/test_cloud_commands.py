@@ -14,7 +14,7 @@ import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder import cli
-from builder.cloudbuild import submission
+from builder.cloudbuild.submission import builds
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud, Script, Status
 
 FILE = """substitutions:
@@ -38,7 +38,7 @@ def there(project: Path, cloud: LoopbackCloud, monkeypatch: pytest.MonkeyPatch) 
         (project / "images" / target / "image.yaml").write_text("accelerator: CPU\n")
     (project / "cloudbuild.yaml").write_text(FILE)
     monkeypatch.chdir(project)
-    monkeypatch.setattr(submission, "wait", lambda _: None)
+    monkeypatch.setattr(builds, "wait", lambda _: None)
     return project
 
 
@@ -151,7 +151,7 @@ def test_ctrl_c_asks_whether_to_cancel(
         if polls == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(submission, "wait", sleep)
+    monkeypatch.setattr(builds, "wait", sleep)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("typer.confirm", lambda *_, **__: answer)
     code, _, err = run("build", "cpu")

@@ -8,8 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from builder.cloudbuild import logs
-from builder.cloudbuild.logs import Bytes, Entries, Entry, Follower, ReadLogging, ReadStorage
+from builder.cloudbuild.submission import logs
+from builder.cloudbuild.submission.logs import (
+    Bytes,
+    Entries,
+    LogEntry,
+    LogFollower,
+    ReadLogging,
+    ReadStorage,
+)
 
 WORDS = ("Step #0: ok", "", "ünïcödé → 日本語", "\tindented", "x" * 300, "carriage", "naïve ✓")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -84,12 +91,12 @@ class Log:
             self.late.setdefault(number, self.polls + self.chance.choice((0, 0, 0, 1, 2)))
             if self.late[number] <= self.polls:
                 time = START + timedelta(seconds=number * 20)
-                shown.append(Entry(f"id{number}", time, self.lines[number]))
+                shown.append(LogEntry(f"id{number}", time, self.lines[number]))
         listed = [one for one in shown if ask.since is None or one.time >= ask.since]
         return Entries(200, tuple(listed + self.chance.sample(listed, min(2, len(listed)))))
 
 
-def follow(log: Log, follower: Follower) -> tuple[list[str], Follower]:
+def follow(log: Log, follower: LogFollower) -> tuple[list[str], LogFollower]:
     """As submission.watch does: how the build is, then what it wrote until nothing is new."""
     got: list[str] = []
     while not follower.done:
@@ -113,7 +120,7 @@ def test_no_line_is_lost_or_doubled_in_ten_thousand_schedules() -> None:
     for seed in range(10_000):
         chance = random.Random(seed)
         log = Log(chance, text(chance))
-        got, follower = follow(log, Follower("storage"))
+        got, follower = follow(log, LogFollower("storage"))
         assert got == log.lines, f"seed {seed}"
         assert follower.source == "storage"
         assert follower.lines == len(got)
@@ -123,7 +130,7 @@ def test_entries_of_cloud_logging_come_late_and_twice_and_each_is_told_once() ->
     for seed in range(2_000):
         chance = random.Random(seed)
         log = Log(chance, text(chance))
-        got, _ = follow(log, Follower("logging"))
+        got, _ = follow(log, LogFollower("logging"))
         assert sorted(got) == sorted(log.lines), f"seed {seed}"
 
 
@@ -132,14 +139,14 @@ def test_a_bucket_that_is_closed_half_way_is_continued_from_cloud_logging() -> N
         chance = random.Random(seed)
         log = Log(chance, text(chance), forbidden_after=chance.randint(0, 12))
         log.late = dict.fromkeys(range(100), 0)  # in order: what is told is a whole log
-        got, follower = follow(log, Follower("storage"))
+        got, follower = follow(log, LogFollower("storage"))
         assert got == log.lines, f"seed {seed}"
         if follower.source == "logging":
             assert follower.note == "the log's bucket may not be read (HTTP 403)"
 
 
 def test_a_log_that_is_never_written_ends_with_the_build() -> None:
-    follower = Follower("storage")
+    follower = LogFollower("storage")
     for _ in range(50):
         follower, lines = follower.told(Bytes(404))
         assert not lines
@@ -155,7 +162,7 @@ def test_a_log_that_is_never_written_ends_with_the_build() -> None:
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 def test_a_running_build_s_log_is_asked_for_for_ever_a_finished_one_s_is_not(status: int) -> None:
-    follower = Follower("storage")
+    follower = LogFollower("storage")
     for _ in range(1000):
         follower, _ = follower.told(Bytes(status))
     assert follower.source == "storage"
@@ -167,7 +174,7 @@ def test_a_running_build_s_log_is_asked_for_for_ever_a_finished_one_s_is_not(sta
 
 
 def test_waiting_grows_with_each_failure_and_is_one_second_again_after_an_answer() -> None:
-    follower = Follower("storage")
+    follower = LogFollower("storage")
     pauses = []
     for _ in range(4):
         follower, _ = follower.told(Bytes(503))
@@ -179,7 +186,7 @@ def test_waiting_grows_with_each_failure_and_is_one_second_again_after_an_answer
 
 
 def test_an_answer_from_further_on_is_not_taken() -> None:
-    follower, _ = Follower("storage").told(Bytes(206, b"one\n", 0))
+    follower, _ = LogFollower("storage").told(Bytes(206, b"one\n", 0))
     follower, lines = follower.told(Bytes(206, b"three\n", 8))
     assert lines == ()
     assert follower.offset == 4

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.cloudbuild import document, validation
-from builder.cloudbuild.order import dependencies
+from builder.cloudbuild.reader import buildfile, validation
+from builder.cloudbuild.reader.order import dependencies
 from builder.render import dockerfiles as render
 from builder.spec import catalogue
 
@@ -26,13 +26,13 @@ def checkout(root: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rendered(checkout: Path) -> document.Document:
+def rendered(checkout: Path) -> buildfile.BuildFile:
     render.write_cloud(checkout)
-    return document.load(checkout / "cloudbuild.yaml")
+    return buildfile.load(checkout / "cloudbuild.yaml")
 
 
 def test_the_service_would_take_it(root: Path) -> None:
-    read = document.load(root / "cloudbuild.yaml")
+    read = buildfile.load(root / "cloudbuild.yaml")
     for given in ({}, {"_GPU": "cpu"}, {"_REGISTRY": "h.test/a"}, {"_PUSH": "false"}):
         assert validation.check(read, given) == ()
         assert validation.check(read, given, trigger=True) == ()

@@ -14,6 +14,7 @@ import pytest
 
 from builder.cloudbuild import source
 from builder.cloudbuild.clients import Clients
+from builder.cloudbuild.submission import staging
 from builder.core.errors import FactoryError, InputError
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud
 
@@ -146,19 +147,19 @@ def test_it_lies_in_a_bucket_while_it_is_needed(
     cloud: LoopbackCloud, connected: Connect, tmp_path: Path
 ) -> None:
     tree(tmp_path, "a", "b/c")
-    with source.staged(connected().storage, BUCKET, tmp_path) as staging:
+    with staging.staged(connected().storage, BUCKET, tmp_path) as there:
         (name,) = cloud.storage.objects(f"{BUCKET}/source/")
-        assert name == f"{BUCKET}/{staging.object.name}"
-        held = cloud.storage.get(BUCKET, staging.object.name)
+        assert name == f"{BUCKET}/{there.object.name}"
+        held = cloud.storage.get(BUCKET, there.object.name)
         assert held.data == packed(tmp_path)
-        assert held.generation == staging.object.generation
+        assert held.generation == there.object.generation
     assert cloud.storage.objects() == []
 
 
 def test_it_is_kept_where_that_is_asked_for(
     cloud: LoopbackCloud, connected: Connect, tmp_path: Path
 ) -> None:
-    with source.staged(connected().storage, BUCKET, tree(tmp_path, "a"), keep=True):
+    with staging.staged(connected().storage, BUCKET, tree(tmp_path, "a"), keep=True):
         pass
     assert len(cloud.storage.objects()) == 1
 
@@ -168,7 +169,7 @@ def test_whatever_ends_the_build_nothing_is_left(
 ) -> None:
     with (
         pytest.raises(KeyboardInterrupt),
-        source.staged(connected().storage, BUCKET, tree(tmp_path, "a")),
+        staging.staged(connected().storage, BUCKET, tree(tmp_path, "a")),
     ):
         raise KeyboardInterrupt
     assert cloud.storage.objects() == []
@@ -179,8 +180,8 @@ def test_a_large_source_goes_up_in_pieces_through_503s(
 ) -> None:
     (tmp_path / "large").write_bytes(random.Random(0).randbytes(9_000_000))
     cloud.faults.bursts = [("PUT /upload", 503, 2)]
-    with source.staged(connected().storage, BUCKET, tmp_path) as staging:
-        assert cloud.storage.get(BUCKET, staging.object.name).data == packed(tmp_path)
+    with staging.staged(connected().storage, BUCKET, tmp_path) as there:
+        assert cloud.storage.get(BUCKET, there.object.name).data == packed(tmp_path)
 
 
 def test_an_object_of_another_is_never_overwritten(
@@ -189,13 +190,13 @@ def test_an_object_of_another_is_never_overwritten(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source.time, "time", lambda: 1.0)
-    monkeypatch.setattr(source.uuid, "uuid4", lambda: type("U", (), {"hex": "same"})())
+    monkeypatch.setattr(staging.time, "time", lambda: 1.0)
+    monkeypatch.setattr(staging.uuid, "uuid4", lambda: type("U", (), {"hex": "same"})())
     cloud.storage.make(BUCKET)
     cloud.storage.put(BUCKET, "source/1.000000-same.tgz", b"someone else's")
     with (
         pytest.raises(FactoryError, match=f"gs://{BUCKET}: refused"),
-        source.staged(connected().storage, BUCKET, tree(tmp_path, "a")),
+        staging.staged(connected().storage, BUCKET, tree(tmp_path, "a")),
     ):
         raise AssertionError("not reached")
     assert cloud.storage.get(BUCKET, "source/1.000000-same.tgz").data == b"someone else's"
@@ -207,7 +208,7 @@ def test_a_default_bucket_of_another_project_is_refused(
     cloud.storage.make(BUCKET, owner="somebody")
     with (
         pytest.raises(FactoryError, match="belongs to another project") as raised,
-        source.staged(connected().storage, BUCKET, tree(tmp_path, "a")),
+        staging.staged(connected().storage, BUCKET, tree(tmp_path, "a")),
     ):
         raise AssertionError("not reached")
     assert "staging_bucket" in raised.value.fix

@@ -12,7 +12,7 @@ from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder.cloudbuild import submission
 from builder.cloudbuild.clients import Clients
-from builder.cloudbuild.submission import Finished
+from builder.cloudbuild.submission import Finished, follow
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import Event, StepDone, StepStarted
 from builder.core.settings import CloudSettings
@@ -87,7 +87,7 @@ def test_a_service_that_is_not_heard_of_any_more_is_left_and_the_build_goes_on(
     cloud.build.executor = Script(wait=threading.Event())
     clients = connected()
     made = submission.create(clients, build())
-    monkeypatch.setattr(submission, "OUT_OF_TOUCH", 0.0)
+    monkeypatch.setattr(follow, "OUT_OF_TOUCH", 0.0)
     cloud.faults.bursts = [("GET /v1/.*builds/", 503, 10_000)]
     with pytest.raises(OutsideError, match="it goes on") as raised:
         submission.watch(clients, made, sleep=lambda _: None)

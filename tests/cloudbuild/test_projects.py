@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.cloudbuild import document, runner, validation
+from builder.cloudbuild import runner
+from builder.cloudbuild.reader import buildfile, validation
 from builder.engine import Engine
 from tests.cloudbuild.conftest import Ran, left_of
 from tests.registry.server import RegistryServer, registry
@@ -134,7 +135,7 @@ def carried(
     artifacts = tmp_path_factory.mktemp("artifacts")
 
     def carry(project: Project, server: RegistryServer) -> Ran:
-        read = document.load(FOLDER / project.name / "cloudbuild.yaml")
+        read = buildfile.load(FOLDER / project.name / "cloudbuild.yaml")
         stand_ins = dict.fromkeys(
             (
                 "gcr.io/cloud-*",
@@ -210,7 +211,7 @@ def test_what_the_projects_put_out(carried: Carried) -> None:
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda one: one.name)
 def test_a_projects_file_is_valid(project: Project) -> None:
-    read = document.load(FOLDER / project.name / "cloudbuild.yaml")
+    read = buildfile.load(FOLDER / project.name / "cloudbuild.yaml")
     findings = validation.check(read, called(project, "127.0.0.1:5000"), project.trigger)
     assert [one for one in findings if one.level == "error"] == []
 

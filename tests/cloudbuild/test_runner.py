@@ -21,8 +21,11 @@ from typer.testing import CliRunner
 
 from builder.cli import cloud_local
 from builder.cli.cloud import cloud_app
-from builder.cloudbuild import document, runner
-from builder.cloudbuild.containers import LABEL, Sandbox
+from builder.cloudbuild import runner
+from builder.cloudbuild.reader import buildfile
+from builder.cloudbuild.runner.plan import mapped
+from builder.cloudbuild.runner.sandbox import LABEL, Sandbox
+from builder.cloudbuild.runner.workspace import matches
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.engine import Engine
 from builder.registry import Registry
@@ -455,7 +458,7 @@ steps:
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
-    read = document.parse(text, tmp_path / "cloudbuild.yaml")
+    read = buildfile.parse(text, tmp_path / "cloudbuild.yaml")
     hosts, logins = runner.logins(runner.prepare(read, source=None))
     assert hosts == ("127.0.0.1:5999",)
     ran = carry_out(text, host=runner.host_access(True, True, logins))
@@ -535,19 +538,19 @@ def test_threads_are_gone_after_a_build(carry_out: Carry) -> None:
 
 
 def test_matching_of_artifacts() -> None:
-    assert runner.matches("a.txt", "*.txt")
-    assert not runner.matches("sub/a.txt", "*.txt")
-    assert runner.matches("sub/deep/a.txt", "**/*.txt")
-    assert runner.matches("sub/deep/a.txt", "/workspace/sub/")
-    assert not runner.matches("subs/a.txt", "sub/")
+    assert matches("a.txt", "*.txt")
+    assert not matches("sub/a.txt", "*.txt")
+    assert matches("sub/deep/a.txt", "**/*.txt")
+    assert matches("sub/deep/a.txt", "/workspace/sub/")
+    assert not matches("subs/a.txt", "sub/")
 
 
 def test_stand_ins_for_builders() -> None:
     images = {"gcr.io/cloud-builders/*": "mine", "ubuntu": "other", "debian:12": "third"}
-    assert runner.mapped("gcr.io/cloud-builders/docker:24", images) == "mine"
-    assert runner.mapped("ubuntu:24.04", images) == "other"
-    assert runner.mapped("debian:12", images) == "third"
-    assert runner.mapped("debian:13", images) == "debian:13"
+    assert mapped("gcr.io/cloud-builders/docker:24", images) == "mine"
+    assert mapped("ubuntu:24.04", images) == "other"
+    assert mapped("debian:12", images) == "third"
+    assert mapped("debian:13", images) == "debian:13"
 
 
 @pytest.mark.parametrize(
@@ -575,5 +578,5 @@ def test_a_call_that_cannot_be_right(
 
 def test_a_document_of_another_project_needs_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text('{\n\t"steps": [{"name": "ubuntu", "args": ["ls"]}]\n}')
-    read = document.load(tmp_path / "b.json")
+    read = buildfile.load(tmp_path / "b.json")
     assert runner.prepare(read, source=None).steps[0].image == "ubuntu"

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from builder.cloudbuild import substitutions
-from builder.cloudbuild.substitutions import Unexpandable, assignments, expand, references, resolve
+from builder.cloudbuild import commit
+from builder.cloudbuild.reader.expansion import Unexpandable, expand, references
+from builder.cloudbuild.reader.substitutions import assignments, resolve
 from builder.core.errors import InputError
 
 VALUES = {"_NAME": "Hello-World", "_EMPTY": "", "BRANCH_NAME": "feature/Some-Thing", "_N": "3"}
@@ -167,12 +168,12 @@ def test_values_of_a_repository(tmp_path: Path) -> None:
             capture_output=True,
         )
 
-    assert substitutions.from_git(tmp_path) == {}
+    assert commit.from_git(tmp_path) == {}
     git("init", "--initial-branch=feature/x")
     git("commit", "--allow-empty", "-m", "one")
     git("tag", "v1")
     git("remote", "add", "origin", "git@example.com:team/project.git")
-    values = substitutions.from_git(tmp_path)
+    values = commit.from_git(tmp_path)
     assert values["SHORT_SHA"] == values["COMMIT_SHA"][:7]
     assert values["BRANCH_NAME"] == "feature/x"
     assert values["TAG_NAME"] == "v1"

@@ -10,15 +10,15 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from builder.cli.cloud import cloud_app
-from builder.cloudbuild import document, validation
-from builder.cloudbuild.order import dependencies, needed_for
-from builder.cloudbuild.validation import Finding
+from builder.cloudbuild.reader import buildfile, validation
+from builder.cloudbuild.reader.order import dependencies, needed_for
+from builder.cloudbuild.reader.rules.report import Diagnostic
 
 STEP = "steps: [{name: a, script: 'true'}]\n"
 
 
-def check(text: str, trigger: bool = False, **given: str) -> tuple[Finding, ...]:
-    return validation.check(document.parse(text, Path("cloudbuild.yaml")), given, trigger)
+def check(text: str, trigger: bool = False, **given: str) -> tuple[Diagnostic, ...]:
+    return validation.check(buildfile.parse(text, Path("cloudbuild.yaml")), given, trigger)
 
 
 def test_a_good_file() -> None:
@@ -283,7 +283,7 @@ def test_values_of_the_call_count() -> None:
 
 
 def test_what_steps_wait_for() -> None:
-    steps = document.parse(
+    steps = buildfile.parse(
         "steps: [{name: a, id: x}, {name: b, id: q, waitFor: ['-']}, {name: c, waitFor: [q]}, "
         "{name: d}]",
         Path("c.yaml"),

@@ -842,13 +842,14 @@ class LocalRunner:
     host: Any = None
 
     def __call__(self, job: Job) -> Outcome:
-        from builder.cloudbuild import document, runner
+        from builder.cloudbuild import runner
+        from builder.cloudbuild.reader import buildfile
 
         with tempfile.TemporaryDirectory(prefix="submitted-") as folder:
             file = Path(folder) / "build.json"
             file.write_text(json.dumps(submitted(job.build)))
             plan = runner.prepare(
-                document.load(file),
+                buildfile.load(file),
                 source=job.workspace,
                 builds_in={"PROJECT_ID": PROJECT, "PROJECT_NUMBER": "123456789"},
                 images=self.images,

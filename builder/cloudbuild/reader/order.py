@@ -1,14 +1,14 @@
-"""Which steps a step waits for: everything before it, the ids that it names, or nothing (`-`)."""
+"""The steps that a step waits for: every step before it, the ids that it names, or none (`-`)."""
 
 from __future__ import annotations
 
-from builder.cloudbuild.document import Step
+from builder.cloudbuild.reader.build import Step
 
 AT_ONCE = "-"
 
 
 def dependencies(steps: tuple[Step, ...]) -> tuple[frozenset[int], ...]:
-    """For each step the indices of those that it waits for; ids that no step has are left out."""
+    """For each step, the indices of the steps that it waits for. Unknown ids are left out."""
     by_id = {step.id: step.index for step in reversed(steps) if step.id}
     result = []
     for step in steps:
@@ -20,7 +20,7 @@ def dependencies(steps: tuple[Step, ...]) -> tuple[frozenset[int], ...]:
 
 
 def circle(steps: tuple[Step, ...]) -> tuple[int, ...]:
-    """The indices of steps that wait for each other, first one repeated at the end; () if none."""
+    """The indices of steps that wait for each other, the first one again at the end. () if none."""
     needs = dependencies(steps)
     done: set[int] = set()
 

@@ -1,29 +1,22 @@
-"""Substitutions: `$NAME` and `${NAME}` in a build, with bash's expansions where they are on.
+"""Expanding one text: `$NAME` and `${NAME}`, and bash's expansions where they are on.
 
 The rules are the hosted service's ("Substitute variable values", 2026-04-01, and the errors that
 its users report):
 
-* A name is upper case: `$PROJECT_ID`, `$_MINE`. Anything else after a `$` stays as it is, so that
-  `$(ls)` and `$lower` reach the shell; `$$` is a literal `$`.
-* A name of the user's own begins with `_`. Another name must be one of the built-in ones: that is
-  an error even under ALLOW_LOOSE.
-* Built-in names without a value are empty text.
-* `${NAME:0:7}` and its kin are read only under dynamicSubstitutions; else they stay as they are,
-  and do not count as a use of NAME.
+* A name is upper case: `$PROJECT_ID`, `$_MINE`. Any other text after a `$` stays as it is, so that
+  `$(ls)` and `$lower` reach the shell. `$$` is a literal `$`.
+* A name of the user's own begins with `_`. Another name must be a built-in one. Anything else is an
+  error, even under ALLOW_LOOSE.
+* A built-in name without a value is empty text.
+* `${NAME:0:7}` and the other expansions of bash are read only under dynamicSubstitutions. Otherwise
+  they stay as they are, and do not count as a use of NAME.
 * Nothing is substituted in `script`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
-from builder.cloudbuild.document import Build, Objects, Options, Step, Volume
-from builder.core.errors import InputError
+from collections.abc import Callable
 
 BUILT_IN = (
     "PROJECT_ID",
@@ -43,11 +36,6 @@ BUILT_IN = (
     "SERVICE_ACCOUNT_EMAIL",
     "SERVICE_ACCOUNT",
 )
-FIXED = ("PROJECT_ID", "BUILD_ID")
-"""The built-in names that no one can override."""
-
-USER_KEY = re.compile(r"_[A-Z0-9_]+")
-MAX_COUNT, MAX_KEY_BYTES, MAX_VALUE_BYTES = 200, 100, 4000
 
 _NAME = r"[A-Z][A-Z0-9_]*|_[A-Z0-9_]+"
 _REFERENCE = re.compile(
@@ -55,7 +43,7 @@ _REFERENCE = re.compile(
 )
 
 
-class Unexpandable(Exception):  # noqa: N818 - becomes an InputError where the line is known
+class Unexpandable(Exception):  # noqa: N818 - becomes an InputError where its line is known
     """A text that cannot be expanded. `name`: the substitution that is missing, if that is why."""
 
     def __init__(self, what: str, fix: str, name: str = "") -> None:
@@ -72,7 +60,7 @@ Lookup = Callable[[str], str | None]
 
 
 def references(text: str, dynamic: bool) -> tuple[str, ...]:
-    """The names that a text uses, in its order, also those inside of expansions."""
+    """The names that a text uses, in order, also those inside expansions."""
     found: list[str] = []
 
     def look(name: str) -> str:
@@ -84,10 +72,10 @@ def references(text: str, dynamic: bool) -> tuple[str, ...]:
 
 
 def expand(text: str, lookup: Lookup, dynamic: bool, strict: bool = True) -> str:
-    """`text` with every substitution's value. `lookup` gives None for a name without a value.
+    """`text` with the value of every substitution. Raises Unexpandable.
 
-    strict: whether a name of the user's own must have one (MUST_MATCH), else it is empty.
-    Raises Unexpandable.
+    lookup: gives the value of a name, or None. dynamic: read bash's expansions. strict: a name of
+    the user's own must have a value (MUST_MATCH); otherwise a missing one is empty text.
     """
     result, place = [], 0
     while match := _REFERENCE.search(text, place):
@@ -107,12 +95,12 @@ def expand(text: str, lookup: Lookup, dynamic: bool, strict: bool = True) -> str
 def _braced(
     text: str, match: re.Match[str], lookup: Lookup, dynamic: bool, strict: bool
 ) -> tuple[str, int]:
-    """What `${...}` at the match becomes, and where the text goes on."""
+    """The expansion of the `${...}` at the match, and the place after it."""
     end = match.end()
     if text.startswith("}", end) and not match["length"]:
         return _value(match["name"], lookup, strict), end + 1
     close = _closing(text, end) if dynamic else -1
-    if close < 0:  # not ours to read: a shell may
+    if close < 0:  # no substitution: left for the shell
         return text[match.start() : end], end
     operation = text[end:close]
 
@@ -130,7 +118,7 @@ def _braced(
 
 
 def _closing(text: str, place: int) -> int:
-    """Where the `}` stands that ends the expansion whose operation begins here; -1 for nowhere."""
+    """The place of the `}` that ends the expansion whose operation begins here; -1 for none."""
     depth = 0
     while place < len(text):
         if text[place] == "\\":
@@ -171,7 +159,7 @@ def _value(name: str, lookup: Lookup, strict: bool) -> str:
 
 
 def _default(name: str, operation: str, lookup: Lookup, inner: Callable[[str], str]) -> str:
-    """`:-` `-` `:=` `=` `:+` `+` `:?` `?`: what to do about a name that is missing (or empty)."""
+    """`:-` `-` `:=` `=` `:+` `+` `:?` `?`: a default for a name that is missing (or empty)."""
     value = lookup(name)
     if value is None and not name.startswith("_"):
         value = _value(name, lookup, strict=True)
@@ -328,203 +316,6 @@ def _glob(pattern: str) -> re.Pattern[str]:
 
 
 def _class_end(pattern: str, place: int) -> int:
-    """Where the `]` of a character class stands; a first `]` belongs to the class."""
+    """The place of the `]` that ends a character class. A first `]` belongs to the class."""
     first = place + (pattern[place : place + 1] in ("!", "^"))
     return pattern.find("]", first + 1)
-
-
-# --- the values -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Values:
-    """Every name's value, and by which rules a build reads them."""
-
-    known: Mapping[str, str]
-    dynamic: bool
-    strict: bool
-
-    def expand(self, text: str) -> str:
-        """A text of the build. Raises Unexpandable."""
-        return expand(text, self.known.get, self.dynamic, self.strict)
-
-
-def resolve(given: Mapping[str, str], dynamic: bool, strict: bool) -> Values:
-    """Values that may name each other under dynamicSubstitutions. Raises Unexpandable."""
-    done: dict[str, str] = {}
-
-    def look(name: str, above: tuple[str, ...]) -> str | None:
-        if name in done or name not in given:
-            return done.get(name)
-        if name in above:
-            circle = " -> ".join([*above[above.index(name) :], name])
-            raise Unexpandable(f"substitutions in a circle: {circle}", "let one stand alone", name)
-        done[name] = expand(
-            given[name], lambda other: look(other, (*above, name)), dynamic=True, strict=strict
-        )
-        return done[name]
-
-    if not dynamic:
-        return Values(dict(given), dynamic, strict)
-    for name in given:
-        if name.startswith("_"):
-            look(name, ())
-        else:
-            done[name] = given[name]
-    return Values(done, dynamic, strict)
-
-
-def assignments(texts: tuple[str, ...]) -> dict[str, str]:
-    """`--substitutions _A=1,_B=2`, as gcloud reads it: `^:^_A=1,2:_B=3` chooses another separator.
-
-    Raises InputError.
-    """
-    result: dict[str, str] = {}
-    for text in texts:
-        separator = ","
-        if custom := re.match(r"\^([^^]+)\^", text):
-            separator, text = custom[1], text[custom.end() :]
-        for part in text.split(separator):
-            key, equals, value = part.partition("=")
-            key = key.strip()
-            if not part.strip():
-                continue
-            if not equals:
-                raise InputError(
-                    f"--substitutions: {part!r} has no value",
-                    "write _NAME=VALUE; where a value holds a comma: ^:^_A=1,2:_B=3",
-                )
-            if problem := bad_key(key):
-                raise InputError(f"--substitutions: {problem[0]}", problem[1])
-            result[key] = value
-    return result
-
-
-def bad_key(key: str) -> tuple[str, str] | None:
-    """What is wrong with the name of a substitution that a user sets, and what to do."""
-    if key in FIXED:
-        return f"{key} cannot be overridden", "remove it; --project names the project"
-    if key in BUILT_IN or USER_KEY.fullmatch(key):
-        return None
-    fixed = re.sub(r"[^A-Z0-9_]", "_", key.upper().lstrip("_"))
-    return (
-        f"{key!r} is not a name for a substitution",
-        f"write _{fixed}: an underscore, then A-Z, 0-9 and _",
-    )
-
-
-def from_git(folder: Path) -> dict[str, str]:
-    """The values that a trigger would take from the repository in `folder`; {} where none is."""
-
-    def git(*words: str) -> str:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=30
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    commit = git("rev-parse", "HEAD")
-    if not commit:
-        return {}
-    branch = git("symbolic-ref", "--short", "-q", "HEAD")
-    tag = git("describe", "--tags", "--exact-match", "HEAD")
-    remote = re.sub(r"\.git/?$", "", git("remote", "get-url", "origin")).rstrip("/")
-    path = re.split(r"[:/]", remote.partition("://")[2] or remote)
-    top = Path(git("rev-parse", "--show-toplevel") or folder)
-    name = path[-1] if remote else top.name
-    return {
-        "COMMIT_SHA": commit,
-        "REVISION_ID": commit,
-        "SHORT_SHA": commit[:7],
-        "BRANCH_NAME": branch,
-        "TAG_NAME": tag,
-        "REF_NAME": branch or tag,
-        "REPO_NAME": name,
-        "REPO_FULL_NAME": "/".join(path[-2:]) if len(path) > 1 else name,
-    }
-
-
-# --- the whole build ------------------------------------------------------------------------------
-
-
-Place = tuple[str | int, ...]
-
-
-def templates(build: Build) -> Iterator[tuple[Place, str]]:
-    """Every text of a build in which the service substitutes, with its place in the file."""
-    for step in build.steps:
-        at: Place = ("steps", step.index)
-        for name in ("name", "entrypoint", "dir", "id"):
-            if text := getattr(step, name):
-                yield (*at, name), text
-        lists = {"args": step.args, "env": step.env, "secretEnv": step.secret_env}
-        for name, texts in {**lists, "waitFor": step.wait_for or ()}.items():
-            yield from (((*at, name, n), text) for n, text in enumerate(texts))
-        yield from _in_volumes((*at, "volumes"), step.volumes)
-    yield from ((("images", n), text) for n, text in enumerate(build.images))
-    yield from ((("tags", n), text) for n, text in enumerate(build.tags))
-    if build.objects:
-        yield ("artifacts", "objects", "location"), build.objects.location
-        for n, text in enumerate(build.objects.paths):
-            yield ("artifacts", "objects", "paths", n), text
-    options = build.options
-    for name, texts in {"env": options.env, "secretEnv": options.secret_env}.items():
-        yield from ((("options", name, n), text) for n, text in enumerate(texts))
-    yield from _in_volumes(("options", "volumes"), options.volumes)
-    yield from ((("availableSecrets", env), version) for env, version in build.secrets.items())
-    if build.service_account:
-        yield ("serviceAccount",), build.service_account
-    if build.logs_bucket:
-        yield ("logsBucket",), build.logs_bucket
-
-
-def _in_volumes(at: Place, volumes: tuple[Volume, ...]) -> Iterator[tuple[Place, str]]:
-    for n, volume in enumerate(volumes):
-        yield (*at, n, "name"), volume.name
-        yield (*at, n, "path"), volume.path
-
-
-def apply(build: Build, values: Values) -> Build:
-    """The build with every substitution made. Raises Unexpandable."""
-    text = values.expand
-
-    def texts(many: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(text(one) for one in many)
-
-    def volumes(many: tuple[Volume, ...]) -> tuple[Volume, ...]:
-        return tuple(Volume(text(one.name), text(one.path)) for one in many)
-
-    def step(one: Step) -> Step:
-        return dataclasses.replace(
-            one,
-            name=text(one.name),
-            id=text(one.id),
-            args=texts(one.args),
-            entrypoint=text(one.entrypoint),
-            env=texts(one.env),
-            secret_env=texts(one.secret_env),
-            dir=text(one.dir),
-            wait_for=None if one.wait_for is None else texts(one.wait_for),
-            volumes=volumes(one.volumes),
-        )
-
-    options: Options = dataclasses.replace(
-        build.options,
-        env=texts(build.options.env),
-        secret_env=texts(build.options.secret_env),
-        volumes=volumes(build.options.volumes),
-    )
-    objects = build.objects
-    return dataclasses.replace(
-        build,
-        steps=tuple(step(one) for one in build.steps),
-        images=texts(build.images),
-        tags=texts(build.tags),
-        objects=Objects(text(objects.location), texts(objects.paths)) if objects else None,
-        options=options,
-        secrets={env: text(version) for env, version in build.secrets.items()},
-        service_account=text(build.service_account),
-        logs_bucket=text(build.logs_bucket),
-    )

@@ -1,14 +1,14 @@
-"""The log of a build, followed while it grows: every line once, whatever the connection does.
+"""The log of a build, followed while it grows: every line once, also over a poor connection.
 
-The log lies in Cloud Storage and is read in ranges from where the last answer ended; else Cloud
-Logging is asked for it; else the status alone is told. What may be read is one thing and how the
-build went is another: a log that can't be read changes nothing about a build.
+There are three sources, in this order. Cloud Storage is read in ranges, each from the end of the
+last answer. Cloud Logging is asked for entries. The build's status alone comes last. A log that
+cannot be read changes nothing about how the build went.
 
-The follower is a pure state machine. `Follower.ask` says what to read next, `told` takes the answer
-and gives the lines that are complete; the loop that sleeps and talks to the network is elsewhere
-(submission.py). What the answers of Cloud Storage mean (google-cloud-sdk, api_lib/cloudbuild/
-logs.py): 404 not yet written, 416 nothing new, 200 and 206 data, 429 and 5xx try again. A log is
-complete before its build is marked as done.
+The follower is a pure state machine. `LogFollower.ask` says what to read next. `told` takes the
+answer and gives the lines that are complete. The loop that sleeps and uses the network is in
+follow.py. The answers of Cloud Storage mean (google-cloud-sdk, api_lib/cloudbuild/logs.py): 404 not
+yet written, 416 nothing new, 200 and 206 data, 429 and 5xx try again. A log is complete before its
+build is marked as done.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Bytes:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """One entry of Cloud Logging: an id that is unique within a log, and one line."""
 
     id: str
@@ -72,11 +72,11 @@ class Entries:
     """What Cloud Logging answered. status: HTTP's, 0 for none."""
 
     status: int
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
 
 
 @dataclass(frozen=True)
-class Follower:
+class LogFollower:
     """How far a log was read, and from where.
 
     lines: given out so far. failures: in a row. ended: the build is done, so what is written now is
@@ -108,11 +108,11 @@ class Follower:
             return ReadLogging(None)
         return ReadLogging(self.newest - OVERLAP)
 
-    def end(self) -> Follower:
+    def end(self) -> LogFollower:
         """The build is done: called before the read that may be the last."""
         return replace(self, ended=True, done=self.done or self.source == "status")
 
-    def told(self, answer: Bytes | Entries) -> tuple[Follower, tuple[str, ...]]:
+    def told(self, answer: Bytes | Entries) -> tuple[LogFollower, tuple[str, ...]]:
         """The state after an answer, and the lines that it completed.
 
         `idle` in the state: nothing new lies there now, so wait before the next question.
@@ -123,7 +123,7 @@ class Follower:
 
     # Cloud Storage --------------------------------------------------------------------------------
 
-    def _bytes(self, answer: Bytes) -> tuple[Follower, tuple[str, ...]]:
+    def _bytes(self, answer: Bytes) -> tuple[LogFollower, tuple[str, ...]]:
         if answer.status in (200, 206):
             return self._data(answer)
         if answer.status == 416:
@@ -136,7 +136,7 @@ class Follower:
             return self._give_up(f"the log's bucket may not be read (HTTP {answer.status})")
         return self._stumbled(f"HTTP {answer.status}" if answer.status else "no connection")
 
-    def _data(self, answer: Bytes) -> tuple[Follower, tuple[str, ...]]:
+    def _data(self, answer: Bytes) -> tuple[LogFollower, tuple[str, ...]]:
         known = self.offset - answer.start
         fresh = answer.body[known:] if known >= 0 else b""  # a gap: as if it had not come
         if not fresh:
@@ -152,7 +152,7 @@ class Follower:
             idle=False,
         ), lines
 
-    def _nothing(self) -> tuple[Follower, tuple[str, ...]]:
+    def _nothing(self) -> tuple[LogFollower, tuple[str, ...]]:
         if not self.ended:
             return replace(self, idle=True, failures=0), ()
         last = (self.rest.decode(errors="replace"),) if self.rest else ()
@@ -161,12 +161,12 @@ class Follower:
 
     # Cloud Logging --------------------------------------------------------------------------------
 
-    def _entries(self, answer: Entries) -> tuple[Follower, tuple[str, ...]]:
+    def _entries(self, answer: Entries) -> tuple[LogFollower, tuple[str, ...]]:
         if answer.status in (400, 401, 403, 404):
             return self._give_up(f"Cloud Logging may not be read (HTTP {answer.status})")
         if answer.status != 200:
             return self._stumbled(f"HTTP {answer.status}" if answer.status else "no connection")
-        new: dict[str, Entry] = {}
+        new: dict[str, LogEntry] = {}
         for entry in answer.entries:
             if entry.id not in self.seen:
                 new.setdefault(entry.id, entry)
@@ -190,19 +190,21 @@ class Follower:
 
     # Both -----------------------------------------------------------------------------------------
 
-    def _stumbled(self, why: str) -> tuple[Follower, tuple[str, ...]]:
+    def _stumbled(self, why: str) -> tuple[LogFollower, tuple[str, ...]]:
         failures = self.failures + 1
         if self.ended and failures >= ATTEMPTS:
             return self._give_up(f"the log could not be read {failures} times in a row ({why})")
         return replace(self, failures=failures, idle=True), ()
 
-    def _give_up(self, why: str) -> tuple[Follower, tuple[str, ...]]:
+    def _give_up(self, why: str) -> tuple[LogFollower, tuple[str, ...]]:
         """Take the next source; lines that the last one gave are not told again."""
         if self.source == "storage":
-            new = Follower("logging", lines=self.lines, ended=self.ended, note=why, skip=self.lines)
+            new = LogFollower(
+                "logging", lines=self.lines, ended=self.ended, note=why, skip=self.lines
+            )
             return new, ()
         note = f"{self.note}; {why}" if self.note else why
-        return Follower(
+        return LogFollower(
             "status", lines=self.lines, ended=self.ended, done=self.ended, note=note
         ), ()
 
@@ -215,17 +217,17 @@ class Follower:
 # --- where a build's log lies ---------------------------------------------------------------------
 
 
-def begin(build: Any) -> Follower:
+def begin(build: Any) -> LogFollower:
     """A follower for a build (the product's message), at the source that its options name."""
     from google.cloud.devtools.cloudbuild_v1.types import BuildOptions
 
     mode = BuildOptions.LoggingMode
     logging = build.options.logging
     if logging == mode.NONE:
-        return Follower("status", note="the build keeps no log (logging: NONE)")
+        return LogFollower("status", note="the build keeps no log (logging: NONE)")
     if logging in (mode.CLOUD_LOGGING_ONLY, mode.STACKDRIVER_ONLY) or not build.logs_bucket:
-        return Follower("logging")
-    return Follower("storage")
+        return LogFollower("logging")
+    return LogFollower("storage")
 
 
 def address(build: Any) -> tuple[str, str]:
@@ -288,10 +290,10 @@ def _read_logging(clients: Clients, build: Any, since: datetime | None) -> Entri
         return Entries(0 if _transient(error) else 403)
 
 
-def _entry(one: Any) -> Entry:
+def _entry(one: Any) -> LogEntry:
     payload = one.payload
     text = payload if isinstance(payload, str) else str((payload or {}).get("message", payload))
-    return Entry(str(one.insert_id), one.timestamp or datetime.now(UTC), text.rstrip("\n"))
+    return LogEntry(str(one.insert_id), one.timestamp or datetime.now(UTC), text.rstrip("\n"))
 
 
 def _transient(error: Exception) -> bool:

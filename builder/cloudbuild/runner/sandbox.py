@@ -42,7 +42,7 @@ OnLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Spec:
+class ContainerSpec:
     """One container to run. entrypoint and command: None leaves the image's own."""
 
     name: str
@@ -241,7 +241,7 @@ class Sandbox:
 
     # --- containers -------------------------------------------------------------------------------
 
-    def create(self, spec: Spec) -> str:
+    def create(self, spec: ContainerSpec) -> str:
         """A container, ready to start; its id. Raises OutsideError."""
         from docker.types import Mount
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from builder.cloudbuild import document
-from builder.cloudbuild.document import Document, Step, Volume
+from builder.cloudbuild.reader import buildfile
+from builder.cloudbuild.reader.build import Build, Step, Volume
+from builder.cloudbuild.reader.buildfile import BuildFile
 from builder.core.errors import InputError
 
 PATH = Path("cloudbuild.yaml")
 
 
-def read(text: str) -> Document:
-    return document.parse(text, PATH)
+def read(text: str) -> BuildFile:
+    return buildfile.parse(text, PATH)
 
 
 def test_a_build_as_it_is_carried_out() -> None:
@@ -80,11 +81,11 @@ def test_merged_mappings_and_their_lines() -> None:
 
 def test_json_with_tabs() -> None:
     text = '{\n\t"steps": [\n\t\t{"name": "a"}\n\t]\n}'
-    read_ = document.parse(text, Path("b.json"))
+    read_ = buildfile.parse(text, Path("b.json"))
     assert read_.build.steps[0].name == "a"
     assert read_.line("steps", 0, "name") == 3
     with pytest.raises(InputError, match=r"b.json:2: not JSON"):
-        document.parse('{"steps":\n[}', Path("b.json"))
+        buildfile.parse('{"steps":\n[}', Path("b.json"))
 
 
 @pytest.mark.parametrize(
@@ -124,17 +125,17 @@ def test_load_names_the_first_problem_and_how_many_there_are(tmp_path: Path) -> 
     file = tmp_path / "cloudbuild.yaml"
     file.write_text("steps:\n- nam: a\n- nam: b\n")
     with pytest.raises(InputError) as error:
-        document.load(file)
+        buildfile.load(file)
     assert error.value.message.startswith(f"{file}:2: steps[0].nam: unknown field of BuildStep (1 ")
     assert error.value.fix == "write name"
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
-        document.load(tmp_path / "gone.yaml")
+        buildfile.load(tmp_path / "gone.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
-        document.load(tmp_path / "binary.yaml")
+        buildfile.load(tmp_path / "binary.yaml")
     with pytest.raises(InputError, match=r"cloudbuild.yaml:2: not YAML"):
         read("steps:\n- a: [")
     with pytest.raises(InputError, match=r"cloudbuild.yaml:1: not YAML"):
@@ -142,4 +143,4 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_an_empty_build() -> None:
-    assert read("").build == document.Build()
+    assert read("").build == Build()

@@ -1,0 +1,1 @@
+"""Reading a cloudbuild.yaml: its fields, its substitutions, and what the service would refuse."""

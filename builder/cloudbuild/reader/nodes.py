@@ -1,0 +1,276 @@
+"""YAML nodes to values: each value with its line, and a problem for each value of a wrong type."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.cloudbuild.reader.fields import (
+    TEXT,
+    ListOf,
+    MapOf,
+    Message,
+    OneOf,
+    Scalar,
+    Type,
+    named,
+)
+from builder.core.errors import InputError
+from builder.core.yamlfile import Problem
+
+if TYPE_CHECKING:
+    from ruamel.yaml.nodes import MappingNode, Node
+
+_DURATION = re.compile(r"(\d+)(\.\d{1,9})?s")
+_TAG = "tag:yaml.org,2002:"
+
+
+def check_json(text: str, path: Path) -> None:
+    """Raises InputError with the line of what is not JSON."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}:{error.lineno}: not JSON: {error.msg.lower()}",
+            "check commas, quotes and brackets there, or write it as YAML",
+        ) from None
+
+
+def compose(text: str, path: Path) -> Node | None:
+    """The file as nodes with their places. None for an empty file. Raises InputError.
+
+    It is read as YAML 1.1, as gcloud and the service do: `yes` is a boolean and `010` the number 8.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    loader = YAML(typ="safe", pure=True)
+    loader.version = (1, 1)
+    try:
+        return loader.compose(text)  # type: ignore[no-any-return]
+    except YAMLError as error:
+        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InputError(
+            f"{path}:{mark.line + 1 if mark else 1}: not YAML: {problem}",
+            "check quotes, indentation (spaces, no tabs) and the colons there",
+        ) from None
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """("steps", 0, "args") -> steps[0].args"""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")
+
+
+class NodeReader:
+    """Turns nodes into values of a type, and collects lines, problems and notes."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[str | int, ...], int] = {}
+        self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
+        self.above: list[Node] = []
+
+    def bad(self, node: Node, path: tuple[str | int, ...], what: str, fix: str) -> None:
+        self.problems.append(Problem(node.start_mark.line + 1, dotted(path), what, fix))
+
+    def value(self, node: Node, kind: Type, path: tuple[str | int, ...]) -> Any:
+        """The value of a node. None, and a problem, where the node is not of the type."""
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if any(node is other for other in self.above):
+            return self.bad(node, path, "contains itself", "write the value out")
+        self.above.append(node)
+        try:
+            match kind:
+                case Message():
+                    return self._message(node, kind, path)
+                case MapOf(item):
+                    return self._map(node, item, path)
+                case ListOf(item):
+                    return self._list(node, item, path)
+                case OneOf(names):
+                    return self._one_of(node, names, path)
+                case Scalar():
+                    return self._scalar(node, kind.kind, path)
+        finally:
+            self.above.pop()
+
+    def _message(self, node: Node, kind: Message, path: tuple[str | int, ...]) -> Any:
+        from ruamel.yaml.nodes import MappingNode
+
+        if not isinstance(node, MappingNode):
+            what = "the file" if not path else "this"
+            return self.bad(
+                node,
+                path,
+                f"{what} must be a mapping, found {_found(node)}",
+                f"write it as `name: value` lines; fields: {', '.join(kind.fields)}",
+            )
+        result = {}
+        for name, key, item in self._pairs(node, path):
+            known = name if name in kind.fields else _camel(name)
+            if known not in kind.fields:
+                self._unknown(key, name, kind, path)
+                continue
+            if known in result:
+                self.bad(key, (*path, known), "stands twice", "keep one")
+            self.lines[(*path, known)] = key.start_mark.line + 1
+            if item.tag != _TAG + "null":
+                value = self.value(item, kind.fields[known], (*path, known))
+                if value is not None:
+                    result[known] = value
+        return result
+
+    def _unknown(self, key: Node, name: str, kind: Message, path: tuple[str | int, ...]) -> None:
+        near = difflib.get_close_matches(_camel(name), kind.fields, n=1)
+        fix = f"write {near[0]}" if near else f"remove it; {kind.name} has {', '.join(kind.fields)}"
+        elsewhere = [
+            place
+            for place, message in (("a step", "BuildStep"), ("options", "BuildOptions"))
+            if message != kind.name and _camel(name) in named(message).fields
+        ]
+        if elsewhere and not near:
+            fix = f"move it: it is a field of {elsewhere[0]}"
+        self.bad(key, (*path, name), f"unknown field of {kind.name}", fix)
+
+    def _pairs(
+        self, node: MappingNode, path: tuple[str | int, ...]
+    ) -> Iterator[tuple[str, Node, Node]]:
+        """Name, key and value of each entry, with those that `<<` merges in."""
+        from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+        own: dict[str, tuple[Node, Node]] = {}
+        merged: list[Node] = []
+        for key, item in node.value:
+            if key.tag == _TAG + "merge":
+                merged += item.value if isinstance(item, SequenceNode) else [item]
+            elif not isinstance(key, ScalarNode):
+                self.bad(key, path, "a name must be text", "write `name: value`")
+            elif key.value in own:
+                first = own[key.value][0].start_mark.line + 1
+                self.bad(
+                    key, (*path, key.value), f"stands twice, first in line {first}", "keep one"
+                )
+            else:
+                own[str(key.value)] = (key, item)
+        for other in merged:
+            if isinstance(other, MappingNode) and other is not node:
+                for name, key, item in self._pairs(other, path):
+                    own.setdefault(name, (key, item))
+            else:
+                self.bad(other, path, "`<<` takes a mapping", "name the anchor of a mapping")
+        for name, (key, item) in own.items():
+            yield name, key, item
+
+    def _map(self, node: Node, item: Type, path: tuple[str | int, ...]) -> Any:
+        from ruamel.yaml.nodes import MappingNode
+
+        if not isinstance(node, MappingNode):
+            return self.bad(
+                node, path, f"must be a mapping, found {_found(node)}", "write KEY: value lines"
+            )
+        result = {}
+        for name, key, inner in self._pairs(node, path):
+            self.lines[(*path, name)] = key.start_mark.line + 1
+            if inner.tag == _TAG + "null" and item == TEXT:
+                result[name] = ""  # `_NAME:`, to be set by the call
+                continue
+            value = self.value(inner, item, (*path, name))
+            if value is not None:
+                result[name] = value
+        return result
+
+    def _list(self, node: Node, item: Type, path: tuple[str | int, ...]) -> Any:
+        from ruamel.yaml.nodes import SequenceNode
+
+        if not isinstance(node, SequenceNode):
+            # gcloud's library, apitools, takes a single value as a list of one
+            self.above.pop()
+            found = self.value(node, item, path)
+            self.above.append(node)
+            if found is not None:
+                what, fix = "is a list: gcloud takes one value, a trigger does not", "write [...]"
+                self.notes.append(Problem(node.start_mark.line + 1, dotted(path), what, fix))
+            return None if found is None else [found]
+        values = [self.value(inner, item, (*path, n)) for n, inner in enumerate(node.value)]
+        if isinstance(item, Message):  # keep an empty message for a wrong one: indices hold
+            return [{} if value is None else value for value in values]
+        return [value for value in values if value is not None]
+
+    def _one_of(self, node: Node, names: tuple[str, ...], path: tuple[str | int, ...]) -> Any:
+        if _is_text(node) and node.value in names:
+            return str(node.value)
+        near = difflib.get_close_matches(str(node.value).upper(), names, n=1, cutoff=0.5)
+        fix = f"write {near[0]}" if near else f"one of {', '.join(names)}"
+        return self.bad(node, path, f"{_found(node)} is not one of its values", fix)
+
+    def _scalar(self, node: Node, kind: str, path: tuple[str | int, ...]) -> Any:
+        from ruamel.yaml.nodes import ScalarNode
+
+        if isinstance(node, ScalarNode):
+            text = str(node.value)
+            match kind:
+                case "string" if _is_text(node):
+                    return text
+                case "bool" if node.tag == _TAG + "bool":
+                    return text.lower() in ("true", "yes", "on", "y")
+                case "int" if re.fullmatch(r"-?(0|[1-9]\d*)", text):  # the API takes "100", too
+                    return int(text)
+                case "float" if node.tag in (_TAG + "float", _TAG + "int"):
+                    return float(text)
+                case "duration" if _is_text(node) and _DURATION.fullmatch(text):
+                    return text
+        return self.bad(node, path, *_expected(node, kind))
+
+
+def _is_text(node: Node) -> bool:
+    return str(node.tag) == _TAG + "str"
+
+
+def _found(node: Node) -> str:
+    from ruamel.yaml.nodes import MappingNode, SequenceNode
+
+    if isinstance(node, MappingNode):
+        return "a mapping"
+    if isinstance(node, SequenceNode):
+        return "a list"
+    return repr(node.value) if node.tag != _TAG + "null" else "nothing"
+
+
+def _expected(node: Node, kind: str) -> tuple[str, str]:
+    """What is wrong with a value that should be of this kind, and what to write."""
+    from ruamel.yaml.nodes import ScalarNode
+
+    found = _found(node)
+    if not isinstance(node, ScalarNode) or found == "nothing":
+        return f"must be {_KINDS[kind]}, found {found}", f"write {_KINDS[kind]} here"
+    if kind == "string":
+        tag = str(node.tag).rpartition(":")[2]
+        what = {"int": "a number", "float": "a number", "bool": "true or false"}.get(
+            tag, f"a {tag}"
+        )
+        return f"must be text, and YAML reads {node.value} as {what}", f'write "{node.value}"'
+    if kind == "duration":
+        digits = re.match(r"\d+", str(node.value))
+        fix = f"write {digits[0]}s" if str(node.value).isdigit() and digits else "write 600s"
+        return f"{found} is no duration: seconds, with an s", fix
+    return f"must be {_KINDS[kind]}, found {found}", f"write {_KINDS[kind]}, without quotes"
+
+
+_KINDS = {
+    "string": "text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "duration": "a duration like 600s",
+}

@@ -1,0 +1,148 @@
+"""Rules for the build as a whole: its limits, its options, its service account, what comes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Report
+from builder.cloudbuild.reader.substitutions import Place, Values
+
+MAX_STEPS = 300  # SCHEMA
+MAX_TIMEOUT = 24 * 3600.0  # SCHEMA
+MAX_DISK_GB = 4000  # API
+MAX_IMAGES, MAX_TAGS = 100, 64  # LOCAL
+
+_TAG = re.compile(r"[\w][\w.-]{0,127}")  # the service's own words: "must match format"
+_BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/.*)?")
+_ALLOWED = ("CLOUD_LOGGING_ONLY", "NONE", "STACKDRIVER_ONLY")
+_OUTPUT_ONLY = (
+    "name",
+    "id",
+    "projectId",
+    "status",
+    "statusDetail",
+    "results",
+    "createTime",
+    "startTime",
+    "finishTime",
+    "logUrl",
+    "timing",
+    "sourceProvenance",
+    "buildTriggerId",
+    "approval",
+    "warnings",
+    "failureInfo",
+)
+
+
+def whole(report: Report) -> None:
+    value, build = report.file.value, report.build
+    if not build.steps:
+        report.add((), "no steps", "add steps:, each with the name of an image", SCHEMA)
+    report.limit(("steps",), len(build.steps), MAX_STEPS, "steps", SCHEMA, "put some into a script")
+    if "source" in value:
+        report.add(
+            ("source",),
+            "a configuration file cannot name its source",
+            "remove it: the call, or the trigger, says what is built",
+            "gcloud builds submit",
+        )
+    for name in _OUTPUT_ONLY:
+        if name in value:
+            report.add(
+                (name,),
+                "the service sets this itself",
+                "remove it",
+                f"{API}: output only",
+                "warning",
+            )
+    if not 0 < build.timeout <= MAX_TIMEOUT:
+        report.add(
+            ("timeout",), "must be more than 0s and at most 86400s", "timeout: 3600s", SCHEMA
+        )
+    if build.queue_ttl is not None and build.queue_ttl <= 0:
+        report.add(("queueTtl",), "must be more than 0s", "queueTtl: 3600s", SCHEMA)
+    _options(report, value.get("options", {}))
+    if build.service_account and not _logs_chosen(report):
+        report.add(
+            ("serviceAccount",),
+            "a build with its own service account is refused if the call names no log bucket",
+            "add options: {logging: CLOUD_LOGGING_ONLY}, or logsBucket",
+            "the service: INVALID_ARGUMENT",
+            "warning",
+        )
+    account = r"projects/[^/]+/serviceAccounts/[^/]+"
+    if build.service_account and not re.fullmatch(account, build.service_account):
+        report.add(
+            ("serviceAccount",),
+            f"{build.service_account!r} is not a service account's full name",
+            "write projects/PROJECT/serviceAccounts/EMAIL",
+            API,
+        )
+
+
+def _logs_chosen(report: Report) -> bool:
+    options = report.file.value.get("options", {})
+    return bool(
+        report.build.logs_bucket
+        or options.get("logging") in _ALLOWED
+        or options.get("defaultLogsBucketBehavior") == "REGIONAL_USER_OWNED_BUCKET"
+    )
+
+
+def _options(report: Report, options: Mapping[str, object]) -> None:
+    size = report.build.options.disk_size_gb
+    if "diskSizeGb" in options and not 0 < size <= MAX_DISK_GB:
+        report.add(("options", "diskSizeGb"), f"{size} GB", f"write 1 to {MAX_DISK_GB}", API)
+    if "workerPool" in options:
+        report.add(
+            ("options", "workerPool"),
+            "deprecated",
+            "write pool: {name: projects/P/locations/L/workerPools/NAME}",
+            API,
+            "warning",
+        )
+    if options.get("defaultLogsBucketBehavior") == "LEGACY_BUCKET":
+        report.add(
+            ("options", "defaultLogsBucketBehavior"),
+            "LEGACY_BUCKET is deprecated",
+            "write REGIONAL_USER_OWNED_BUCKET",
+            API,
+            "warning",
+        )
+    if "secrets" in report.file.value:
+        report.add(
+            ("secrets",),
+            "secrets of Cloud KMS in the file",
+            "use availableSecrets",
+            SCHEMA,
+            "warning",
+        )
+
+
+def outputs(report: Report, values: Values | None) -> None:
+    build = report.build
+    report.limit(("images",), len(build.images), MAX_IMAGES, "images", LOCAL, "push some in a step")
+    report.limit(("tags",), len(build.tags), MAX_TAGS, "tags", LOCAL, "use fewer")
+    report.environment(("options", "env"), build.options.env)
+    for n, text in enumerate(build.images):
+        if values:
+            report.image(("images", n), text, values)
+    for n, text in enumerate(build.tags):
+        tag = report.expanded(text, values)
+        if tag and not _TAG.fullmatch(tag):  # an empty one is left out
+            report.add(
+                ("tags", n),
+                f"{tag!r} is no tag of a build",
+                "letters, digits, _ . - only, at most 128",
+                "the service: must match format",
+            )
+    if (objects := build.objects) is None:
+        return
+    place: Place = ("artifacts", "objects", "location")
+    where = report.expanded(objects.location, values)
+    if not _BUCKET.fullmatch(where) or ".." in where.split("/"):
+        report.add(place, f"{objects.location!r} is no bucket", "write gs://BUCKET/FOLDER/", API)
+    if not objects.paths:
+        report.add(("artifacts", "objects"), "no paths", "add paths: [GLOB]", API)

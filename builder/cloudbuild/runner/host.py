@@ -1,0 +1,37 @@
+"""What steps get of this machine beyond what the hosted service would give them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from builder import registry
+from builder.cloudbuild.reader import substitutions
+from builder.cloudbuild.runner.plan import BuildPlan
+from builder.cloudbuild.runner.sandbox import Host
+
+_HOST = re.compile(r"(?<![\w./-])((?:[a-z0-9-]+\.)+[a-z0-9-]+(?::\d+)?|localhost(?::\d+)?)/")
+
+
+def host_access(network: bool, configuration: bool, logins: bytes = b"") -> Host:
+    """What `--host-network`, `--host-configuration` and `--logins` ask for. Raises InputError for a
+    CA bundle that cannot be read."""
+    from builder.core.network import discover
+
+    return Host(network, discover().secrets() if configuration else {}, logins)
+
+
+def logins(plan: BuildPlan) -> tuple[tuple[str, ...], bytes]:
+    """The registries that a build names and this machine is logged in to, and the configuration of
+    the docker command that holds these logins and no others.
+
+    Raises InputError or OutsideError for a broken configuration or helper.
+    """
+    texts = [text for _, text in substitutions.templates(plan.build)]
+    texts += [step.script for step in plan.build.steps]
+    hosts = sorted({host for text in texts for host in _HOST.findall(text)})
+    auths: dict[str, dict[str, str]] = {}
+    for host in hosts:
+        if known := registry.credentials_for(host):
+            auths[host] = known.for_config()
+    return tuple(auths), json.dumps({"auths": auths}).encode() if auths else b""

@@ -1,0 +1,104 @@
+"""Following a build to its end: its status, its steps, its log, its images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from builder.cloudbuild.clients import Clients, explaining, passing
+from builder.cloudbuild.submission import builds, logs
+from builder.cloudbuild.submission.builds import Sleep
+from builder.cloudbuild.submission.outcome import ENDED, GOOD, Finished, finished, status
+from builder.core.errors import OutsideError
+from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+
+if TYPE_CHECKING:
+    from google.cloud.devtools.cloudbuild_v1 import Build
+
+WAITING = "waiting for a worker"
+OUT_OF_TOUCH = 900.0
+"""Seconds without a single answer about a build, after which it is no longer watched."""
+
+OnLine = Callable[[str], None]
+
+
+def unheard(line: str) -> None:
+    """Nobody reads the log."""
+
+
+def watch(
+    clients: Clients,
+    build: Build,
+    on_line: OnLine = unheard,
+    on_event: OnEvent = ignore,
+    sleep: Sleep | None = None,
+) -> Finished:
+    """Follow a build to its end: every line of its log to `on_line`, its steps to `on_event`.
+
+    How the build went comes from its status alone; what of the log could not be read is a note.
+    Raises OutsideError where nothing was heard of it for a quarter of an hour: it goes on.
+    """
+    follower = logs.begin(build)
+    steps = _Steps(on_event)
+    heard, failures = time.monotonic(), 0
+    while True:
+        try:
+            with explaining(f"build {build.id}", but=passing()):
+                build = builds.ask(clients, build.id)
+            heard, failures = time.monotonic(), 0
+        except passing() as error:
+            failures += 1
+            if time.monotonic() - heard > OUT_OF_TOUCH:
+                raise OutsideError(
+                    f"build {build.id}: nothing was heard of it for {OUT_OF_TOUCH / 60:.0f} "
+                    f"minutes ({error}); it goes on",
+                    f"builder cloud logs {build.id}",
+                ) from error
+        steps.tell(build)
+        ended = status(build) in ENDED and not failures
+        if ended and not follower.ended:
+            follower = follower.end()  # the log is complete: what is read from now on is all
+        while ask := follower.ask:
+            follower, lines = follower.told(logs.read(clients, build, ask))
+            for line in lines:
+                on_line(line)
+            if follower.idle:
+                break
+        if ended and follower.done:
+            return finished(build, follower.note)
+        (sleep or builds.wait)(max(follower.pause, min(30.0, 2.0**failures) if failures else 0.0))
+
+
+@dataclass
+class _Steps:
+    """Tells of each step when it starts and ends, from what the build's message says of it."""
+
+    on_event: OnEvent
+    told: dict[int, str] = field(default_factory=dict)
+    began: dict[int, float] = field(default_factory=dict)
+    waits: float = 0.0
+
+    def tell(self, build: Any) -> None:
+        queued = status(build) in ("PENDING", "QUEUED")
+        if queued and not self.waits:
+            self.waits = time.monotonic()
+            self.on_event(StepStarted(WAITING))
+        elif self.waits and not queued:
+            self.on_event(StepDone(WAITING, time.monotonic() - self.waits))
+            self.waits = 0.0
+        for number, step in enumerate(build.steps):
+            name, now = step.id or f"#{number}", step.status.name
+            if self.told.get(number) == now:
+                continue
+            if now == "WORKING" or (now in ENDED and number not in self.began):
+                self.began[number] = time.monotonic()
+                self.on_event(StepStarted(name))
+            if now in ENDED:
+                seconds = time.monotonic() - self.began[number]
+                if step.timing.start_time and step.timing.end_time:
+                    seconds = (step.timing.end_time - step.timing.start_time).total_seconds()
+                error = None if now == GOOD else now.lower()
+                self.on_event(StepDone(name, seconds, error=error))
+            self.told[number] = now

@@ -1,0 +1,99 @@
+"""What is submitted: the build of a file, with the substitutions and settings of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from builder.cloudbuild.reader import validation
+from builder.core.errors import InputError
+
+if TYPE_CHECKING:
+    from google.cloud.devtools.cloudbuild_v1 import Build
+
+    from builder.cloudbuild.reader.buildfile import BuildFile
+    from builder.cloudbuild.submission.staging import StagedSource
+    from builder.core.settings import CloudSettings
+
+GPU, REGISTRY, REGION = "_GPU", "_REGISTRY", "_REGION"
+FROM_GIT = ("COMMIT_SHA", "SHORT_SHA", "BRANCH_NAME", "TAG_NAME", "REPO_NAME")
+"""Names of the service's own that a call may set (its documentation, "default substitutions")."""
+
+
+def values(
+    document: BuildFile,
+    targets: Sequence[str],
+    repository: str | None,
+    region: str,
+    commit: Mapping[str, str],
+    given: Mapping[str, str],
+) -> dict[str, str]:
+    """The substitutions of a submission: what the call says, over what the project knows.
+
+    Only names that the file declares are set by us, so any project's file can be submitted. commit:
+    COMMIT_SHA and its kin, which a trigger would set; empty for a tree that differs from it.
+    """
+    declared = document.build.substitutions
+    known = {GPU: ",".join(targets), REGISTRY: repository or "", REGION: region}
+    if region == "global":  # builds have a region by that name, registries have not
+        known.pop(REGION)
+    ours = {name: value for name, value in known.items() if value and name in declared}
+    git = {name: commit[name] for name in FROM_GIT if commit.get(name)}
+    return {**git, **ours, **given}
+
+
+def checked(document: BuildFile, given: Mapping[str, str]) -> None:
+    """Raises InputError for what the service would refuse: before anything is staged."""
+    validation.refuse(document, validation.check(document, given))
+
+
+def prepared(
+    build: Build,
+    settings: CloudSettings,
+    substitutions: Mapping[str, str],
+    tags: Sequence[str] = (),
+    staged: StagedSource | None = None,
+) -> Build:
+    """The build of a file with what the settings add to it. Pure: the argument stays as it was.
+
+    Raises InputError for settings that cannot go together.
+    """
+    from google.cloud.devtools import cloudbuild_v1 as api
+
+    new = api.Build(build)
+    for name, value in substitutions.items():
+        new.substitutions[name] = value
+    new.tags.extend(tag for tag in tags if tag not in new.tags)
+    if staged:
+        new.source = api.Source(
+            storage_source=api.StorageSource(
+                bucket=staged.bucket, object_=staged.name, generation=staged.generation
+            )
+        )
+    if settings.service_account:
+        project = settings.service_account.split("@")[1].split(".")[0]
+        new.service_account = f"projects/{project}/serviceAccounts/{settings.service_account}"
+    if settings.logs_bucket:
+        new.logs_bucket = settings.logs_bucket
+    mode = api.BuildOptions.LoggingMode
+    if settings.logging:
+        new.options.logging = getattr(mode, settings.logging)
+    elif new.service_account and not new.logs_bucket and not new.options.logging:
+        new.options.logging = mode(mode.CLOUD_LOGGING_ONLY)
+    if (
+        new.service_account
+        and not new.logs_bucket
+        and new.options.logging not in (mode.CLOUD_LOGGING_ONLY, mode.NONE)
+    ):
+        raise InputError(
+            f"a build with a service account and logging {settings.logging} needs a logs bucket",
+            'write logs_bucket = "gs://BUCKET" or logging = "CLOUD_LOGGING_ONLY" below [cloud]',
+        )
+    if settings.pool:
+        # a private pool has its own machines: the service refuses these two beside it
+        new.options.pool = api.BuildOptions.PoolOption(name=settings.pool)
+        new.options.machine_type = api.BuildOptions.MachineType(0)
+        new.options.disk_size_gb = 0
+    elif settings.machine_type:
+        new.options.machine_type = getattr(api.BuildOptions.MachineType, settings.machine_type)
+    return new
