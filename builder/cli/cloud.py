@@ -9,12 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli import cloud_local
-from builder.cli.common import All, Json, Registry, chosen, out, reporter, root, say, settings
+from builder.cli.common import (
+    All,
+    Json,
+    Registry,
+    Targets,
+    chosen,
+    out,
+    reporter,
+    root,
+    say,
+    settings,
+)
 from builder.cli.console import duration
 
 if TYPE_CHECKING:
     from builder.cloudbuild.clients import Clients
+    from builder.cloudbuild.reader.buildfile import BuildFile
     from builder.cloudbuild.submission import Finished
+    from builder.cloudbuild.submission.staging import StagedSource
 
 cloud_app = typer.Typer(
     help="Google Cloud Build: in the cloud, on every push to git, and on this machine.",
@@ -44,49 +57,47 @@ def _connect(**flags: str | None) -> "Clients":
     return connect(load_cloud(root(), environ=None, **flags))
 
 
+File = Annotated[Path | None, typer.Option(help="Another file than cloudbuild.yaml.")]
+Substitutions = Annotated[list[str] | None, typer.Option("--substitutions", help="_NAME=VALUE,...")]
+Async = Annotated[bool, typer.Option("--async", help="Submit the build, and return.")]
+KeepSource = Annotated[
+    bool, typer.Option("--keep-source", help="Leave the staged source, for builder cloud retry.")
+]
+ServiceAccount = Annotated[str | None, typer.Option(help="The account that the build runs as.")]
+WorkerPool = Annotated[str | None, typer.Option(help="A private pool.")]
+StagingBucket = Annotated[str | None, typer.Option(help="The bucket for the source.")]
+MachineType = Annotated[str | None, typer.Option(help="For example E2_HIGHCPU_8.")]
+Logging = Annotated[str | None, typer.Option(help="CLOUD_LOGGING_ONLY, GCS_ONLY, LEGACY or NONE.")]
+
+
 @cloud_app.command("build")
 def cloud_build(
-    targets: Annotated[
-        list[str] | None, typer.Argument(help="Folders of images/.", metavar="TARGET")
-    ] = None,
+    targets: Targets = None,
     everything: All = False,
-    file: Annotated[Path | None, typer.Option(help="Another file than cloudbuild.yaml.")] = None,
-    substitutions: Annotated[
-        list[str] | None, typer.Option("--substitutions", help="_NAME=VALUE,...")
-    ] = None,
-    run_async: Annotated[bool, typer.Option("--async", help="Submit it, and return.")] = False,
-    keep_source: Annotated[
-        bool,
-        typer.Option("--keep-source", help="Leave the staged source, for builder cloud retry."),
-    ] = False,
+    file: File = None,
+    substitutions: Substitutions = None,
+    run_async: Async = False,
+    keep_source: KeepSource = False,
     registry: Registry = None,
     project: Project = None,
     region: Region = None,
-    service_account: Annotated[str | None, typer.Option(help="Who the build runs as.")] = None,
-    worker_pool: Annotated[str | None, typer.Option(help="A private pool.")] = None,
-    staging_bucket: Annotated[str | None, typer.Option(help="Where the source is put.")] = None,
-    machine_type: Annotated[str | None, typer.Option(help="For example E2_HIGHCPU_8.")] = None,
-    logging: Annotated[
-        str | None, typer.Option(help="CLOUD_LOGGING_ONLY, GCS_ONLY, LEGACY or NONE.")
-    ] = None,
+    service_account: ServiceAccount = None,
+    worker_pool: WorkerPool = None,
+    staging_bucket: StagingBucket = None,
+    machine_type: MachineType = None,
+    logging: Logging = None,
     as_json: Json = False,
 ) -> None:
     """Build, prove and push targets in Cloud Build, and follow the log.
 
-    Ctrl-C asks whether the build shall be cancelled.
+    Ctrl-C asks whether to cancel the build.
     """
     from builder.cloudbuild import submission
-    from builder.cloudbuild.commit import from_git, is_clean
     from builder.cloudbuild.reader.buildfile import load
-    from builder.cloudbuild.reader.substitutions import assignments
-    from builder.cloudbuild.submission.staging import staged
-    from builder.core.errors import InputError
-    from builder.pipeline.changes import known_targets
 
-    names = chosen(targets, everything) if file is None or targets or everything else ()
-    known_targets(root(), names)
+    names = _targets(targets, everything) if file is None or targets or everything else ()
     where = settings(registry=registry)
-    document = load(file or root() / "cloudbuild.yaml")
+    read = load(file or root() / "cloudbuild.yaml")
     clients = _connect(
         project=project,
         region=region,
@@ -96,43 +107,50 @@ def cloud_build(
         machine_type=machine_type,
         logging=logging,
     )
-    cloud = clients.settings
-    given = submission.values(
-        document,
-        names,
-        where.registry,
-        cloud.region,
-        from_git(root()) if is_clean(root()) else {},
-        assignments(tuple(substitutions or ())),
-    )
-    submission.checked(document, given)
-    plain = document.to_proto()
-    submission.prepared(plain, cloud, given)  # what cannot be is said before anything is staged
-    if document.newer:
-        raise InputError(
-            f"{document.path}: {document.newer[0]} is newer than the installed client",
-            "take it out, or start the build with a trigger",
-        )
+    given = _substitutions(read, names, where.registry, clients, substitutions)
     keep = keep_source or run_async
-    owned = cloud.staging_bucket is None  # the name of a default bucket can be taken by anybody
-    with staged(clients.storage, cloud.bucket, root(), keep, cloud.region, owned) as staging:
-        say(f"source: {staging.object} ({staging.object.size:,} bytes)")
-        build = submission.create(
-            clients, submission.prepared(plain, cloud, given, names, staging.object)
-        )
-        say(f"build {build.id}\n  {build.log_url}")
+    with submission.submitted(clients, read, root(), given, names, keep, _say_source) as made:
+        say(f"build {made.build.id}\n  {made.build.log_url}")
         if run_async:
             if as_json:
-                out(submission.row(build))
+                out(submission.row(made.build))
             return
-        with _cancelling(clients, build, staging):
-            done = _follow(clients, build)
+        with _cancelling(clients, made.build, made.staging):
+            done = _follow(clients, made.build)
         done = submission.compared(done)
     _told(done, as_json)
 
 
+def _targets(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
+    from builder.pipeline.changes import known_targets
+
+    return known_targets(root(), chosen(targets, everything))
+
+
+def _substitutions(
+    file: "BuildFile",
+    targets: tuple[str, ...],
+    registry: str | None,
+    clients: "Clients",
+    given: list[str] | None,
+) -> dict[str, str]:
+    from builder.cloudbuild import submission
+    from builder.cloudbuild.commit import from_git, is_clean
+    from builder.cloudbuild.reader.substitutions import assignments
+
+    commit = from_git(root()) if is_clean(root()) else {}
+    region = clients.settings.region
+    return submission.values(
+        file, targets, registry, region, commit, assignments(tuple(given or ()))
+    )
+
+
+def _say_source(source: "StagedSource") -> None:
+    say(f"source: {source} ({source.size:,} bytes)")
+
+
 def _follow(clients: "Clients", build: Any) -> "Finished":
-    """Follow a build's log to its end, on stderr; raises where it did not succeed."""
+    """Follow a build's log to its end, on stderr. Raises if the build did not succeed."""
     from builder.cloudbuild import submission
 
     with reporter() as shown:
@@ -144,7 +162,7 @@ def _follow(clients: "Clients", build: Any) -> "Finished":
 
 @contextmanager
 def _cancelling(clients: "Clients", build: Any, staging: Any = None) -> Iterator[None]:
-    """Ctrl-C asks; without a terminal to ask on, the build goes on."""
+    """Ctrl-C asks whether to cancel the build. Without a terminal, the build goes on."""
     from builder.cloudbuild import submission
 
     try:
@@ -157,7 +175,7 @@ def _cancelling(clients: "Clients", build: Any, staging: Any = None) -> Iterator
             say(f"build {build.id} is cancelled")
         else:
             if staging:
-                staging.keep = True  # it is still being read
+                staging.keep = True  # the build still reads it
             say(f"build {build.id} goes on: builder cloud logs {build.id}")
         raise
 
@@ -180,7 +198,7 @@ def _told(done: "Finished", as_json: bool) -> None:
 def cloud_status(
     build: BuildId, project: Project = None, region: Region = None, as_json: Json = False
 ) -> None:
-    """Say how a build is doing."""
+    """Show the state of a build."""
     from builder.cloudbuild import submission
 
     found = submission.row(submission.get(_connect(project=project, region=region), build))
@@ -221,7 +239,7 @@ def _print(line: str) -> None:
 
 @cloud_app.command("cancel")
 def cloud_cancel(build: BuildId, project: Project = None, region: Region = None) -> None:
-    """Stop a build."""
+    """Cancel a build."""
     from builder.cloudbuild import submission
 
     found = submission.cancel(_connect(project=project, region=region), build)
@@ -259,7 +277,7 @@ def cloud_list(
     region: Region = None,
     as_json: Json = False,
 ) -> None:
-    """The latest builds."""
+    """List the latest builds."""
     from builder.cloudbuild import submission
 
     clients = _connect(project=project, region=region)
@@ -286,9 +304,9 @@ def cloud_changed(
     registry: Registry = None,
     as_json: Json = False,
 ) -> None:
-    """Print the targets that are not in the registry as they are here, one a line.
+    """Print the targets whose image in the registry is not made from the files here, one a line.
 
-    What cannot be told counts as changed.
+    A target counts as changed if the registry cannot tell.
     """
     from dataclasses import asdict
 
@@ -314,7 +332,8 @@ def cloud_builder_image(
 ) -> None:
     """Build the image that cloudbuild.yaml's steps run in, on this machine's engine.
 
-    For `run-local` where Docker Hub or gcr.io cannot be reached: it stands in for their images.
+    For `run-local` on a machine that cannot reach Docker Hub or gcr.io: the image stands in for
+    theirs.
     """
     from builder.engine import connect
     from builder.pipeline.builder_image import build
@@ -335,7 +354,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would ch
 
 @triggers_app.command("list")
 def triggers_list(project: Project = None, region: Region = None, as_json: Json = False) -> None:
-    """The project's triggers, and whether they are as builder.toml says."""
+    """List the project's triggers, and whether they are as builder.toml says."""
     from builder.cloudbuild import triggers
 
     clients = _connect(project=project, region=region)
@@ -358,9 +377,9 @@ def triggers_apply(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make the project's triggers as builder.toml says; shows the difference first.
+    """Make the project's triggers as builder.toml says. Shows the difference first.
 
-    A trigger that builder.toml does not name is left alone; `delete` removes one.
+    Triggers that builder.toml does not name stay as they are; `delete` removes one.
     """
     from builder.cloudbuild import triggers
 

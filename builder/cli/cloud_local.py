@@ -32,19 +32,73 @@ AsTrigger = Annotated[
     bool,
     typer.Option("--as-trigger", help="Substitutions as for a trigger: loose, with expansions."),
 ]
+Steps = Annotated[
+    list[str] | None,
+    typer.Option("--step", metavar="ID", help="Run only this step (its id or number). Repeatable."),
+]
+WithNeeded = Annotated[
+    bool, typer.Option("--with-needed", help="With --step: also run what it waits for.")
+]
+Source = Annotated[
+    Path | None, typer.Option(help="The folder that becomes /workspace; else the current one.")
+]
+NoSource = Annotated[bool, typer.Option("--no-source", help="An empty /workspace.")]
+Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="IMAGE=LOCAL",
+        help="An image of the engine for a builder that cannot be pulled; * is a pattern.",
+    ),
+]
+Secrets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        metavar="NAME[=FILE]",
+        help="A secret variable's value: from a file, or this shell's variable of that name.",
+    ),
+]
+NoPush = Annotated[bool, typer.Option("--no-push", help="Leave images on the engine.")]
+NoDocker = Annotated[bool, typer.Option("--no-docker", help="Steps get no access to the engine.")]
+HostNetwork = Annotated[
+    bool,
+    typer.Option("--host-network", help="Steps share this machine's network and its loopback."),
+]
+HostConfiguration = Annotated[
+    bool,
+    typer.Option(
+        "--host-configuration",
+        help="Steps find this machine's CA bundle, proxies and indexes below /run/secrets.",
+    ),
+]
+Logins = Annotated[
+    bool,
+    typer.Option(
+        "--logins",
+        help="Steps get this machine's logins to the registries that the build names.",
+    ),
+]
+Artifacts = Annotated[Path, typer.Option(help="The folder for objects of Cloud Storage.")]
+WriteWorkspace = Annotated[
+    Path | None, typer.Option(help="Leave a copy of /workspace in this folder.")
+]
+ProjectId = Annotated[str | None, typer.Option(help="$PROJECT_ID.")]
+Location = Annotated[str, typer.Option(help="$LOCATION.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run.")]
 
 
 def validate(
     file: File = FILE,
     substitutions: Substitutions = None,
     as_trigger: AsTrigger = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for errors.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What Cloud Build would refuse in a file, each finding with its line.
+    """Show what Cloud Build would refuse in a file, each finding with its line.
 
-    Fields and types, limits, substitutions, order of the steps, volumes, secrets, names. Nothing
-    is sent anywhere. Exit code 2 where there is an error.
+    It checks fields and types, limits, substitutions, the order of the steps, volumes, secrets and
+    names. It sends nothing anywhere. The exit code is 2 if there is an error.
     """
     from builder.cloudbuild.reader import buildfile, validation
     from builder.cloudbuild.reader.substitutions import assignments
@@ -72,86 +126,41 @@ def _shown(file: Path, one: "Diagnostic") -> str:
 def run_local(
     file: File = FILE,
     substitutions: Substitutions = None,
-    steps: Annotated[
-        list[str] | None,
-        typer.Option("--step", metavar="ID", help="Only this step (its id or number); again."),
-    ] = None,
-    with_needed: Annotated[
-        bool, typer.Option("--with-needed", help="With --step: also what it waits for.")
-    ] = False,
-    source: Annotated[
-        Path | None, typer.Option(help="What becomes /workspace; else the working directory.")
-    ] = None,
-    no_source: Annotated[bool, typer.Option("--no-source", help="An empty /workspace.")] = False,
-    images: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="IMAGE=LOCAL",
-            help="An image of the engine for a builder that cannot be pulled; * is a pattern.",
-        ),
-    ] = None,
-    secrets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--secret",
-            metavar="NAME[=FILE]",
-            help="A secret variable's value: from a file, or this shell's variable of that name.",
-        ),
-    ] = None,
-    no_push: Annotated[bool, typer.Option("--no-push", help="Leave images on the engine.")] = False,
-    no_docker: Annotated[
-        bool, typer.Option("--no-docker", help="Steps get no access to the engine.")
-    ] = False,
-    host_network: Annotated[
-        bool,
-        typer.Option("--host-network", help="Steps share this machine's network: its loopback."),
-    ] = False,
-    host_configuration: Annotated[
-        bool,
-        typer.Option(
-            "--host-configuration",
-            help="Steps find this machine's CA bundle, proxies and indexes below /run/secrets.",
-        ),
-    ] = False,
-    logins: Annotated[
-        bool,
-        typer.Option(
-            "--logins",
-            help="Steps get this machine's logins to the registries that the build names.",
-        ),
-    ] = False,
-    artifacts: Annotated[
-        Path, typer.Option(help="Where objects for Cloud Storage are copied to.")
-    ] = Path("build/cloudbuild/artifacts"),
-    write_workspace: Annotated[
-        Path | None, typer.Option(help="Leave a copy of /workspace in this folder.")
-    ] = None,
-    project: Annotated[str | None, typer.Option(help="$PROJECT_ID.")] = None,
-    region: Annotated[str, typer.Option(help="$LOCATION.")] = "global",
+    steps: Steps = None,
+    with_needed: WithNeeded = False,
+    source: Source = None,
+    no_source: NoSource = False,
+    images: Images = None,
+    secrets: Secrets = None,
+    no_push: NoPush = False,
+    no_docker: NoDocker = False,
+    host_network: HostNetwork = False,
+    host_configuration: HostConfiguration = False,
+    logins: Logins = False,
+    artifacts: Artifacts = Path("build/cloudbuild/artifacts"),
+    write_workspace: WriteWorkspace = None,
+    project: ProjectId = None,
+    region: Location = "global",
     as_trigger: AsTrigger = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run.")] = False,
+    dry_run: DryRun = False,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
     """Carry out a cloudbuild.yaml on this machine's engine, as Cloud Build would.
 
-    The log goes to stdout (with --json to stderr), the summary to stderr. Exit code 2 for a file
-    that Cloud Build would refuse, 3 where an image cannot be had or pushed, 4 for a failed build.
+    The log goes to stdout (with --json to stderr). Exit codes: 2 for a file that Cloud Build would
+    refuse, 3 for an image that cannot be pulled or pushed, 4 for a failed build.
     """
     from builder.cloudbuild import runner
-    from builder.cloudbuild.commit import from_git
     from builder.cloudbuild.reader import buildfile
     from builder.cloudbuild.reader.substitutions import assignments
 
-    read = buildfile.load(file)
     folder = None if no_source else _folder(source)
-    given = assignments(tuple(substitutions or ()))
     plan = runner.prepare(
-        read,
+        buildfile.load(file),
         source=folder,
-        given=given,
-        builds_in={**from_git(folder or Path.cwd()), **_project(project), "LOCATION": region},
+        given=assignments(tuple(substitutions or ())),
+        builds_in=_built_in(folder, project, region),
         secrets=_secrets(tuple(secrets or ())),
         images=_pairs("--map", tuple(images or ())),
         only=tuple(steps or ()),
@@ -161,10 +170,8 @@ def run_local(
     if dry_run:
         _show_plan(plan, as_json)
         return
-    shared, config = runner.logins(plan) if logins else ((), b"")
-    if logins:
-        say(f"logins for the steps: {', '.join(shared) or 'none, the build names no known host'}")
-    _ask_for_end()
+    config = _logins(plan) if logins else b""
+    _end_on_signals()
     result = runner.run(
         plan,
         _engine(engine),
@@ -175,10 +182,15 @@ def run_local(
         workspace=write_workspace,
         host=runner.host_access(host_network, host_configuration, config),
     )
-    _summary(result)
-    if as_json:
-        out(result.json())
-    _judge(result)
+    _conclude(result, as_json)
+
+
+def _logins(plan: "BuildPlan") -> bytes:
+    from builder.cloudbuild.runner import logins
+
+    hosts, config = logins(plan)
+    say(f"logins for the steps: {', '.join(hosts) or 'none, the build names no known host'}")
+    return config
 
 
 def _folder(source: Path | None) -> Path:
@@ -190,10 +202,17 @@ def _folder(source: Path | None) -> Path:
     return folder
 
 
-def _project(flag: str | None) -> dict[str, str]:
+def _built_in(folder: Path | None, project: str | None, region: str) -> dict[str, str]:
+    from builder.cloudbuild.commit import from_git
+
     variables = ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT")
     known = next((os.environ[name] for name in variables if os.environ.get(name)), None)
-    return {"PROJECT_ID": flag or known or "local-project", "PROJECT_NUMBER": "0"}
+    return {
+        **from_git(folder or Path.cwd()),
+        "PROJECT_ID": project or known or "local-project",
+        "PROJECT_NUMBER": "0",
+        "LOCATION": region,
+    }
 
 
 def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
@@ -246,8 +265,8 @@ def _engine(choice: str | None) -> "Engine":
     return connect(where)
 
 
-def _ask_for_end() -> None:
-    """SIGTERM and SIGHUP end a build as Ctrl-C does: what it has on the engine is removed."""
+def _end_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end a build as Ctrl-C does: its containers are removed."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -299,9 +318,13 @@ def _summary(result: "Result") -> None:
         say(f"  {line}")
 
 
-def _judge(result: "Result") -> None:
+def _conclude(result: "Result", as_json: bool) -> None:
+    """Print how the build went. Raises what ends the command."""
     from builder.core.errors import CheckFailed
 
+    _summary(result)
+    if as_json:
+        out(result.json())
     if result.status == "SUCCESS":
         return
     if result.status == "CANCELLED":

@@ -490,7 +490,7 @@ def test_the_command_json_and_exit_codes(
     steps_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cloud_local, "_ask_for_end", lambda: None)  # pytest's own signals stay
+    monkeypatch.setattr(cloud_local, "_end_on_signals", lambda: None)  # pytest's own signals stay
 
     def call(text: str, *words: str) -> Result:
         Path("cloudbuild.yaml").write_text(text)

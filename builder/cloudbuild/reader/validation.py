@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from builder.cloudbuild.reader.buildfile import BuildFile
 from builder.cloudbuild.reader.rules import secrets, steps, substitutions, volumes, whole
-from builder.cloudbuild.reader.rules.report import API, Diagnostic, Report
+from builder.cloudbuild.reader.rules.report import API, Diagnostic, Diagnostics
 from builder.core.errors import InputError
 
 
@@ -23,7 +23,7 @@ def check(
     given: the values that a call sets. trigger: check the build as a trigger would start it.
     Triggers are always loose and dynamic about substitutions.
     """
-    report = Report(file, dict(given or {}), trigger)
+    report = Diagnostics(file, dict(given or {}), trigger)
     for one in file.problems:
         report.found.append(Diagnostic(one.line, one.field, one.what, one.fix, "error", API))
     for one in file.notes:

@@ -4,12 +4,12 @@ from builder.cloudbuild.submission.builds import cancel, create, get, listed, re
 from builder.cloudbuild.submission.follow import watch
 from builder.cloudbuild.submission.judge import compared, judged
 from builder.cloudbuild.submission.outcome import Finished, row, status
-from builder.cloudbuild.submission.prepare import checked, prepared, values
+from builder.cloudbuild.submission.prepare import prepared, values
+from builder.cloudbuild.submission.submit import submitted
 
 __all__ = [
     "Finished",
     "cancel",
-    "checked",
     "compared",
     "create",
     "get",
@@ -19,6 +19,7 @@ __all__ = [
     "retry",
     "row",
     "status",
+    "submitted",
     "values",
     "watch",
 ]

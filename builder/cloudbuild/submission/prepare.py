@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from builder.cloudbuild.reader import validation
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,34 +16,31 @@ if TYPE_CHECKING:
 
 GPU, REGISTRY, REGION = "_GPU", "_REGISTRY", "_REGION"
 FROM_GIT = ("COMMIT_SHA", "SHORT_SHA", "BRANCH_NAME", "TAG_NAME", "REPO_NAME")
-"""Names of the service's own that a call may set (its documentation, "default substitutions")."""
+"""The built-in names that a call may set (the service's documentation, "default substitutions")."""
 
 
 def values(
-    document: BuildFile,
+    file: BuildFile,
     targets: Sequence[str],
     repository: str | None,
     region: str,
     commit: Mapping[str, str],
     given: Mapping[str, str],
 ) -> dict[str, str]:
-    """The substitutions of a submission: what the call says, over what the project knows.
+    """The substitutions of a submission.
 
-    Only names that the file declares are set by us, so any project's file can be submitted. commit:
-    COMMIT_SHA and its kin, which a trigger would set; empty for a tree that differs from it.
+    given: those of the call; they win. targets, repository, region: the values of _GPU, _REGISTRY
+    and _REGION, for a file that declares these names; so any project's file can be submitted.
+    commit: COMMIT_SHA and the other names that a trigger would set; empty for a tree that differs
+    from its commit.
     """
-    declared = document.build.substitutions
+    declared = file.build.substitutions
     known = {GPU: ",".join(targets), REGISTRY: repository or "", REGION: region}
-    if region == "global":  # builds have a region by that name, registries have not
+    if region == "global":  # a region of builds, not of registries
         known.pop(REGION)
     ours = {name: value for name, value in known.items() if value and name in declared}
     git = {name: commit[name] for name in FROM_GIT if commit.get(name)}
     return {**git, **ours, **given}
-
-
-def checked(document: BuildFile, given: Mapping[str, str]) -> None:
-    """Raises InputError for what the service would refuse: before anything is staged."""
-    validation.refuse(document, validation.check(document, given))
 
 
 def prepared(
@@ -54,9 +50,9 @@ def prepared(
     tags: Sequence[str] = (),
     staged: StagedSource | None = None,
 ) -> Build:
-    """The build of a file with what the settings add to it. Pure: the argument stays as it was.
+    """The build of a file with the additions of the call and of the settings.
 
-    Raises InputError for settings that cannot go together.
+    Pure: the argument does not change. Raises InputError for settings that exclude each other.
     """
     from google.cloud.devtools import cloudbuild_v1 as api
 
@@ -90,7 +86,7 @@ def prepared(
             'write logs_bucket = "gs://BUCKET" or logging = "CLOUD_LOGGING_ONLY" below [cloud]',
         )
     if settings.pool:
-        # a private pool has its own machines: the service refuses these two beside it
+        # A private pool has its own machines: the service refuses it together with these two.
         new.options.pool = api.BuildOptions.PoolOption(name=settings.pool)
         new.options.machine_type = api.BuildOptions.MachineType(0)
         new.options.disk_size_gb = 0

@@ -53,7 +53,7 @@ class Diagnostic:
 
 
 @dataclass
-class Report:
+class Diagnostics:
     """The diagnostics of one file, under way.
 
     given: the values that the call sets. trigger: whether a trigger starts the build.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 
-from builder.cloudbuild.reader.rules.report import API, Report
+from builder.cloudbuild.reader.rules.report import API, Diagnostics
 from builder.cloudbuild.reader.substitutions import Place
 
 MAX_SECRETS = 100  # API, InlineSecret.env_map
 
 
-def secrets(report: Report) -> None:
+def secrets(report: Diagnostics) -> None:
     build = report.build
     used = {name for step in build.steps for name in step.secret_env}
     used |= set(build.options.secret_env)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from builder.cloudbuild.reader.build import Step
 from builder.cloudbuild.reader.order import AT_ONCE, circle
-from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Report
+from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Diagnostics
 from builder.cloudbuild.reader.substitutions import Place, Values
 
 MAX_ARGS, MAX_ARG = 100, 10_000  # SCHEMA
@@ -16,7 +16,7 @@ MAX_NAME = 1000  # LOCAL
 _STEP_OUTPUT_ONLY = ("timing", "pullTiming", "status", "exitCode")
 
 
-def step(report: Report, step: Step, values: Values | None) -> None:
+def step(report: Diagnostics, step: Step, values: Values | None) -> None:
     at: Place = ("steps", step.index)
     here = report.file.value["steps"][step.index]
     if not step.name:
@@ -74,7 +74,7 @@ def step(report: Report, step: Step, values: Values | None) -> None:
         report.limit((*at, name), len(text), MAX_NAME, "characters", LOCAL, "shorten it")
 
 
-def ids(report: Report) -> None:
+def ids(report: Diagnostics) -> None:
     steps = report.build.steps
     first: dict[str, int] = {}
     for step in steps:
@@ -102,7 +102,7 @@ def ids(report: Report) -> None:
 
 
 def _waits(
-    report: Report,
+    report: Diagnostics,
     step: Step,
     place: Place,
     name: str,

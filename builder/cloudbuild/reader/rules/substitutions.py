@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from builder.cloudbuild.reader import substitutions
 from builder.cloudbuild.reader.expansion import BUILT_IN, Unexpandable, references
-from builder.cloudbuild.reader.rules.report import VALUES, Report
+from builder.cloudbuild.reader.rules.report import VALUES, Diagnostics
 from builder.cloudbuild.reader.substitutions import Place, Values
 
 _EXPANSION = re.compile(r"(?<!\$)\$\{#?(_[A-Z0-9_]+|[A-Z][A-Z0-9_]*)([:#%/^,}=?+-])")
@@ -33,7 +33,7 @@ _SAMPLE = {
 """Values like those that a trigger gives."""
 
 
-def values_of(report: Report) -> Values | None:
+def values_of(report: Diagnostics) -> Values | None:
     """Check names and values. Returns the values for the other rules; None for a circle."""
     build = report.build
     own = build.substitutions
@@ -82,7 +82,7 @@ def values_of(report: Report) -> Values | None:
         return None
 
 
-def _uses(report: Report, dynamic: bool) -> dict[str, Place]:
+def _uses(report: Diagnostics, dynamic: bool) -> dict[str, Place]:
     """Each name that the build uses, with the place of its first use."""
     used: dict[str, Place] = {}
     texts = list(substitutions.templates(report.build))
@@ -99,7 +99,7 @@ def _uses(report: Report, dynamic: bool) -> dict[str, Place]:
     return used
 
 
-def _unused(report: Report, own: Mapping[str, str], used: Mapping[str, Place]) -> None:
+def _unused(report: Diagnostics, own: Mapping[str, str], used: Mapping[str, Place]) -> None:
     steps = report.build.steps
     mapped = report.build.options.automap_substitutions
     if any(mapped if s.automap_substitutions is None else s.automap_substitutions for s in steps):
@@ -118,8 +118,8 @@ def _unused(report: Report, own: Mapping[str, str], used: Mapping[str, Place]) -
         report.add(where, f"{key} is not used{why}", fix, VALUES)
 
 
-def _unread(report: Report, own: Mapping[str, str]) -> None:
-    """Report values that name other substitutions in a build that does not expand values."""
+def _unread(report: Diagnostics, own: Mapping[str, str]) -> None:
+    """Diagnostics values that name other substitutions in a build that does not expand values."""
     for key, text in own.items():
         for name in references(text, dynamic=False):
             if not name.startswith("_") and name not in BUILT_IN:
@@ -134,7 +134,7 @@ def _unread(report: Report, own: Mapping[str, str]) -> None:
 
 
 def _missing(
-    report: Report, name: str, place: Place, known: Mapping[str, str], strict: bool
+    report: Diagnostics, name: str, place: Place, known: Mapping[str, str], strict: bool
 ) -> None:
     if name in known:
         return

@@ -6,14 +6,14 @@ import re
 from collections import Counter
 
 from builder.cloudbuild.reader.build import Volume
-from builder.cloudbuild.reader.rules.report import API, Report
+from builder.cloudbuild.reader.rules.report import API, Diagnostics
 from builder.cloudbuild.reader.substitutions import Place
 
 _VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 _RESERVED = ("/workspace", "/builder/home", "/builder/outputs", "/var/run/docker.sock")
 
 
-def volumes(report: Report) -> None:
+def volumes(report: Diagnostics) -> None:
     build, use = report.build, Counter[str]()
     common = {one.name for one in build.options.volumes}
     common_paths = {_normal(one.path) for one in build.options.volumes}
@@ -38,7 +38,7 @@ def volumes(report: Report) -> None:
                 )
 
 
-def _volumes_of(report: Report, at: Place, volumes: tuple[Volume, ...]) -> None:
+def _volumes_of(report: Diagnostics, at: Place, volumes: tuple[Volume, ...]) -> None:
     names, paths = Counter(v.name for v in volumes), Counter(_normal(v.path) for v in volumes)
     for n, one in enumerate(volumes):
         path = _normal(one.path)

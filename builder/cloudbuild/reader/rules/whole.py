@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Report
+from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Diagnostics
 from builder.cloudbuild.reader.substitutions import Place, Values
 
 MAX_STEPS = 300  # SCHEMA
@@ -36,7 +36,7 @@ _OUTPUT_ONLY = (
 )
 
 
-def whole(report: Report) -> None:
+def whole(report: Diagnostics) -> None:
     value, build = report.file.value, report.build
     if not build.steps:
         report.add((), "no steps", "add steps:, each with the name of an image", SCHEMA)
@@ -82,7 +82,7 @@ def whole(report: Report) -> None:
         )
 
 
-def _logs_chosen(report: Report) -> bool:
+def _logs_chosen(report: Diagnostics) -> bool:
     options = report.file.value.get("options", {})
     return bool(
         report.build.logs_bucket
@@ -91,7 +91,7 @@ def _logs_chosen(report: Report) -> bool:
     )
 
 
-def _options(report: Report, options: Mapping[str, object]) -> None:
+def _options(report: Diagnostics, options: Mapping[str, object]) -> None:
     size = report.build.options.disk_size_gb
     if "diskSizeGb" in options and not 0 < size <= MAX_DISK_GB:
         report.add(("options", "diskSizeGb"), f"{size} GB", f"write 1 to {MAX_DISK_GB}", API)
@@ -121,7 +121,7 @@ def _options(report: Report, options: Mapping[str, object]) -> None:
         )
 
 
-def outputs(report: Report, values: Values | None) -> None:
+def outputs(report: Diagnostics, values: Values | None) -> None:
     build = report.build
     report.limit(("images",), len(build.images), MAX_IMAGES, "images", LOCAL, "push some in a step")
     report.limit(("tags",), len(build.tags), MAX_TAGS, "tags", LOCAL, "use fewer")

@@ -1,0 +1,60 @@
+"""Submitting a build: check the file, stage the source, create the build."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.cloudbuild.clients import Clients
+from builder.cloudbuild.reader import validation
+from builder.cloudbuild.reader.buildfile import BuildFile
+from builder.cloudbuild.submission.builds import create
+from builder.cloudbuild.submission.prepare import prepared
+from builder.cloudbuild.submission.staging import StagedSource, Staging, staged
+from builder.core.errors import InputError
+
+if TYPE_CHECKING:
+    from google.cloud.devtools.cloudbuild_v1 import Build
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A build that was created, and its source in a bucket."""
+
+    build: Build
+    staging: Staging
+
+
+@contextlib.contextmanager
+def submitted(
+    clients: Clients,
+    file: BuildFile,
+    folder: Path,
+    given: Mapping[str, str],
+    tags: Sequence[str],
+    keep: bool,
+    on_staged: Callable[[StagedSource], None],
+) -> Iterator[Submission]:
+    """Submit a build of the source in `folder`. The source is staged for as long as this lasts.
+
+    given: substitutions. keep: leave the staged source behind. on_staged: called when the source is
+    in its bucket. Everything that can be refused here is refused before the source is staged:
+    raises InputError. Raises OutsideError for what the service or the bucket refuses.
+    """
+    settings = clients.settings
+    validation.refuse(file, validation.check(file, given))
+    plain = file.to_proto()
+    prepared(plain, settings, given)
+    if file.newer:
+        raise InputError(
+            f"{file.path}: {file.newer[0]} is newer than the installed client",
+            "remove it, or start the build with a trigger",
+        )
+    owned = settings.staging_bucket is None  # anybody can take the name of a default bucket
+    with staged(clients.storage, settings.bucket, folder, keep, settings.region, owned) as staging:
+        on_staged(staging.object)
+        build = create(clients, prepared(plain, settings, given, tags, staging.object))
+        yield Submission(build, staging)
