@@ -80,7 +80,7 @@ def compare(folder: Path, cuobjdump: Path) -> int:
     print(f"{f'audit (median of {RUNS})':<30}{here.wall:>8.2f}{here.cpu:>8.2f}")
     print(f"{f'cuobjdump ({len(read)} libraries)':<30}{there.wall:>8.2f}{there.cpu:>8.2f}")
     print(f"{'ratio':<30}{there.wall / here.wall:>8.1f}{there.cpu / here.cpu:>8.1f}")
-    print(f"entries read: {entries:,}; libraries on which the two differ: {len(different)}")
+    print(f"entries that both read: {entries:,}, libraries that differ: {len(different)}")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for path in different:
         here_only, there_only = read[path] - listed[path], listed[path] - read[path]

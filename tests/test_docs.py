@@ -19,11 +19,16 @@ PLACEHOLDER = re.compile(r"<[\w-]+>")
 """`images/<target>/image.yaml` stands for any target."""
 
 
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+"""A link to another file."""
+
+
 def paths(text: str) -> list[str]:
-    """The paths in backticks, and the documents that a sentence or a table refers to."""
+    """Paths in backticks, targets of links, and documents that a sentence or a table names."""
     quoted = [word for words in re.findall(r"`([^`\n]+)`", text) for word in words.split()]
     found = [word for word in quoted if PATH.fullmatch(word)]
-    return list(dict.fromkeys([*found, *re.findall(r"\bdocs/[\w-]+\.md", text)]))
+    named = re.findall(r"\bdocs/[\w-]+\.md", text)
+    return list(dict.fromkeys([*found, *LINK.findall(text), *named]))
 
 
 def expanded(path: str) -> list[str]:
@@ -40,9 +45,12 @@ def expanded(path: str) -> list[str]:
 
 
 def exists(path: str) -> bool:
-    """Whether a file or folder matches; what git ignores is made by a command, and counts."""
+    """Whether a file matches, from the root or beside the documents.
+
+    What git ignores is made by a command, and counts.
+    """
     pattern = PLACEHOLDER.sub("*", path).rstrip("/")
-    if any(ROOT.glob(pattern)):
+    if any(ROOT.glob(pattern)) or any((ROOT / "docs").glob(pattern)):
         return True
     asked = subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT, check=False)
     return asked.returncode == 0
@@ -58,6 +66,8 @@ def test_a_document_names_files_that_exist(document: Path) -> None:
 def test_paths_are_found_in_backticks_and_expanded() -> None:
     text = "`builder/cli/` and `images/<target>/{base.,}Dockerfile`, `make help`, see docs/jobs.md."
     assert paths(text) == ["builder/cli/", "images/<target>/{base.,}Dockerfile", "docs/jobs.md"]
+    assert paths("[one](data.md#sounds), [two](https://a.b/c.md)") == ["data.md"]
+    assert exists("data.md") and not exists("no-such-document.md")
     assert expanded("images/<target>/{base.,}Dockerfile") == [
         "images/<target>/base.Dockerfile",
         "images/<target>/Dockerfile",
