@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
-from builder.facts.accelerators import DATA, Source
+from builder.facts.table import DATA, Source
 
 TABLE = "machines.yaml"
 

@@ -33,6 +33,7 @@ _ROOMS = (
     "render",
     "devicecode",
     "devicecode/pruning",
+    "tensorflow",
     "pipeline",
 )
 """The packages that a check runs or reads."""
@@ -93,7 +94,7 @@ def _files(root: Path, target: str) -> Iterator[Path]:
         (root / TEMPLATES, "**/*"),
         (PACKAGED, "**/*"),
         *((_FACTORY / room, "*.py") for room in _ROOMS),
-        (_FACTORY / "facts", "*.yaml"),
+        *((_FACTORY / room, "*.yaml") for room in ("facts", "tensorflow")),
     ):
         yield from sorted(path for path in folder.glob(pattern) if path.is_file())
 

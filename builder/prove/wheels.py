@@ -25,11 +25,11 @@ from builder.core.events import OnEvent, ignore, step
 from builder.devicecode import Audit, Group, Library, Support, carries
 from builder.devicecode import audit as read_paths
 from builder.devicecode.pruning.fatbin import COMPILED, Target
-from builder.facts import accelerators
-from builder.facts.accelerators import Tables
 from builder.lock import model, pins, python, requirements
 from builder.prove.audit import passes
 from builder.spec import catalogue, compatibility
+from builder.tensorflow import releases
+from builder.tensorflow.releases import Tables
 
 if TYPE_CHECKING:
     from builder.core.network import BuildNetwork
@@ -186,7 +186,7 @@ def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
     GPU targets with a base of their own that are locked. Raises InputError.
     """
-    wheels, tables = read(root), accelerators.tables()
+    wheels, tables = read(root), releases.tables()
     holes: dict[str, tuple[str, ...]] = {}
     for target in targets:
         spec = catalogue.load(root, target)
@@ -239,7 +239,7 @@ def verify(
     are read once. A committed inventory that is not what the wheel carries is a hole, too; what no
     lock names any more is dropped. Raises InputError, OutsideError.
     """
-    host, tables = network.discover(), accelerators.tables()
+    host, tables = network.discover(), releases.tables()
     known, fresh = read(root), dict[str, Wheel]()
     holes: dict[str, tuple[str, ...]] = {}
     for target in targets:

@@ -38,6 +38,7 @@ from builder.core.errors import InputError
 from builder.core.findings import matches, refuse
 from builder.core.yamlfile import Document, Problem
 from builder.facts import accelerators
+from builder.tensorflow import releases
 
 IMAGES = project.IMAGES
 FILE = "image.yaml"
@@ -409,7 +410,7 @@ def schema() -> dict[str, Any]:
     _describe(ImageSpec, result)
     _describe(Trainer, result["$defs"]["Trainer"])
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    known, tables = accelerators.accelerators().values(), accelerators.tables()
+    known, tables = accelerators.accelerators().values(), releases.tables()
     fields = result["properties"]
     fields["accelerator"]["enum"] = [one.name for one in known if not one.refused]
     fields["tensorflow"]["enum"] = [one for row in tables.releases for one in row.versions]

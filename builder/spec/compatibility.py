@@ -19,9 +19,13 @@ from builder.core.errors import CheckFailed, InputError
 from builder.devicecode.pruning.fatbin import ELF, PTX, Target
 from builder.devicecode.pruning.rule import choose, compute_capability
 from builder.facts import accelerators
-from builder.facts.accelerators import Accelerator, Cudnn, Driver, Release, Source, Tables
+from builder.facts.accelerators import Accelerator
+from builder.facts.cuda import Cudnn, Driver
+from builder.facts.table import Source
 from builder.spec import catalogue
 from builder.spec.catalogue import OWN, ImageSpec
+from builder.tensorflow import releases
+from builder.tensorflow.releases import Release, Tables
 
 # Our own base takes its Python from Debian, and each suite has one.
 OWN_PYTHON: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
@@ -110,7 +114,7 @@ def resolve(spec: ImageSpec) -> Stack:
 
     Raises InputError for what cannot work, with the nearest that does.
     """
-    tables = accelerators.tables()
+    tables = releases.tables()
     try:
         return _stack(spec, tables)
     except RefusedError as refused:
@@ -506,7 +510,7 @@ def check_tables(
     specs: Sequence[ImageSpec] = (), tables: Tables | None = None
 ) -> tuple[Problem, ...]:
     """Every hole in the joined tables, and every target of `specs` that they do not cover."""
-    tables = tables or accelerators.tables()
+    tables = tables or releases.tables()
     problems = [*_accelerator_holes(), *_release_holes(tables), *_tpu_holes(tables)]
     for earlier, later in pairwise(tables.cudnn):
         if Version(earlier.since) >= Version(later.since):

@@ -12,6 +12,7 @@ import pytest
 from builder.devicecode import Audit, Support, Verdict, carries
 from builder.facts import accelerators
 from builder.prove import wheels
+from builder.tensorflow import releases
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = Path(__file__).parent / "data"
@@ -61,7 +62,7 @@ def test_tensorflow_2_13_on_an_h100() -> None:
 
 def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:
     """cuda.yaml's row for the newest cuDNN, tensorflow.yaml's for 2.13."""
-    tables, read = accelerators.tables(), wheels.read(ELSEWHERE)
+    tables, read = releases.tables(), wheels.read(ELSEWHERE)
     by_name = {wheel.name: Audit(wheel.libraries) for wheel in read.values()}
     newest = {float(one) for one in tables.cudnn[-1].capabilities}
     cudnn = by_name["nvidia-cudnn-cu12"]

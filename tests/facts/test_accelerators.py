@@ -8,7 +8,8 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.facts import accelerators
-from builder.facts.accelerators import DATA, Source
+from builder.facts.table import DATA, Source
+from builder.tensorflow import releases
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_what_an_image_needs_to_know_of_a_v100() -> None:
 
 
 def test_what_tensorflow_2_21_was_tested_with() -> None:
-    tables = accelerators.tables()
+    tables = releases.tables()
     release = tables.releases[-1]
     assert release.versions == ("2.21.0",)
     assert (release.cuda, release.cudnn, release.wheels) == ("12.5", "9.3", "12.5")
@@ -65,7 +66,7 @@ def test_what_tensorflow_2_21_was_tested_with() -> None:
 
 
 def test_releases_stand_from_old_to_new() -> None:
-    minors = [int(release.minor.split(".")[1]) for release in accelerators.tables().releases]
+    minors = [int(release.minor.split(".")[1]) for release in releases.tables().releases]
     assert minors == list(range(4, 22))
 
 
@@ -76,7 +77,7 @@ def test_every_table_names_a_source_for_every_row() -> None:
         sources += [one.source, one.precision_source]
         sources += [one.architecture.source] if one.architecture else []
         sources += [one.refused_source] if one.refused_source else []
-    tables = accelerators.tables()
+    tables = releases.tables()
     for release in tables.releases:
         sources += [release.source, release.capabilities_source, release.pins_source]
     rows = (*tables.tpu, *tables.sets.values(), *tables.cudnn, *tables.drivers)
@@ -87,7 +88,7 @@ def test_every_table_names_a_source_for_every_row() -> None:
 
 
 def test_no_source_stands_unused() -> None:
-    for path in DATA.glob("*.yaml"):
+    for path in (*DATA.glob("*.yaml"), *releases.DATA.glob("*.yaml")):
         text = path.read_text()
         names = re.findall(r"^  ([\w.-]+): \{text: ", text, re.MULTILINE)
         used = set(re.findall(r"source: ([\w.-]+)", text)) | {"precision"}

@@ -203,6 +203,7 @@ def test_all_that_a_check_reads_is_in_the_hash(known: Path) -> None:
         "image.yaml",
         "image.lock",
         "cuda.yaml",
+        "tensorflow.yaml",
         "Dockerfile.j2",
     }
     assert ours - hashed - trainer == set()
@@ -210,10 +211,16 @@ def test_all_that_a_check_reads_is_in_the_hash(known: Path) -> None:
 
 def _forget_tables() -> None:
     """The tables and templates are read once a process: read them again."""
-    from builder.facts import accelerators
+    from builder.facts import accelerators, cuda
     from builder.render import dockerfiles as render
+    from builder.tensorflow import releases
 
-    for function in (accelerators.accelerators, accelerators.tables, accelerators._names):
+    for function in (
+        accelerators.accelerators,
+        accelerators._names,
+        cuda.cuda,
+        releases.tables,
+    ):
         function.cache_clear()
     render._environment.cache_clear()
     render.pruning_program.cache_clear()

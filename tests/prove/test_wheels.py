@@ -12,13 +12,13 @@ import pytest
 from builder.core import network
 from builder.core.errors import InputError
 from builder.devicecode import Audit, from_folder
-from builder.facts import accelerators
 from builder.lock import making, model
 from builder.lock.model import Lock
 from builder.prove import wheels
 from builder.prove.wheels import Read, Wheel
 from builder.spec import catalogue, compatibility
 from builder.spec.compatibility import Stack
+from builder.tensorflow import releases
 from tests.devicecode.writer import container, install, library, ptx, sass
 
 ROOT = Path(__file__).parents[2]
@@ -94,9 +94,9 @@ def test_wheels_that_carry_less_than_the_table_says_are_a_hole(copy: Path, tmp_p
 
 
 def test_a_table_that_says_more_than_the_wheels_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = accelerators.tables()
+    tables = releases.tables()
     rows = tuple(replace(row, capabilities=("7.0", "12.1")) for row in tables.cudnn)
-    monkeypatch.setattr(accelerators, "tables", lambda: replace(tables, cudnn=rows))
+    monkeypatch.setattr(releases, "tables", lambda: replace(tables, cudnn=rows))
     lacks, untold = wheels.check(ROOT, ["v100"])["v100"]
     assert lacks.startswith("cuda.yaml: cuDNN 9.3.0.75 is said to carry sm_121: not in")
     assert "of which the table says nothing" in untold
@@ -142,12 +142,12 @@ def test_wheels_that_nobody_read_are_not_refused(copy: Path) -> None:
 
 
 def test_wheels_that_carry_what_the_tables_say(root: Path, tmp_path: Path) -> None:
-    assert wheels.contradictions(site(tmp_path), stack(root), accelerators.tables()) == ()
+    assert wheels.contradictions(site(tmp_path), stack(root), releases.tables()) == ()
 
 
 def test_wheels_that_lack_what_the_tables_say(root: Path, tmp_path: Path) -> None:
     found = site(tmp_path, cudnn=WITHOUT_VOLTA)
-    problems = wheels.contradictions(found, stack(root), accelerators.tables())
+    problems = wheels.contradictions(found, stack(root), releases.tables())
     assert len(problems) == 3
     assert "takes these versions for V100, the wheels say: 7.0: missing" in problems[0]
     assert problems[1] == (
@@ -159,9 +159,7 @@ def test_wheels_that_lack_what_the_tables_say(root: Path, tmp_path: Path) -> Non
 
 def test_a_tensorflow_that_lost_an_architecture(root: Path, tmp_path: Path) -> None:
     tensorflow = library(container(*map(sass, (60, 70, 80, 90)), ptx(90)))
-    (problem,) = wheels.contradictions(
-        site(tmp_path, tensorflow), stack(root), accelerators.tables()
-    )
+    (problem,) = wheels.contradictions(site(tmp_path, tensorflow), stack(root), releases.tables())
     assert "TensorFlow 2.21.0 is said to carry sm_89: not in libtensorflow_cc.so.2" in problem
 
 
@@ -201,5 +199,5 @@ def test_the_wheels_of_a_lock_are_what_is_committed(root: Path) -> None:
     assert all(committed[sha256] == wheel for sha256, wheel in fresh.items())
     (curand,) = (one for one in found.libraries if one.groups)
     assert dataclasses.astuple(curand)[0] == "nvidia/curand/lib/libcurand.so.10"
-    problems = wheels.contradictions(found, stack(root), accelerators.tables())
+    problems = wheels.contradictions(found, stack(root), releases.tables())
     assert any("hold no library of it with device code" in problem for problem in problems)

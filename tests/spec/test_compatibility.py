@@ -13,10 +13,11 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.facts import accelerators
-from builder.facts.accelerators import Tables
 from builder.spec import catalogue, compatibility
 from builder.spec.catalogue import ImageSpec
 from builder.spec.compatibility import OWN_PYTHON, Problem, Stack, check_tables, kernels_run
+from builder.tensorflow import releases
+from builder.tensorflow.releases import Tables
 
 DIGEST = "@sha256:" + "0" * 64
 PUBLISHED = "docker.io/tensorflow/tensorflow:2.13.1-gpu" + DIGEST
@@ -222,10 +223,10 @@ def test_a_tensorflow_that_needs_cuda_13_is_refused_for_a_v100(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """None is published yet; the day one stands in the table, V100s stay on the last before it."""
-    tables = accelerators.tables()
+    tables = releases.tables()
     moved = replace(tables.releases[-1], cuda="13.0", capabilities=("sm_75", "compute_90"))
     monkeypatch.setattr(
-        accelerators, "tables", lambda: replace(tables, releases=(*tables.releases[:-1], moved))
+        releases, "tables", lambda: replace(tables, releases=(*tables.releases[:-1], moved))
     )
     what, fix = refused("V100")
     assert "TensorFlow 2.21.0 needs CUDA 13.0, and CUDA 12 is the last that knows V100" in what
@@ -274,7 +275,7 @@ def test_the_tables_have_no_hole_and_cover_every_target(root: Path) -> None:
 
 
 def broken(change: Callable[[Tables], Tables]) -> list[str]:
-    problems = check_tables(tables=change(accelerators.tables()))
+    problems = check_tables(tables=change(releases.tables()))
     assert all(isinstance(problem, Problem) for problem in problems)
     return [f"{problem.where}: {problem.what}" for problem in problems]
 
@@ -365,7 +366,7 @@ def test_every_set_of_libraries_can_be_installed(python: str, tmp_path: Path) ->
     """PyPI has them, and TensorFlow takes them: the tables hold no typing error."""
     compile = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--only-binary=:all:"]
     compile += ["--python-platform", "x86_64-manylinux_2_36"]
-    for release in accelerators.tables().releases:
+    for release in releases.tables().releases:
         if release.wheels is None or python not in release.python:
             continue
         stack = resolve("T4", tensorflow=release.versions[-1], python=python)

@@ -15,7 +15,7 @@ from typing import Any
 
 from builder import contract
 from builder.core.errors import InputError
-from builder.facts.accelerators import Source
+from builder.facts.table import Source
 from builder.jobs import machines
 from builder.jobs.cost.prices import Price, Prices
 from builder.jobs.places.vertex.checks import Ready

@@ -15,7 +15,7 @@ from typing import Any
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
-from builder.facts.accelerators import DATA, Source
+from builder.facts.table import DATA, Source
 
 TABLE = "prices.yaml"
 _FIELDS = ("item", "price", "free", "source", "verified")

@@ -1,0 +1,70 @@
+"""CUDA's libraries, cuDNN and the drivers that they need: cuda.yaml, read once a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from builder.facts import table as facts
+from builder.facts.table import DATA, Source
+
+
+@dataclass(frozen=True)
+class CudaSet:
+    """The CUDA libraries that a TensorFlow was tested with: short name -> version."""
+
+    cuda: str
+    libraries: Mapping[str, str]
+    source: Source
+
+
+@dataclass(frozen=True)
+class Cudnn:
+    """From version `since` on: the compute capabilities that every library has machine code for."""
+
+    since: str
+    capabilities: tuple[str, ...]
+    source: Source
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The oldest Linux driver for any toolkit of a major version of CUDA."""
+
+    cuda: str
+    driver: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class CudaFacts:
+    """What is known about CUDA. sets: name -> the libraries of one toolkit; packages: a library's
+    short name -> the part of its wheel's name; cudnn, drivers: oldest first."""
+
+    sets: Mapping[str, CudaSet]
+    packages: Mapping[str, str]
+    cudnn: tuple[Cudnn, ...]
+    drivers: tuple[Driver, ...]
+
+
+@cache
+def cuda() -> CudaFacts:
+    """cuda.yaml."""
+    table = facts.read(DATA / "cuda.yaml")
+    known = facts.sources(table)
+    return CudaFacts(
+        sets={
+            name: CudaSet(name, entry["libraries"], known[entry["source"]])
+            for name, entry in table["sets"].items()
+        },
+        packages=table["packages"],
+        cudnn=tuple(
+            Cudnn(entry["since"], tuple(entry["capabilities"]), known[entry["source"]])
+            for entry in table["cudnn"]
+        ),
+        drivers=tuple(
+            Driver(entry["cuda"], entry["driver"], known[entry["source"]])
+            for entry in table["drivers"]
+        ),
+    )

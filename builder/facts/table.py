@@ -1,0 +1,39 @@
+"""A table of facts: YAML in which every fact names its source. It lies beside its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from builder.core import yamlfile
+from builder.core.errors import InputError
+
+DATA = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a fact was read; `verified` where we read or tried it, and did not only hear of it."""
+
+    text: str
+    verified: bool
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a table. Raises InputError for a file that is not a table."""
+    document = yamlfile.parse(path.read_text(encoding="utf-8"), path.name)
+    if document.problems:
+        problem = document.problems[0]
+        where = f"{path.name}:{problem.line}: {problem.field}"
+        raise InputError(f"{where}: {problem.what}", problem.fix)
+    return cast(dict[str, Any], document.value)
+
+
+def sources(table: Mapping[str, Any]) -> dict[str, Source]:
+    """The sources that the rows of a table name."""
+    return {
+        key: Source(entry["text"], entry["verified"] == "true")
+        for key, entry in table["sources"].items()
+    }
