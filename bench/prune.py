@@ -42,7 +42,7 @@ from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
 from builder.lock import model
-from builder.pipeline import image as pipeline
+from builder.pipeline.prepare import prepare
 from builder.prove.smoke import RECORDS
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
@@ -173,7 +173,7 @@ def groups(project: Path, targets: Sequence[str]) -> list[Group]:
     for mode in MODES:
         for target in targets:
             write(project, mode, target)
-            base = pipeline.prepare(project, target).plan.base
+            base = prepare(project, target).plan.base
             assert base
             bases.setdefault(base.hash, []).append((mode, target))
     made = [Group(base, tuple(variants)) for base, variants in bases.items()]

@@ -27,7 +27,7 @@ from builder.cli.registry import show_push
 if TYPE_CHECKING:
     from builder.core.settings import Settings
     from builder.engine import Engine
-    from builder.pipeline.image import ImageRecord
+    from builder.pipeline.records import ImageRecord
     from builder.prove.receipts import Receipt
 
 Locked = Annotated[
@@ -60,18 +60,19 @@ def image(
         )
         return
     from builder.engine import connect
-    from builder.pipeline import image as pipeline
+    from builder.pipeline import prepare, prove
+    from builder.pipeline.push import push_target
 
     with reporter() as shown:
         where = settings(registry=registry, engine=engine)
-        prepared = [pipeline.prepare(root(), target) for target in chosen(targets, everything)]
+        prepared = [prepare.prepare(root(), target) for target in chosen(targets, everything)]
         docker = connect(where, on_event=shown.on_event)
         made = [
-            pipeline.make(root(), where, docker, item, locked=locked, on_event=shown.on_event)
+            prove.make(root(), where, docker, item, locked=locked, on_event=shown.on_event)
             for item in prepared
         ]
         pushed = [
-            pipeline.push_target(
+            push_target(
                 root(), where, docker, one.record.target, tag or (), on_event=shown.on_event
             )
             for one in made
@@ -115,19 +116,20 @@ def build(
         build_to_registry(chosen(targets, everything), settings(registry, engine), as_json)
         return
     from builder.engine import connect
-    from builder.pipeline import image as pipeline
+    from builder.pipeline import build as building
+    from builder.pipeline.prepare import prepare
 
     with reporter() as shown:
         where = settings(registry=registry, engine=engine)
-        prepared = [pipeline.prepare(root(), target) for target in chosen(targets, everything)]
+        prepared = [prepare(root(), target) for target in chosen(targets, everything)]
         docker = connect(where, on_event=shown.on_event)
         flags = {"no_cache": no_cache, "locked": locked}
         if base_only:
-            bases = pipeline.bases(
+            bases = building.bases(
                 root(), where, docker, prepared, **flags, on_event=shown.on_event
             )
         else:
-            records = pipeline.build(
+            records = building.build(
                 root(), where, docker, prepared, **flags, on_event=shown.on_event
             )
     if base_only:
@@ -172,14 +174,14 @@ def smoke(
     that its outputs can be read.
     """
     from builder.engine import connect
-    from builder.pipeline import image as pipeline
+    from builder.pipeline import prepare, prove
 
     with reporter() as shown:
         docker = connect(settings(engine=engine), on_event=shown.on_event)
         receipts = []
         for target in chosen(targets, everything):
-            item = pipeline.prepare(root(), target)
-            receipts.append(pipeline.prove_built(root(), docker, item, shown.on_event))
+            item = prepare.prepare(root(), target)
+            receipts.append(prove.prove_built(root(), docker, item, shown.on_event))
     for receipt in receipts:
         show_receipt(receipt)
     if as_json:
@@ -188,9 +190,9 @@ def smoke(
 
 def list_targets(as_json: Json = False) -> None:
     """List the targets; say which are built and proven."""
-    from builder.pipeline import image as pipeline
+    from builder.pipeline import prove
 
-    rows = pipeline.overview(root())
+    rows = prove.overview(root())
     if as_json:
         out(rows)
         return

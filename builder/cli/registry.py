@@ -35,15 +35,15 @@ def push(
     (exit code 4).
     """
     from builder.engine import connect
-    from builder.pipeline import image as pipeline
+    from builder.pipeline import records
+    from builder.pipeline.push import push_target
 
     where = settings(registry=registry, engine=engine)
-    names = tuple(targets) if targets else pipeline.built_targets(root())
+    names = tuple(targets) if targets else records.built_targets(root())
     with reporter() as shown:
         docker = connect(where, on_event=shown.on_event)
         pushed = [
-            pipeline.push_target(root(), where, docker, name, tag or (), shown.on_event)
-            for name in names
+            push_target(root(), where, docker, name, tag or (), shown.on_event) for name in names
         ]
     for one in pushed:
         show_push(one)
@@ -57,7 +57,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check that an image in a registry has a valid receipt."""
-    from builder.pipeline.push import verify as check
+    from builder.pipeline.verify import verify as check
 
     with reporter() as shown:
         found = check(reference, settings(registry=registry), on_event=shown.on_event)
@@ -88,7 +88,7 @@ def promote(
     builder promote --back production
     """
     from builder.core.errors import InputError
-    from builder.pipeline import push as pushing
+    from builder.pipeline import tags
 
     where = settings(registry=registry)
     if back == (tag is not None):
@@ -98,9 +98,9 @@ def promote(
         )
     with reporter() as shown:
         if tag is None:
-            moved = pushing.rollback(reference, where, on_event=shown.on_event)
+            moved = tags.rollback(reference, where, on_event=shown.on_event)
         else:
-            moved = pushing.promote(reference, tag, where, on_event=shown.on_event)
+            moved = tags.promote(reference, tag, where, on_event=shown.on_event)
     say(f"{moved.tag} -> {moved.reference}" + (f" (was {moved.previous})" if moved.moved else ""))
 
 

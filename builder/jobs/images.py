@@ -172,7 +172,7 @@ def pushed_image(
 
     Raises InputError, OutsideError (not there) or CheckFailed (not proven).
     """
-    from builder.pipeline import push
+    from builder.pipeline import verify
     from builder.tensorflow import suite as suites
 
     name = job.image
@@ -185,7 +185,7 @@ def pushed_image(
             )
         spec = catalogue.load(root, name)
         suite = suites.of_image(spec.labels)  # of this target, whatever image bears its name there
-        found = push.verify(name, settings, suite=suite, on_event=on_event)
+        found = verify.verify(name, settings, suite=suite, on_event=on_event)
         return Image(
             found.reference,
             found.digest,
@@ -208,10 +208,10 @@ def pushed_image(
         raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
     held = where.at(manifest.digest)
     notes: tuple[str, ...] = () if where.digest else (f"{name} is {manifest.digest} now",)
-    made_for, proven = labels.get(push.ACCELERATOR), False
+    made_for, proven = labels.get(verify.ACCELERATOR), False
     if made_for is not None:  # an image of ours under another name: its receipt lies beside it
         try:
-            found = push.verify(str(held), settings, on_event=on_event)
+            found = verify.verify(str(held), settings, on_event=on_event)
             made_for, proven = found.receipt.accelerator, True
         except CheckFailed as error:
             notes += (f"{error.message}: that it is for {made_for} is what its label says",)

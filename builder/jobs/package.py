@@ -25,7 +25,7 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.lock import making, model
-from builder.pipeline import image, plan, push
+from builder.pipeline import plan, prepare, prove, push, records
 from builder.prove.receipts import Receipt
 from builder.render import dockerfiles as render
 from builder.spec import catalogue
@@ -63,7 +63,7 @@ class Built:
 
     root: Path
     target: str
-    record: image.ImageRecord
+    record: records.ImageRecord
     receipt: Receipt
     unchanged: bool
 
@@ -197,8 +197,8 @@ def build(
         except InputError as error:
             raise _in_users_words(error, one, target) from None
         render.write(home, [name])
-        item = image.prepare(home, name)
-        made = image.make(home, settings, engine, item, on_event=on_event)
+        item = prepare.prepare(home, name)
+        made = prove.make(home, settings, engine, item, on_event=on_event)
     return Built(home, name, made.record, made.receipt, made.unchanged)
 
 
@@ -206,7 +206,7 @@ def push_built(
     settings: Settings, engine: Engine, built: Built, on_event: OnEvent = ignore
 ) -> push.PushedImage:
     """Push a program's image with its base and its receipt. Raises OutsideError, CheckFailed."""
-    return image.push_target(built.root, settings, engine, built.target, on_event=on_event)
+    return push.push_target(built.root, settings, engine, built.target, on_event=on_event)
 
 
 def _in_users_words(error: InputError, one: Program, target: str) -> InputError:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from builder import registry
 from builder.core.errors import CheckFailed, FactoryError, InputError
 from builder.core.retry import Retry
-from builder.pipeline import image, push
+from builder.pipeline import prepare, verify
 from builder.spec import catalogue
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _in_registry(root: Path, settings: Settings, target: str) -> Change:
     if not settings.registry:
         return Change(target, True, "no registry to compare with")
     try:
-        wanted = image.prepare(root, target).plan.inputs_hash
+        wanted = prepare.prepare(root, target).plan.inputs_hash
     except FactoryError as error:  # the build says what is wrong, and where
         return Change(target, True, f"cannot be prepared: {error.message}")
     where = registry.parse(settings.registry).tagged(target)
@@ -85,7 +85,7 @@ def _in_registry(root: Path, settings: Settings, target: str) -> Change:
         with registry.Registry(where.host, Retry(attempts=2)) as there:
             if there.head(where.repository, target) is None:
                 return Change(target, True, "not in the registry yet")
-        receipt = push.verify(str(where), settings).receipt
+        receipt = verify.verify(str(where), settings).receipt
     except CheckFailed as error:
         return Change(target, True, f"not proven in the registry: {error.message}")
     except FactoryError as error:

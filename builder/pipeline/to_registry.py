@@ -53,7 +53,7 @@ def build(
 
     An engine is only asked for where a Dockerfile does more than copy the trainer. The tag is
     `unproven-<hash>`: no tag that people follow moves before a smoke run. Nothing is sent before
-    all targets are checked. Raises what a check raises (image.prepare), InputError without a
+    all targets are checked. Raises what a check raises (prepare.prepare), InputError without a
     registry, OutsideError where that lacks a base.
     """
     found = [recalled(root, target) or prepared(root, target) for target in targets]
@@ -81,13 +81,13 @@ def recalled(root: Path, target: str) -> Thin | None:
 
 def prepared(root: Path, target: str) -> Thin:
     """A target, checked as a whole; what that found is kept for the next time."""
-    from builder.pipeline import image as pipeline
+    from builder.pipeline import prepare
     from builder.spec import catalogue
 
     spec = catalogue.load(root, target)
     program = Program(spec.trainer.package, spec.trainer.module, spec.program.flat)
     seen = checked.inputs(root, target, program)
-    item = pipeline.prepare(root, target)
+    item = prepare.prepare(root, target)
     checked.keep(root, target, program, seen)
     return Thin(target, item.plan.image, item.plan.inputs_hash)
 
@@ -102,9 +102,10 @@ def _send(
             sent = append.append(one.image, reading, to, appending.log)
         if sent:
             return Unproven(str(to), sent.digest)
-    from builder.pipeline import image as pipeline
+    from builder.pipeline import build as building
+    from builder.pipeline import prepare
 
-    reference, item = f"{repository}:{to.tag}", pipeline.prepare(root, one.target)
-    built = pipeline.thin(engine(), item, reference, "registry", False, events)
+    reference, item = f"{repository}:{to.tag}", prepare.prepare(root, one.target)
+    built = building.thin(engine(), item, reference, "registry", False, events)
     assert built.digest
     return Unproven(reference, built.digest)

@@ -17,7 +17,7 @@ from builder.engine import BuildRequest, Engine
 from builder.jobs import description
 from builder.jobs import images as service
 from builder.jobs.places.vertex import checks
-from builder.pipeline import push
+from builder.pipeline import verify
 from tests.emulators import vertex as emulator
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
@@ -214,7 +214,7 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
     assert digest in registry.digests("team/training")
     assert registry.tags("team/training")[f"cpu-{script.name}"] == digest
     assert any(one.startswith("--job-dir=gs://my-bucket/jobs/") for one in sent.args)
-    held = push.verify(sent.image_uri, Settings())
+    held = verify.verify(sent.image_uri, Settings())
     assert {check.name for check in held.receipt.checks} == {
         *("loader", "contents", "imports", "starts")
     }
@@ -280,7 +280,7 @@ def test_an_image_without_a_receipt_is_judged_by_its_label(
 ) -> None:
     """Somebody pushed it by hand: its label says what it is for, nothing proves it."""
     (tmp_path / "Dockerfile").write_text(
-        f"FROM scratch\nCOPY Dockerfile /\nLABEL {push.ACCELERATOR}=V100 "
+        f"FROM scratch\nCOPY Dockerfile /\nLABEL {verify.ACCELERATOR}=V100 "
         "training-image-factory.runs-on=7.0\n"
     )
     reference = f"{registry.host}/team/by-hand:v100"

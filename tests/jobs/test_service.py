@@ -14,7 +14,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.jobs import images as service
-from builder.pipeline import push
+from builder.pipeline import verify
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt
 from builder.registry import Manifest, Registry
@@ -166,7 +166,7 @@ def test_a_proven_target_is_sent_by_the_digest_that_the_registry_holds(
         where = registry.parse(f"{server.host}/{REPOSITORY}:v100")
         with pytest.raises(CheckFailed, match="is not proven"):
             service.pushed_image(here, job, settings)
-        push._attach(there, where, manifest, receipt(manifest))
+        verify.attach(there, where, manifest, receipt(manifest))
     image, notes = service.pushed_image(here, job, settings)
     assert image.reference == f"{server.host}/{REPOSITORY}@{manifest.digest}"
     assert (image.accelerator, image.proven, notes) == ("V100", True, ())

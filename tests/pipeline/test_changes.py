@@ -11,7 +11,7 @@ import pytest
 from builder.core import settings
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.pipeline import changes, push
+from builder.pipeline import changes
 
 TRAINER, LOCK = "trainer/task.py", "images/cpu/tensorflow.lock"
 
@@ -127,9 +127,9 @@ def test_the_receipt_in_the_registry_decides(
     from types import SimpleNamespace
 
     from builder import registry
-    from builder.pipeline import image
+    from builder.pipeline import prepare
 
-    inputs = image.prepare(root, "cpu").plan.inputs_hash
+    inputs = prepare.prepare(root, "cpu").plan.inputs_hash
 
     def verify(*_: object, **__: object) -> object:
         if isinstance(seen, Exception):
@@ -138,7 +138,7 @@ def test_the_receipt_in_the_registry_decides(
         return SimpleNamespace(receipt=receipt)
 
     monkeypatch.setattr(registry.Registry, "head", lambda *_: "sha256:x")
-    monkeypatch.setattr(push, "verify", verify)
+    monkeypatch.setattr("builder.pipeline.verify.verify", verify)
     where = settings.load(root, environ={}, registry="h.test/a/b")
     (one,) = changes.changed(root, where, ["cpu"])
     assert one.changed is changed

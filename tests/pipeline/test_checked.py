@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import CheckFailed, InputError
-from builder.pipeline import checked, image, to_registry
+from builder.pipeline import checked, prepare, to_registry
 from builder.pipeline.checked import Program
 from builder.spec import catalogue
 
@@ -152,7 +152,7 @@ def test_what_is_wrong_is_refused_in_the_same_words(
     with pytest.raises(error, match=message) as told:
         to_registry.prepared(known, TARGET)
     with pytest.raises(error) as plainly:
-        image.prepare(known, TARGET)
+        prepare.prepare(known, TARGET)
     assert str(told.value) == str(plainly.value)
     assert to_registry.recalled(known, TARGET) is None  # what failed is not kept
 
@@ -192,7 +192,7 @@ def test_all_that_a_check_reads_is_in_the_hash(known: Path) -> None:
     sys.addaudithook(note)  # cannot be taken away again
     try:
         _forget_tables()
-        image.prepare(known, TARGET)
+        prepare.prepare(known, TARGET)
     finally:
         watching.clear()
     ours = {path for path in opened if path.is_relative_to(known) or path.is_relative_to(ROOT)}

@@ -25,16 +25,9 @@ from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, connect, private
 from builder.engine.private import daemon
-from builder.pipeline import push as pushing
-from builder.pipeline.push import (
-    RECEIPT_TYPE,
-    PushedImage,
-    history_tag,
-    promote,
-    push,
-    rollback,
-    verify,
-)
+from builder.pipeline.push import PushedImage, push
+from builder.pipeline.tags import history_tag, promote, rollback, tags_for
+from builder.pipeline.verify import ACCELERATOR, RECEIPT_TYPE, attach, verify
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt
 from builder.registry import Registry
@@ -116,8 +109,7 @@ def build(engine: Engine, tmp_path: Path) -> Iterator[Build]:
         source = base.reference if base else "scratch"
         (folder / "Dockerfile").write_text(
             f'FROM {source}\nCOPY --link file /{text}\nENTRYPOINT ["/{text}"]\n'
-            f'LABEL {pushing.ACCELERATOR}="V100"\n'
-            + (f'LABEL {suites.LABEL}="{suite}"\n' if suite else "")
+            f'LABEL {ACCELERATOR}="V100"\n' + (f'LABEL {suites.LABEL}="{suite}"\n' if suite else "")
         )
         reference = (
             f"push-test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}:{tag or 't'}"
@@ -221,7 +213,7 @@ def test_image_base_and_receipt_arrive_under_every_tag(
     assert found.receipt == proof(image)
     assert found.digest == image.digest
     assert found.receipt_digest == result.receipt
-    assert found.labels == {pushing.ACCELERATOR: "V100"}
+    assert found.labels == {ACCELERATOR: "V100"}
 
 
 def test_a_second_push_sends_nothing_and_says_so(
@@ -586,8 +578,8 @@ def test_a_receipt_cannot_choose_the_weaker_suite_for_an_image_of_our_trainer(
         manifest = there.manifest(REPOSITORY, "v100")
         assert manifest is not None
         where = registry.parse(f"{server.host}/{REPOSITORY}")
-        pushing._attach(there, where, manifest, proof(image, made_at="2026", checks=()))
-        pushing._attach(there, where, manifest, weaker.model_copy(update={"made_at": "2027"}))
+        attach(there, where, manifest, proof(image, made_at="2026", checks=()))
+        attach(there, where, manifest, weaker.model_copy(update={"made_at": "2027"}))
     assert verify("v100", settings(server.host)).receipt.suite == "trainer"
     assert "training" in {one.name for one in verify("v100", settings(server.host)).receipt.checks}
 
@@ -685,17 +677,17 @@ def test_tags_carry_the_commit_and_say_when_the_tree_differs(tmp_path: Path) -> 
             command, cwd=tmp_path, check=True, capture_output=True, text=True
         ).stdout.strip()
 
-    assert pushing.tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
+    assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
     git("init", "-q")
-    assert pushing.tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
+    assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
     (tmp_path / "file").write_text("1")
     git("add", ".")
     git("commit", "-qm", "x")
     commit = git("rev-parse", "--short=12", "HEAD")
-    assert pushing.tags_for("v100", "2.21.0", tmp_path, ("mine",)) == (
+    assert tags_for("v100", "2.21.0", tmp_path, ("mine",)) == (
         f"v100-2.21.0-{commit}",
         "mine",
         "v100",
     )
     (tmp_path / "file").write_text("2")
-    assert pushing.tags_for("v100", "2.21.0", tmp_path)[0] == f"v100-2.21.0-{commit}-dirty"
+    assert tags_for("v100", "2.21.0", tmp_path)[0] == f"v100-2.21.0-{commit}-dirty"

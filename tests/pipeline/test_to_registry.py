@@ -17,7 +17,7 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.engine import BuiltImage, Engine
-from builder.pipeline import append, image, to_registry
+from builder.pipeline import append, build, prepare, to_registry
 from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry, manifests
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
@@ -93,7 +93,7 @@ def test_a_code_change_is_sent_without_a_second_check(
 
     (copy / "trainer/task.py").write_text("print('better')\n")
     with monkeypatch.context() as patch:
-        patch.setattr(image, "prepare", no_engine)
+        patch.setattr(prepare, "prepare", no_engine)
         (second,) = to_registry.build(copy, settings, [TARGET], no_engine)
     assert trained(server, second) == "print('better')\n"
     assert second.reference != first.reference
@@ -129,11 +129,11 @@ def test_a_base_in_dockers_own_format_is_left_to_an_engine(
     put_base(server, "team/docker", DOCKER_MANIFEST)
     asked: list[Any] = []
 
-    def thin(engine: Engine, item: image.Prepared, reference: str, *how: object) -> BuiltImage:
+    def thin(engine: Engine, item: prepare.Prepared, reference: str, *how: object) -> BuiltImage:
         asked.append((engine, item.target, how[0]))
         return BuiltImage(reference, "sha256:1", "sha256:2", None, None)
 
-    monkeypatch.setattr(image, "thin", thin)
+    monkeypatch.setattr(build, "thin", thin)
     settings = Settings(f"{server.host}/team/docker")
     (sent,) = to_registry.build(copy, settings, [TARGET], lambda: "engine")
     assert asked == [("engine", TARGET, "registry")]

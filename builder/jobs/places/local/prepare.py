@@ -14,7 +14,7 @@ from builder.jobs import description
 from builder.jobs.description import Job
 from builder.jobs.places.local import run as local
 from builder.jobs.places.local.replicas import LocalJob, Pool
-from builder.pipeline import image
+from builder.pipeline import records
 from builder.spec import catalogue
 
 FOLDER = Path("build") / "jobs"
@@ -112,7 +112,7 @@ def image_of(root: Path, engine: Engine, name: str) -> str:
     Raises OutsideError where the engine does not hold it.
     """
     if name in catalogue.targets(root):
-        record = image.record_of(root, name)
+        record = records.read(root, name)
         if record is not None and engine.image(record.image_id) is not None:
             return record.image_id
         tag = f"{LOCAL_REPOSITORY}:{name}"  # built, and its record removed

@@ -1,57 +1,30 @@
-"""From a target's files to a proven image: the order of the rooms, and what need not be done again.
-
-The one place that knows all stages. Each stage stays a function of values; here they are called one
-after the other, bases that several targets share are built once, and a target whose image and
-receipt still hold is left alone.
-"""
+"""Bases and training images on an engine: what is there already, pulled, or built."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from builder import registry
-from builder.core import files, project, templates
-from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core import files, project
+from builder.core.errors import CheckFailed, OutsideError
 from builder.core.events import OnEvent, StepProgress, ignore, prefixed, step
 from builder.core.network import discover
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
-from builder.facts import accelerators
-from builder.lock import check, debian, model, osroot, python
-from builder.pipeline import plan, push
-from builder.prove import receipts
-from builder.prove import smoke as smoking
-from builder.prove.bench import Subject
-from builder.prove.receipts import Receipt
+from builder.lock import debian, model, osroot, python
+from builder.pipeline import plan, records
+from builder.pipeline.prepare import Prepared
+from builder.pipeline.records import ImageRecord
 from builder.render import dockerfiles as render
-from builder.spec import catalogue, compatibility
-from builder.tensorflow import suite as suites
 
-BUILD = project.BUILD
-RECORD = "image.json"
 BASES_AT_ONCE = 2
 """Bases built side by side: one downloads while the other unpacks."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """All that is known of a target before anything is built."""
-
-    spec: catalogue.ImageSpec
-    stack: compatibility.Stack
-    lock: model.Lock
-    plan: plan.Plan
-
-    @property
-    def target(self) -> str:
-        return self.spec.name
 
 
 @dataclass(frozen=True)
@@ -64,71 +37,6 @@ class Base:
     origin: str
     drift: tuple[str, ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ImageRecord:
-    """What a build made; `build/<target>/image.json` holds the same. Sizes in bytes, times in s.
-
-    digest: of the manifest, None on an engine whose store makes one only at the push. inputs: hash
-    over everything that decided the image's content. packages: the largest downloads in it.
-    """
-
-    target: str
-    reference: str
-    digest: str | None
-    image_id: str
-    inputs: str
-    base: str | None
-    base_digest: str | None
-    base_origin: str
-    root: str
-    drift: tuple[str, ...]
-    compressed_bytes: int | None
-    unpacked_bytes: int | None
-    budget_bytes: int
-    packages: tuple[tuple[str, int], ...]
-    phases: Mapping[str, float]
-    engine: str
-    tensorflow: str
-    prune: str = "off"
-
-    @property
-    def over_budget(self) -> bool:
-        """Whether a pull transfers more than the budget allows."""
-        return (self.compressed_bytes or 0) > self.budget_bytes
-
-
-# --- preparing ------------------------------------------------------------------------------------
-
-
-def prepare(root: Path, target: str) -> Prepared:
-    """Load, resolve, read the lock, render and plan; pure, nothing is built.
-
-    Raises InputError for what image.yaml cannot mean, CheckFailed where the lock or a Dockerfile no
-    longer says what image.yaml does.
-    """
-    spec = catalogue.load(root, target)
-    stack = compatibility.resolve(spec)
-    if stale := check.stale(root, spec, stack):
-        first = stale[0]
-        raise CheckFailed(f"{first.file}: {first.why}", first.fix)
-    if drifted := render.check(root, [target]):
-        raise CheckFailed(
-            f"{drifted[0].file} is not what image.yaml and the templates give",
-            f"builder render {target}",
-        )
-    held = model.read(root, target)
-    rendered = render.render(spec, stack, held, templates.folder_of(root))
-    return Prepared(spec, stack, held, plan.plan(root, spec, held, rendered))
-
-
-def folder(root: Path, target: str) -> Path:
-    """Where a target's image.json, receipt and logs go."""
-    return root / BUILD / target
-
-
-# --- building -------------------------------------------------------------------------------------
 
 
 def build(
@@ -175,7 +83,7 @@ def bases(
     def one(item: Prepared) -> Base:
         assert item.plan.base is not None
         events = prefixed(f"base {item.plan.base.hash[:8]}", on_event)
-        with files.locked(root / BUILD / f".base-{item.plan.base.hash}.lock"):
+        with files.locked(root / project.BUILD / f".base-{item.plan.base.hash}.lock"):
             return _base(settings, engine, item, no_cache, locked, events)
 
     if len(by_hash) > 1:
@@ -269,7 +177,7 @@ def _available(
     return found, tuple(moved)
 
 
-def _in_registry(settings: Settings, tag: str) -> bool:
+def in_registry(settings: Settings, tag: str) -> bool:
     if not settings.registry:
         return False
     there = registry.parse(settings.registry).tagged(tag)
@@ -281,7 +189,7 @@ def _pulled(
     settings: Settings, engine: Engine, tag: str, reference: str, on_event: OnEvent
 ) -> EngineImage | None:
     """The base from the registry, under its local name; None where no registry has it."""
-    if not settings.registry or not _in_registry(settings, tag):
+    if not settings.registry or not in_registry(settings, tag):
         return None
     there = registry.parse(settings.registry).tagged(tag)
     with step(f"pull {tag}", on_event) as pulling:
@@ -342,10 +250,7 @@ def _image(
         tensorflow=item.stack.tensorflow,
         prune=item.stack.prune.only if item.stack.prune else "off",
     )
-    files.write(
-        folder(root, item.target) / RECORD,
-        json.dumps({**asdict(record), "over_budget": record.over_budget}, indent=2) + "\n",
-    )
+    records.write(root, record)
     return record
 
 
@@ -374,170 +279,3 @@ def thin(
             ),
             on_event,
         )
-
-
-# --- proving and pushing --------------------------------------------------------------------------
-
-
-def record_of(root: Path, target: str) -> ImageRecord | None:
-    """What the last build of a target made; None where there was none, or its file is torn."""
-    try:
-        content = json.loads((folder(root, target) / RECORD).read_text(encoding="utf-8"))
-        content.pop("over_budget")
-        content["packages"] = tuple((name, size) for name, size in content["packages"])
-        content["drift"] = tuple(content["drift"])
-        return ImageRecord(**content)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-
-
-def up_to_date(root: Path, engine: Engine, item: Prepared) -> ImageRecord | None:
-    """The record of an image that was made from these very inputs and is still on the engine."""
-    record = record_of(root, item.target)
-    if record is None or record.inputs != item.plan.inputs_hash:
-        return None
-    found = engine.image(record.reference)
-    return record if found and found.image_id == record.image_id else None
-
-
-@dataclass(frozen=True)
-class Made:
-    """A proven image; `unchanged` where it was there already."""
-
-    record: ImageRecord
-    receipt: Receipt
-    unchanged: bool
-
-
-def make(
-    root: Path,
-    settings: Settings,
-    engine: Engine,
-    item: Prepared,
-    *,
-    locked: bool = False,
-    on_event: OnEvent = ignore,
-) -> Made:
-    """Build and prove one target, as far as it is not built and proven already.
-
-    A second run at the same time waits, and finds it done. Raises CheckFailed, OutsideError.
-    """
-    with files.locked(folder(root, item.target) / ".lock"):
-        record = up_to_date(root, engine, item)
-        unchanged = record is not None
-        if record is None:
-            (record,) = build(root, settings, engine, [item], locked=locked, on_event=on_event)
-        receipt = receipts.read(folder(root, item.target) / receipts.FILE)
-        if receipt is None or not proof(root, record, item.spec):
-            receipt, unchanged = prove(root, engine, item, record, on_event), False
-        return Made(record, receipt, unchanged)
-
-
-def prove_built(root: Path, engine: Engine, item: Prepared, on_event: OnEvent = ignore) -> Receipt:
-    """Prove the image that the last build made. Raises InputError where it is not of
-    today's files."""
-    record = up_to_date(root, engine, item)
-    if record is None:
-        raise InputError(
-            f"{item.target}: no image on the engine is built from today's files",
-            f"builder build {item.target}",
-        )
-    with files.locked(folder(root, item.target) / ".lock"):
-        return prove(root, engine, item, record, on_event)
-
-
-def built_targets(root: Path) -> tuple[str, ...]:
-    """Every target that was built here. Raises InputError for none."""
-    found = tuple(target for target in catalogue.targets(root) if record_of(root, target))
-    if not found:
-        raise InputError("nothing is built yet", "builder image v100")
-    return found
-
-
-def overview(root: Path) -> list[dict[str, Any]]:
-    """A row for each target: what it is for, and what the last build and smoke run left."""
-    rows = []
-    for spec in catalogue.load_all(root):
-        record = record_of(root, spec.name)
-        state = "not built"
-        if record:
-            valid = proof(root, record, spec)
-            state = "built and proven" if valid else "built, not proven"
-        rows.append(
-            {
-                "target": spec.name,
-                "accelerator": spec.accelerator,
-                "tensorflow": spec.tensorflow,
-                "state": state,
-                "digest": record.digest if record else None,
-                "compressed_bytes": record.compressed_bytes if record else None,
-            }
-        )
-    return rows
-
-
-def proof(root: Path, record: ImageRecord, spec: catalogue.ImageSpec) -> receipts.Validity:
-    """Whether the receipt in build/<target>/ proves this very image."""
-    held = receipts.read(folder(root, record.target) / receipts.FILE)
-    names = (record.digest or record.image_id, record.image_id)
-    return suites.of_image(spec.labels).holds(held, names)
-
-
-def prove(
-    root: Path, engine: Engine, item: Prepared, record: ImageRecord, on_event: OnEvent = ignore
-) -> Receipt:
-    """Smoke-test the image of this record and write its receipt.
-
-    Raises CheckFailed, OutsideError.
-    """
-    subject = Subject(
-        record.image_id,
-        item.spec,
-        item.stack,
-        {pin.name: pin.version for pin in item.lock.packages.values()},
-        smoking.RECORDS,
-        digest=record.digest,
-        inputs=record.inputs,
-        sizes=record,
-    )
-    suite = suites.of_image(item.spec.labels)
-    return smoking.smoke(engine, subject, suite, folder(root, item.target), on_event)
-
-
-def push_target(
-    root: Path,
-    settings: Settings,
-    engine: Engine,
-    target: str,
-    tags: Sequence[str] = (),
-    on_event: OnEvent = ignore,
-) -> push.PushedImage:
-    """Push the image that the last build of a target made, with its base and its receipt.
-
-    Raises InputError where nothing was built, CheckFailed without a receipt for that very image.
-    """
-    record = record_of(root, target)
-    image = engine.image(record.image_id) if record else None
-    if record is None or image is None:
-        raise InputError(
-            f"{target}: there is no image on the engine to push", f"builder image {target}"
-        )
-    capability = accelerators.find(catalogue.load(root, target).accelerator).compute_capability
-    compatibility.check_runs_on(image.labels, capability, target)
-    base = None
-    if record.base_digest and record.base:
-        base = engine.image(record.base)
-        if base is None and not _in_registry(settings, record.base.rpartition(":")[2]):
-            raise OutsideError(
-                f"{record.base}: neither the engine nor the registry has it any more",
-                f"builder build {target}",
-            )
-    return push.push(
-        engine,
-        replace(image, reference=record.reference),
-        receipts.read(folder(root, target) / receipts.FILE),
-        settings,
-        push.tags_for(target, record.tensorflow, root, tuple(tags)),
-        base=base,
-        on_event=prefixed(target, on_event),
-    )

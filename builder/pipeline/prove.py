@@ -1,0 +1,129 @@
+"""The order of the rooms for one target: build its image, prove it, and skip what still holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.core import files
+from builder.core.errors import InputError
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.engine import Engine
+from builder.pipeline import build, records
+from builder.pipeline.prepare import Prepared
+from builder.pipeline.records import ImageRecord
+from builder.prove import receipts
+from builder.prove import smoke as smoking
+from builder.prove.bench import Subject
+from builder.prove.receipts import Receipt
+from builder.spec import catalogue
+from builder.tensorflow import suite as suites
+
+
+def up_to_date(root: Path, engine: Engine, item: Prepared) -> ImageRecord | None:
+    """The record of an image that was made from these very inputs and is still on the engine."""
+    record = records.read(root, item.target)
+    if record is None or record.inputs != item.plan.inputs_hash:
+        return None
+    found = engine.image(record.reference)
+    return record if found and found.image_id == record.image_id else None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A proven image; `unchanged` where it was there already."""
+
+    record: ImageRecord
+    receipt: Receipt
+    unchanged: bool
+
+
+def make(
+    root: Path,
+    settings: Settings,
+    engine: Engine,
+    item: Prepared,
+    *,
+    locked: bool = False,
+    on_event: OnEvent = ignore,
+) -> Made:
+    """Build and prove one target, as far as it is not built and proven already.
+
+    A second run at the same time waits, and finds it done. Raises CheckFailed, OutsideError.
+    """
+    with files.locked(records.folder(root, item.target) / ".lock"):
+        record = up_to_date(root, engine, item)
+        unchanged = record is not None
+        if record is None:
+            (record,) = build.build(
+                root, settings, engine, [item], locked=locked, on_event=on_event
+            )
+        receipt = receipts.read(records.folder(root, item.target) / receipts.FILE)
+        if receipt is None or not proof(root, record, item.spec):
+            receipt, unchanged = prove(root, engine, item, record, on_event), False
+        return Made(record, receipt, unchanged)
+
+
+def prove_built(root: Path, engine: Engine, item: Prepared, on_event: OnEvent = ignore) -> Receipt:
+    """Prove the image that the last build made. Raises InputError where it is not of
+    today's files."""
+    record = up_to_date(root, engine, item)
+    if record is None:
+        raise InputError(
+            f"{item.target}: no image on the engine is built from today's files",
+            f"builder build {item.target}",
+        )
+    with files.locked(records.folder(root, item.target) / ".lock"):
+        return prove(root, engine, item, record, on_event)
+
+
+def overview(root: Path) -> list[dict[str, Any]]:
+    """A row for each target: what it is for, and what the last build and smoke run left."""
+    rows = []
+    for spec in catalogue.load_all(root):
+        record = records.read(root, spec.name)
+        state = "not built"
+        if record:
+            valid = proof(root, record, spec)
+            state = "built and proven" if valid else "built, not proven"
+        rows.append(
+            {
+                "target": spec.name,
+                "accelerator": spec.accelerator,
+                "tensorflow": spec.tensorflow,
+                "state": state,
+                "digest": record.digest if record else None,
+                "compressed_bytes": record.compressed_bytes if record else None,
+            }
+        )
+    return rows
+
+
+def proof(root: Path, record: ImageRecord, spec: catalogue.ImageSpec) -> receipts.Validity:
+    """Whether the receipt in build/<target>/ proves this very image."""
+    held = receipts.read(records.folder(root, record.target) / receipts.FILE)
+    names = (record.digest or record.image_id, record.image_id)
+    return suites.of_image(spec.labels).holds(held, names)
+
+
+def prove(
+    root: Path, engine: Engine, item: Prepared, record: ImageRecord, on_event: OnEvent = ignore
+) -> Receipt:
+    """Smoke-test the image of this record and write its receipt.
+
+    Raises CheckFailed, OutsideError.
+    """
+    subject = Subject(
+        record.image_id,
+        item.spec,
+        item.stack,
+        {pin.name: pin.version for pin in item.lock.packages.values()},
+        smoking.RECORDS,
+        digest=record.digest,
+        inputs=record.inputs,
+        sizes=record,
+    )
+    suite = suites.of_image(item.spec.labels)
+    return smoking.smoke(engine, subject, suite, records.folder(root, item.target), on_event)

@@ -1,0 +1,78 @@
+"""What the last build of a target made: `build/<target>/image.json`, written and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from builder.core import files, project
+from builder.core.errors import InputError
+from builder.spec import catalogue
+
+RECORD = "image.json"
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """What a build made. Sizes in bytes, times in seconds.
+
+    digest: of the manifest, None on an engine whose store makes one only at the push. inputs: hash
+    over everything that decided the image's content. packages: the largest downloads in it.
+    """
+
+    target: str
+    reference: str
+    digest: str | None
+    image_id: str
+    inputs: str
+    base: str | None
+    base_digest: str | None
+    base_origin: str
+    root: str
+    drift: tuple[str, ...]
+    compressed_bytes: int | None
+    unpacked_bytes: int | None
+    budget_bytes: int
+    packages: tuple[tuple[str, int], ...]
+    phases: Mapping[str, float]
+    engine: str
+    tensorflow: str
+    prune: str = "off"
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether a pull transfers more than the budget allows."""
+        return (self.compressed_bytes or 0) > self.budget_bytes
+
+
+def folder(root: Path, target: str) -> Path:
+    """Where a target's image.json, receipt and logs go."""
+    return root / project.BUILD / target
+
+
+def write(root: Path, record: ImageRecord) -> None:
+    """Write what a build made."""
+    content = {**asdict(record), "over_budget": record.over_budget}
+    files.write(folder(root, record.target) / RECORD, json.dumps(content, indent=2) + "\n")
+
+
+def read(root: Path, target: str) -> ImageRecord | None:
+    """What the last build of a target made; None where there was none, or its file is torn."""
+    try:
+        content = json.loads((folder(root, target) / RECORD).read_text(encoding="utf-8"))
+        content.pop("over_budget")
+        content["packages"] = tuple((name, size) for name, size in content["packages"])
+        content["drift"] = tuple(content["drift"])
+        return ImageRecord(**content)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def built_targets(root: Path) -> tuple[str, ...]:
+    """Every target that was built here. Raises InputError for none."""
+    found = tuple(target for target in catalogue.targets(root) if read(root, target))
+    if not found:
+        raise InputError("nothing is built yet", "builder image v100")
+    return found

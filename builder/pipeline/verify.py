@@ -1,0 +1,165 @@
+"""An image in a registry and the receipt beside it: put it there, and check the image against it.
+
+The receipt is an OCI artifact that refers to the image's manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from builder import registry
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.pipeline import repository
+from builder.prove import receipts
+from builder.prove.receipts import Receipt, Validity
+from builder.prove.suite import Suite
+from builder.registry import Descriptor, Manifest, Reference, Registry
+from builder.tensorflow import suite as suites
+
+RECEIPT_TYPE: Final = "application/vnd.training-image-factory.receipt.v1+json"
+ACCELERATOR: Final = "training-image-factory.accelerator"
+"""The label of an image that names the accelerator that it was made for."""
+
+_CREATED: Final = "org.opencontainers.image.created"
+
+Holds = Callable[[Receipt, Sequence[str], Mapping[str, str]], Validity]
+"""Whether a receipt proves the image of these names (digest, id) and with these labels."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """An image in a registry that its receipt proves. `image_id`: digest of its config."""
+
+    reference: str
+    digest: str
+    image_id: str
+    labels: Mapping[str, str]
+    receipt: Receipt
+    receipt_digest: str
+
+
+def verify(
+    reference: str,
+    settings: Settings,
+    *,
+    suite: Suite | None = None,
+    on_event: OnEvent = ignore,
+) -> Verification:
+    """Check an image in a registry against the receipt that lies beside it.
+
+    reference: a whole one, or a tag or digest of the project's own repository. suite: the suite of
+    checks that the receipt must be of; by default the one that the image's own label names. Raises
+    CheckFailed where the image is not proven, OutsideError where it is not there.
+    """
+    where = repository.resolve(reference, settings)
+    with repository.opened(where, on_event, f"verify {where}") as there:
+        return proven(there, where, holds_of(suite))[0]
+
+
+def attach(there: Registry, where: Reference, image: Manifest, receipt: Receipt) -> str:
+    """Put the receipt beside the image, unless it is there; the digest of its manifest."""
+    data = receipts.dump(receipt)
+    made = registry.artifact(
+        RECEIPT_TYPE,
+        data,
+        RECEIPT_TYPE,
+        image.descriptor,
+        {
+            _CREATED: receipt.made_at,
+            "training-image-factory.target": receipt.target,
+        },
+    )
+    listed = there.referrers(where.repository, image.digest, RECEIPT_TYPE)
+    if all(one.digest != made.digest for one in listed):
+        there.put_blob(where.repository, registry.EMPTY)
+        there.put_blob(where.repository, data)
+        there.attach(where.repository, made)
+    return made.digest
+
+
+def holds_of(suite: Suite | None = None) -> Holds:
+    """Judges a receipt by this suite; by default, by the suite that the image's label names."""
+
+    def holds(receipt: Receipt, names: Sequence[str], labels: Mapping[str, str]) -> Validity:
+        return (suite or suites.of_image(labels)).holds(receipt, names)
+
+    return holds
+
+
+def of_any_version(receipt: Receipt, names: Sequence[str], _: Mapping[str, str]) -> Validity:
+    """Judges a receipt by the checks that it holds, whatever their version."""
+    return receipts.valid_for(receipt, names, {})
+
+
+def proven(there: Registry, where: Reference, holds: Holds) -> tuple[Verification, Manifest]:
+    """The image at `where` with the newest receipt that proves it, and its manifest.
+
+    Raises what `verify` raises.
+    """
+    image = there.manifest(where.repository, where.target)
+    if image is None:
+        raise OutsideError(
+            f"{where}: {where.host} has no such image", "correct the reference, or push it first"
+        )
+    if image.is_index:
+        raise CheckFailed(
+            f"{where} is a list of images ({image.media_type}), and the factory proves single ones",
+            "name one image by its digest",
+        )
+    labels = _labels(there, where, image)
+    reason = "no receipt lies beside it"
+    listed = there.referrers(where.repository, image.digest, RECEIPT_TYPE)
+    by_age = sorted(listed, key=lambda one: one.annotations.get(_CREATED, ""))
+    for one in reversed(by_age):  # the newest that holds; else the newest gives the reason
+        receipt, problem = _receipt(there, where, one, image)
+        if receipt is not None:
+            names = [image.digest] if receipt.digest else [image.config.digest]
+            held = holds(receipt, names, labels)
+            problem = held.reason
+            said = labels.get(ACCELERATOR, receipt.accelerator)
+            if held and said != receipt.accelerator:
+                problem = f"its label says {said}, its receipt {receipt.accelerator}"
+            elif held:
+                verification = Verification(
+                    reference=str(where.at(image.digest)),
+                    digest=image.digest,
+                    image_id=image.config.digest,
+                    labels=labels,
+                    receipt=receipt,
+                    receipt_digest=one.digest,
+                )
+                return verification, image
+        reason = problem if one is by_age[-1] else reason
+    raise CheckFailed(
+        f"{where} ({image.digest}) is not proven: {reason}",
+        "do not use it; prove and push it again: builder smoke TARGET, builder push TARGET",
+    )
+
+
+def _receipt(
+    there: Registry, where: Reference, one: Descriptor, image: Manifest
+) -> tuple[Receipt | None, str]:
+    """A receipt that lies beside an image, or why it is none."""
+    made = there.manifest(where.repository, one.digest)
+    if made is None:
+        return None, f"its receipt {one.digest} is gone"
+    subject = (made.content.get("subject") or {}).get("digest")
+    if subject != image.digest:
+        return None, f"the receipt that lies beside it is for {subject}"
+    if [layer.media_type for layer in made.layers] != [RECEIPT_TYPE]:
+        return None, f"what lies beside it as {RECEIPT_TYPE} holds no receipt"
+    data = there.blob(where.repository, made.layers[0])
+    try:
+        return receipts.parse(data, f"receipt {one.digest}"), ""
+    except InputError as error:
+        return None, error.message
+
+
+def _labels(there: Registry, where: Reference, image: Manifest) -> Mapping[str, str]:
+    """The image's labels, from its configuration."""
+    content = there.configuration(where.repository, image)
+    return dict((content.get("config") or {}).get("Labels") or {})
