@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,23 +43,32 @@ class Staleness:
 
 def stale(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
     """Every file of a target's lock that is stale. Nothing is resolved or fetched."""
+    return read(root, spec, stack)[1]
+
+
+def read(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[Staleness, ...]]:
+    """A target's lock, and every file of it that is stale; each file is read once.
+
+    The lock is None where a file is missing or differs from its checksum.
+    """
     folder = root / catalogue.IMAGES / spec.name
     fix = f"run builder lock {spec.name}"
     path = catalogue.shown(folder / model.FILE)
     try:
         content = json.loads((folder / model.FILE).read_text(encoding="utf-8"))
         held, files = content["configuration"], content["files"]
-        changed = _changed_files(folder, files)
-        lock = None if changed else model.read(root, spec.name)
+        texts = _texts(folder, files)
+        changed = _changed_files(folder, files, texts)
+        lock = None if changed else model.parse(root, spec.name, content, texts)
     except FileNotFoundError:
-        return (Staleness(path, "is missing: never locked", fix),)
+        return None, (Staleness(path, "is missing: never locked", fix),)
     except (ValueError, KeyError, TypeError, InputError) as error:
         why = getattr(error, "message", None) or f"is not what `builder lock` writes ({error})"
-        return (Staleness(path, str(why), fix),)
+        return None, (Staleness(path, str(why), fix),)
     found = [Staleness(path, why, fix) for why in _changed_fields(spec, held)]
     found += [Staleness(catalogue.shown(folder / name), why, fix) for name, why in changed]
     if lock is None:
-        return tuple(found)
+        return None, tuple(found)
     if not found:
         moved = _moved_tables(lock, stack)
         found += [Staleness(catalogue.shown(folder / name), why, fix) for name, why in moved]
@@ -68,7 +77,7 @@ def stale(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
         found.append(Staleness(path, f"{file} has changed since", fix))
     if lock.templates != templates.checksum(root):
         found.append(Staleness(path, "the Dockerfile templates have changed since", fix, False))
-    return tuple(found)
+    return lock, tuple(found)
 
 
 def _changed_fields(spec: ImageSpec, held: Mapping[str, object]) -> list[str]:
@@ -87,14 +96,25 @@ def _key(spec: ImageSpec, name: str) -> str:
     return f"image.yaml's {name}"
 
 
-def _changed_files(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The files that differ from their checksums, and why."""
+def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """File name -> text, without the files that are missing."""
+    paths = {name: folder / name for name in names}
+    return {
+        name: path.read_text(encoding="utf-8", errors="replace")
+        for name, path in paths.items()
+        if path.is_file()
+    }
+
+
+def _changed_files(
+    folder: Path, files: Mapping[str, str], texts: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """The files that differ from their checksums, and why. texts: of those that are there."""
     found = []
     for name, checksum in files.items():
-        path = folder / name
-        if not path.is_file():
+        if name not in texts:
             found.append((name, "is missing"))
-        elif model.checksum(path.read_text(encoding="utf-8", errors="replace")) != checksum:
+        elif model.checksum(texts[name]) != checksum:
             found.append((name, "was edited: it is not what was locked"))
     known = (*WHEELS, APT, APT_EXTRA)
     found += [(n, "belongs to no lock") for n in known if n not in files and (folder / n).exists()]

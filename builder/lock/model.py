@@ -14,9 +14,10 @@ then does not fetch TensorFlow again:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,13 +191,29 @@ def configuration(spec: ImageSpec) -> dict[str, Any]:
 def read(root: Path, target: str) -> Lock:
     """The committed lock of a target. Raises InputError where it is missing or damaged."""
     folder = root / catalogue.IMAGES / target
-    command = f"builder lock {target}"
-    try:
+    with _refused(root, target):
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        texts = {name: (folder / name).read_text(encoding="utf-8") for name in content["files"]}
+    return parse(root, target, content, texts)
+
+
+def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lock:
+    """The lock in these files. Raises InputError where they are damaged.
+
+    content: the JSON of image.lock. texts: file name -> text of every file that it lists.
+    """
+    with _refused(root, target):
         if content["schema"] != _SCHEMA:
             raise KeyError("schema")
-        texts = {name: (folder / name).read_text(encoding="utf-8") for name in content["files"]}
         return _parse(root, target, content, texts)
+
+
+@contextlib.contextmanager
+def _refused(root: Path, target: str) -> Iterator[None]:
+    """Turns what a missing or damaged file raises into InputError."""
+    command, path = f"builder lock {target}", root / catalogue.IMAGES / target / FILE
+    try:
+        yield
     except FileNotFoundError as error:
         missing = Path(str(error.filename)).relative_to(root)
         raise InputError(
@@ -204,7 +221,7 @@ def read(root: Path, target: str) -> Lock:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{catalogue.shown(folder / FILE)}: is not what `builder lock` writes ({error})",
+            f"{catalogue.shown(path)}: is not what `builder lock` writes ({error})",
             f"delete it and run {command}, or take it back from git",
         ) from None
 

@@ -27,22 +27,23 @@ class Prepared:
         return self.spec.name
 
 
-def prepare(root: Path, target: str) -> Prepared:
-    """Load, resolve, read the lock, render and plan; pure, nothing is built.
+def prepare(root: Path, target: str, spec: catalogue.ImageSpec | None = None) -> Prepared:
+    """Load, resolve, read the lock, render and plan a target; each happens once.
 
+    It reads files and writes none. spec: the target's image.yaml, where it is loaded already.
     Raises InputError for what image.yaml cannot mean, CheckFailed where the lock or a Dockerfile no
     longer says what image.yaml does.
     """
-    spec = catalogue.load(root, target)
+    spec = spec or catalogue.load(root, target)
     stack = compatibility.resolve(spec)
-    if stale := check.stale(root, spec, stack):
-        first = stale[0]
-        raise CheckFailed(f"{first.file}: {first.why}", first.fix)
-    if drifted := render.check(root, [target]):
+    held, stale = check.read(root, spec, stack)
+    if stale:
+        raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
+    assert held is not None, "a lock that cannot be read is stale"
+    rendered = render.render(spec, stack, held, templates.folder_of(root))
+    if drifted := render.drift(root, target, rendered):
         raise CheckFailed(
             f"{drifted[0].file} is not what image.yaml and the templates give",
             f"builder render {target}",
         )
-    held = model.read(root, target)
-    rendered = render.render(spec, stack, held, templates.folder_of(root))
     return Prepared(spec, stack, held, plan.plan(root, spec, held, rendered))

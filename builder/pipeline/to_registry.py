@@ -87,7 +87,7 @@ def prepared(root: Path, target: str) -> Thin:
     spec = catalogue.load(root, target)
     program = Program(spec.trainer.package, spec.trainer.module, spec.program.flat)
     seen = checked.inputs(root, target, program)
-    item = prepare.prepare(root, target)
+    item = prepare.prepare(root, target, spec)
     checked.keep(root, target, program, seen)
     return Thin(target, item.plan.image, item.plan.inputs_hash)
 

@@ -200,16 +200,29 @@ def _rendered(root: Path, spec: ImageSpec, stack: Stack) -> Rendered:
 
 def check(root: Path, targets: Iterable[str] | None = None) -> tuple[Drift, ...]:
     """Every committed Dockerfile that is not what would be rendered now."""
-    return tuple(
-        Drift(catalogue.shown(path), _unified(_text(path), text, catalogue.shown(path)))
-        for path, text in _wanted(root, targets)
-        if _text(path) != text
-    )
+    names = targets if targets is not None else catalogue.targets(root)
+    return tuple(one for name in names for one in drift(root, name, render_target(root, name)))
+
+
+def drift(root: Path, target: str, rendered: Rendered) -> tuple[Drift, ...]:
+    """Every committed Dockerfile of a target that is not the rendered one."""
+    found = []
+    for path, text in _wanted(root, target, rendered):
+        committed, name = _text(path), catalogue.shown(path)
+        if committed != text:
+            found.append(Drift(name, _unified(committed, text, name)))
+    return tuple(found)
 
 
 def write(root: Path, targets: Iterable[str] | None = None) -> tuple[Path, ...]:
     """Render and write; the paths of the files that changed."""
-    changed = [(path, text) for path, text in _wanted(root, targets) if _text(path) != text]
+    names = targets if targets is not None else catalogue.targets(root)
+    changed = [
+        (path, text)
+        for name in names
+        for path, text in _wanted(root, name, render_target(root, name))
+        if _text(path) != text
+    ]
     for path, text in changed:
         if text is None:
             path.unlink()
@@ -218,14 +231,10 @@ def write(root: Path, targets: Iterable[str] | None = None) -> tuple[Path, ...]:
     return tuple(path for path, _ in changed)
 
 
-def _wanted(root: Path, targets: Iterable[str] | None) -> list[tuple[Path, str | None]]:
-    """Each Dockerfile of the targets with its text; None for one that should not be there."""
-    found: list[tuple[Path, str | None]] = []
-    for target in targets if targets is not None else catalogue.targets(root):
-        files = render_target(root, target).files
-        folder = root / catalogue.IMAGES / target
-        found += [(folder / name, files.get(name)) for name in (BASE_DOCKERFILE, DOCKERFILE)]
-    return found
+def _wanted(root: Path, target: str, rendered: Rendered) -> list[tuple[Path, str | None]]:
+    """Each Dockerfile of a target with its text; None for one that should not be there."""
+    folder = root / catalogue.IMAGES / target
+    return [(folder / name, rendered.files.get(name)) for name in (BASE_DOCKERFILE, DOCKERFILE)]
 
 
 def _text(path: Path) -> str | None:

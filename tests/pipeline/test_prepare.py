@@ -1,0 +1,80 @@
+"""A target is prepared in one pass: everything is loaded, resolved, read and rendered once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.core.errors import CheckFailed
+from builder.pipeline import plan, prepare, to_registry
+from builder.render import dockerfiles as render
+from builder.spec import catalogue, compatibility
+
+TARGET = "v100"
+
+
+@pytest.fixture
+def calls(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each stage runs, and each file of the target's folder is read."""
+    found: Counter[str] = Counter()
+
+    def counted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            found[name] += 1
+            return function(*arguments, **options)
+
+        return call
+
+    for module, name in (
+        (catalogue, "load"),
+        (compatibility, "resolve"),
+        (render, "render"),
+        (plan, "plan"),
+    ):
+        monkeypatch.setattr(module, name, counted(getattr(module, name), name))
+    whole = Path.read_text
+
+    def read_text(path: Path, *arguments: Any, **options: Any) -> str:
+        if path.is_relative_to(copy / "images"):
+            found[path.name] += 1
+        return whole(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    return found
+
+
+STAGES = {"load", "resolve", "render", "plan"}
+READ = {
+    "image.lock",
+    "apt.lock",
+    "cuda.lock",
+    "tensorflow.lock",
+    "extra.lock",
+    "os-bookworm.lock",
+    "base.Dockerfile",
+    "Dockerfile",
+}
+
+
+def test_each_stage_runs_once_and_each_file_is_read_once(copy: Path, calls: Counter[str]) -> None:
+    prepared = prepare.prepare(copy, TARGET)
+    assert prepared.target == TARGET
+    assert calls.keys() >= STAGES | READ
+    assert set(calls.values()) == {1}, calls
+
+
+def test_a_build_to_a_registry_prepares_once(copy: Path, calls: Counter[str]) -> None:
+    assert to_registry.prepared(copy, TARGET).target == TARGET
+    assert {name: calls[name] for name in STAGES | READ} == dict.fromkeys(STAGES | READ, 1)
+
+
+def test_nothing_is_rendered_for_a_stale_lock(copy: Path, calls: Counter[str]) -> None:
+    path = copy / "images" / TARGET / "cuda.lock"
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(CheckFailed, match="was edited"):
+        prepare.prepare(copy, TARGET)
+    assert calls["render"] == 0
