@@ -168,10 +168,10 @@ def schema(
 ) -> None:
     """Write images/schema.json, for editors of image.yaml."""
     from builder.core.files import write
-    from builder.spec import catalogue
+    from builder.spec.schema import schema_text
 
     if stdout:
-        sys.stdout.write(catalogue.schema_text())
+        sys.stdout.write(schema_text())
         return
-    write(root() / "images" / "schema.json", catalogue.schema_text())
+    write(root() / "images" / "schema.json", schema_text())
     say("wrote images/schema.json")

@@ -1,7 +1,7 @@
-"""What is wrong with a file that a person wrote, in the words of that file.
+"""Mistakes in a file that a person wrote, in the words of that file.
 
-Pydantic knows models and types; a person knows lines and keys. Each finding names the file, the
-line and the field, and what to write instead, with the example that the field's model gives.
+Pydantic reports models and types; a person needs lines and keys. Each message names the file, the
+line and the field, and what to write instead, with the example of the field's model.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
-from builder.core.yamlfile import Document, Problem
+from builder.core.yamlfile import Document, Mistake
+
+
+class FileModel(BaseModel):
+    """A part of a file that a person writes: frozen, and an unknown key is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def refuse(what: str, fix: str) -> PydanticCustomError:
-    """An error of ours in pydantic's hands; the braces are its template syntax."""
+    """An error of a validator, with its fix, for pydantic to collect."""
     return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix})
 
 
 def matches(pattern: str, what: str, fix: str) -> AfterValidator:
-    """A validator of texts that are as a whole like `pattern`; else they are "not `what`"."""
+    """A validator: the whole text has to match `pattern`, else it "is not `what`"."""
     shape = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -61,8 +67,8 @@ def place(path: Path, where: str, *field: str) -> str:
     return f"{where}:{document.line(*field)}: {name}"
 
 
-def error(where: str, problems: Sequence[Problem]) -> InputError:
-    """All problems of a file as one error, in the order of its lines."""
+def error(where: str, problems: Sequence[Mistake]) -> InputError:
+    """All mistakes of a file as one error, in the order of its lines."""
     problems = sorted(problems, key=lambda problem: problem.line)
     lines = [
         f"{where}:{one.line}: {one.field + ': ' if one.field else ''}{one.what}" for one in problems
@@ -75,10 +81,12 @@ def error(where: str, problems: Sequence[Problem]) -> InputError:
 
 def problems(
     document: Document, details: Sequence[ErrorDetails], model: type[BaseModel]
-) -> list[Problem]:
-    """Pydantic's findings in the words of the file. A key that is missing because it was written
-    wrong is one problem, not two."""
-    found: list[Problem] = []
+) -> list[Mistake]:
+    """Pydantic's errors in the words of the file.
+
+    A key that is missing because it is misspelt is one mistake, not two.
+    """
+    found: list[Mistake] = []
     meant = set()
     for detail in sorted(details, key=lambda one: one["type"] == "missing"):
         path = _path(detail["loc"], model)
@@ -90,7 +98,7 @@ def problems(
         if detail["type"] == "literal_error" and any(one.field == field for one in found):
             continue  # the other half of `accelerators: 2 x V100 | none`
         meant.add(fix)
-        found.append(Problem(document.line(*path), field, what, fix))
+        found.append(Mistake(document.line(*path), field, what, fix))
     return found
 
 
@@ -113,7 +121,7 @@ def _is_model(value: Any) -> bool:
 
 
 def _model_names(root: type[BaseModel]) -> set[str]:
-    """Names of the models below `root`: pydantic puts that of a union's member into its path."""
+    """Names of the models below `root`. Pydantic puts the names of a union's members into paths."""
     below = [_model_of(field.annotation) for field in root.model_fields.values()]
     models = [one for one in below if one is not None]
     return {one.__name__ for one in models}.union(*map(_model_names, models))

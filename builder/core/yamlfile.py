@@ -1,7 +1,7 @@
-"""YAML as a person wrote it: every scalar stays the text in the file, every value knows its line.
+"""YAML as a person wrote it: every scalar stays the text of the file, every value has its line.
 
-`python: 3.10` must not become the number 3.1, so nothing is converted here: the model that takes
-the values says what they mean. A key that stands twice is reported, never silently dropped.
+Nothing is converted here, because `python: 3.10` must not become the number 3.1; the model that
+takes the values converts them. A key that stands twice is a mistake, and is reported.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NULL = "tag:yaml.org,2002:null"
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One thing wrong at one line (from 1) of a file; `field` is a dotted path, "" for the file."""
+class Mistake:
+    """A mistake at a line (from 1) of a file; `field` is a dotted path, "" for the file."""
 
     line: int
     field: str
@@ -32,11 +32,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Document:
-    """What a file says (`value`; {} for an empty file), and where it says it."""
+    """The content of a file (`value`; {} for an empty file), with the line of each value."""
 
     value: Value
     root: Node | None
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Mistake, ...] = ()
 
     def line(self, *path: str | int) -> int:
         """The line (from 1) of the value at `path`, or of the deepest part of it that exists."""
@@ -72,7 +72,7 @@ def parse(text: str, where: str) -> Document:
         line = mark.line + 1 if mark else 1
         problem = getattr(error, "problem", None) or str(error)
         raise InputError(f"{where}:{line}: not YAML: {problem}", _syntax_fix(problem)) from None
-    problems: list[Problem] = []
+    problems: list[Mistake] = []
     value = _value(root, "", problems, ()) if root is not None else {}
     return Document(value, root, tuple(problems))
 
@@ -89,10 +89,10 @@ def _syntax_fix(problem: str) -> str:
     return "write one `key: value` a line, values of a list as [a, b]"
 
 
-def _value(node: Node, path: str, problems: list[Problem], above: tuple[Node, ...]) -> Value:
+def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ...]) -> Value:
     if any(node is other for other in above):
         line = node.start_mark.line + 1
-        problems.append(Problem(line, path, "contains itself", "write the value out"))
+        problems.append(Mistake(line, path, "contains itself", "write the value out"))
         return None
     if isinstance(node, ScalarNode):
         return None if node.tag == _NULL else str(node.value)
@@ -106,7 +106,7 @@ def _value(node: Node, path: str, problems: list[Problem], above: tuple[Node, ..
         field = f"{path}.{name}" if path else name
         if name in result:
             problems.append(
-                Problem(line, field, f"stands twice, first in line {lines[name]}", "keep one")
+                Mistake(line, field, f"stands twice, first in line {lines[name]}", "keep one")
             )
         lines.setdefault(name, line)
         result[name] = _value(item, field, problems, inside)

@@ -31,7 +31,7 @@ from pydantic import (
 from builder.core import findings, yamlfile
 from builder.core.errors import InputError
 from builder.core.findings import matches, refuse
-from builder.core.yamlfile import Problem
+from builder.core.yamlfile import Mistake
 from builder.jobs.aiplatform import presets
 
 JOBS = "jobs"
@@ -666,7 +666,7 @@ def parse(text: str, source: Path) -> Job:
         except ValidationError as error:
             problems += findings.problems(document, error.errors(), Job)
     else:
-        problems.append(Problem(1, "", "is not a list of `key: value` lines", "image: v100"))
+        problems.append(Mistake(1, "", "is not a list of `key: value` lines", "image: v100"))
     if job is not None and job.name is None:
         problems += _name_problems(source.stem)
     if problems or job is None:
@@ -727,8 +727,8 @@ def schema_text() -> str:
 # --- problems in the words of the file ------------------------------------------------------------
 
 
-def _name_problems(name: str) -> Iterator[Problem]:
+def _name_problems(name: str) -> Iterator[Mistake]:
     if not re.fullmatch(rf"[a-z](?:[a-z0-9-]{{0,{NAME_LENGTH - 2}}}[a-z0-9])?", name):
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")[:NAME_LENGTH] or "job"
         what = f"the file's name {name!r} is not a job's name: a-z, 0-9 and -, a letter first"
-        yield Problem(1, "", what, f"rename the file to {slug}{SUFFIX}, or add name: {slug}")
+        yield Mistake(1, "", what, f"rename the file to {slug}{SUFFIX}, or add name: {slug}")

@@ -23,7 +23,8 @@ from builder.facts import accelerators
 from builder.jobs.description import Job
 from builder.jobs.places.vertex.checks import Image
 from builder.prove import receipts
-from builder.spec import catalogue, compatibility
+from builder.spec import catalogue
+from builder.spec.kernels import RUNS_ON
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import JobServiceClient
@@ -215,7 +216,7 @@ def pushed_image(
             made_for, proven = found.receipt.accelerator, True
         except CheckFailed as error:
             notes += (f"{error.message}: that it is for {made_for} is what its label says",)
-    pruned = compatibility.RUNS_ON in labels
+    pruned = RUNS_ON in labels
     return Image(str(held), manifest.digest, None, made_for, proven, pruned), notes
 
 

@@ -24,7 +24,7 @@ from builder.spec import catalogue
 if TYPE_CHECKING:
     from builder.lock.model import Lock
     from builder.spec.catalogue import ImageSpec
-    from builder.spec.compatibility import Stack
+    from builder.spec.stack import Stack
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from builder.core.retry import Retry
 from builder.lock import check, model, requirements
 from builder.lock.model import APT, APT_EXTRA, Chosen, Lock, OsRoot
 from builder.spec import catalogue
-from builder.spec.compatibility import OWN_PYTHON
+from builder.spec.stack import OWN_PYTHON
 
 if TYPE_CHECKING:
     from builder.spec.catalogue import ImageSpec
-    from builder.spec.compatibility import Stack
+    from builder.spec.stack import Stack
 
 PYTHON_PACKAGES = ("python3", "ca-certificates")
 """Debian packages of every own base: the interpreter, and the certificates for gs://."""
@@ -76,7 +76,7 @@ def _make(
     wheels, moved = requirements.wheels(spec, stack, host, held)
     for one in moved:
         say(f"{one.name} {one.before} -> {one.after}, for image.yaml's requirements")
-    own = spec.base == catalogue.OWN
+    own = spec.has_own_base
     os_root = _root(root, spec, held, upgrade, say) if own else None
     return Lock(
         target=spec.name,

@@ -183,8 +183,8 @@ def configuration(spec: ImageSpec) -> dict[str, Any]:
     """The fields of image.yaml that a lock depends on, with defaults filled in."""
     values = spec.model_dump(mode="json", include=set(CONFIGURATION))
     found = {name: values[name] for name in CONFIGURATION}
-    if spec.program.requirements:
-        found[TRAINER_REQUIREMENTS] = [text for _, text in spec.program.requirements]
+    if spec.trainer_folder.requirements:
+        found[TRAINER_REQUIREMENTS] = [text for _, text in spec.trainer_folder.requirements]
     return found
 
 

@@ -18,12 +18,12 @@ from builder.lock.model import CUDA, EXTRA, TENSORFLOW, Lock, Moved
 from builder.lock.pins import Pin
 from builder.lock.python import NoSolution, Platform
 from builder.spec import catalogue
-from builder.spec.compatibility import OWN_PYTHON
+from builder.spec.stack import OWN_PYTHON
 
 if TYPE_CHECKING:
     from builder.core.network import BuildNetwork
     from builder.spec.catalogue import ImageSpec
-    from builder.spec.compatibility import Stack
+    from builder.spec.stack import Stack
 
 GLIBC = {"bookworm": 36, "trixie": 40}
 """The 2.x of each suite's glibc, as far as uv knows them: trixie has 2.41, uv knows 2.40."""
@@ -76,7 +76,7 @@ def wheels(
         if name in every and every[name].version != pin.version
     )
     known = [pin for lock in held for pin in lock.packages.values()]
-    own = spec.base == catalogue.OWN
+    own = spec.has_own_base
     chosen = every if own else {n: pin for n, pin in every.items() if n not in base}
     pins = python.with_sizes(chosen, known, str(host.ca) if host.ca else None)
     return _layers(pins, base), moved
@@ -93,12 +93,12 @@ def _layers(pins: Mapping[str, Pin], base: Mapping[str, Pin]) -> dict[str, tuple
 
 def _requirements(spec: ImageSpec) -> tuple[str, ...]:
     """The requirements of image.yaml and of the trainer's requirements.txt."""
-    own = (text for _, text in spec.program.requirements)
+    own = (text for _, text in spec.trainer_folder.requirements)
     return tuple(dict.fromkeys((*spec.requirements, *own)))
 
 
 def _platform(spec: ImageSpec) -> Platform:
-    glibc = GLIBC[OWN_PYTHON[spec.python]] if spec.base == catalogue.OWN else GLIBC_PUBLISHED
+    glibc = GLIBC[OWN_PYTHON[spec.python]] if spec.has_own_base else GLIBC_PUBLISHED
     return Platform(spec.python, glibc)
 
 
@@ -200,7 +200,7 @@ def _refused(
 def _where(spec: ImageSpec, requirement: str) -> str:
     """File, line and field of one requirement."""
     place = catalogue.where(spec, "requirements")
-    for where, text in spec.program.requirements:
+    for where, text in spec.trainer_folder.requirements:
         if text == requirement:
             return where
     with contextlib.suppress(OSError):

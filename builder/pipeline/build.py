@@ -248,7 +248,7 @@ def _image(
         phases={**(base.phases if base else {}), "build image": time.monotonic() - began},
         engine=f"{engine.origin} {engine.version}",
         tensorflow=item.stack.tensorflow,
-        prune=item.stack.prune.only if item.stack.prune else "off",
+        prune=item.stack.prune_mode,
     )
     records.write(root, record)
     return record

@@ -11,6 +11,8 @@ from builder.core.events import OnEvent, ignore
 from builder.lock import check, making
 from builder.prove import wheels
 from builder.spec import catalogue, compatibility
+from builder.spec.holes import check_tables
+from builder.spec.schema import schema_text
 
 if TYPE_CHECKING:
     from builder.lock.check import Staleness
@@ -51,12 +53,12 @@ def problems(root: Path) -> tuple[str, ...]:
     cannot be loaded or resolved at all.
     """
     specs = catalogue.load_all(root)
-    found = [f"{one.where}: {one.what}" for one in compatibility.check_tables(specs)]
+    found = [f"{one.where}: {one.what}" for one in check_tables(specs)]
     for spec in specs:
         compatibility.resolve(spec)
     for name, holes in wheels.check(root, [spec.name for spec in specs]).items():
         found += [f"{name}: {hole}" for hole in holes]
     schema = root / catalogue.IMAGES / "schema.json"
-    if not schema.is_file() or schema.read_text() != catalogue.schema_text():
+    if not schema.is_file() or schema.read_text() != schema_text():
         found.append("images/schema.json: not today's schema; write it with builder schema")
     return tuple(found)

@@ -109,7 +109,7 @@ def plan(root: Path, spec: ImageSpec, lock: Lock, rendered: Rendered) -> Plan:
     if rendered.base_dockerfile and rendered.base_hash and lock.root:
         files = {name: File(text.encode()) for name, text in sorted(lock.files.items())}
         base = BasePlan(rendered.base_hash, rendered.base_dockerfile, files, lock.root)
-    files = trainer(root, spec.trainer.package, spec.program.flat)
+    files = trainer(root, spec.trainer.package, spec.trainer_folder.flat)
     if base is None:
         files |= {name: File(text.encode()) for name, text in sorted(lock.files.items())}
     return Plan(

@@ -11,6 +11,7 @@ from builder.lock import check, model
 from builder.pipeline import plan
 from builder.render import dockerfiles as render
 from builder.spec import catalogue, compatibility
+from builder.spec.stack import Stack
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Prepared:
     """All that is known of a target before anything is built."""
 
     spec: catalogue.ImageSpec
-    stack: compatibility.Stack
+    stack: Stack
     lock: model.Lock
     plan: plan.Plan
 

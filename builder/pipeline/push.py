@@ -29,7 +29,8 @@ from builder.pipeline.verify import attach
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
-from builder.spec import catalogue, compatibility
+from builder.spec import catalogue
+from builder.spec.kernels import check_runs_on
 from builder.tensorflow import suite as suites
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def push_target(
             f"{target}: there is no image on the engine to push", f"builder image {target}"
         )
     capability = accelerators.find(catalogue.load(root, target).accelerator).compute_capability
-    compatibility.check_runs_on(image.labels, capability, target)
+    check_runs_on(image.labels, capability, target)
     base = None
     if record.base_digest and record.base:
         base = engine.image(record.base)

@@ -85,7 +85,7 @@ def prepared(root: Path, target: str) -> Thin:
     from builder.spec import catalogue
 
     spec = catalogue.load(root, target)
-    program = Program(spec.trainer.package, spec.trainer.module, spec.program.flat)
+    program = Program(spec.trainer.package, spec.trainer.module, spec.trainer_folder.flat)
     seen = checked.inputs(root, target, program)
     item = prepare.prepare(root, target, spec)
     checked.keep(root, target, program, seen)

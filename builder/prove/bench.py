@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
     from builder.spec.catalogue import ImageSpec
-    from builder.spec.compatibility import Stack
+    from builder.spec.stack import Stack
 
 LABEL = "training-image-factory.smoke"
 """The label of everything on the engine that belongs to a smoke run."""

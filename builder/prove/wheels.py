@@ -28,6 +28,7 @@ from builder.devicecode.pruning.fatbin import COMPILED, Target
 from builder.lock import model, pins, python, requirements
 from builder.prove.audit import passes
 from builder.spec import catalogue, compatibility
+from builder.spec.stack import OWN_PYTHON
 from builder.tensorflow import releases
 from builder.tensorflow.releases import Tables
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from builder.lock.model import Lock
     from builder.lock.pins import Pin
     from builder.spec.catalogue import ImageSpec
-    from builder.spec.compatibility import Stack
+    from builder.spec.stack import Stack
 
 FILE = "device-code.lock"
 COMMAND = "builder lock --verify-device-code"
@@ -224,7 +225,7 @@ def require(root: Path, stack: Stack, lock: Lock) -> None:
 
 
 def _judged(spec: ImageSpec, stack: Stack) -> bool:
-    return stack.accelerator.kind == "gpu" and spec.base == catalogue.OWN
+    return stack.accelerator.kind == "gpu" and spec.has_own_base
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ def verify(
             continue
         held = model.read(root, target)
         if any(pin.sha256 not in fresh for pin in held.packages.values()):
-            glibc = requirements.GLIBC[compatibility.OWN_PYTHON[spec.python]]
+            glibc = requirements.GLIBC[OWN_PYTHON[spec.python]]
             found = of_lock(held, host, glibc, on_event)
             fresh |= by_wheel(held.packages.values(), found)
         wrong = [

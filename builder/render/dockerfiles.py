@@ -30,13 +30,14 @@ from builder.core.templates import (
 )
 from builder.lock import model, pins
 from builder.spec import catalogue, compatibility
+from builder.spec.kernels import RUNS_ON
 
 if TYPE_CHECKING:
     import jinja2
 
     from builder.lock.model import Lock
     from builder.spec.catalogue import ImageSpec
-    from builder.spec.compatibility import Stack
+    from builder.spec.stack import Stack
 
 VENV = "/opt/venv"
 LABELS = "training-image-factory"
@@ -148,7 +149,7 @@ def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:
     if stack.prune:
         whose = "TensorFlow's" if stack.prune.only == "tensorflow" else "TensorFlow's and NVIDIA's"
         found[f"{LABELS}.prune"] = stack.prune.only
-        found[compatibility.RUNS_ON] = stack.prune.keep
+        found[RUNS_ON] = stack.prune.keep
         found[f"{LABELS}.modified"] = f"{whose} libraries: hashes in RECORD no longer match"
     return {name: value for name, value in found.items() if value} | spec.labels
 

@@ -95,7 +95,7 @@ def test_a_program_becomes_a_project_of_its_own(project_root: Path, script: Path
     home, name = package.derive(project_root, "cpu", package.program(script, "train"))
     assert name == "cpu-my-script"
     spec = catalogue.load(home, name)
-    assert (spec.trainer.module, spec.program.flat) == ("train", True)
+    assert (spec.trainer.module, spec.trainer_folder.flat) == ("train", True)
     assert spec.accelerator == "CPU"
     assert sorted(planned(home, name).image.files) == [
         "app/helper.py",
@@ -117,7 +117,7 @@ def test_without_requirements_it_lies_on_the_targets_own_base(
 ) -> None:
     home, name = package.derive(project_root, "cpu", package.program(script, "train"))
     spec = catalogue.load(project_root, "cpu")
-    if spec.program.requirements:  # then the copy has fewer
+    if spec.trainer_folder.requirements:  # then the copy has fewer
         pytest.skip("the project's own trainer has requirements")
     mine, targets = planned(home, name).base, planned(project_root, "cpu").base
     assert mine and targets and mine.tag == targets.tag

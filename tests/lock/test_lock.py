@@ -13,7 +13,7 @@ from builder.lock import check, making, model, pins
 from builder.lock.pins import Pin
 from builder.spec import catalogue, compatibility
 from builder.spec.catalogue import ImageSpec
-from builder.spec.compatibility import Stack
+from builder.spec.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 

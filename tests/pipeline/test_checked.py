@@ -172,7 +172,7 @@ def test_a_trainer_that_lies_flat_is_recalled_so(copy: Path) -> None:
     (copy / "flat/train.py").write_text("print('trained')\n")
     path = copy / f"images/{TARGET}/image.yaml"
     path.write_text(path.read_text() + "trainer:\n  package: flat\n  module: train\n")
-    assert catalogue.load(copy, TARGET).program.flat
+    assert catalogue.load(copy, TARGET).trainer_folder.flat
     program = Program("flat", "train", True)
     checked.keep(copy, TARGET, program, checked.inputs(copy, TARGET, program))
     found = to_registry.recalled(copy, TARGET)

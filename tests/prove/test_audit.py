@@ -25,6 +25,7 @@ from builder.prove.audit import in_registry, on_engine
 from builder.prove.checks import device_code
 from builder.registry import DOCKER_MANIFEST, Registry, manifest, parse
 from builder.spec import catalogue, compatibility
+from builder.spec.stack import Stack
 from builder.tensorflow.suite import PROGRAM, TRAINER
 from tests.devicecode.writer import container, install, library, ptx, sass
 
@@ -62,7 +63,7 @@ def site(folder: Path, tensorflow: bytes = TENSORFLOW, cudnn: bytes = CUDNN) -> 
     return Audit(tuple(from_folder(folder)))
 
 
-def stack(root: Path, target: str = "v100") -> compatibility.Stack:
+def stack(root: Path, target: str = "v100") -> Stack:
     return compatibility.resolve(catalogue.load(root, target))
 
 

@@ -17,7 +17,7 @@ from builder.lock.model import Lock
 from builder.prove import wheels
 from builder.prove.wheels import Read, Wheel
 from builder.spec import catalogue, compatibility
-from builder.spec.compatibility import Stack
+from builder.spec.stack import Stack
 from builder.tensorflow import releases
 from tests.devicecode.writer import container, install, library, ptx, sass
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from builder.core.errors import InputError
 from builder.spec import catalogue
 from builder.spec.catalogue import ImageSpec, Trainer
+from builder.spec.schema import schema_text
 
 WHERE = "images/v100/image.yaml"
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -381,13 +382,11 @@ def test_no_accepted_name_holds_more_than_a_name(text: str) -> None:
 
 
 def test_the_schema_in_the_repository_is_the_model_s(root: Path) -> None:
-    assert (root / "images" / "schema.json").read_text() == catalogue.schema_text(), (
-        "run `builder schema`"
-    )
+    assert (root / "images" / "schema.json").read_text() == schema_text(), "run `builder schema`"
 
 
 def test_the_schema_describes_every_field_with_an_example() -> None:
-    schema = json.loads(catalogue.schema_text())
+    schema = json.loads(schema_text())
     assert schema["additionalProperties"] is False
     assert list(schema["properties"]) == list(ImageSpec.model_fields)
     for name, field in schema["properties"].items():

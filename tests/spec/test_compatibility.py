@@ -15,7 +15,9 @@ from builder.core.errors import InputError
 from builder.facts import accelerators
 from builder.spec import catalogue, compatibility
 from builder.spec.catalogue import ImageSpec
-from builder.spec.compatibility import OWN_PYTHON, Problem, Stack, check_tables, kernels_run
+from builder.spec.holes import Hole, check_tables
+from builder.spec.kernels import kernels_run
+from builder.spec.stack import OWN_PYTHON, Stack
 from builder.tensorflow import releases
 from builder.tensorflow.releases import Tables
 
@@ -276,7 +278,7 @@ def test_the_tables_have_no_hole_and_cover_every_target(root: Path) -> None:
 
 def broken(change: Callable[[Tables], Tables]) -> list[str]:
     problems = check_tables(tables=change(releases.tables()))
-    assert all(isinstance(problem, Problem) for problem in problems)
+    assert all(isinstance(problem, Hole) for problem in problems)
     return [f"{problem.where}: {problem.what}" for problem in problems]
 
 

@@ -16,7 +16,8 @@ from builder.prove import audit
 from builder.render import dockerfiles as render
 from builder.render.dockerfiles import Rendered
 from builder.spec import catalogue, compatibility
-from builder.spec.compatibility import RUNS_ON, Prune
+from builder.spec.kernels import RUNS_ON, check_runs_on
+from builder.spec.stack import Prune, Stack
 from tests.devicecode.writer import container, install, library, sass
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ V100 = ("Tesla V100", 7, 0)
 T4 = ("Tesla T4", 7, 5)
 
 
-def stack(accelerator: str, more: str = "") -> compatibility.Stack:
+def stack(accelerator: str, more: str = "") -> Stack:
     text = f"accelerator: {accelerator}\nsize_budget: 3 GB\n{more}"
     return compatibility.resolve(catalogue.parse(text, ROOT / "images/probe/image.yaml"))
 
@@ -138,13 +139,13 @@ def test_labels_say_what_was_done() -> None:
 
 
 def test_a_push_for_another_accelerator_is_refused() -> None:
-    compatibility.check_runs_on({RUNS_ON: "7.0"}, "7.5", "t4")
-    compatibility.check_runs_on({}, "9.0", "h100")
+    check_runs_on({RUNS_ON: "7.0"}, "7.5", "t4")
+    check_runs_on({}, "9.0", "h100")
     for other in ("8.0", "6.1", None):
         with pytest.raises(CheckFailed, match=r"has device code for compute capability 7\.0 only"):
-            compatibility.check_runs_on({RUNS_ON: "7.0"}, other, "v100")
+            check_runs_on({RUNS_ON: "7.0"}, other, "v100")
     with pytest.raises(CheckFailed):
-        compatibility.check_runs_on({RUNS_ON: "8.9"}, "8.0", "a100")
+        check_runs_on({RUNS_ON: "8.9"}, "8.0", "a100")
 
 
 @pytest.mark.parametrize(

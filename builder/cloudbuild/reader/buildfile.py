@@ -17,7 +17,7 @@ from builder.cloudbuild.reader.build import Build, build_of
 from builder.cloudbuild.reader.fields import newer_in, schema
 from builder.cloudbuild.reader.nodes import NodeReader, check_json, compose
 from builder.core.errors import InputError
-from builder.core.yamlfile import Problem
+from builder.core.yamlfile import Mistake
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build as ProtoBuild
@@ -35,10 +35,10 @@ class BuildFile:
     path: Path
     value: Mapping[str, Any]
     lines: Mapping[tuple[str | int, ...], int]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Mistake, ...] = ()
     newer: tuple[str, ...] = ()
     """Fields that the installed client does not know. `to_proto` leaves them out."""
-    notes: tuple[Problem, ...] = ()
+    notes: tuple[Mistake, ...] = ()
     """Parts that gcloud accepts and a trigger refuses."""
 
     def line(self, *path: str | int) -> int:

@@ -20,7 +20,7 @@ from builder.cloudbuild.reader.fields import (
     named,
 )
 from builder.core.errors import InputError
-from builder.core.yamlfile import Problem
+from builder.core.yamlfile import Mistake
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import MappingNode, Node
@@ -77,12 +77,12 @@ class NodeReader:
 
     def __init__(self) -> None:
         self.lines: dict[tuple[str | int, ...], int] = {}
-        self.problems: list[Problem] = []
-        self.notes: list[Problem] = []
+        self.problems: list[Mistake] = []
+        self.notes: list[Mistake] = []
         self.above: list[Node] = []
 
     def bad(self, node: Node, path: tuple[str | int, ...], what: str, fix: str) -> None:
-        self.problems.append(Problem(node.start_mark.line + 1, dotted(path), what, fix))
+        self.problems.append(Mistake(node.start_mark.line + 1, dotted(path), what, fix))
 
     def value(self, node: Node, kind: Type, path: tuple[str | int, ...]) -> Any:
         """The value of a node. None, and a problem, where the node is not of the type."""
@@ -200,7 +200,7 @@ class NodeReader:
             self.above.append(node)
             if found is not None:
                 what, fix = "is a list: gcloud takes one value, a trigger does not", "write [...]"
-                self.notes.append(Problem(node.start_mark.line + 1, dotted(path), what, fix))
+                self.notes.append(Mistake(node.start_mark.line + 1, dotted(path), what, fix))
             return None if found is None else [found]
         values = [self.value(inner, item, (*path, n)) for n, inner in enumerate(node.value)]
         if isinstance(item, Message):  # keep an empty message for a wrong one: indices hold

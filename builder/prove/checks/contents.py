@@ -12,13 +12,12 @@ from builder.prove.bench import PLACE, Bench
 from builder.prove.probes.contents import secret_in
 from builder.prove.receipts import Defect
 from builder.prove.suite import Answer, Check, probed
-from builder.spec import catalogue
 
 
 def run(bench: Bench) -> Answer:
     """Look at every file as root, then at what the image says about itself."""
     subject = bench.subject
-    own = subject.spec.base == catalogue.OWN
+    own = subject.spec.has_own_base
     request = {
         "user": bench.config.get("User") or "",
         "python": subject.stack.python if own else "",

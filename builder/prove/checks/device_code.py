@@ -7,7 +7,7 @@ from builder.prove.audit import instead, of_image, passes
 from builder.prove.bench import Bench
 from builder.prove.receipts import Defect
 from builder.prove.suite import Answer, Check
-from builder.spec.compatibility import Stack
+from builder.spec.stack import Stack
 
 
 def run(bench: Bench) -> Answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from builder.prove.bench import Bench
 from builder.prove.suite import Answer, Check, probed
-from builder.spec import catalogue
 
 
 def run(bench: Bench) -> Answer:
@@ -15,7 +14,7 @@ def run(bench: Bench) -> Answer:
         "cuda": stack.cuda,
         "cudnn": stack.cudnn,
         "locked": dict(bench.subject.packages),
-        "strict": spec.base == catalogue.OWN,
+        "strict": spec.has_own_base,
     }
     return probed(bench.probe("builder.tensorflow.probes.loader", request))
 

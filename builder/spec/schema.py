@@ -1,0 +1,49 @@
+"""The JSON Schema of image.yaml, with which editors check and complete it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from itertools import pairwise
+from typing import Any
+
+from pydantic import BaseModel
+
+from builder.facts import accelerators
+from builder.spec.catalogue import ImageSpec, Trainer
+from builder.tensorflow import releases
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of image.yaml, for an editor: what `builder schema` writes."""
+    result = ImageSpec.model_json_schema()
+    _describe(ImageSpec, result)
+    _describe(Trainer, result["$defs"]["Trainer"])
+    result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    known, tables = accelerators.accelerators().values(), releases.tables()
+    fields = result["properties"]
+    fields["accelerator"]["enum"] = [one.name for one in known if not one.refused]
+    fields["tensorflow"]["enum"] = [one for row in tables.releases for one in row.versions]
+    fields["python"]["type"] = ["string", "number"]  # 3.11 without quotes is the text 3.11 to us
+    fields["cuda"]["propertyNames"] = {"enum": list(tables.packages)}
+    for name in ("environment", "labels"):
+        fields[name]["additionalProperties"] = {"type": ["string", "number", "boolean"]}
+    return result
+
+
+def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
+    """Put the text below each field of a model into its schema. Pydantic would do that itself, and
+    look into this file whenever it is loaded."""
+    (body,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(body, ast.ClassDef)
+    for field, text in pairwise(body.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
+                found = schema["properties"][name] | {"description": inspect.cleandoc(words)}
+                schema["properties"][name] = dict(sorted(found.items()))
+
+
+def schema_text() -> str:
+    """The bytes of images/schema.json."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
