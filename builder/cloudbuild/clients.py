@@ -1,8 +1,8 @@
-"""Google's clients, made from the settings; and what their errors mean, in one line each.
+"""Google's clients, made from the settings, and the meaning of their errors in a line each.
 
-`cloud.endpoint` leads the Cloud Build client elsewhere (an emulator, private access); Cloud Storage
-goes where STORAGE_EMULATOR_HOST says, as its library does by itself. An endpoint on this machine is
-spoken to without credentials.
+`cloud.endpoint` sets the address of Cloud Build (an emulator, private access). The address of Cloud
+Storage comes from STORAGE_EMULATOR_HOST, as in Google's own library. An endpoint on this machine
+gets no credentials.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ STORAGE_VARIABLE = "STORAGE_EMULATOR_HOST"
 LOGGING_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING"
 """gcloud's own variable for another endpoint of Cloud Logging."""
 
-SECONDS = 60.0
-"""How long one request may take."""
-
 LOGIN = "run: gcloud auth application-default login"
 
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of one project; each is made when it is first used."""
+    """The clients of one project. Each is made at its first use."""
 
     settings: CloudSettings
     project: str
@@ -90,7 +87,7 @@ class Clients:
     @cached_property
     def storage(self) -> Any:
         """Cloud Storage."""
-        # no types come with it, and whether mypy minds depends on who else imports it
+        # The library has no types. By importlib, mypy does not look for them.
         storage: Any = importlib.import_module("google.cloud.storage")
         return storage.Client(project=self.project, credentials=self.credentials)
 
@@ -123,7 +120,7 @@ class Clients:
 
     @property
     def storage_endpoint(self) -> str:
-        """Where objects are read: https://HOST."""
+        """The address for reading objects: https://HOST."""
         host = os.environ.get(STORAGE_VARIABLE) or STORAGE
         return (host if "://" in host else f"http://{host}").rstrip("/")
 
@@ -159,7 +156,7 @@ _DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|is disabl
 
 
 def explained(error: BaseException, what: str) -> FactoryError:
-    """One line of what was refused and one of what to do, for any error of Google's clients."""
+    """An error of Google's clients as one of ours: a line of what was refused, one of the fix."""
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError, RefreshError
 
@@ -194,7 +191,7 @@ def explained(error: BaseException, what: str) -> FactoryError:
 
 
 def passing() -> tuple[type[Exception], ...]:
-    """The errors of a connection or a service that stumbles: worth another attempt."""
+    """The errors that may pass: of a connection, or of a service that is busy."""
     import requests
     from google.api_core import exceptions
     from google.auth.exceptions import TransportError
@@ -213,7 +210,7 @@ def passing() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def explaining(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Google's errors inside of it become the factory's, all `but` these."""
+    """Turn Google's errors inside the block into the factory's, except those of `but`."""
     import requests
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError

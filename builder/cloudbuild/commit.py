@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def from_git(folder: Path) -> dict[str, str]:
-    """The values that a trigger would take from the repository in `folder`; {} where none is."""
+    """The substitutions that a trigger takes from git. {} for a folder without a repository."""
 
     def git(*words: str) -> str:
         try:
@@ -41,7 +41,7 @@ def from_git(folder: Path) -> dict[str, str]:
 
 
 def is_clean(root: Path) -> bool:
-    """Whether the tree is what its commit says: only then a build may carry the commit's name."""
+    """Whether the tree is that of its commit. Only then may a build have the commit's name."""
     command = ["git", "status", "--porcelain", "--", "."]
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)

@@ -1,12 +1,12 @@
-"""A build's source, staged as gcloud stages it: what belongs to it, one archive, one new object.
+"""A build's source: the files that belong to it, and one archive of them, as gcloud makes it.
 
-.gcloudignore is gitignore's syntax with one rule more, `#!include:FILE` (same folder, one level).
-Without it, a folder that has .git or .gitignore leaves out both and what .gitignore names; any
-other is taken whole. A folder that is left out stays out, whatever is said of its contents; links
-are followed (google-cloud-sdk, command_lib/util/gcloudignore.py).
+.gcloudignore has gitignore's syntax and one more rule, `#!include:FILE` (same folder, one level).
+Without .gcloudignore, a folder that has .git or .gitignore leaves out both and what .gitignore
+names. Any other folder is taken whole. A folder that is left out stays out with everything in it,
+whatever later rules say. Links are followed (google-cloud-sdk, command_lib/util/gcloudignore.py).
 
-Where gcloud writes the rules that it made up into the project, nothing is written here; and the
-archive is a function of its contents only: the same tree is the same bytes.
+Unlike gcloud, this writes no .gcloudignore into the project. The archive is a function of its
+contents only: the same tree gives the same bytes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ IGNORE_FILE = ".gcloudignore"
 INCLUDE = "!include:"
 GIT_FILES = (".git", ".gitignore")
 DEFAULT_LINES = (IGNORE_FILE, *GIT_FILES)
-"""What gcloud leaves out where there is git and no .gcloudignore."""
+"""What gcloud leaves out of a git repository without a .gcloudignore."""
 
 
 # --- what belongs to it ---------------------------------------------------------------------------
 
 
 def rules(folder: Path) -> tuple[str, ...]:
-    """The lines that say what is left out of `folder`, includes resolved.
+    """The lines that say what is left out of `folder`, with the included files' lines.
 
     Raises InputError for an include that is not a readable file of the same folder.
     """
@@ -70,7 +70,7 @@ def _lines(file: Path, includes: bool) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rule:
-    """One pattern. `shape` matches a whole path, without the slash that ends a folder's."""
+    """One pattern. shape: matches a whole path; a folder's path has no slash at its end."""
 
     shape: re.Pattern[str]
     folders_only: bool
@@ -78,9 +78,11 @@ class Rule:
 
 
 def rule(line: str) -> Rule | None:
-    """A line of gitignore's syntax (git's documentation, gitignore(5)); None for one that says
-    nothing. A pattern that is broken (an open bracket, a lone backslash at the end) says nothing,
-    either."""
+    """The rule of a line of gitignore's syntax (git's documentation, gitignore(5)).
+
+    None for a comment, an empty line, and a broken pattern (an open bracket, a lone backslash at
+    the end).
+    """
     line = re.sub(r"(?<!\\)((?:\\\\)*)[ \t]+$", r"\1", line)
     takes_back = line.startswith("!")
     line = line[1:] if takes_back else line
@@ -126,8 +128,8 @@ def rule(line: str) -> Rule | None:
 
 
 def ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
-    """Whether this very path is left out; whether a folder above it is, is not asked."""
-    for one in reversed(rules):  # what stands later wins
+    """Whether the rules leave out this path itself, whatever they say of the folders above it."""
+    for one in reversed(rules):  # the last rule that matches wins
         if (is_folder or not one.folders_only) and one.shape.fullmatch(path):
             return not one.takes_back
     return False
@@ -136,7 +138,7 @@ def ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
 def files(folder: Path) -> tuple[str, ...]:
     """The paths of the source, relative to `folder`, sorted.
 
-    Raises InputError for rules that cannot be read, and for a link that leads to its own folder.
+    Raises InputError for rules that cannot be read, and for a link back to a folder above it.
     """
     found = [one for line in rules(folder) if (one := rule(line))]
     return tuple(sorted(_walk(folder, "", found, (os.path.realpath(folder),))))
@@ -166,9 +168,9 @@ def _walk(
 
 
 def archive(folder: Path, to: BinaryIO) -> int:
-    """Write the source as tar.gz; the number of its files. Same contents, same bytes.
+    """Write the source as tar.gz. Returns the number of files. Same contents, same bytes.
 
-    Raises InputError for a file that cannot be read, and where there is none.
+    Raises InputError for a file that cannot be read, and for a source without files.
     """
     names = files(folder)
     if not names:
@@ -183,7 +185,9 @@ def archive(folder: Path, to: BinaryIO) -> int:
             path = folder / name
             try:
                 with path.open("rb") as file:
-                    member = tarfile.TarInfo(name)  # root, no date: nothing of this machine
+                    member = tarfile.TarInfo(
+                        name
+                    )  # root's, without a date: nothing of this machine
                     member.size = os.fstat(file.fileno()).st_size
                     member.mode = 0o755 if os.fstat(file.fileno()).st_mode & 0o100 else 0o644
                     tar.addfile(member, file)

@@ -1,4 +1,4 @@
-"""What a push to git builds: the tables [[cloud.trigger]] of builder.toml, and Cloud Build's own.
+"""Triggers: the tables [[cloud.trigger]] of builder.toml, and Cloud Build's own.
 
     [[cloud.trigger]]
     name = "main"
@@ -9,9 +9,9 @@
     ignored = ["**/*.md"]
     substitutions = { _GPU = "all" }
 
-Triggers are compared with what exists and changed to match, the difference first. One that
-builder.toml does not name is nobody's business here. A pull request's build does not push, unless
-its substitutions say so.
+The tables are compared with the existing triggers. The difference is shown, and then the triggers
+are changed to match. A trigger that builder.toml does not name stays as it is. The build of a pull
+request does not push, unless its substitutions say so.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ COMMENTS = (
     "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY",
 )
 
-# API reference, BuildTrigger.name; a repository of a connection ("2nd generation").
+# API reference: BuildTrigger.name, and a repository of a connection ("2nd generation").
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,62}[a-zA-Z0-9])?")
 _GITHUB = re.compile(r"([\w.-]+)/([\w.-]+)")
 _CONNECTED = re.compile(r"projects/[^/]+/locations/[^/]+/connections/[^/]+/repositories/[^/]+")
 _KEY = re.compile(r"_[A-Z0-9_]+")
 
-# What the service adds to a trigger by itself, or only tells.
+# Fields that the service sets itself.
 _ITS_OWN = ("id", "createTime", "resourceName")
 _ITS_OWN_WITHIN = (("github", "installationId"), ("repositoryEventConfig", "repositoryType"))
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A trigger, and what is done about it. content: as it shall be, in the API's JSON names."""
+    """A trigger and the change to make. content: the wanted trigger, under the API's JSON names."""
 
     name: str
     action: Action
@@ -73,11 +73,11 @@ class Planned:
         return {"name": self.name, "action": self.action, "diff": list(self.diff)}
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- the tables of builder.toml -------------------------------------------------------------------
 
 
 def wanted(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
-    """Name -> trigger in the API's JSON names, from builder.toml.
+    """The triggers of builder.toml: name -> trigger under the API's JSON names.
 
     Raises InputError with file, line and field.
     """
@@ -95,7 +95,7 @@ def wanted(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Table:
-    """One [[cloud.trigger]], read with its lines."""
+    """One [[cloud.trigger]]. text: the lines of builder.toml. begin: the table's line, from 1."""
 
     root: Path
     text: Sequence[str]
@@ -231,7 +231,7 @@ def _named(clients: Clients, one: Any) -> dict[str, str]:
 
 
 def content(one: Any) -> dict[str, Any]:
-    """A trigger of the service in JSON names, without what is its own to say."""
+    """A trigger of the service under JSON names, without the fields that the service sets."""
     from google.cloud.devtools import cloudbuild_v1 as api
     from google.protobuf import json_format  # type: ignore[import-untyped]
 
@@ -250,8 +250,10 @@ def content(one: Any) -> dict[str, Any]:
 
 
 def plan(root: Path, clients: Clients) -> tuple[Planned, ...]:
-    """What has to be done so that the triggers are as builder.toml says. Raises InputError where it
-    names none."""
+    """The changes that make the triggers as builder.toml says.
+
+    Raises InputError if builder.toml names none, OutsideError if the service refuses.
+    """
     ours = wanted(root, clients.settings)
     if not ours:
         raise InputError(
@@ -265,7 +267,7 @@ def _planned(name: str, want: dict[str, Any], have: Any) -> Planned:
     if have is None:
         return Planned(name, "create", tuple(f"+ {line}" for line in _lines(want)), want)
     now = content(have)
-    if "serviceAccount" not in want:  # the service's default, which is not ours to name
+    if "serviceAccount" not in want:  # leave the service's default
         now.pop("serviceAccount", None)
     if now == want:
         return Planned(name, "unchanged", (), want, have)
@@ -273,7 +275,7 @@ def _planned(name: str, want: dict[str, Any], have: Any) -> Planned:
 
 
 def deletion(clients: Clients, names: Sequence[str]) -> tuple[Planned, ...]:
-    """What deleting these triggers would take away. Raises OutsideError for one that is missing."""
+    """The deletions of these triggers. Raises OutsideError for one that does not exist."""
     theirs = existing(clients)
     for name in names:
         if name not in theirs:
@@ -301,7 +303,7 @@ def _diff(now: Mapping[str, Any], want: Mapping[str, Any]) -> Iterator[str]:
 
 
 def as_yaml(value: Mapping[str, Any]) -> str:
-    """Sorted by name, so that the same content is the same text."""
+    """YAML sorted by name: the same content gives the same text."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)
@@ -312,8 +314,10 @@ def as_yaml(value: Mapping[str, Any]) -> str:
 
 
 def carry_out(clients: Clients, planned: Sequence[Planned], on_done: Callable[[str], None]) -> None:
-    """Create, change and delete. Raises OutsideError at the first that is refused; those before it
-    are done."""
+    """Create, change and delete. on_done: gets a line for each.
+
+    Raises OutsideError at the first change that is refused. Those before it are done.
+    """
     from google.cloud.devtools import cloudbuild_v1 as api
     from google.protobuf import json_format
 
@@ -342,7 +346,7 @@ def carry_out(clients: Clients, planned: Sequence[Planned], on_done: Callable[[s
 
 
 def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
-    """A row for each trigger, of the project or of builder.toml: name, state, what starts it."""
+    """A row for each trigger of the project or of builder.toml: name, state, event."""
     ours, theirs = wanted(root, clients.settings), existing(clients)
     rows = []
     for name in sorted(ours.keys() | theirs.keys()):
@@ -378,7 +382,7 @@ def _event(shown: Mapping[str, Any]) -> str:
 
 
 def write(root: Path, folder: Path) -> tuple[Path, ...]:
-    """A file for each trigger, as `gcloud builds triggers import --source=FILE` takes it."""
+    """Write a file for each trigger, for `gcloud builds triggers import --source=FILE`."""
     ours = wanted(root, load_cloud(root))
     if not ours:
         raise InputError(f"{MARKER} names no trigger", "write a table [[cloud.trigger]]")

@@ -151,7 +151,7 @@ class Progress:
         line = int(marked[0][1]) if marked else int(place[1]) if place else None
         return Failure(step.name, step.error or "", tuple(step.tail[-TAIL:]), line)
 
-    # --- one line -------------------------------------------------------------------------------
+    # --- one line ---------------------------------------------------------------------------------
 
     def _events(self, status: Mapping[str, Any]) -> Iterator[Event]:
         here = {self._name(vertex) for vertex in _items(status, "vertexes")}

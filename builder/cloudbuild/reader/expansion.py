@@ -18,11 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-BUILT_IN = (
-    "PROJECT_ID",
-    "PROJECT_NUMBER",
-    "BUILD_ID",
-    "LOCATION",
+OF_TRIGGERS = (
     "TRIGGER_NAME",
     "COMMIT_SHA",
     "REVISION_ID",
@@ -33,6 +29,14 @@ BUILT_IN = (
     "TAG_NAME",
     "REF_NAME",
     "TRIGGER_BUILD_CONFIG_PATH",
+)
+"""The built-in names that have a value only in a build that a trigger starts."""
+BUILT_IN = (
+    "PROJECT_ID",
+    "PROJECT_NUMBER",
+    "BUILD_ID",
+    "LOCATION",
+    *OF_TRIGGERS,
     "SERVICE_ACCOUNT_EMAIL",
     "SERVICE_ACCOUNT",
 )

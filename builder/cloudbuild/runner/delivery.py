@@ -1,4 +1,4 @@
-"""What comes out of a build: images pushed to their registries, objects copied to a folder."""
+"""Delivering what a build made: images to their registries, objects to a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from builder.core.errors import OutsideError
 from builder.core.retry import Passing, Retry
 
 PUSH = Retry(attempts=3, first=1.0)
-"""How often a push is tried."""
+"""The attempts of a push."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Delivery:
                     copied = Copied(
                         f"gs://{bucket}/{name}", target / name, file.save(target / name)
                     )
-                    # as gsutil: folders are not kept, and the later of two takes the name
+                    # As in gsutil, folders are dropped, and the later of two files takes the name.
                     taken = {k: v for k, v in taken.items() if v.path != copied.path}
                     taken[file.path] = copied
                     self.say(f"{file.path}: copied to {target / name}")

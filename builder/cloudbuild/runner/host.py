@@ -14,18 +14,20 @@ _HOST = re.compile(r"(?<![\w./-])((?:[a-z0-9-]+\.)+[a-z0-9-]+(?::\d+)?|localhost
 
 
 def host_access(network: bool, configuration: bool, logins: bytes = b"") -> Host:
-    """What `--host-network`, `--host-configuration` and `--logins` ask for. Raises InputError for a
-    CA bundle that cannot be read."""
+    """The Host of `--host-network`, `--host-configuration` and `--logins`.
+
+    Raises InputError for a CA bundle that cannot be read.
+    """
     from builder.core.network import discover
 
     return Host(network, discover().secrets() if configuration else {}, logins)
 
 
 def logins(plan: BuildPlan) -> tuple[tuple[str, ...], bytes]:
-    """The registries that a build names and this machine is logged in to, and the configuration of
-    the docker command that holds these logins and no others.
+    """The registries that a build names and that this machine is logged in to, and a configuration
+    of the docker command with these logins only.
 
-    Raises InputError or OutsideError for a broken configuration or helper.
+    Raises InputError or OutsideError for a broken configuration or credential helper.
     """
     texts = [text for _, text in substitutions.templates(plan.build)]
     texts += [step.script for step in plan.build.steps]

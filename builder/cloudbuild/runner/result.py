@@ -15,7 +15,9 @@ Status = Literal[
 ]
 
 
-class Failed(Exception):  # noqa: N818 - ends a build; what it means is its status
+class Failed(Exception):  # noqa: N818 - an end, with the status that it gives the build
+    """The end of a build that does not succeed. error: its cause, if that has a fix."""
+
     def __init__(self, status: Status, detail: str, error: FactoryError | None = None) -> None:
         super().__init__(detail)
         self.status: Status = status
@@ -25,7 +27,11 @@ class Failed(Exception):  # noqa: N818 - ends a build; what it means is its stat
 
 @dataclass(frozen=True)
 class StepResult:
-    """How a step went. Times are seconds since the epoch; None for what did not happen."""
+    """How a step went.
+
+    image: the id or digest of its image. started, ended: seconds since the epoch; None if it did
+    not happen. pulled: seconds. output: the content of its `$BUILDER_OUTPUT/output`.
+    """
 
     index: int
     id: str
@@ -42,7 +48,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Pushed:
-    """An image in its registry."""
+    """An image that the build pushed. seconds: of the push."""
 
     name: str
     digest: str
@@ -51,7 +57,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class Copied:
-    """An artifact: what it would be called in Cloud Storage, and the file that it is here."""
+    """An artifact that was copied. location: its name in Cloud Storage. path: the file here."""
 
     location: str
     path: Path
@@ -60,7 +66,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Result:
-    """How a build went."""
+    """How a build went. started, ended: seconds since the epoch."""
 
     build_id: str
     status: Status
@@ -71,11 +77,11 @@ class Result:
     images: tuple[Pushed, ...] = ()
     artifacts: tuple[Copied, ...] = ()
     not_done: tuple[str, ...] = ()
-    """What the service would have done besides, in words."""
+    """What the service would have done and this run did not, a line for each."""
     error: FactoryError | None = None
 
     def json(self) -> dict[str, Any]:
-        """For machines, in the API's words."""
+        """The result for machines, under the API's names."""
         return {
             "id": self.build_id,
             "status": self.status,
@@ -114,7 +120,7 @@ def _timestamp(seconds: float) -> str:
 
 
 def timeline(result: Result, width: int = 40) -> list[str]:
-    """One line a step: when it ran, as a bar over the build's time."""
+    """A line for each step, with a bar for the time that it ran. width: of the bar."""
     total = max(result.ended - result.started, 0.001)
     names = [one.id or f"#{one.index} {one.name.rpartition('/')[2]}" for one in result.steps]
     longest = max((len(name) for name in names), default=0)

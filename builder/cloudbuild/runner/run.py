@@ -37,8 +37,8 @@ BUILDERS = (
     "bazel", "curl", "docker", "dotnet", "gcloud", "git", "go", "gradle", "gsutil", "javac",
     "kubectl", "mvn", "npm", "wget", "yarn",
 )  # fmt: skip
-"""Images of gcr.io/cloud-builders that begin with the program they are named after. An image that
-stands in for one and has no entrypoint gets that program as its own."""
+"""Images of gcr.io/cloud-builders whose entrypoint is the program in their name. An image that
+stands in for one of them and has no entrypoint gets that program."""
 
 _BUILDER = re.compile(r"gcr\.io/cloud-builders/([a-z]+)([:@].*)?")
 _NETWORK = re.compile(r"(--net(?:work)?[= ])cloudbuild\b")
@@ -55,20 +55,23 @@ def run(
     workspace: Path | None = None,
     host: Host | None = None,
 ) -> Result:
-    """Carry out a plan. Every line of the log goes to `on_line`, from several threads, one at a
-    time. artifacts: the folder that objects are copied to; workspace: where to leave a copy of the
-    workspace. host: what steps get of this machine beyond what the service would give.
+    """Carry out a plan.
 
-    A build that fails is a Result. KeyboardInterrupt ends the build, removes what it had on the
-    engine, and gives a Result with the status CANCELLED. Raises OutsideError where the engine
-    cannot even make a network.
+    on_line: gets every line of the log, from several threads, one line at a time. push: False
+    leaves the images on the engine. with_socket: whether steps get the engine's socket. artifacts:
+    the folder for objects. workspace: a folder for a copy of the workspace. host: what steps get of
+    this machine beyond what the service would give.
+
+    A build that fails gives a Result. KeyboardInterrupt ends the build, removes what it had on the
+    engine, and gives a Result with the status CANCELLED. Raises OutsideError if the engine cannot
+    make the build's network.
     """
     sandbox = Sandbox(engine, plan.build_id, with_socket, host)
     return BuildRun(plan, sandbox, on_line, push, artifacts, workspace).carry_out()
 
 
 class BuildRun:
-    """One build under way."""
+    """One build under way: a thread for each step, and the first failure ends them all."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class BuildRun:
         )
 
     def end(self, failed: Failed) -> None:
-        """The first reason to end counts; whatever runs is killed."""
+        """End the build: kill every running step. Only the first reason counts."""
         with self.changed:
             self.ended = self.ended or failed
             running = list(self.running.values())
@@ -167,7 +170,7 @@ class BuildRun:
             self.changed.wait(seconds)
 
     def fetch_source(self) -> None:
-        """The volumes, and the source in the workspace."""
+        """Make the volumes, and put the source into the workspace."""
         if self.plan.source is not None:
             self.say("FETCHSOURCE")
         scripts = {
@@ -185,7 +188,7 @@ class BuildRun:
         self.say(f"{count} files, {size:,} bytes from {self.plan.source}")
 
     def holding(self) -> str:
-        """An image to make the holder of: one of the steps', for it never runs."""
+        """The image of the holder. Any step's will do, because the holder never runs."""
         for one in self.plan.steps:
             if self.sandbox.find(one.image):
                 return one.image
@@ -212,7 +215,7 @@ class BuildRun:
     # --- a step -----------------------------------------------------------------------------------
 
     def step(self, planned: PlannedStep) -> None:
-        """From waiting to its result. Raises nothing: a failure ends the build."""
+        """Wait for the step's turn, run it, note its result. A failure ends the build."""
         step = planned.step
         with self.changed:
             self.changed.wait_for(lambda: self.ended or planned.waits_for <= self.over)
@@ -247,7 +250,7 @@ class BuildRun:
             self.say(f"Finished {step.label}")
 
     def finish(self, step: Step) -> None:
-        """Whoever waits for this step may go on."""
+        """Let the steps that wait for this one go on."""
         with self.changed:
             self.over.add(step.index)
             self.changed.notify_all()
@@ -257,7 +260,7 @@ class BuildRun:
             self.results[step.index] = dataclasses.replace(self.results[step.index], **changes)
 
     def available(self, image: str, tell: OnLine) -> str:
-        """The image, pulled where the engine does not have it."""
+        """The image, pulled if the engine does not have it. Raises OutsideError."""
         digest = self.sandbox.find(image)
         if digest:
             tell(f"Already have image (with digest): {image}")
@@ -295,7 +298,7 @@ class BuildRun:
             self.sandbox.discard(container)
 
     def follow(self, step: Step, container: str, tell: OnLine) -> bool:
-        """Run the container to its end; whether its time was up."""
+        """Run the container to its end. Returns whether the step's timeout ended it."""
         with self.changed:
             if self.ended:
                 self.note(step, status="CANCELLED", ended=time.time())
@@ -307,11 +310,11 @@ class BuildRun:
             return False
         timed_out = threading.Event()
 
-        def strike() -> None:
+        def end() -> None:
             timed_out.set()
             self.sandbox.kill(container)
 
-        timer = threading.Timer(step.timeout, strike)
+        timer = threading.Timer(step.timeout, end)
         timer.daemon = True
         timer.start()
         try:
@@ -321,7 +324,7 @@ class BuildRun:
         return timed_out.is_set()
 
     def judge(self, step: Step, code: int, timed_out: bool, tell: OnLine) -> None:
-        """Set the step's status. Raises Failed where it ends the build."""
+        """Set the step's status. Raises Failed if that ends the build."""
         if self.ended:
             timeout = self.ended.status == "TIMEOUT"
             self.note(step, status="TIMEOUT" if timeout else "CANCELLED")
@@ -335,7 +338,7 @@ class BuildRun:
             return
         detail = f"step exited with non-zero status: {code}"
         self.note(step, status="FAILURE", detail=detail)
-        # allowExitCodes takes precedence where both are given
+        # If both are given, allowExitCodes takes precedence.
         allowed = code in step.allow_exit_codes if step.allow_exit_codes else step.allow_failure
         if not allowed:
             raise Failed("FAILURE", f"{what}: {detail}")
@@ -350,7 +353,7 @@ class BuildRun:
         elif entrypoint is None:
             entrypoint = self.stand_in(planned)
         if entrypoint is not None and command is None:
-            command = ()  # without its own arguments: they were for the image's entrypoint
+            command = ()  # the image's own arguments are meant for its entrypoint
         secrets = tuple(f"{name}={self.plan.secrets[name]}" for name in planned.secrets)
         volumes = (*self.plan.build.options.volumes, *step.volumes)
         return ContainerSpec(
@@ -365,12 +368,12 @@ class BuildRun:
         )
 
     def script(self, step: Step) -> bytes:
-        """A step's script as a program: without a first line of its own it is the plain shell's."""
+        """A step's script as a program. Without a `#!` line, /bin/sh runs it."""
         begin = "" if step.script.startswith("#!") else "#!/bin/sh\n"
         return (begin + self.renamed(step.script)).encode()
 
     def stand_in(self, planned: PlannedStep) -> tuple[str, ...] | None:
-        """The program of a public builder whose stand-in has no entrypoint of its own."""
+        """The entrypoint of a public builder's stand-in that has none of its own."""
         match = _BUILDER.fullmatch(planned.step.name)
         if planned.image == planned.step.name or not match or match[1] not in BUILDERS:
             return None
@@ -378,11 +381,11 @@ class BuildRun:
         return None if found is None or found.entrypoint else (match[1],)
 
     def renamed(self, text: str) -> str:
-        """`--network=cloudbuild` means this build's own network."""
+        """The text with `--network=cloudbuild` replaced by this build's own network."""
         return _NETWORK.sub(rf"\g<1>{self.sandbox.network}", text)
 
     def keep_workspace(self) -> None:
-        """A copy of the workspace, also after a failure."""
+        """Leave a copy of the workspace, also after a failure."""
         if self.workspace is None or not self.sandbox.holder:
             return
         with contextlib.suppress(KeyboardInterrupt):
@@ -392,7 +395,7 @@ class BuildRun:
 
 
 def _not_here(plan: BuildPlan) -> Iterator[str]:
-    """What a file asks for that only the service has."""
+    """The parts of a file that only the hosted service can do."""
     value = plan.file.value
     options = value.get("options", {})
     if plan.build.queue_ttl is not None:

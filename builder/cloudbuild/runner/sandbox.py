@@ -1,4 +1,4 @@
-"""What one build has on the engine: a network, volumes, containers. All under names of its own.
+"""What one build has on the engine: a network, volumes and containers, under names of its own.
 
 Nothing is privileged. Everything carries the build's id and its owner as labels, so that the next
 run finds and removes what a killed run left behind (builder/engine/containers.py).
@@ -36,14 +36,18 @@ _NO_PROGRAM = re.compile(
     r"(exec|stat)[^\n]*(executable file not found[^\n]*|no such file or directory|"
     r"permission denied|exec format error)"
 )
-_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")  # the engine's last word about a push
+_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")  # the engine's last line about a push
 
 OnLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """One container to run. entrypoint and command: None leaves the image's own."""
+    """One container to run.
+
+    entrypoint, command: None keeps the image's own. environment: NAME=VALUE. volumes: the build's
+    name of a volume -> path. index: of the step, for its `$BUILDER_OUTPUT`.
+    """
 
     name: str
     image: str
@@ -52,19 +56,17 @@ class ContainerSpec:
     environment: tuple[str, ...] = ()
     workdir: str = WORKSPACE
     volumes: Mapping[str, str] = field(default_factory=dict)
-    """Volume of the build -> path."""
     index: int = 0
-    """Whose `$BUILDER_OUTPUT` it gets."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What steps get of this machine where they cannot do without; the hosted service has neither.
+    """What steps get of this machine and the hosted service would not give them.
 
-    network: steps share the machine's own network, and so reach what listens on its loopback
-    address (a registry), but no other step by name. secrets: file -> content for /run/secrets: the
-    certificates, proxies and indexes that builds get here (builder/core/network.py). logins: the
-    docker command's configuration, for /builder/home/.docker/config.json.
+    network: steps share the machine's own network. They reach its loopback address (a registry
+    there), but no other step by name. secrets: file -> content, for /run/secrets: the certificates,
+    proxies and indexes that builds get here (builder/core/network.py). logins: the docker command's
+    configuration, for /builder/home/.docker/config.json.
     """
 
     network: bool = False
@@ -73,7 +75,7 @@ class Host:
 
 
 class NotStarted(Exception):  # noqa: N818 - a program that is not there, as a shell sees it
-    """A container whose program could not be started. `code`: 127 not found, 126 not a program."""
+    """A container whose program could not be started. code: 127 not found, 126 not a program."""
 
     def __init__(self, what: str, code: int) -> None:
         super().__init__(what)
@@ -81,7 +83,7 @@ class NotStarted(Exception):  # noqa: N818 - a program that is not there, as a s
 
 
 class Sandbox:
-    """A context manager: makes the build's network and volumes, and removes all that is its own."""
+    """A context manager: makes the build's network and volumes, and removes all at the end."""
 
     def __init__(
         self, engine: Engine, build_id: str, with_socket: bool = True, host: Host | None = None
@@ -110,7 +112,7 @@ class Sandbox:
     # --- volumes ----------------------------------------------------------------------------------
 
     def volume(self, name: str) -> str:
-        """The engine's name of a volume of this build; made where it is new."""
+        """The engine's name of a volume of this build. Makes the volume if it is new."""
         with self._lock:
             if name not in self._volumes:
                 own = f"cloudbuild-{self.build_id[:8]}-{name}"
@@ -120,9 +122,12 @@ class Sandbox:
             return self._volumes[name]
 
     def hold(self, image: str, scripts: Mapping[int, bytes], steps: tuple[int, ...]) -> None:
-        """Make the container that holds every volume and is never started: through it files come
-        in and out. A step's own container is no way for that: engines refuse archives of one that
-        has a mount behind a symbolic link, and /var/run is one in most images."""
+        """Make the holder: a container with every volume, which is never started.
+
+        Files come in and out through the holder, not through the steps' own containers. Engines
+        refuse archives of a container with a mount behind a symbolic link, and /var/run is such a
+        link in most images.
+        """
         from docker.types import Mount
 
         places = [("workspace", WORKSPACE), ("home", HOME), ("scripts", SCRIPTS)]
@@ -148,12 +153,12 @@ class Sandbox:
                 self.api.put_archive(self.holder, HOME, _files(config, 0o600))
 
     def fill(self, path: str, archive: IO[bytes]) -> None:
-        """Put a tar (or tar.gz) into a folder of the holder."""
+        """Unpack a tar (or tar.gz) into a folder of the holder."""
         with self._explained(path):
             self.api.put_archive(self.holder, path, archive)
 
     def read(self, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-        """The files under a path of the holder, each with its content. Nothing where none is."""
+        """The members below a path of the holder, each file with its content. None if no path."""
         from docker.errors import NotFound
 
         with self._explained(path):
@@ -172,12 +177,12 @@ class Sandbox:
     # --- images -----------------------------------------------------------------------------------
 
     def find(self, image: str) -> str | None:
-        """The id of an image on the engine; its digest where it has one."""
+        """The digest of an image on the engine, or its id if it has no digest."""
         found = self.engine.image(image)
         return None if found is None else found.digest or found.image_id
 
     def pull(self, image: str, on_line: OnLine) -> None:
-        """Raises OutsideError where the image cannot be had."""
+        """Pull an image. Raises OutsideError."""
         from docker.errors import APIError, DockerException
 
         name, tag = image, None
@@ -200,7 +205,7 @@ class Sandbox:
             ) from None
 
     def push(self, image: str, on_line: OnLine) -> str:
-        """Push an image; its digest, read back from the registry. Raises OutsideError."""
+        """Push an image. Returns its digest, read back from the registry. Raises OutsideError."""
         from docker.errors import APIError, DockerException
 
         where = registry.parse(image)
@@ -242,7 +247,7 @@ class Sandbox:
     # --- containers -------------------------------------------------------------------------------
 
     def create(self, spec: ContainerSpec) -> str:
-        """A container, ready to start; its id. Raises OutsideError."""
+        """Make a container, ready to start. Returns its id. Raises OutsideError."""
         from docker.types import Mount
 
         own = (
@@ -270,8 +275,9 @@ class Sandbox:
                 environment=list(spec.environment),
                 working_dir=spec.workdir,
                 name=spec.name,
-                # Its own on the machine's network, too: what runs in it tells owners apart by host
-                # and process, and would take another step's containers for a dead one's.
+                # A name of its own, also on the machine's network: the factory in a step tells
+                # owners apart by host and process. With the machine's name, it would take the
+                # containers of another step for those of an ended process.
                 hostname=spec.name,
                 labels=self.labels,
                 host_config=self.api.create_host_config(
@@ -281,12 +287,12 @@ class Sandbox:
         return str(made["Id"])
 
     def _engine_socket(self) -> str:
-        """Where the engine's socket lies on the engine's machine."""
+        """The path of the engine's socket on the engine's machine."""
         host = self.engine.host
         return host.removeprefix("unix://") if host.startswith("unix://") else SOCKET
 
     def start(self, container: str, on_line: OnLine) -> Callable[[], None]:
-        """Start it; what comes back waits until all that it prints was handed to `on_line`.
+        """Start a container. Returns a function that hands its lines to `on_line` to the end.
 
         Raises NotStarted for a program that the image does not have, else OutsideError.
         """
@@ -311,24 +317,24 @@ class Sandbox:
         return follow
 
     def kill(self, container: str) -> None:
-        """End it at once; nothing where it has ended."""
+        """Kill a container that may have ended."""
         with contextlib.suppress(Exception):
             self.api.kill(container)
 
     def exit_code(self, container: str) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for a container's end. Returns its exit code."""
         with self._explained("exit code"):
             return int(self.api.wait(container)["StatusCode"])
 
     def output(self, index: int) -> bytes:
-        """What a step wrote to `$BUILDER_OUTPUT/output`, the first 50 KB."""
+        """The first 50 KB of what a step wrote to `$BUILDER_OUTPUT/output`."""
         for _, content in self.read(f"{OUTPUTS}/{index}/output"):
             if content:
                 return content.read(OUTPUT_LIMIT)
         return b""
 
     def discard(self, container: str) -> None:
-        """Remove a container; its volumes stay."""
+        """Remove a container. Its volumes stay."""
         with contextlib.suppress(Exception):
             self.api.remove_container(container, force=True, v=False)
 
@@ -348,7 +354,7 @@ class Sandbox:
 
 
 def _builder_folder(scripts: Mapping[int, bytes], steps: tuple[int, ...]) -> bytes:
-    """/builder as a tar: a folder for the results of each step, and scripts that anyone may run."""
+    """/builder as a tar: a folder for the results of each step, and the scripts, for any user."""
     result = io.BytesIO()
     with tarfile.open(fileobj=result, mode="w") as tar:
         for n in steps:
@@ -363,7 +369,7 @@ def _builder_folder(scripts: Mapping[int, bytes], steps: tuple[int, ...]) -> byt
 
 
 def _files(files: Mapping[str, bytes], mode: int) -> bytes:
-    """A tar of files; 0o444 where the image's user may be anyone."""
+    """A tar of files with this mode."""
     result = io.BytesIO()
     with tarfile.open(fileobj=result, mode="w") as tar:
         for name, content in files.items():
@@ -374,7 +380,7 @@ def _files(files: Mapping[str, bytes], mode: int) -> bytes:
 
 
 def _said(error: Exception) -> str:
-    """The engine's own words, without the SDK's around them."""
+    """The engine's own message, without the SDK's words around it."""
     return _line(getattr(error, "explanation", None) or error)
 
 

@@ -1,4 +1,4 @@
-"""The files of a build's workspace: which ones a pattern means, and copies of them."""
+"""The files of a build's workspace: those that match a pattern, and copies of them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class WorkspaceFile:
     mode: int
 
     def save(self, to: Path) -> int:
-        """Write it whole or not at all; its bytes."""
+        """Write the file whole or not at all. Returns its size in bytes."""
         with files.replacing(to, self.mode & 0o777) as file:
             shutil.copyfileobj(self.content, file)
             return file.tell()
 
 
 def files_of(sandbox: Sandbox, pattern: str = "") -> Iterator[WorkspaceFile]:
-    """The files of the workspace; of a pattern only those in the folder that it begins with."""
+    """The files of the workspace. With a pattern, only those in the folder that it begins with."""
     fixed = re.split(r"[*?\[]", pattern.removeprefix(f"{WORKSPACE}/").removeprefix("./"))[0]
     start = PurePosixPath(WORKSPACE) / fixed.rpartition("/")[0].lstrip("/")
-    above = start.parent  # an archive's names begin with the last folder that was asked for
+    above = start.parent  # an archive's names begin with the name of its folder
     for member, content in sandbox.read(str(start)):
         if content:
             path = (above / member.name).relative_to(WORKSPACE)
@@ -40,8 +40,11 @@ def files_of(sandbox: Sandbox, pattern: str = "") -> Iterator[WorkspaceFile]:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a file of the workspace is one of a pattern's: `*` within a folder, `**` through
-    several, as gsutil reads them; a folder stands for what lies in it."""
+    """Whether a file of the workspace matches a pattern.
+
+    As in gsutil, `*` matches within a folder and `**` across folders. A pattern that ends in a
+    slash matches everything in that folder.
+    """
     pattern = pattern.removeprefix(f"{WORKSPACE}/").removeprefix("./")
     text = ""
     for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern.rstrip("/")):

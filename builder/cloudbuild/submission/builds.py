@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
 
 TAG = "submission-"
-"""How the tag begins that makes a submitted build findable."""
+"""The beginning of the tag by which a submitted build is found again."""
 
 CREATE = Retry(attempts=4, first=2.0)
-"""How often a build is sent."""
+"""The attempts to submit a build."""
 
 Sleep = Callable[[float], None]
 
 
 def wait(seconds: float) -> None:
-    """Between two questions."""
+    """Wait between two requests."""
     time.sleep(seconds)
 
 
 def create(clients: Clients, build: Build, sleep: Sleep | None = None) -> Build:
-    """Submit a build, once. Raises OutsideError with what the service says.
+    """Submit a build, once. Raises OutsideError with the service's reason.
 
-    A connection that breaks says nothing about whether the build was created: it is looked for by
+    When a connection breaks, the build may have been created or not. So the build is looked for by
     its tag before it is sent again.
     """
     from google.api_core.exceptions import GoogleAPIError
@@ -78,6 +78,7 @@ def get(clients: Clients, key: str) -> Build:
 
 
 def ask(clients: Clients, key: str) -> Build:
+    """A build by its id. Raises the errors of Google's client."""
     from google.cloud.devtools import cloudbuild_v1 as api
 
     request = api.GetBuildRequest(_named(clients, key))
@@ -103,7 +104,7 @@ def listed(clients: Clients, tag: str = "", limit: int = 20) -> tuple[Build, ...
 
 
 def cancel(clients: Clients, key: str) -> Build:
-    """Stop a build. Raises OutsideError."""
+    """Cancel a build. Raises OutsideError."""
     from google.cloud.devtools import cloudbuild_v1 as api
 
     request = api.CancelBuildRequest(_named(clients, key))
@@ -124,7 +125,7 @@ def retry(clients: Clients, key: str) -> Build:
         except NotFound:
             raise OutsideError(
                 f"build {key}: its staged source is gone, so it cannot run again",
-                "submit it anew; with --keep-source a build can be retried",
+                "submit it again; a build that was submitted with --keep-source can be retried",
             ) from None
         made: Build = operation.metadata.build
         return made

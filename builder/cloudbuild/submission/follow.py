@@ -1,4 +1,4 @@
-"""Following a build to its end: its status, its steps, its log, its images."""
+"""Following a build to its end: its status, its steps and its log."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 WAITING = "waiting for a worker"
 OUT_OF_TOUCH = 900.0
-"""Seconds without a single answer about a build, after which it is no longer watched."""
+"""Seconds without an answer about a build. After that, the build is no longer followed."""
 
 OnLine = Callable[[str], None]
 
 
 def unheard(line: str) -> None:
-    """Nobody reads the log."""
+    """The callback of a caller that does not show the log."""
 
 
 def watch(
@@ -35,10 +35,12 @@ def watch(
     on_event: OnEvent = ignore,
     sleep: Sleep | None = None,
 ) -> Finished:
-    """Follow a build to its end: every line of its log to `on_line`, its steps to `on_event`.
+    """Follow a build to its end.
 
-    How the build went comes from its status alone; what of the log could not be read is a note.
-    Raises OutsideError where nothing was heard of it for a quarter of an hour: it goes on.
+    on_line: gets every line of its log. on_event: gets its steps. sleep: waits for a pause.
+
+    How the build went comes from its status alone. A log that could not be read is a note. Raises
+    OutsideError if there was no answer for a quarter of an hour; the build goes on then.
     """
     follower = logs.begin(build)
     steps = _Steps(on_event)
@@ -59,7 +61,7 @@ def watch(
         steps.tell(build)
         ended = status(build) in ENDED and not failures
         if ended and not follower.ended:
-            follower = follower.end()  # the log is complete: what is read from now on is all
+            follower = follower.end()  # the log is complete now
         while ask := follower.ask:
             follower, lines = follower.told(logs.read(clients, build, ask))
             for line in lines:
@@ -73,7 +75,7 @@ def watch(
 
 @dataclass
 class _Steps:
-    """Tells of each step when it starts and ends, from what the build's message says of it."""
+    """Emits the start and the end of each step, by the messages about the build."""
 
     on_event: OnEvent
     told: dict[int, str] = field(default_factory=dict)

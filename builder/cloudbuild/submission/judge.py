@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -36,33 +37,36 @@ def judged(one: Finished) -> Finished:
 
 
 def compared(one: Finished) -> Finished:
-    """Each digest that the build names beside the one that the registry has under that name.
+    """The build, with the registry's digest of each image that it reports.
 
-    A registry that cannot be asked from here is a note. Raises CheckFailed where they differ.
+    A registry that does not answer gives a note. Raises CheckFailed for a digest that differs.
     """
     seen: list[ReportedImage] = []
     notes = [one.note] if one.note else []
-    clients: dict[str, registry.Registry | None] = {}
-    for image in one.images:
-        where = registry.parse(image.name)
-        there: str | None = None
-        if clients.setdefault(where.host, registry.Registry(where.host)) is not None:
-            client = clients[where.host]
-            assert client is not None
-            try:
-                there = client.head(where.repository, where.target)
-            except FactoryError as error:
-                clients[where.host] = None
-                notes.append(f"digests not compared: {error.message}")
-            else:
-                if there != image.digest:
-                    says = there or "that it has no such image"
-                    raise CheckFailed(
-                        f"{image.name}: the build says {image.digest}, the registry {says}",
-                        "do not use it; look who else pushes there, and build it again",
-                    )
-        seen.append(replace(image, registry=there))
-    for open_client in clients.values():
-        if open_client:
-            open_client.__exit__()
+    silent: set[str] = set()
+    with contextlib.ExitStack() as stack:
+        clients: dict[str, registry.Registry] = {}
+        for image in one.images:
+            where = registry.parse(image.name)
+            if where.host not in clients:
+                clients[where.host] = stack.enter_context(registry.Registry(where.host))
+            there: str | None = None
+            if where.host not in silent:
+                try:
+                    there = clients[where.host].head(where.repository, where.target)
+                except FactoryError as error:
+                    silent.add(where.host)
+                    notes.append(f"digests not compared: {error.message}")
+                else:
+                    _refuse_other(image, there)
+            seen.append(replace(image, registry=there))
     return replace(one, images=tuple(seen), note="; ".join(notes))
+
+
+def _refuse_other(image: ReportedImage, there: str | None) -> None:
+    if there != image.digest:
+        says = there or "that it has no such image"
+        raise CheckFailed(
+            f"{image.name}: the build says {image.digest}, the registry {says}",
+            "do not use it; look who else pushes there, and build it again",
+        )

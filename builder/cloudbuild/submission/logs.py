@@ -23,13 +23,13 @@ from builder.cloudbuild.clients import Clients, passing
 Source = Literal["storage", "logging", "status"]
 
 ATTEMPTS = 8
-"""How often in a row a finished build's log is asked for before the next source is taken."""
+"""Failed reads in a row of a finished build's log, before the next source is used."""
 
 QUIET = 3
-"""Cloud Logging shows entries late: so many answers with nothing new, and the log is over."""
+"""Answers with nothing new that end a log: Cloud Logging shows entries late."""
 
 OVERLAP = timedelta(seconds=60)
-"""Entries can show up behind later ones; the last minute is asked for again, and told once."""
+"""The last minute is asked for again, because entries can appear after later ones."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,17 @@ class ReadStorage:
 
 @dataclass(frozen=True)
 class ReadLogging:
-    """Read the entries from this time on; None from the first."""
+    """Read the entries from this time on; None reads from the first."""
 
     since: datetime | None
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """What Cloud Storage answered. status: HTTP's, 0 for a connection that broke before one.
+    """An answer of Cloud Storage.
 
-    start: the offset of the first byte of `body`, which may be cut off anywhere.
+    status: HTTP's; 0 if the connection broke before it. body: may be cut off anywhere. start: the
+    offset of its first byte.
     """
 
     status: int
@@ -60,7 +61,7 @@ class Bytes:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One entry of Cloud Logging: an id that is unique within a log, and one line."""
+    """One entry of Cloud Logging. id: unique within a log. text: one line."""
 
     id: str
     time: datetime
@@ -69,7 +70,7 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class Entries:
-    """What Cloud Logging answered. status: HTTP's, 0 for none."""
+    """An answer of Cloud Logging. status: HTTP's; 0 if there was none."""
 
     status: int
     entries: tuple[LogEntry, ...] = ()
@@ -77,10 +78,13 @@ class Entries:
 
 @dataclass(frozen=True)
 class LogFollower:
-    """How far a log was read, and from where.
+    """How far a log was read, and from which source.
 
-    lines: given out so far. failures: in a row. ended: the build is done, so what is written now is
-    all there will be. note: why a source was given up.
+    offset: bytes that were read of the object. rest: the beginning of an unfinished line. lines:
+    number of lines given out. failures: in a row. ended: the build has ended, so its log is
+    complete. done: everything was read. idle: there is nothing new now. note: why a source was
+    given up. seen: ids of entries. newest: the time of the newest entry. skip: entries to leave
+    out, because another source gave them. quiet: answers in a row with nothing new.
     """
 
     source: Source
@@ -99,23 +103,23 @@ class LogFollower:
 
     @property
     def ask(self) -> ReadStorage | ReadLogging | None:
-        """What to read next; None where nothing is left to read."""
+        """What to read next; None if nothing is left to read."""
         if self.done or self.source == "status":
             return None
         if self.source == "storage":
             return ReadStorage(self.offset)
-        if self.ended or self.newest is None:  # at the end, what came later than OVERLAP, too
+        if self.ended or self.newest is None:  # at the end, read late entries too
             return ReadLogging(None)
         return ReadLogging(self.newest - OVERLAP)
 
     def end(self) -> LogFollower:
-        """The build is done: called before the read that may be the last."""
+        """The state after the build has ended. Call it before the read that may be the last."""
         return replace(self, ended=True, done=self.done or self.source == "status")
 
     def told(self, answer: Bytes | Entries) -> tuple[LogFollower, tuple[str, ...]]:
-        """The state after an answer, and the lines that it completed.
+        """The state after an answer, and the lines that the answer completed.
 
-        `idle` in the state: nothing new lies there now, so wait before the next question.
+        If the state is `idle`, wait before the next read.
         """
         if isinstance(answer, Bytes):
             return self._bytes(answer)
@@ -129,7 +133,7 @@ class LogFollower:
         if answer.status == 416:
             return self._nothing()
         if answer.status == 404:
-            if self.ended:  # it never will be
+            if self.ended:  # no log will come
                 return self._give_up("the build wrote no log to its bucket")
             return replace(self, idle=True, failures=0), ()
         if answer.status in (400, 401, 403):
@@ -138,7 +142,7 @@ class LogFollower:
 
     def _data(self, answer: Bytes) -> tuple[LogFollower, tuple[str, ...]]:
         known = self.offset - answer.start
-        fresh = answer.body[known:] if known >= 0 else b""  # a gap: as if it had not come
+        fresh = answer.body[known:] if known >= 0 else b""  # after a gap, the answer is useless
         if not fresh:
             return self._stumbled("an answer with nothing in it")
         *whole, rest = (self.rest + fresh).split(b"\n")
@@ -197,7 +201,7 @@ class LogFollower:
         return replace(self, failures=failures, idle=True), ()
 
     def _give_up(self, why: str) -> tuple[LogFollower, tuple[str, ...]]:
-        """Take the next source; lines that the last one gave are not told again."""
+        """Use the next source, without the lines that the last one gave."""
         if self.source == "storage":
             new = LogFollower(
                 "logging", lines=self.lines, ended=self.ended, note=why, skip=self.lines
@@ -210,15 +214,15 @@ class LogFollower:
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the next question: one, and longer while it stumbles."""
+        """Seconds to wait before the next read: one, and more after failures."""
         return min(30.0, 2.0 ** min(self.failures, 5)) if self.failures else 1.0
 
 
-# --- where a build's log lies ---------------------------------------------------------------------
+# --- reading a build's log ------------------------------------------------------------------------
 
 
 def begin(build: Any) -> LogFollower:
-    """A follower for a build (the product's message), at the source that its options name."""
+    """A follower of a build's log, at the source that the build's options name."""
     from google.cloud.devtools.cloudbuild_v1.types import BuildOptions
 
     mode = BuildOptions.LoggingMode
@@ -231,14 +235,14 @@ def begin(build: Any) -> LogFollower:
 
 
 def address(build: Any) -> tuple[str, str]:
-    """Bucket and object of a build's log."""
+    """The bucket and the object of a build's log."""
     bucket, _, folder = build.logs_bucket.removeprefix("gs://").partition("/")
     name = f"log-{build.id}.txt"
     return bucket, f"{folder.rstrip('/')}/{name}" if folder else name
 
 
 def read(clients: Clients, build: Any, ask: ReadStorage | ReadLogging) -> Bytes | Entries:
-    """Ask once; what goes wrong is part of the answer, never raised."""
+    """Read once. Errors are part of the answer; none is raised."""
     if isinstance(ask, ReadStorage):
         return _read_storage(clients, build, ask.offset)
     return _read_logging(clients, build, ask.since)
@@ -257,7 +261,7 @@ def _read_storage(clients: Clients, build: Any, offset: int) -> Bytes:
             status = response.status_code
             found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
             start = int(found[1]) if found else (offset if status == 206 else 0)
-            # as it comes, so that what came before a cut is not lost
+            # read it as it comes: a cut must not lose what came before it
             while status in (200, 206) and (chunk := response.raw.read1(1 << 16)):
                 body += chunk
     except Exception as error:

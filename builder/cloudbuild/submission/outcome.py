@@ -1,4 +1,4 @@
-"""How a build went, from the product's own message: status, images, failed steps."""
+"""How a build went, by the API's own message: status, images, failed steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDED = (GOOD, "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED")
 
 @dataclass(frozen=True)
 class ReportedImage:
-    """An image that a build says it pushed. registry: what the registry says; None: not asked."""
+    """An image that a build reports. registry: its digest there; None if that was not asked."""
 
     name: str
     digest: str
@@ -34,9 +34,10 @@ class ReportedImage:
 
 @dataclass(frozen=True)
 class Finished:
-    """A build that has ended. note: what could not be seen of it, and why.
+    """A build that has ended.
 
-    seconds: from its start to its end; 0 where it never started.
+    seconds: from its start to its end; 0 if it never started. note: what could not be read of it,
+    and why.
     """
 
     id: str
@@ -55,7 +56,7 @@ def status(build: Build) -> str:
 
 
 def finished(build: Build, note: str = "") -> Finished:
-    """What a build that has ended left."""
+    """The outcome in the message of a build that has ended."""
     seconds = 0.0
     if build.start_time and build.finish_time:
         seconds = (build.finish_time - build.start_time).total_seconds()
@@ -71,7 +72,7 @@ def finished(build: Build, note: str = "") -> Finished:
 
 
 def _images(build: Build) -> tuple[ReportedImage, ...]:
-    """The images of `images:`, and those that steps pushed themselves and wrote to their output."""
+    """The images of `images:`, and those that steps pushed and wrote to their output."""
     found = {image.name: image.digest for image in build.results.images}
     for output in build.results.build_step_outputs:
         try:
@@ -85,7 +86,7 @@ def _images(build: Build) -> tuple[ReportedImage, ...]:
 
 
 def row(build: Build) -> dict[str, Any]:
-    """A build as `status` and `list` show it."""
+    """A build as `builder cloud status` and `list` show it."""
     done = finished(build)
     return {
         "id": build.id,

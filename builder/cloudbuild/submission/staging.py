@@ -20,7 +20,7 @@ from builder.core.errors import OutsideError
 
 @dataclass(frozen=True)
 class StagedSource:
-    """An archive in a bucket. generation: of the object, so that nobody's later one is taken."""
+    """An archive in a bucket. generation: of the object. size: in bytes."""
 
     bucket: str
     name: str
@@ -41,10 +41,10 @@ def staged(
     location: str = "",
     owned: bool = True,
 ) -> Iterator[Staging]:
-    """The source in a bucket for as long as this lasts; deleted after it unless kept.
+    """Put the source of `folder` into a bucket for the time of the block.
 
-    storage: a google.cloud.storage.Client. owned: refuse a bucket of another project. Raises
-    InputError, OutsideError.
+    storage: a google.cloud.storage.Client. keep: leave it there afterwards. location: of a bucket
+    that has to be made. owned: refuse a bucket of another project. Raises InputError, OutsideError.
     """
     with tempfile.TemporaryFile() as file:
         archive(folder, file)
@@ -58,7 +58,7 @@ def staged(
 
 @dataclass
 class Staging:
-    """A staged source; `keep` may be decided while the build runs."""
+    """A staged source. `keep` may be set while the build runs."""
 
     storage: Any
     object: StagedSource
@@ -68,10 +68,10 @@ class Staging:
 def upload(
     storage: Any, bucket: str, file: BinaryIO, location: str = "", owned: bool = True
 ) -> StagedSource:
-    """Put an archive under a name of its own, never over another object.
+    """Put an archive under a name of its own, never over another object. Raises OutsideError.
 
-    The bucket is made where it is missing, as gcloud does; one of another project is refused, for
-    the name of a default bucket can be taken by anybody. Raises OutsideError.
+    A missing bucket is made, as gcloud does. With `owned`, a bucket of another project is refused:
+    anybody can take the name of a default bucket.
     """
     from google.api_core.exceptions import GoogleAPIError, PreconditionFailed
     from google.auth.exceptions import GoogleAuthError
@@ -83,7 +83,7 @@ def upload(
     try:
         blob = _bucket(storage, bucket, location, owned).blob(name)
         blob.metadata = {"sha256": sha256}
-        # An upload that was cut off and sent again meets its own first attempt: 412 means done.
+        # An upload that is sent again after a cut may find its own first attempt: 412 means done.
         try:
             blob.upload_from_file(
                 file, rewind=True, size=size, content_type="application/x-tar",
@@ -104,7 +104,7 @@ def _bucket(storage: Any, name: str, location: str, owned: bool) -> Any:
     try:
         bucket = storage.get_bucket(name)
     except Forbidden:
-        return storage.bucket(name)  # may write, may not look: enough
+        return storage.bucket(name)  # the right to write is enough
     except NotFound:
         region = None if location in ("", "global") else location
         try:
@@ -122,7 +122,7 @@ def _bucket(storage: Any, name: str, location: str, owned: bool) -> Any:
 
 
 def delete(storage: Any, staged: StagedSource) -> None:
-    """Remove a staged source; it counts as removed where it is gone already."""
+    """Remove a staged source that may be gone already."""
     from google.api_core.exceptions import GoogleAPIError
 
     with contextlib.suppress(GoogleAPIError, OSError):

@@ -9,7 +9,7 @@ from typing import Literal
 from builder import registry
 from builder.cloudbuild.reader.build import Build
 from builder.cloudbuild.reader.buildfile import BuildFile
-from builder.cloudbuild.reader.expansion import Unexpandable, references
+from builder.cloudbuild.reader.expansion import OF_TRIGGERS, Unexpandable, references
 from builder.cloudbuild.reader.nodes import dotted
 from builder.cloudbuild.reader.substitutions import Place, Values
 from builder.core.errors import InputError
@@ -22,19 +22,6 @@ API = "API reference, rev. 20261029"
 LOCAL = "cloud-build-local's validator; the service may allow more"
 
 MAX_ENVS, MAX_ENV = 100, 1000  # LOCAL
-
-_ONLY_OF_TRIGGERS = (
-    "COMMIT_SHA",
-    "REVISION_ID",
-    "SHORT_SHA",
-    "REPO_NAME",
-    "REPO_FULL_NAME",
-    "BRANCH_NAME",
-    "TAG_NAME",
-    "REF_NAME",
-    "TRIGGER_NAME",
-    "TRIGGER_BUILD_CONFIG_PATH",
-)
 
 
 @dataclass(frozen=True)
@@ -69,6 +56,7 @@ class Diagnostics:
         return self.file.build
 
     def add(self, place: Place, what: str, fix: str, source: str, level: Level = "error") -> None:
+        """Add a diagnostic at a place of the build."""
         line = self.file.line(*self.place(place))
         self.found.append(Diagnostic(line, dotted(place), what, fix, level, source))
 
@@ -89,11 +77,13 @@ class Diagnostics:
         return place
 
     def limit(self, place: Place, count: int, limit: int, what: str, source: str, fix: str) -> None:
+        """Add a diagnostic if `count` is over `limit`."""
         if count > limit:
             level: Level = "warning" if source == LOCAL else "error"
             self.add(place, f"{count:,} {what}, at most {limit:,}", fix, source, level)
 
     def environment(self, at: Place, texts: tuple[str, ...]) -> None:
+        """Check a list of KEY=VALUE."""
         self.limit(at, len(texts), MAX_ENVS, "variables", LOCAL, "put them into a file")
         for n, text in enumerate(texts):
             name, equals, _ = text.partition("=")
@@ -102,6 +92,7 @@ class Diagnostics:
             self.limit((*at, n), len(text), MAX_ENV, "characters", LOCAL, "put it into a file")
 
     def expanded(self, text: str, values: Values | None) -> str:
+        """A text with its substitutions, or the text itself if it cannot be expanded."""
         try:
             return values.expand(text) if values else text
         except Unexpandable:
@@ -113,7 +104,7 @@ class Diagnostics:
         if any(one not in values.known for one in used):
             return  # the rules for substitutions report it
         name = self.expanded(text, values)
-        by_hand = {**values.known, **dict.fromkeys(_ONLY_OF_TRIGGERS, "")}
+        by_hand = {**values.known, **dict.fromkeys(OF_TRIGGERS, "")}
         plain = Values({**by_hand, **self.given}, values.dynamic, values.strict)
         try:
             registry.parse(name)

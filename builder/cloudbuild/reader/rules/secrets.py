@@ -12,6 +12,7 @@ MAX_SECRETS = 100  # API, InlineSecret.env_map
 
 
 def secrets(report: Diagnostics) -> None:
+    """Check that secrets and their uses fit together."""
     build = report.build
     used = {name for step in build.steps for name in step.secret_env}
     used |= set(build.options.secret_env)

@@ -17,6 +17,7 @@ _STEP_OUTPUT_ONLY = ("timing", "pullTiming", "status", "exitCode")
 
 
 def step(report: Diagnostics, step: Step, values: Values | None) -> None:
+    """Check the fields of one step."""
     at: Place = ("steps", step.index)
     here = report.file.value["steps"][step.index]
     if not step.name:
@@ -75,6 +76,7 @@ def step(report: Diagnostics, step: Step, values: Values | None) -> None:
 
 
 def ids(report: Diagnostics) -> None:
+    """Check that ids are unique, and that no step waits for a later one or in a circle."""
     steps = report.build.steps
     first: dict[str, int] = {}
     for step in steps:

@@ -14,6 +14,7 @@ _RESERVED = ("/workspace", "/builder/home", "/builder/outputs", "/var/run/docker
 
 
 def volumes(report: Diagnostics) -> None:
+    """Check the volumes of the build and of its steps."""
     build, use = report.build, Counter[str]()
     common = {one.name for one in build.options.volumes}
     common_paths = {_normal(one.path) for one in build.options.volumes}

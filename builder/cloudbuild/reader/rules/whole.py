@@ -37,6 +37,7 @@ _OUTPUT_ONLY = (
 
 
 def whole(report: Diagnostics) -> None:
+    """Check what concerns the whole build."""
     value, build = report.file.value, report.build
     if not build.steps:
         report.add((), "no steps", "add steps:, each with the name of an image", SCHEMA)
@@ -122,6 +123,7 @@ def _options(report: Diagnostics, options: Mapping[str, object]) -> None:
 
 
 def outputs(report: Diagnostics, values: Values | None) -> None:
+    """Check images, tags and artifacts."""
     build = report.build
     report.limit(("images",), len(build.images), MAX_IMAGES, "images", LOCAL, "push some in a step")
     report.limit(("tags",), len(build.tags), MAX_TAGS, "tags", LOCAL, "use fewer")
