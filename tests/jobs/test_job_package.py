@@ -218,6 +218,11 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
     assert {check.name for check in held.receipt.checks} == {
         *("loader", "contents", "imports", "starts")
     }
+    assert held.receipt.suite == "program"
+    for command in (("verify",), ("promote", "live")):
+        done = builder(command[0], f"{where}:cpu-{script.name}", *command[1:])
+        assert done.returncode == 0, done.stderr
+    assert registry.tags("team/training")["live"] == digest
     result = tmp_path / "work" / told["name"].rsplit("/", 1)[-1] / "result.yaml"
     assert float(result.read_text().partition(":")[2]) < 0.1
 
