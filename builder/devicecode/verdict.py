@@ -29,7 +29,7 @@ PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
 SECONDS_PER_MODULE = 0.010
 SECONDS_PER_PTX_BYTE = 1 / 550_000
 """What compiling PTX costs on one core: 10 ms a module and 0.55 MB of PTX a second, measured with
-ptxas 12.5.82 for sm_90 on PTX of TensorFlow 2.21.0 and 2.13.1 (docs/device-code.md)."""
+ptxas 12.5.82 for sm_90 on PTX of TensorFlow 2.21.0 and 2.13.1 (docs/device-code-measured.md)."""
 
 TOLERATED_SECONDS = 60.0
 """Up to this much PTX beside native code does not make a library "PTX": kernels are compiled one by

@@ -25,7 +25,7 @@ TRAINER, LOCK = "trainer/task.py", "images/cpu/tensorflow.lock"
         ("trainer/task.py", True, True),
         ("templates/Dockerfile.j2", True, True),
         ("builder/render/dockerfiles.py", True, True),
-        ("docs/smoke.md", False, False),
+        ("docs/proof.md", False, False),
         ("tests/pipeline/test_plan.py", False, False),
         ("README.md", False, False),
         ("requirements/build.txt", True, True),
