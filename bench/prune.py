@@ -182,14 +182,14 @@ def groups(project: Path, targets: Sequence[str]) -> list[Group]:
 
 def write(project: Path, mode: str, target: str) -> None:
     """Set `prune:` of a target in the copy of the project, and render it."""
-    from builder.render import dockerfiles as render
+    from builder.render import committed
 
     file = project / "images" / target / "image.yaml"
     kept = [
         line for line in file.read_text().splitlines() if not re.match("prune|size_budget", line)
     ]
     file.write_text("\n".join([*kept, "size_budget: 9 GB", f"prune: {mode}"]) + "\n")
-    render.write(project, [target])
+    committed.write(project, [target])
 
 
 # --- one base -------------------------------------------------------------------------------------

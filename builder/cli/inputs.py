@@ -89,17 +89,17 @@ def render(
     from dataclasses import asdict
 
     from builder.core.errors import CheckFailed
-    from builder.render import dockerfiles as rendering
+    from builder.render import changes, cloud, committed
 
     names = chosen(targets, not targets)
     if diff:
-        found = {name: rendering.changes(root(), name, since) for name in names}
+        found = {name: changes.changes(root(), name, since) for name in names}
         if as_json:
-            out({name: [asdict(one) for one in changes] for name, changes in found.items()})
-        for name, changes in found.items():
-            if not changes:
+            out({name: [asdict(one) for one in changed] for name, changed in found.items()})
+        for name, changed in found.items():
+            if not changed:
                 say(f"{name}: nothing changed since {since}")
-            for one in changes:
+            for one in changed:
                 say(f"{one.file}:{one.line}: {one.change}: {one.instruction}")
                 for text in one.detail:
                     say(f"    {text}")
@@ -107,8 +107,8 @@ def render(
                     say(f"  rebuilds {layer.instruction}: about {size(layer.bytes)}")
         return
     if check:
-        drifted = rendering.check(root(), names)
-        drifted += rendering.check_cloud(root()) if not targets else ()
+        drifted = committed.check(root(), names)
+        drifted += cloud.check_cloud(root()) if not targets else ()
         if as_json:
             out([asdict(one) for one in drifted])
         if drifted:
@@ -118,8 +118,8 @@ def render(
                 "builder render",
             )
         return
-    written = rendering.write(root(), names)
-    written += rendering.write_cloud(root()) if not targets else ()
+    written = committed.write(root(), names)
+    written += cloud.write_cloud(root()) if not targets else ()
     for path in written:
         say(f"wrote {path.relative_to(root())}")
     if not written:

@@ -27,7 +27,7 @@ from builder.engine import Engine
 from builder.lock import making, model
 from builder.pipeline import plan, prepare, prove, push, records
 from builder.prove.receipts import Receipt
-from builder.render import dockerfiles as render
+from builder.render import committed
 from builder.spec import catalogue
 from builder.spec import compatibility as stacks
 from builder.tensorflow import suite
@@ -196,7 +196,7 @@ def build(
             making.lock(home, spec, stacks.resolve(spec), on_event=on_event)
         except InputError as error:
             raise _in_users_words(error, one, target) from None
-        render.write(home, [name])
+        committed.write(home, [name])
         item = prepare.prepare(home, name)
         made = prove.make(home, settings, engine, item, on_event=on_event)
     return Built(home, name, made.record, made.receipt, made.unchanged)

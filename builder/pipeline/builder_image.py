@@ -17,7 +17,7 @@ from builder.core.settings import Settings
 from builder.engine import BuildRequest, BuiltImage, Engine
 from builder.lock import osroot
 from builder.lock.debian import build_sources
-from builder.render import dockerfiles as render
+from builder.render import cloud
 
 
 def reference(root: Path, settings: Settings) -> str:
@@ -25,13 +25,13 @@ def reference(root: Path, settings: Settings) -> str:
 
     Raises InputError for a project that is no checkout of the factory.
     """
-    if not render.has_cloud(root):
+    if not cloud.has_cloud(root):
         raise InputError(
-            f"{root} has no {render.BUILDER_REQUIREMENTS}: its builds do not run from its source",
+            f"{root} has no {cloud.BUILDER_REQUIREMENTS}: its builds do not run from its source",
             "run this in a checkout of the factory",
         )
-    text = render.cloud_files(root)[render.BUILDER_DOCKERFILE]
-    return f"{settings.repository}:{render.builder_tag(root, text)}"
+    text = cloud.cloud_files(root)[cloud.BUILDER_DOCKERFILE]
+    return f"{settings.repository}:{cloud.builder_tag(root, text)}"
 
 
 def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ignore) -> BuiltImage:
@@ -41,16 +41,16 @@ def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ig
         return BuiltImage(
             name, found.digest, found.image_id, found.compressed_bytes, found.unpacked_bytes
         )
-    suite = render.BUILDER_SUITE
+    suite = cloud.BUILDER_SUITE
     made = osroot.make(suite, osroot.resolve(suite, on_event), on_event)
     loaded = osroot.load("docker", made, engine.environment)
-    dockerfile = root / "build" / "cloud" / render.BUILDER_DOCKERFILE
-    files.write(dockerfile, render.cloud_files(root)[render.BUILDER_DOCKERFILE])
+    dockerfile = root / "build" / "cloud" / cloud.BUILDER_DOCKERFILE
+    files.write(dockerfile, cloud.cloud_files(root)[cloud.BUILDER_DOCKERFILE])
     network = discover()
     return engine.build(
         BuildRequest(
             dockerfile=dockerfile,
-            context=root / Path(render.BUILDER_REQUIREMENTS).parent,
+            context=root / Path(cloud.BUILDER_REQUIREMENTS).parent,
             tags=(name,),
             build_args={"ROOT": loaded},
             secrets=network.secrets(build_sources(network, suite)),

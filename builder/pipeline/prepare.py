@@ -9,6 +9,7 @@ from builder.core import templates
 from builder.core.errors import CheckFailed
 from builder.lock import check, model
 from builder.pipeline import plan
+from builder.render import committed
 from builder.render import dockerfiles as render
 from builder.spec import catalogue, compatibility
 from builder.spec.stack import Stack
@@ -42,7 +43,7 @@ def prepare(root: Path, target: str, spec: catalogue.ImageSpec | None = None) ->
         raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
     assert held is not None, "a lock that cannot be read is stale"
     rendered = render.render(spec, stack, held, templates.folder_of(root))
-    if drifted := render.drift(root, target, rendered):
+    if drifted := committed.differences(root, target, rendered):
         raise CheckFailed(
             f"{drifted[0].file} is not what image.yaml and the templates give",
             f"builder render {target}",

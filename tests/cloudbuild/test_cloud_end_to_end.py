@@ -18,7 +18,7 @@ from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.pipeline import builder_image
 from builder.prove import smoke
-from builder.render import dockerfiles as render
+from builder.render import cloud as rendering
 from tests.emulators.cloud_build import LocalRunner, LoopbackCloud, loopback_cloud
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
@@ -138,4 +138,4 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
 
 
 def builder_tag(project: Path) -> str:
-    return render.builder_tag(project, (project / render.BUILDER_DOCKERFILE).read_text())
+    return rendering.builder_tag(project, (project / rendering.BUILDER_DOCKERFILE).read_text())

@@ -10,7 +10,7 @@ import pytest
 
 from builder.cloudbuild.reader import buildfile, validation
 from builder.cloudbuild.reader.order import dependencies
-from builder.render import dockerfiles as render
+from builder.render import cloud
 from builder.spec import catalogue
 
 
@@ -27,7 +27,7 @@ def checkout(root: Path, tmp_path: Path) -> Path:
 
 
 def rendered(checkout: Path) -> buildfile.BuildFile:
-    render.write_cloud(checkout)
+    cloud.write_cloud(checkout)
     return buildfile.load(checkout / "cloudbuild.yaml")
 
 
@@ -81,10 +81,10 @@ def test_disk_and_time_grow_with_what_is_built(checkout: Path) -> None:
 
 def test_the_builder_image_s_tag_is_a_hash_of_what_it_is_made_from(checkout: Path) -> None:
     first = rendered(checkout).build.images
-    assert render.check_cloud(checkout) == ()
+    assert cloud.check_cloud(checkout) == ()
     with (checkout / "requirements/build.txt").open("a") as file:
         file.write("# another\n")
-    (drift,) = render.check_cloud(checkout)
+    (drift,) = cloud.check_cloud(checkout)
     assert drift.file == "cloudbuild.yaml"
     assert f"-  name: {first[0]}" in drift.diff
     assert rendered(checkout).build.images != first
@@ -108,8 +108,8 @@ def test_settings_reach_the_file(checkout: Path) -> None:
 
 def test_a_project_without_the_factory_s_source_gets_no_cloudbuild_yaml(checkout: Path) -> None:
     (checkout / "requirements/build.txt").unlink()
-    assert render.check_cloud(checkout) == ()
-    assert render.write_cloud(checkout) == ()
+    assert cloud.check_cloud(checkout) == ()
+    assert cloud.write_cloud(checkout) == ()
     assert not (checkout / "cloudbuild.yaml").exists()
 
 

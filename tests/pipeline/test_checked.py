@@ -213,6 +213,7 @@ def _forget_tables() -> None:
     """The tables and templates are read once a process: read them again."""
     from builder.facts import accelerators, cuda
     from builder.render import dockerfiles as render
+    from builder.render import jinja
     from builder.tensorflow import releases
 
     for function in (
@@ -222,5 +223,5 @@ def _forget_tables() -> None:
         releases.tables,
     ):
         function.cache_clear()
-    render._environment.cache_clear()
+    jinja._environment.cache_clear()
     render.pruning_program.cache_clear()

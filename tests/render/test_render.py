@@ -14,8 +14,10 @@ from builder.core.errors import InputError
 from builder.lock import model
 from builder.lock.model import Lock
 from builder.lock.pins import Pin
+from builder.render import changes, committed, jinja
 from builder.render import dockerfiles as render
-from builder.render.dockerfiles import Layer, Rendered
+from builder.render.changes import RebuiltLayer
+from builder.render.dockerfiles import Rendered
 from builder.spec import catalogue, compatibility
 
 ROOT = Path(__file__).parents[2]
@@ -41,25 +43,25 @@ def rendered(text: str, change: "dict[str, object] | None" = None) -> Rendered:
 
 
 def instructions(text: str | None) -> list[str]:
-    return [one.text for one in render.instructions(text or "", {})]
+    return [one.text for one in changes.instructions(text or "", {})]
 
 
 # --- the committed files -------------------------------------------------------------------------
 
 
 def test_what_is_committed_is_what_would_be_rendered() -> None:
-    assert render.check(ROOT) == ()
+    assert committed.check(ROOT) == ()
 
 
 def test_an_edited_dockerfile_is_seen_and_put_right(copy: Path) -> None:
     path = copy / "images/t4/Dockerfile"
     path.write_text(path.read_text().replace("USER 1000:1000", "USER 0:0"))
-    [drift] = render.check(copy)
+    [drift] = committed.check(copy)
     assert drift.file == "images/t4/Dockerfile"
     assert "-USER 0:0\n+USER 1000:1000\n" in drift.diff
-    assert render.write(copy) == (path,)
-    assert render.check(copy) == ()
-    assert render.write(copy) == ()
+    assert committed.write(copy) == (path,)
+    assert committed.check(copy) == ()
+    assert committed.write(copy) == ()
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -173,7 +175,7 @@ def test_the_training_image_is_one_linked_layer() -> None:
 
 def test_secrets_are_mounts_and_nothing_else() -> None:
     text = render.render_target(ROOT, "v100").base_dockerfile or ""
-    for one in render.instructions(text, {}):
+    for one in changes.instructions(text, {}):
         if one.keyword != "RUN":
             assert "secret" not in one.text
     assert not re.search(r"https?:", text)
@@ -206,7 +208,7 @@ def test_a_published_base_is_not_looked_into_where_nothing_is_installed() -> Non
         f"accelerator: CPU\nsize_budget: 5 GB\nbase: example.com/tf:2@{DIGEST}\n",
         {"root": None, "apt": {}, "wheels": {}},
     )
-    keywords = [one.keyword for one in render.instructions(found.dockerfile, {})]
+    keywords = [one.keyword for one in changes.instructions(found.dockerfile, {})]
     assert keywords == ["FROM", "COPY", "ENV", "ENV", "USER", "ENTRYPOINT", "LABEL"]
 
 
@@ -218,11 +220,11 @@ def test_a_projects_own_template_wins_and_its_mistake_is_named(copy: Path) -> No
     assert instructions(render.render_target(copy, "cpu").dockerfile)[1] == "USER 1000"
     assert render.render_target(copy, "cpu").base_dockerfile is not None
     own.write_text("FROM scratch\nUSER {{ usr }}\n")
-    render._environment.cache_clear()
+    jinja._environment.cache_clear()
     with pytest.raises(InputError, match=r"templates/Dockerfile\.j2.*'usr' is undefined"):
         render.render_target(copy, "cpu")
     own.write_text("FROM scratch\n{% if %}\n")
-    render._environment.cache_clear()
+    jinja._environment.cache_clear()
     with pytest.raises(InputError, match=r"templates/Dockerfile\.j2:2"):
         render.render_target(copy, "cpu")
 
@@ -235,7 +237,7 @@ def test_instructions_are_joined_and_comments_left_out() -> None:
         "# a comment\nFROM debian\n\nRUN --mount=type=bind,source=a.lock,target=/a \\\n"
         "    --network=none <<'END'\n# inside\nx\nEND\nUSER 1\n"
     )
-    found = list(render.instructions(text, {"a.lock": "content", "b.lock": "other"}))
+    found = list(changes.instructions(text, {"a.lock": "content", "b.lock": "other"}))
     assert [(one.keyword, one.line, dict(one.reads)) for one in found] == [
         ("FROM", 2, {}),
         ("RUN", 4, {"a.lock": "content"}),
@@ -246,14 +248,14 @@ def test_instructions_are_joined_and_comments_left_out() -> None:
 
 def test_no_change_is_no_change(copy: Path) -> None:
     commit(copy)
-    assert render.changes(copy, "v100") == ()
+    assert changes.changes(copy, "v100") == ()
 
 
 def test_an_environment_variable_rebuilds_nothing(copy: Path) -> None:
     commit(copy)
     path = copy / "images/v100/image.yaml"
     path.write_text(f"{path.read_text()}\nenvironment: {{TF_CPP_MIN_LOG_LEVEL: '1'}}\n")
-    [change] = render.changes(copy, "v100")
+    [change] = changes.changes(copy, "v100")
     assert (change.file, change.change) == ("images/v100/Dockerfile", "added")
     assert change.instruction == 'ENV TF_CPP_MIN_LOG_LEVEL="1"'
     assert change.rebuilds == ()
@@ -264,14 +266,14 @@ def test_another_cudnn_rebuilds_its_layer_and_the_ones_above(copy: Path) -> None
     held = model.read(copy, "v100")
     other = {"nvidia-cudnn-cu12": "9.10.2.21"}
     model.write(copy, with_versions(held, other))
-    base, image = render.changes(copy, "v100")
+    base, image = changes.changes(copy, "v100")
     assert base.instruction == "RUN install cuda.lock"
     assert base.detail == ("nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21",)
     sizes = {n: sum(p.bytes or 0 for p in pins) for n, pins in held.wheels.items()}
     assert base.rebuilds == (
-        Layer("RUN install cuda.lock", sizes[model.CUDA]),
-        Layer("RUN install tensorflow.lock", sizes[model.TENSORFLOW]),
-        Layer("RUN install extra.lock", sizes[model.EXTRA]),
+        RebuiltLayer("RUN install cuda.lock", sizes[model.CUDA]),
+        RebuiltLayer("RUN install tensorflow.lock", sizes[model.TENSORFLOW]),
+        RebuiltLayer("RUN install extra.lock", sizes[model.EXTRA]),
     )
     assert image.instruction.startswith("FROM ${REPOSITORY}:base-")
     assert image.rebuilds == ()  # the trainer's copy is linked
@@ -280,7 +282,7 @@ def test_another_cudnn_rebuilds_its_layer_and_the_ones_above(copy: Path) -> None
 def test_another_python_package_leaves_cuda_alone(copy: Path) -> None:
     commit(copy)
     model.write(copy, with_versions(model.read(copy, "v100"), {"rich": "14.0.0"}))
-    base, _ = render.changes(copy, "v100")
+    base, _ = changes.changes(copy, "v100")
     assert [layer.instruction for layer in base.rebuilds] == [
         "RUN install tensorflow.lock",
         "RUN install extra.lock",
@@ -292,9 +294,9 @@ def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
     held = model.read(copy, "cpu")
     apt = {model.APT: {**held.apt[model.APT], "python3": "3.11.9-1"}}
     model.write(copy, replace(held, apt=apt))
-    base, _ = render.changes(copy, "cpu")
+    base, _ = changes.changes(copy, "cpu")
     assert base.detail == (f"python3 {held.apt[model.APT]['python3']} -> 3.11.9-1",)
-    assert base.rebuilds[0] == Layer("RUN install apt.lock", None)
+    assert base.rebuilds[0] == RebuiltLayer("RUN install apt.lock", None)
     assert [layer.instruction for layer in base.rebuilds][-2:] == [
         "RUN install tensorflow.lock",
         "RUN install extra.lock",
@@ -306,24 +308,24 @@ def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
     [
         ("LABEL team=vision", ()),
         ('ENTRYPOINT ["python"]', ()),
-        ("ENV A=1", (Layer("RUN make", None), Layer("COPY a /a", None))),
-        ("USER 1000", (Layer("RUN make", None), Layer("COPY a /a", None))),
+        ("ENV A=1", (RebuiltLayer("RUN make", None), RebuiltLayer("COPY a /a", None))),
+        ("USER 1000", (RebuiltLayer("RUN make", None), RebuiltLayer("COPY a /a", None))),
     ],
 )
-def test_what_makes_later_layers_anew(instruction: str, rebuilds: tuple[Layer, ...]) -> None:
+def test_what_makes_later_layers_anew(instruction: str, rebuilds: tuple[RebuiltLayer, ...]) -> None:
     rest = "RUN make\nCOPY a /a\nCOPY --link b /b\n"
     old, new = (
-        tuple(render.instructions(f"FROM debian\n{first}{rest}", {}))
+        tuple(changes.instructions(f"FROM debian\n{first}{rest}", {}))
         for first in ("", f"{instruction}\n")
     )
-    [change] = render._changes("Dockerfile", old, new)
+    [change] = changes._changes("Dockerfile", old, new)
     assert (change.change, change.rebuilds) == ("added", rebuilds)
 
 
 def test_outside_of_git_the_files_that_lie_there_are_compared(copy: Path) -> None:
     path = copy / "images/cpu/image.yaml"
     path.write_text(f"{path.read_text()}\nlabels: {{team: vision}}\n")
-    [change] = render.changes(copy, "cpu")
+    [change] = changes.changes(copy, "cpu")
     assert (change.change, change.rebuilds) == ("changed", ())
     assert change.instruction.startswith("LABEL")
 
@@ -331,7 +333,7 @@ def test_outside_of_git_the_files_that_lie_there_are_compared(copy: Path) -> Non
 def test_a_commit_that_is_not_there(copy: Path) -> None:
     commit(copy)
     with pytest.raises(InputError, match="'v9' is no commit"):
-        render.changes(copy, "cpu", since="v9")
+        changes.changes(copy, "cpu", since="v9")
 
 
 def with_versions(held: Lock, versions: dict[str, str]) -> Lock:

@@ -1,0 +1,211 @@
+"""What changed in a target's images since a commit, as instructions and the layers they rebuild."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.core.errors import InputError
+from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE
+from builder.lock import model, pins
+from builder.render.committed import text_of
+from builder.render.dockerfiles import render_target
+from builder.spec import catalogue
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a Dockerfile; `reads`: name -> text of the lock files that it installs."""
+
+    keyword: str
+    text: str
+    line: int
+    reads: Mapping[str, str]
+
+    @property
+    def summary(self) -> str:
+        """A few words for a person."""
+        if self.reads:
+            return f"{self.keyword} install {', '.join(self.reads)}"
+        first = self.text.split("\n", 1)[0]
+        return first if len(first) <= 72 else first[:69] + "..."
+
+    @property
+    def key(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """The key of BuildKit's cache: the instruction, and the files that it reads."""
+        return self.text, tuple(sorted(self.reads.items()))
+
+
+@dataclass(frozen=True)
+class RebuiltLayer:
+    """A layer that is made anew. bytes: about its download size, None where it is not known."""
+
+    instruction: str
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class InstructionChange:
+    """An instruction that was added, removed or changed, and the layers that this makes anew.
+
+    change: "added", "removed" or "changed". detail: a line for each version that changed in the
+    files that it installs.
+    """
+
+    file: str
+    line: int
+    change: str
+    instruction: str
+    detail: tuple[str, ...]
+    rebuilds: tuple[RebuiltLayer, ...]
+
+
+def changes(root: Path, target: str, since: str = "HEAD") -> tuple[InstructionChange, ...]:
+    """The changes of a target's images since a commit, were they rendered now.
+
+    Outside of git, the Dockerfiles in the folder are compared. A layer that two changes make anew
+    is named at the first of them. Raises InputError for an unknown commit.
+    """
+    folder = root / catalogue.IMAGES / target
+    held = model.read(root, target)
+    new = render_target(root, target).files
+    names = (*model.WHEELS, model.APT, model.APT_EXTRA)
+    before = {name: _committed(folder / name, since) for name in (*new, BASE_DOCKERFILE, *names)}
+    found: list[InstructionChange] = []
+    for name in (BASE_DOCKERFILE, DOCKERFILE):
+        old_reads = {n: text for n in names if (text := before[n]) is not None}
+        old = tuple(instructions(before.get(name) or "", old_reads))
+        now = tuple(instructions(new.get(name, ""), held.files))
+        found += _changes(catalogue.shown(folder / name), old, now)
+    return tuple(found)
+
+
+def _committed(path: Path, since: str) -> str | None:
+    """The text of a file at a commit, None where it has none; outside of git, the file's text."""
+    done = subprocess.run(
+        ["git", "show", f"{since}:./{path.name}"], cwd=path.parent, capture_output=True, text=True
+    )
+    if done.returncode == 0:
+        return done.stdout
+    if "not a git repository" in done.stderr:
+        return text_of(path)
+    if "invalid object name" in done.stderr or "unknown revision" in done.stderr:
+        raise InputError(f"{since!r} is no commit of this repository", "name one: HEAD, a tag")
+    return None
+
+
+def instructions(text: str, reads: Mapping[str, str]) -> Iterator[Instruction]:
+    """The instructions of a Dockerfile: comments left out, continued lines and heredocs joined."""
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        parts = [line]
+        while parts[-1].endswith("\\"):
+            parts.append(next(lines, (0, ""))[1])
+        if heredoc := re.search(r"<<-?['\"]?(\w+)['\"]?$", parts[-1]):
+            for _, inside in lines:
+                parts.append(inside)
+                if inside == heredoc[1]:
+                    break
+        whole = "\n".join(parts)
+        names = re.findall(r"type=bind,source=([\w.-]+)", whole)
+        yield Instruction(
+            whole.split(None, 1)[0].upper(),
+            whole,
+            number,
+            {name: reads[name] for name in names if name in reads},
+        )
+
+
+def _changes(
+    file: str, old: tuple[Instruction, ...], new: tuple[Instruction, ...]
+) -> Iterator[InstructionChange]:
+    matcher = difflib.SequenceMatcher(None, [i.key for i in old], [i.key for i in new], False)
+    told: set[int] = set()
+    for kind, a1, a2, b1, b2 in matcher.get_opcodes():
+        if kind == "equal":
+            continue
+        pairs = list(_pairs(old[a1:a2], new[b1:b2]))
+        for before, after in pairs:
+            at = new.index(after) if after else b1
+            anew = (
+                [
+                    index
+                    for index, one in enumerate(new)
+                    if index not in told and index >= at and _rebuilt(one, one is after)
+                ]
+                if _invalidates(after or before)
+                else []
+            )
+            told.update(anew)
+            one = after or before
+            assert one is not None
+            yield InstructionChange(
+                file,
+                one.line,
+                "changed" if before and after else "added" if after else "removed",
+                one.summary,
+                tuple(_detail(before, after)),
+                tuple(RebuiltLayer(new[index].summary, _bytes(new[index])) for index in anew),
+            )
+
+
+def _pairs(
+    old: tuple[Instruction, ...], new: tuple[Instruction, ...]
+) -> Iterator[tuple[Instruction | None, Instruction | None]]:
+    """Old and new instructions that belong together: same keyword, same files, in order."""
+    left = list(old)
+    for after in new:
+        before = next(
+            (
+                o
+                for o in left
+                if o.keyword == after.keyword and o.reads.keys() == after.reads.keys()
+            ),
+            None,
+        )
+        if before:
+            left.remove(before)
+        yield before, after
+    for before in left:
+        yield before, None
+
+
+def _invalidates(one: Instruction | None) -> bool:
+    """Whether the steps below are made anew. A changed label or command does not do that."""
+    return one is not None and one.keyword not in ("LABEL", "ENTRYPOINT", "CMD")
+
+
+def _rebuilt(one: Instruction, itself: bool) -> bool:
+    """Whether an instruction's layer is made anew. A linked copy does not depend on those below."""
+    return one.keyword == "RUN" or (
+        one.keyword in ("COPY", "ADD") and (itself or "--link" not in one.text)
+    )
+
+
+def _bytes(one: Instruction) -> int | None:
+    sizes = [pin.bytes for text in one.reads.values() for pin in pins.parse(text)]
+    if not sizes or None in sizes:
+        return None
+    return sum(size for size in sizes if size is not None)
+
+
+def _detail(before: Instruction | None, after: Instruction | None) -> Iterator[str]:
+    """`nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21`: each version that differs in the files."""
+    if not before or not after:
+        return
+    old, new = (_versions_of(one) for one in (before, after))
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield f"{name} {old.get(name, '(new)')} -> {new.get(name, '(gone)')}"
+
+
+def _versions_of(one: Instruction) -> dict[str, str]:
+    text = "".join(one.reads.values())
+    apt = re.findall(r"^([a-z0-9][a-z0-9+.-]+)=([^=\s]\S*)$", text, re.M)
+    return {pin.name: pin.version for pin in pins.parse(text)} | dict(apt)

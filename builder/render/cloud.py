@@ -1,0 +1,127 @@
+"""cloudbuild.yaml of a project, and the Dockerfile of the image that its steps run in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.core import files
+from builder.core.files import hash_of
+from builder.core.templates import folder_of
+from builder.lock import model
+from builder.render.committed import Difference, text_of, unified
+from builder.render.dockerfiles import render
+from builder.render.jinja import fill
+from builder.spec import catalogue, compatibility
+
+if TYPE_CHECKING:
+    from builder.spec.catalogue import ImageSpec
+    from builder.spec.stack import Stack
+
+CLOUDBUILD = "cloudbuild.yaml"
+BUILDER_DOCKERFILE = "builder.Dockerfile"
+BUILDER_SUITE = "trixie"
+"""The Debian that the builder image starts from: the first one that has docker with buildx."""
+BUILDER_REQUIREMENTS = "requirements/build.txt"
+ON_DISK = 4.5
+"""Disk for an image while it is built, tested and pushed, as a multiple of its size budget: packed
+in the store (1), unpacked (about 2.5), BuildKit's cache of the wheels (1)."""
+
+
+def has_cloud(root: Path) -> bool:
+    """Whether a project holds the factory's own source, which the steps in the cloud run from."""
+    return (root / BUILDER_REQUIREMENTS).is_file() and (root / "builder").is_dir()
+
+
+def cloud_files(root: Path) -> dict[str, str]:
+    """File name -> text: cloudbuild.yaml, and the Dockerfile of the image that its steps run in.
+
+    Raises InputError for a target or a setting that is wrong.
+    """
+    from builder.core.settings import load, load_cloud
+
+    templates = folder_of(root)
+    dockerfile = fill(f"cloud/{BUILDER_DOCKERFILE}", templates, suite=BUILDER_SUITE)
+    specs = [catalogue.load(root, name) for name in catalogue.targets(root)]
+    stacks = [compatibility.resolve(spec) for spec in specs]
+    bases, published = _bases(root, stacks)
+    cloud, settings = load_cloud(root, environ={}), load(root, environ={})
+    account = cloud.service_account
+    text = fill(
+        f"cloud/{CLOUDBUILD}",
+        templates,
+        builder="${_REGISTRY}:" + builder_tag(root, dockerfile),
+        bases=[{"targets": names} for names in bases],
+        targets=[_target(stack, bases) for stack in stacks],
+        region=cloud.region if cloud.region != "global" else "us-central1",
+        registry=settings.registry or "${_REGION}-docker.pkg.dev/${PROJECT_ID}/training/images",
+        root_image=f"debian:{BUILDER_SUITE}-slim",
+        timeout=1800 + 900 * (len(bases) + len(published)),
+        machine_type=cloud.machine_type or "E2_HIGHCPU_8",
+        disk_gb=_disk_gb(specs, bases, published),
+        logging=cloud.logging or "CLOUD_LOGGING_ONLY",
+        logs_bucket=cloud.logs_bucket,
+        service_account=account
+        and f"projects/{account.split('@')[1].split('.')[0]}/serviceAccounts/{account}",
+    )
+    return {BUILDER_DOCKERFILE: dockerfile, CLOUDBUILD: text}
+
+
+def _bases(root: Path, stacks: Iterable[Stack]) -> tuple[list[list[str]], list[str]]:
+    """The targets of each base that is built, and the targets on a published base."""
+    bases: dict[str, list[str]] = {}
+    for stack in stacks:
+        lock = model.read(root, stack.spec.name)
+        rendered = render(stack.spec, stack, lock, folder_of(root))
+        bases.setdefault(rendered.base_hash or "", []).append(stack.spec.name)
+    published = bases.pop("", [])
+    return list(bases.values()), published
+
+
+def _target(stack: Stack, bases: Iterable[list[str]]) -> Mapping[str, object]:
+    """A target as the template takes it; `waits_for` is the step before its own."""
+    base = next((names for names in bases if stack.spec.name in names), None)
+    return {
+        "name": stack.spec.name,
+        "accelerator": stack.spec.accelerator,
+        "audited": stack.accelerator.kind == "gpu",
+        "waits_for": f"base-{'-'.join(base)}" if base else "changed",
+    }
+
+
+def _disk_gb(
+    specs: Iterable[ImageSpec], bases: Iterable[list[str]], published: Iterable[str]
+) -> int:
+    """The disk of the build in GB, in steps of 50: from 100 to 4000, Cloud Build's most."""
+    budgets = {spec.name: spec.size_budget for spec in specs}
+    largest = [max(budgets[name] for name in names) for names in bases]
+    total = sum([*largest, *(budgets[name] for name in published)])
+    disk = 30 + ON_DISK * total / 1e9
+    return min(4000, max(100, int(-(-disk // 50) * 50)))
+
+
+def builder_tag(root: Path, dockerfile: str) -> str:
+    """The tag of the builder image: a hash of all that it is made from."""
+    requirements = (root / BUILDER_REQUIREMENTS).read_text(encoding="utf-8")
+    return f"builder-{hash_of(dockerfile, requirements)[:16]}"
+
+
+def check_cloud(root: Path) -> tuple[Difference, ...]:
+    """Each of Cloud Build's files that is not what would be rendered now."""
+    if not has_cloud(root):
+        return ()
+    return tuple(
+        Difference(name, unified(text_of(root / name), text, name))
+        for name, text in cloud_files(root).items()
+        if text_of(root / name) != text
+    )
+
+
+def write_cloud(root: Path) -> tuple[Path, ...]:
+    """Render and write Cloud Build's files; the paths of those that changed."""
+    changed = {one.file for one in check_cloud(root)}
+    for name, text in cloud_files(root).items() if changed else ():
+        if name in changed:
+            files.write(root / name, text)
+    return tuple(root / name for name in sorted(changed))

@@ -1,0 +1,74 @@
+"""The committed Dockerfiles of the targets: written, and compared with what would be rendered."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.core import files
+from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE
+from builder.render.dockerfiles import Rendered, render_target
+from builder.spec import catalogue
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A committed file that is not what would be rendered; `diff` is a unified diff."""
+
+    file: str
+    diff: str
+
+
+def check(root: Path, targets: Iterable[str] | None = None) -> tuple[Difference, ...]:
+    """Every committed Dockerfile that is not what would be rendered now."""
+    names = targets if targets is not None else catalogue.targets(root)
+    return tuple(
+        one for name in names for one in differences(root, name, render_target(root, name))
+    )
+
+
+def differences(root: Path, target: str, rendered: Rendered) -> tuple[Difference, ...]:
+    """Every committed Dockerfile of a target that is not the rendered one."""
+    found = []
+    for path, text in _wanted(root, target, rendered):
+        committed, name = text_of(path), catalogue.shown(path)
+        if committed != text:
+            found.append(Difference(name, unified(committed, text, name)))
+    return tuple(found)
+
+
+def write(root: Path, targets: Iterable[str] | None = None) -> tuple[Path, ...]:
+    """Render and write; the paths of the files that changed."""
+    names = targets if targets is not None else catalogue.targets(root)
+    changed = [
+        (path, text)
+        for name in names
+        for path, text in _wanted(root, name, render_target(root, name))
+        if text_of(path) != text
+    ]
+    for path, text in changed:
+        if text is None:
+            path.unlink()
+        else:
+            files.write(path, text)
+    return tuple(path for path, _ in changed)
+
+
+def _wanted(root: Path, target: str, rendered: Rendered) -> list[tuple[Path, str | None]]:
+    """Each Dockerfile of a target with its text; None for one that should not be there."""
+    folder = root / catalogue.IMAGES / target
+    return [(folder / name, rendered.files.get(name)) for name in (BASE_DOCKERFILE, DOCKERFILE)]
+
+
+def text_of(path: Path) -> str | None:
+    """The text of a committed file, None where there is none."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
+def unified(old: str | None, new: str | None, name: str) -> str:
+    """The difference between a committed file and what would be rendered, as a unified diff."""
+    before, after = ((text or "").splitlines(keepends=True) for text in (old, new))
+    lines = difflib.unified_diff(before, after, f"{name} (committed)", f"{name} (rendered)")
+    return "".join(lines)
