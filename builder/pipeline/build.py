@@ -1,4 +1,4 @@
-"""Bases and training images on an engine: what is there already, pulled, or built."""
+"""Bases and training images on an engine: found there, pulled, or built."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from builder.pipeline.records import ImageRecord
 from builder.render import dockerfiles as render
 
 BASES_AT_ONCE = 2
-"""Bases built side by side: one downloads while the other unpacks."""
+"""Bases that are built side by side: one downloads while the other unpacks."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def build(
     locked: bool = False,
     on_event: OnEvent = ignore,
 ) -> tuple[ImageRecord, ...]:
-    """Build these targets' images on the engine; bases that they share are made once.
+    """Build the images of these targets on the engine; a base that several share is built once.
 
-    no_cache: build every layer anew. locked: refuse a Debian package whose locked version is gone,
-    instead of taking its successor and saying so. Raises OutsideError, CheckFailed.
+    no_cache: build every layer again. locked: refuse a Debian package whose locked version is gone;
+    otherwise its successor is installed and noted as drift. Raises OutsideError, CheckFailed.
     """
     made = bases(
         root, settings, engine, prepared, no_cache=no_cache, locked=locked, on_event=on_event
@@ -74,7 +74,7 @@ def bases(
     locked: bool = False,
     on_event: OnEvent = ignore,
 ) -> dict[str, Base]:
-    """The bases of these targets by their hash: on the engine, else pulled, else built; each once.
+    """The bases of these targets, by their hash; each is found on the engine, pulled, or built.
 
     Raises what `build` raises.
     """
@@ -104,47 +104,36 @@ def _base(
     base = item.plan.base
     assert base is not None
     reference = f"{LOCAL_REPOSITORY}:{base.tag}"
-    if not no_cache and (found := engine.image(reference)):
-        return Base(reference, found.digest, found.image_id, "engine")
+    if not no_cache:
+        if found := engine.image(reference):
+            return Base(reference, found.digest, found.image_id, "engine")
+        began = time.monotonic()
+        if found := _pulled(settings, engine, base.tag, reference, on_event):
+            phases = {"pull base": time.monotonic() - began}
+            return Base(reference, found.digest, found.image_id, "registry", phases=phases)
     began = time.monotonic()
-    if not no_cache and (found := _pulled(settings, engine, base.tag, reference, on_event)):
-        pulled = {"pull base": time.monotonic() - began}
-        return Base(reference, found.digest, found.image_id, "registry", phases=pulled)
-    held = base.root
-    contexts: dict[str, str] = {}
-    phases: dict[str, float] = {}
+    phases = {}
+    contexts = {"uv": str(Path(python.uv_program()).parent)}
     drift: tuple[str, ...] = ()
-    used = base.files
-    if held.digest is None:
-        made = osroot.make(held.suite, held.packages, on_event)
-        used, moved = _available(held.suite, base.files, on_event)
-        drift = (*(f"{d.name} {d.locked} -> {d.used or 'none'}" for d in made.drift), *moved)
-        if drift and locked:
-            raise CheckFailed(
-                f"{item.target}: Debian no longer has {len(drift)} locked versions: {drift[0]}",
-                f"builder lock --upgrade {item.target}",
-            )
-        loaded = osroot.load("docker", made, engine.environment)
-        contexts[held.reference] = f"docker-image://{loaded}"
+    if base.root.digest is None:
+        base, root, drift = _with_root(engine, item.target, base, locked, on_event)
+        contexts |= root
         phases["OS root"] = time.monotonic() - began
         began = time.monotonic()
-    contexts["uv"] = str(Path(python.uv_program()).parent)
     network = discover()
     with tempfile.TemporaryDirectory(prefix="base-") as scratch:
         if item.stack.prune:
             contexts["devicecode"] = str(Path(scratch) / "devicecode")
             for name, text in render.pruning_program().items():
                 files.write(Path(scratch) / "devicecode" / name, text)
-        whole = replace(item.plan, base=replace(base, files=used))
-        staged = plan.stage(whole, Path(scratch) / "context")
-        assert staged.base and staged.base_dockerfile
+        dockerfile = plan.stage(base, Path(scratch))
         built = engine.build(
             BuildRequest(
-                dockerfile=staged.base_dockerfile,
-                context=staged.base,
+                dockerfile=dockerfile,
+                context=dockerfile.parent,
                 tags=(reference,),
                 contexts=contexts,
-                secrets=network.secrets(debian.build_sources(network, held.suite)),
+                secrets=network.secrets(debian.build_sources(network, base.root.suite)),
                 no_cache=no_cache,
             ),
             on_event,
@@ -153,12 +142,35 @@ def _base(
     return Base(reference, built.digest, built.image_id, "built", drift, phases)
 
 
+def _with_root(
+    engine: Engine, target: str, base: plan.BasePlan, locked: bool, on_event: OnEvent
+) -> tuple[plan.BasePlan, dict[str, str], tuple[str, ...]]:
+    """Make the OS root from Debian's packages and load it into the engine.
+
+    Returns the plan with the packages that the mirror has, the build context that stands for the
+    root, and the drift: what is installed in other versions than the locked ones. Raises
+    CheckFailed for drift where `locked`.
+    """
+    held = base.root
+    made = osroot.make(held.suite, held.packages, on_event)
+    used, moved = _available(held.suite, base.files, on_event)
+    drift = (*(f"{d.name} {d.locked} -> {d.used or 'none'}" for d in made.drift), *moved)
+    if drift and locked:
+        raise CheckFailed(
+            f"{target}: Debian no longer has {len(drift)} locked versions: {drift[0]}",
+            f"builder lock --upgrade {target}",
+        )
+    loaded = osroot.load("docker", made, engine.environment)
+    return replace(base, files=used), {held.reference: f"docker-image://{loaded}"}, drift
+
+
 def _available(
     suite: str, files: Mapping[str, plan.File], on_event: OnEvent
 ) -> tuple[Mapping[str, plan.File], tuple[str, ...]]:
     """The files of a base, with successors for the Debian packages whose locked version is gone.
 
-    A mirror keeps one version of a package: after a security update the locked one cannot be had.
+    A mirror keeps one version of a package: a security update replaces the locked one. Also returns
+    a line for each package that moved.
     """
     found, moved = dict(files), []
     for name in sorted({model.APT, model.APT_EXTRA} & files.keys()):
@@ -178,6 +190,7 @@ def _available(
 
 
 def in_registry(settings: Settings, tag: str) -> bool:
+    """Whether the project's repository has this tag. Raises OutsideError."""
     if not settings.registry:
         return False
     there = registry.parse(settings.registry).tagged(tag)
@@ -188,7 +201,7 @@ def in_registry(settings: Settings, tag: str) -> bool:
 def _pulled(
     settings: Settings, engine: Engine, tag: str, reference: str, on_event: OnEvent
 ) -> EngineImage | None:
-    """The base from the registry, under its local name; None where no registry has it."""
+    """The base from the registry, under its local name; None where it is not there."""
     if not settings.registry or not in_registry(settings, tag):
         return None
     there = registry.parse(settings.registry).tagged(tag)
@@ -228,7 +241,9 @@ def _image(
 ) -> ImageRecord:
     """The training image of a target on its base, and its record."""
     began = time.monotonic()
-    built = thin(engine, item, f"{LOCAL_REPOSITORY}:{item.target}", "engine", no_cache, on_event)
+    built = thin(
+        engine, item.plan.image, f"{LOCAL_REPOSITORY}:{item.target}", "engine", no_cache, on_event
+    )
     pins = sorted(item.lock.packages.values(), key=lambda pin: -(pin.bytes or 0))
     record = ImageRecord(
         target=item.target,
@@ -256,23 +271,23 @@ def _image(
 
 def thin(
     engine: Engine,
-    item: Prepared,
+    image: plan.ImagePlan,
     reference: str,
     destination: Literal["engine", "registry"],
     no_cache: bool,
     on_event: OnEvent,
 ) -> BuiltImage:
-    """The training image of a target on its base, under `reference`."""
+    """The training image on its base, under `reference`."""
     with tempfile.TemporaryDirectory(prefix="image-") as scratch:
-        staged = plan.stage(replace(item.plan, base=None), Path(scratch) / "context")
+        dockerfile = plan.stage(image, Path(scratch))
         return engine.build(
             BuildRequest(
-                dockerfile=staged.dockerfile,
-                context=staged.image,
+                dockerfile=dockerfile,
+                context=dockerfile.parent,
                 tags=(reference,),
-                contexts={} if item.plan.base else {"uv": str(Path(python.uv_program()).parent)},
+                contexts={"uv": str(Path(python.uv_program()).parent)} if image.installs else {},
                 build_args={"REPOSITORY": reference.rsplit(":", 1)[0]},
-                secrets={} if item.plan.base else discover().secrets(),
+                secrets=discover().secrets() if image.installs else {},
                 destination=destination,
                 no_cache=no_cache,
                 force_compression=False,

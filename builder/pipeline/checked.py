@@ -40,7 +40,7 @@ _ROOMS = (
 
 
 @dataclass(frozen=True)
-class Program:
+class CheckedProgram:
     """Of a checked image.yaml: the trainer's folder, its module, and whether that lies flat in it.
     All else that a training image is made of stands in the committed Dockerfile."""
 
@@ -49,17 +49,17 @@ class Program:
     flat: bool
 
 
-def recall(root: Path, target: str) -> Program | None:
+def recall(root: Path, target: str) -> CheckedProgram | None:
     """What the check of a target would find; None where it has to be made."""
     try:
         content = json.loads(_file(root, target).read_text(encoding="utf-8"))
-        program = Program(**content["program"])
+        program = CheckedProgram(**content["program"])
         return program if content["inputs"] == inputs(root, target, program) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def keep(root: Path, target: str, program: Program, seen: str) -> None:
+def keep(root: Path, target: str, program: CheckedProgram, seen: str) -> None:
     """Note that a check passed. `seen`: the inputs as they were before it; where they are others
     now, or nothing can be written, nothing is noted."""
     if seen == inputs(root, target, program):
@@ -70,7 +70,7 @@ def keep(root: Path, target: str, program: Program, seen: str) -> None:
             return
 
 
-def inputs(root: Path, target: str, program: Program) -> str:
+def inputs(root: Path, target: str, program: CheckedProgram) -> str:
     """Hash over everything that a check of a target reads, and over what it reads that with.
 
     Raises OSError where one of the files cannot be read.
@@ -99,7 +99,7 @@ def _files(root: Path, target: str) -> Iterator[Path]:
         yield from sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
-def _seen(root: Path, program: Program) -> list[object]:
+def _seen(root: Path, program: CheckedProgram) -> list[object]:
     """What the catalogue looks at in the trainer's folder. Its other files are in the image's own
     hash."""
     folder = root / program.package

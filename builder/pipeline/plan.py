@@ -1,16 +1,14 @@
-"""What to build, under which hash, from which bytes.
+"""What to build: the bytes of each image's build context, and their hash.
 
-Two build contexts a target, and nothing in them that the images do not hold: the base's lock files,
-and the trainer. A hash is over content alone, so that one line changed in the trainer is one new
-training image on the same base, and no change at all is nothing to do.
+A target has two build contexts: the base's holds the lock files, the training image's the trainer.
+A hash is over content alone. So one changed line of the trainer makes a new training image on the
+same base, and where nothing changed, there is nothing to build.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -29,7 +27,7 @@ APP = "app"
 """The folder of a training image's context that becomes /app."""
 
 LEFT_OUT = frozenset({"__pycache__", "tests", "test", "node_modules"})
-"""Folders of a trainer that no training run reads; neither does it read hidden ones."""
+"""Folders of a trainer that no training run reads. Hidden files and folders are left out, too."""
 
 _LEFT_OUT_ENDINGS = (".pyc", ".pyo", ".egg-info", "~", ".swp")
 
@@ -44,7 +42,7 @@ class File:
 
 @dataclass(frozen=True)
 class BasePlan:
-    """The base image. `hash` is 16 hex digits over all it is made of; `files` its context."""
+    """The base image. hash: 16 hex digits over all that it is made of. files: its context."""
 
     hash: str
     dockerfile: str
@@ -53,17 +51,21 @@ class BasePlan:
 
     @property
     def tag(self) -> str:
-        """The tag under which every target that shares this base finds it."""
+        """The base's tag, the same for every target that shares it."""
         return f"base-{self.hash}"
 
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """The training image. `hash` is over its Dockerfile (which names the base) and its context."""
+    """The training image. hash: over its Dockerfile, which names the base, and its context.
+
+    installs: whether its Dockerfile installs packages, because its base is a published image.
+    """
 
     hash: str
     dockerfile: str
     files: Mapping[str, File]
+    installs: bool = False
 
     @property
     def bytes(self) -> int:
@@ -73,7 +75,7 @@ class ImagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a target's images are made of. A published base has no BasePlan."""
+    """What a target's images are made of. base: None where the base is a published image."""
 
     target: str
     base: BasePlan | None
@@ -81,26 +83,8 @@ class Plan:
 
     @property
     def inputs_hash(self) -> str:
-        """Over everything: equal hashes are equal images."""
+        """Hash over everything: equal hashes give equal images."""
         return inputs_hash(self.base.hash if self.base else "", self.image.hash)
-
-
-@dataclass(frozen=True)
-class Staged:
-    """Where the contexts lie; each holds its own Dockerfile."""
-
-    base: Path | None
-    image: Path
-
-    @property
-    def base_dockerfile(self) -> Path | None:
-        """The Dockerfile in the base's context."""
-        return self.base / BASE_DOCKERFILE if self.base else None
-
-    @property
-    def dockerfile(self) -> Path:
-        """The Dockerfile in the training image's context."""
-        return self.image / DOCKERFILE
 
 
 def plan(root: Path, spec: ImageSpec, lock: Lock, rendered: Rendered) -> Plan:
@@ -112,15 +96,14 @@ def plan(root: Path, spec: ImageSpec, lock: Lock, rendered: Rendered) -> Plan:
     files = trainer(root, spec.trainer.package, spec.trainer_folder.flat)
     if base is None:
         files |= {name: File(text.encode()) for name, text in sorted(lock.files.items())}
+    hash_ = content_hash(rendered.dockerfile, files)
     return Plan(
-        spec.name,
-        base,
-        ImagePlan(content_hash(rendered.dockerfile, files), rendered.dockerfile, files),
+        spec.name, base, ImagePlan(hash_, rendered.dockerfile, files, installs=base is None)
     )
 
 
 def inputs_hash(base: str, image: str) -> str:
-    """Over the hashes of both images; `base` is "" on a published one."""
+    """Hash over the hashes of both images; `base` is "" where the base is a published image."""
     return hash_of(base, image)
 
 
@@ -136,9 +119,10 @@ def content_hash(dockerfile: str, files: Mapping[str, File]) -> str:
 
 
 def trainer(root: Path, package: str, flat: bool) -> dict[str, File]:
-    """The trainer's files by their name in the context, sorted. The catalogue has seen it there.
+    """The trainer's files by their name in the context, sorted.
 
-    package, flat: its folder, and whether the module lies in that and not in a package.
+    package: its folder, which the catalogue has checked. flat: whether the module lies in the
+    folder itself, not in a package of the folder's name.
     """
     source = root / package
     # `python -m` starts in /app
@@ -149,6 +133,7 @@ def trainer(root: Path, package: str, flat: bool) -> dict[str, File]:
 
 
 def walk(folder: Path) -> Iterator[Path]:
+    """The files of a program's folder that its image gets, sorted."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name.endswith(_LEFT_OUT_ENDINGS):
             continue
@@ -171,33 +156,17 @@ def _file(root: Path, path: Path) -> File:
 # --- build contexts ------------------------------------------------------------------------------
 
 
-def stage(plan: Plan, folder: Path) -> Staged:
-    """Write the build contexts to `folder`, whole or not at all, in place of what was there.
+def stage(one: BasePlan | ImagePlan, folder: Path) -> Path:
+    """Write the build context of an image below `folder`; the path of the Dockerfile in it.
 
-    The same plan is the same contexts: contents, names, modes and dates. Each is named by its hash:
-    BuildKit brings a context of the same name as an earlier one up to date file by file, and a
-    folder in which a file changed then has today's date.
+    The same plan gives the same context: contents, names, modes and dates. The context's own folder
+    is named by its hash. BuildKit updates a context of the same name as an earlier one file by
+    file, and a folder in which a file changed would then have today's date.
     """
-    base, image = f"base-{plan.base.hash}" if plan.base else "", f"image-{plan.image.hash}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        if plan.base:
-            _write(new / base, plan.base.files, BASE_DOCKERFILE, plan.base.dockerfile)
-        _write(new / image, plan.image.files, DOCKERFILE, plan.image.dockerfile)
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-            folder.replace(old)
-            shutil.rmtree(old)
-        new.replace(folder)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    return Staged(folder / base if plan.base else None, folder / image)
-
-
-def _write(context: Path, files: Mapping[str, File], dockerfile: str, text: str) -> None:
-    for name, file in {**files, dockerfile: File(text.encode())}.items():
+    is_base = isinstance(one, BasePlan)
+    name, dockerfile = ("base", BASE_DOCKERFILE) if is_base else ("image", DOCKERFILE)
+    context = folder / f"{name}-{one.hash}"
+    for name, file in {**one.files, dockerfile: File(one.dockerfile.encode())}.items():
         path = context / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.content)
@@ -207,3 +176,4 @@ def _write(context: Path, files: Mapping[str, File], dockerfile: str, text: str)
         if path.is_dir():
             path.chmod(0o755)
         os.utime(path, (EPOCH, EPOCH))
+    return context / dockerfile

@@ -1,7 +1,7 @@
-"""`builder build --to-registry`: a training image onto its base in the registry, from files alone.
+"""`builder build --to-registry`: put a training image onto its base in the registry.
 
-What a code change needs, and nothing else: a target that was checked before (checked.py) costs
-neither the libraries of the check nor an engine. Every other one goes the whole way first.
+For a code change. A target that was checked before (checked.py) needs neither the libraries of the
+check nor an engine. Every other target is prepared as a whole first.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import registry
-from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, prefixed, step
 from builder.core.project import IMAGES
 from builder.core.settings import Settings
 from builder.core.templates import DOCKERFILE
-from builder.pipeline import append, checked, plan
-from builder.pipeline.checked import Program
+from builder.pipeline import append, checked, plan, repository
+from builder.pipeline.checked import CheckedProgram
 from builder.pipeline.plan import ImagePlan
+from builder.registry import Reference
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unproven:
-    """An image in the registry that nothing has proven yet. digest: of its manifest."""
+    """An image in the registry without a receipt. digest: of its manifest."""
 
     reference: str
     digest: str
@@ -35,7 +34,7 @@ class Unproven:
 
 @dataclass(frozen=True)
 class Thin:
-    """A training image to be put onto its base. inputs: as Plan.inputs_hash."""
+    """A training image that is put onto its base. inputs: as Plan.inputs_hash."""
 
     target: str
     image: ImagePlan
@@ -49,24 +48,20 @@ def build(
     engine: Callable[[], Engine],
     on_event: OnEvent = ignore,
 ) -> tuple[Unproven, ...]:
-    """Put these targets' training images onto their bases in the registry: kilobytes each way.
+    """Put the training images of these targets onto their bases in the registry.
 
-    An engine is only asked for where a Dockerfile does more than copy the trainer. The tag is
-    `unproven-<hash>`: no tag that people follow moves before a smoke run. Nothing is sent before
-    all targets are checked. Raises what a check raises (prepare.prepare), InputError without a
-    registry, OutsideError where that lacks a base.
+    The tag is `unproven-<hash>`; the tags that people follow move after a smoke run only. All
+    targets are checked before anything is sent. engine: called where a Dockerfile does more than
+    copy the trainer, or a base is in Docker's own format. Raises what prepare.prepare raises,
+    InputError without a registry, OutsideError where the registry lacks a base.
     """
     found = [recalled(root, target) or prepared(root, target) for target in targets]
-    if not settings.registry:
-        raise InputError(
-            "no registry is set: there is nowhere to build to",
-            'use --registry HOST/PATH, or write registry = "HOST/PATH" in builder.toml',
-        )
-    return tuple(_send(root, settings.registry, one, engine, on_event) for one in found)
+    where = repository.of(settings, "build")
+    return tuple(_send(where, one, engine, on_event) for one in found)
 
 
 def recalled(root: Path, target: str) -> Thin | None:
-    """A target that was checked as it lies there; None where a check has to be made."""
+    """A target that was checked before and has not changed; None where it has to be checked."""
     program = checked.recall(root, target)
     if program is None:
         return None
@@ -80,22 +75,20 @@ def recalled(root: Path, target: str) -> Thin | None:
 
 
 def prepared(root: Path, target: str) -> Thin:
-    """A target, checked as a whole; what that found is kept for the next time."""
+    """A target, prepared as a whole; the result of the check is kept for the next time."""
     from builder.pipeline import prepare
     from builder.spec import catalogue
 
     spec = catalogue.load(root, target)
-    program = Program(spec.trainer.package, spec.trainer.module, spec.trainer_folder.flat)
+    program = CheckedProgram(spec.trainer.package, spec.trainer.module, spec.trainer_folder.flat)
     seen = checked.inputs(root, target, program)
     item = prepare.prepare(root, target, spec)
     checked.keep(root, target, program, seen)
     return Thin(target, item.plan.image, item.plan.inputs_hash)
 
 
-def _send(
-    root: Path, repository: str, one: Thin, engine: Callable[[], Engine], on_event: OnEvent
-) -> Unproven:
-    to = registry.parse(repository).tagged(f"unproven-{one.inputs[:16]}")
+def _send(where: Reference, one: Thin, engine: Callable[[], Engine], on_event: OnEvent) -> Unproven:
+    to = where.tagged(f"unproven-{one.inputs[:16]}")
     events = prefixed(one.target, on_event)
     if reading := append.read(one.image.dockerfile):
         with step(f"append to {reading.base}", events) as appending:
@@ -103,9 +96,7 @@ def _send(
         if sent:
             return Unproven(str(to), sent.digest)
     from builder.pipeline import build as building
-    from builder.pipeline import prepare
 
-    reference, item = f"{repository}:{to.tag}", prepare.prepare(root, one.target)
-    built = building.thin(engine(), item, reference, "registry", False, events)
+    built = building.thin(engine(), one.image, str(to), "registry", False, events)
     assert built.digest
-    return Unproven(reference, built.digest)
+    return Unproven(str(to), built.digest)

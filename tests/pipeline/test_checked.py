@@ -11,12 +11,12 @@ import pytest
 
 from builder.core.errors import CheckFailed, InputError
 from builder.pipeline import checked, prepare, to_registry
-from builder.pipeline.checked import Program
+from builder.pipeline.checked import CheckedProgram
 from builder.spec import catalogue
 
 ROOT = Path(__file__).parents[2]
 TARGET = "v100"
-PROGRAM = Program("trainer", "trainer.task", False)
+PROGRAM = CheckedProgram("trainer", "trainer.task", False)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_trainer_that_lies_flat_is_recalled_so(copy: Path) -> None:
     path = copy / f"images/{TARGET}/image.yaml"
     path.write_text(path.read_text() + "trainer:\n  package: flat\n  module: train\n")
     assert catalogue.load(copy, TARGET).trainer_folder.flat
-    program = Program("flat", "train", True)
+    program = CheckedProgram("flat", "train", True)
     checked.keep(copy, TARGET, program, checked.inputs(copy, TARGET, program))
     found = to_registry.recalled(copy, TARGET)
     assert found

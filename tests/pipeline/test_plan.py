@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,16 @@ def test_only_what_a_training_run_reads_is_in_the_context(copy: Path) -> None:
     assert list(base.files) == ["apt.lock", "extra.lock", "tensorflow.lock"]
 
 
+def test_an_image_on_a_published_base_installs_its_packages(copy: Path) -> None:
+    assert not planned(copy).image.installs
+    held = replace(model.read(copy, "cpu"), root=None)
+    rendered = replace(render.render_target(copy, "cpu"), base_dockerfile=None, base_hash=None)
+    made = plan.plan(copy, catalogue.load(copy, "cpu"), held, rendered)
+    assert made.base is None
+    assert made.image.installs
+    assert {"tensorflow.lock", "app/trainer/task.py"} <= made.image.files.keys()
+
+
 def test_a_nested_package_keeps_its_own_name_only(copy: Path) -> None:
     (copy / "src").mkdir()
     (copy / "trainer").rename(copy / "src/trainer")
@@ -119,24 +130,26 @@ def test_a_link_out_of_the_project_is_refused(copy: Path, tmp_path: Path) -> Non
 def test_contexts_are_the_same_each_time(copy: Path, tmp_path: Path) -> None:
     (copy / "trainer/run.sh").write_text("#!/bin/sh\n")
     (copy / "trainer/run.sh").chmod(0o700)
-    first = plan.stage(planned(copy), tmp_path / "first")
+    first = planned(copy)
     shutil.copytree(copy, tmp_path / "elsewhere", dirs_exist_ok=True)
     os.utime(tmp_path / "elsewhere/trainer/task.py", (7, 7))
-    second = plan.stage(planned(tmp_path / "elsewhere"), tmp_path / "second")
+    second = planned(tmp_path / "elsewhere")
     assert first.base is not None
     assert second.base is not None
-    assert contents(first.base) == contents(second.base)
-    assert contents(first.image) == contents(second.image)
-    modes = {(mode, date) for _, mode, date, _ in contents(first.image)}
+    one, two = tmp_path / "first", tmp_path / "second"
+    base, image = plan.stage(first.base, one), plan.stage(first.image, one)
+    again, image_again = plan.stage(second.base, two), plan.stage(second.image, two)
+    assert contents(base.parent) == contents(again.parent)
+    assert contents(image.parent) == contents(image_again.parent)
+    modes = {(mode, date) for _, mode, date, _ in contents(image.parent)}
     assert modes == {(0o755, render.EPOCH), (0o644, render.EPOCH)}
-    assert first.dockerfile.read_text() == planned(copy).image.dockerfile
-    assert first.base_dockerfile is not None
-    assert first.base_dockerfile.read_text() == (copy / "images/cpu/base.Dockerfile").read_text()
+    assert image.read_text() == first.image.dockerfile
+    assert base.read_text() == (copy / "images/cpu/base.Dockerfile").read_text()
 
 
 def test_a_context_holds_nothing_of_the_one_before(copy: Path, tmp_path: Path) -> None:
-    plan.stage(planned(copy), tmp_path / "staged")
+    plan.stage(planned(copy).image, tmp_path / "staged")
     (copy / "trainer/models/net.py").unlink()
-    staged = plan.stage(planned(copy), tmp_path / "staged")
-    assert not (staged.image / "app/trainer/models").exists()
+    staged = plan.stage(planned(copy).image, tmp_path / "staged").parent
+    assert not (staged / "app/trainer/models").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["project", "staged"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.engine import BuiltImage, Engine
 from builder.pipeline import append, build, prepare, to_registry
+from builder.pipeline.plan import ImagePlan
 from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry, manifests
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
@@ -128,14 +130,42 @@ def test_a_base_in_dockers_own_format_is_left_to_an_engine(
 ) -> None:
     put_base(server, "team/docker", DOCKER_MANIFEST)
     asked: list[Any] = []
+    once: list[str] = []
+    whole = prepare.prepare
 
-    def thin(engine: Engine, item: prepare.Prepared, reference: str, *how: object) -> BuiltImage:
-        asked.append((engine, item.target, how[0]))
+    def counted(root: Path, target: str, *spec: Any) -> prepare.Prepared:
+        once.append(target)
+        return whole(root, target, *spec)
+
+    def thin(engine: Engine, image: ImagePlan, reference: str, *how: object) -> BuiltImage:
+        asked.append((engine, image, how[0]))
         return BuiltImage(reference, "sha256:1", "sha256:2", None, None)
 
+    monkeypatch.setattr(prepare, "prepare", counted)
     monkeypatch.setattr(build, "thin", thin)
     settings = Settings(f"{server.host}/team/docker")
     (sent,) = to_registry.build(copy, settings, [TARGET], lambda: "engine")
-    assert asked == [("engine", TARGET, "registry")]
+    assert asked == [("engine", whole(copy, TARGET).plan.image, "registry")]
+    assert once == [TARGET]
     assert sent.digest == "sha256:1"
     assert sent.reference.startswith(f"{server.host}/team/docker:unproven-")
+    assert to_registry.build(copy, settings, [TARGET], lambda: "engine") == (sent,)
+    assert (asked[1], once) == (asked[0], [TARGET]), "checked before: it is not prepared again"
+
+
+@pytest.mark.network
+def test_a_dockerfile_that_does_more_is_prepared_once_and_left_to_an_engine(
+    copy: Path, server: RegistryServer, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append, "read", lambda _: None)
+    asked: list[ImagePlan] = []
+
+    def thin(engine: Engine, image: ImagePlan, reference: str, *how: object) -> BuiltImage:
+        asked.append(image)
+        return BuiltImage(reference, "sha256:1", "sha256:2", None, None)
+
+    monkeypatch.setattr(build, "thin", thin)
+    to_registry.build(copy, Settings(f"{server.host}/team/more"), [TARGET], lambda: "engine")
+    assert len(asked) == 1
+    assert not asked[0].installs
+    assert (calls["load"], calls["render"], calls["plan"]) == (1, 1, 1)
