@@ -1,9 +1,11 @@
 """Loopback Google Cloud: Cloud Build (REST and gRPC), Cloud Storage, Cloud Logging.
 
-The messages are the product's own (google.cloud.devtools.cloudbuild_v1). A submitted build is
-really carried out, by an `Executor`: a scripted one, or the factory's own local runner. Its log is
-written to the loopback Cloud Storage, which knows what gcp-storage-emulator does not: preconditions
-(ifGenerationMatch), generations, and ranges of objects that grow. Faults come on demand.
+The messages are the product's own (google.cloud.devtools.cloudbuild_v1). An `Executor` carries out
+a submitted build: a scripted one, or the factory's own local runner. Its log is written to the
+loopback Cloud Storage, which has what gcp-storage-emulator lacks: preconditions
+(ifGenerationMatch), generations, and ranges of objects that grow. There are faults on demand: a
+closed log bucket, bursts of 503, a connection cut in the middle of a log or of a submission, QUEUED
+for ever, TIMEOUT, EXPIRED, a tampered digest, the API switched off.
 """
 
 from __future__ import annotations
