@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from builder.core.errors import FactoryError, InputError, OutsideError
+from builder.core import googleapi
+from builder.core.errors import FactoryError, InputError
 from builder.registry import is_loopback
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ STORAGE = "https://storage.googleapis.com"
 STORAGE_VARIABLE = "STORAGE_EMULATOR_HOST"
 LOGGING_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING"
 """gcloud's own variable for another endpoint of Cloud Logging."""
-
-LOGIN = "run: gcloud auth application-default login"
 
 
 @dataclass(frozen=True)
@@ -137,11 +134,9 @@ def connect(settings: CloudSettings) -> Clients:
         credentials, found = AnonymousCredentials(), None  # type: ignore[no-untyped-call]
     else:
         try:
-            credentials, found = google.auth.default(
-                scopes=["https://www.googleapis.com/auth/cloud-platform"]
-            )
+            credentials, found = google.auth.default(scopes=[googleapi.SCOPE])
         except DefaultCredentialsError:
-            raise InputError("there are no credentials for Google Cloud", LOGIN) from None
+            raise InputError("there are no credentials for Google Cloud", googleapi.LOGIN) from None
     project = settings.project or found
     if not project:
         raise InputError(
@@ -152,76 +147,24 @@ def connect(settings: CloudSettings) -> Clients:
 
 # --- what an error means --------------------------------------------------------------------------
 
-_DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|is disabled", re.I)
+ADVICE = googleapi.Advice(
+    api="cloudbuild.googleapis.com",
+    forbidden="ask for roles/cloudbuild.builds.editor, and roles/storage.admin for the staging",
+    missing="correct its name, project and region",
+    quota="wait a minute, or ask for more quota",
+    refused="correct what it names, and run this again",
+    precondition="correct what it names, and run this again",
+    unreachable="look at the network and status.cloud.google.com, retry",
+)
 
 
 def explained(error: BaseException, what: str) -> FactoryError:
     """An error of Google's clients as one of ours: a line of what was refused, one of the fix."""
-    from google.api_core import exceptions
-    from google.auth.exceptions import GoogleAuthError, RefreshError
-
-    said = _line(getattr(error, "message", "") or str(error))
-    said = re.sub(r"^(?:GET|POST|PUT|PATCH|DELETE) https?://\S+: ", "", said)
-    text = str(error)
-    if isinstance(error, FactoryError):
-        return error
-    if isinstance(error, RefreshError):
-        return OutsideError(f"{what}: the credentials are no longer accepted: {said}", LOGIN)
-    if isinstance(error, GoogleAuthError):
-        return OutsideError(f"{what}: no credentials: {said}", LOGIN)
-    if isinstance(error, exceptions.Forbidden | exceptions.NotFound) and _DISABLED.search(text):
-        project = re.search(r"(?:in project |project=)([a-z0-9.:-]+)", text)
-        api = re.search(r"([a-z]+\.googleapis\.com)", text)
-        name, where = api[1] if api else "cloudbuild.googleapis.com", project[1] if project else ""
-        fix = f"run: gcloud services enable {name}" + (f" --project {where}" if where else "")
-        return OutsideError(f"{what}: the API {name} is not enabled: {said}", fix)
-    if isinstance(error, exceptions.Unauthorized):
-        return OutsideError(f"{what}: the credentials are not accepted: {said}", LOGIN)
-    if isinstance(error, exceptions.Forbidden):
-        fix = "ask for roles/cloudbuild.builds.editor, and roles/storage.admin for the staging"
-        return OutsideError(f"{what}: not allowed: {said}", fix)
-    if isinstance(error, exceptions.NotFound):
-        return OutsideError(f"{what}: not found: {said}", "correct its name, project and region")
-    if isinstance(error, exceptions.TooManyRequests):
-        fix = "wait a minute, or ask for more quota"
-        return OutsideError(f"{what}: too many requests: {said}", fix)
-    if isinstance(error, exceptions.BadRequest | exceptions.PreconditionFailed):
-        return OutsideError(f"{what}: refused: {said}", "correct what it names, and run this again")
-    return OutsideError(f"{what}: {said}", "look at the network and status.cloud.google.com, retry")
+    return googleapi.explained(error, what, ADVICE)
 
 
-def passing() -> tuple[type[Exception], ...]:
-    """The errors that may pass: of a connection, or of a service that is busy."""
-    import requests
-    from google.api_core import exceptions
-    from google.auth.exceptions import TransportError
-
-    return (
-        exceptions.ServerError,  # 5xx
-        exceptions.TooManyRequests,
-        exceptions.RetryError,
-        requests.ConnectionError,
-        requests.Timeout,
-        requests.exceptions.ChunkedEncodingError,
-        TransportError,
-        ConnectionError,
-    )
-
-
-@contextlib.contextmanager
-def explaining(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def explaining(
+    what: str, but: tuple[type[Exception], ...] = ()
+) -> contextlib.AbstractContextManager[None]:
     """Turn Google's errors inside the block into the factory's, except those of `but`."""
-    import requests
-    from google.api_core.exceptions import GoogleAPIError
-    from google.auth.exceptions import GoogleAuthError
-
-    try:
-        yield
-    except but:
-        raise
-    except (GoogleAPIError, GoogleAuthError, requests.RequestException, ConnectionError) as error:
-        raise explained(error, what) from error
-
-
-def _line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:300]
+    return googleapi.explaining(what, ADVICE, but)

@@ -6,6 +6,7 @@ takes the values converts them. A key that stands twice is a mistake, and is rep
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -116,3 +117,14 @@ def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ..
 def _pairs(node: MappingNode) -> Iterator[tuple[str, int, Node]]:
     for key, value in node.value:
         yield str(key.value), key.start_mark.line + 1, value
+
+
+def dump(value: object, comment: str = "") -> str:
+    """YAML of plain values, with a comment before it."""
+    writer = YAML()
+    writer.indent(mapping=2, sequence=4, offset=2)
+    writer.width = 100_000
+    stream = io.StringIO()
+    writer.dump(value, stream)
+    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+    return head + stream.getvalue()

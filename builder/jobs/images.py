@@ -1,136 +1,32 @@
-"""Where jobs go (project, region, endpoint), which image they take, and the clients that speak.
+"""The image of a job: a target's, any other one, or a program's folder made into one.
 
-A flag wins over the job's file, the file over the environment (BUILDER_JOB_PROJECT ...), and all
-of them over the table [job] of builder.toml. `endpoint` is Google's own unless it is set, which is
-how an emulator or private access is spoken to.
+An image is sent by its digest. What it is proven for stands in its receipt, which lies beside it in
+the registry.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder import registry
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.core.settings import CLOUD, PREFIX, ProjectFile, Settings, Written, check_shapes
+from builder.core.settings import Settings
 from builder.facts import accelerators
 from builder.jobs.description import Job
-from builder.jobs.places.vertex.checks import Image
+from builder.jobs.ready import Image
 from builder.prove import receipts
 from builder.spec import catalogue
 from builder.spec.kernels import RUNS_ON
 
 if TYPE_CHECKING:
-    from google.cloud.aiplatform_v1 import JobServiceClient
-
     from builder.engine import Engine
-
-TABLE = "job"
-NAMES = ("project", "region", "endpoint", "logging_endpoint", "transport")
-_SHAPES: Mapping[str, tuple[str, str]] = {
-    "project": (r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]|[0-9]{6,}", "a project's id"),
-    "region": (r"[a-z]+(-[a-z]+)+[0-9]+", "a region such as us-central1"),
-    "endpoint": (r"https?://[^\s/]+", "https://HOST"),
-    "logging_endpoint": (r"https?://[^\s/]+", "https://HOST"),
-    "transport": (r"rest|grpc", "rest or grpc"),
-}
-
-
-@dataclass(frozen=True)
-class Service:
-    """Which service, for whom and where. `endpoint` None: Google's own of the region."""
-
-    project: str | None = None
-    region: str | None = None
-    endpoint: str | None = None
-    logging_endpoint: str | None = None
-    transport: str = "grpc"
-
-    @property
-    def parent(self) -> str:
-        """The resource that jobs are made in. Raises InputError where it is not known."""
-        if not self.project:
-            raise InputError(
-                "no project is known",
-                "give --project, add project: to the job, or set it in the table [job] of "
-                "builder.toml",
-            )
-        if not self.region:
-            raise InputError(
-                "no region is known",
-                "give --region, add region: to the job, or set it in the table [job] of "
-                "builder.toml",
-            )
-        return f"projects/{self.project}/locations/{self.region}"
-
-    def known(self) -> Service:
-        """Itself, if project and region are known: asked before credentials are looked for."""
-        _ = self.parent
-        return self
-
-
-def load(
-    root: Path | None,
-    job: Job | None = None,
-    *,
-    environ: Mapping[str, str] | None = None,
-    **flags: str | None,
-) -> Service:
-    """Where a job goes. Raises InputError that names where a bad value came from."""
-    environ = os.environ if environ is None else environ
-    table = _written(root) if root is not None else {}
-    chosen: dict[str, Written] = {}
-    for name in NAMES:
-        variable = f"{PREFIX}{TABLE.upper()}_{name.upper()}"
-        described = getattr(job, name, None) if job is not None else None
-        candidates = [
-            (flags.get(name), f"--{name.replace('_', '-')}"),
-            (described, f"{name}: of the job"),
-            (environ.get(variable), variable),
-            table.get(name, (None, "")),
-        ]
-        if name == "project":
-            candidates.append((environ.get("GOOGLE_CLOUD_PROJECT"), "GOOGLE_CLOUD_PROJECT"))
-        found = next(((value, where) for value, where in candidates if value), None)
-        if found is not None:
-            chosen[name] = found
-    return Service(**check_shapes(chosen, _SHAPES))
-
-
-def of_job(
-    root: Path, name: str | None, project: str | None = None, region: str | None = None
-) -> Service:
-    """Where to ask about a job: as its whole name says, or the description of that name.
-
-    Raises InputError where no project or no region is known.
-    """
-    from builder.jobs import description
-
-    job = None
-    if name and name in description.names(root):
-        job = description.load(root, name)
-    found = load(root, job, project=project, region=region)
-    parts = (name or "").split("/")
-    if len(parts) == 6 and parts[0] == "projects":
-        found = replace(found, project=found.project or parts[1], region=parts[3])
-    return found.known()
-
-
-def _written(root: Path) -> dict[str, Written]:
-    """The table [job]; the project of [cloud] serves where [job] names none."""
-    file = ProjectFile.read(root)
-    shared = file.table(CLOUD).get("project")
-    cloud = {"project": (shared, file.place("project", CLOUD))} if isinstance(shared, str) else {}
-    return cloud | file.texts(NAMES, TABLE)
-
-
-# --- the image ------------------------------------------------------------------------------------
+    from builder.jobs.package import PythonProgram
 
 
 def targets(root: Path) -> dict[str, str]:
@@ -142,6 +38,16 @@ def targets(root: Path) -> dict[str, str]:
         except InputError:
             continue
     return found
+
+
+def target_of(root: Path, name: str) -> str:
+    """The target whose base a package is put onto. Raises InputError for an image that is none."""
+    if name not in catalogue.targets(root):
+        raise InputError(
+            f"--package: {name} is no target of images/",
+            f"name a job whose image is one of {', '.join(catalogue.targets(root))}",
+        )
+    return name
 
 
 def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, tuple[str, ...]]:
@@ -237,14 +143,12 @@ def planned_image(root: Path, job: Job, settings: Settings) -> Image:
 
     Raises InputError for a job whose image is no target, or where no registry is named.
     """
-    from builder.jobs.places.local import prepare as here
-
     if not settings.registry:
         raise InputError(
             "a program is pushed before it is sent, and no registry is named",
             'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml',
         )
-    target = here.target_of(root, job.image)
+    target = target_of(root, job.image)
     spec = catalogue.load(root, target)
     made_for = accelerators.find(spec.accelerator).name
     return Image(settings.registry, None, target, made_for, False, _pruned(spec))
@@ -259,21 +163,18 @@ def packaged_image(
     root: Path,
     job: Job,
     settings: Settings,
-    folder: Path,
-    module: str | None,
+    program: PythonProgram,
     engine: Engine,
     on_event: OnEvent = ignore,
 ) -> Image:
     """A program's folder as an image over the job's target: locked, built, proven and pushed.
 
-    Raises InputError for a program that is none or a job whose image is no target.
+    Raises InputError for a job whose image is no target, CheckFailed, OutsideError.
     """
     from builder.jobs import package
-    from builder.jobs.places.local import prepare as here
 
     planned = planned_image(root, job, settings)
-    program = package.program(folder, module)
-    target = here.target_of(root, job.image)
+    target = target_of(root, job.image)
     made = package.build(root, settings, engine, target, program, on_event)
     pushed = package.push_built(settings, engine, made, on_event)
     return replace(
@@ -304,85 +205,3 @@ def _foreign(root: Path, name: str) -> Image:
         )
     where = registry.parse(name)
     return Image(str(where), where.digest)
-
-
-# --- clients --------------------------------------------------------------------------------------
-
-
-def jobs_client(service: Service) -> JobServiceClient:
-    """A client of the job service. An http:// endpoint needs no credentials: it is an emulator."""
-    from google.api_core.client_options import ClientOptions
-    from google.cloud import aiplatform_v1
-
-    if service.endpoint is None:
-        host = f"{service.region}-aiplatform.googleapis.com"
-        return aiplatform_v1.JobServiceClient(
-            credentials=_credentials(),
-            transport=service.transport,
-            client_options=ClientOptions(api_endpoint=host),
-        )
-    if service.endpoint.startswith("https://") or service.transport == "rest":
-        anonymous = service.endpoint.startswith("http://")
-        address = service.endpoint if anonymous else service.endpoint.removeprefix("https://")
-        return aiplatform_v1.JobServiceClient(
-            credentials=_anonymous() if anonymous else _credentials(),
-            transport=service.transport,
-            client_options=ClientOptions(api_endpoint=address),
-        )
-    import grpc  # type: ignore[import-untyped]
-    from google.cloud.aiplatform_v1.services.job_service.transports.grpc import (
-        JobServiceGrpcTransport,
-    )
-
-    channel = grpc.insecure_channel(service.endpoint.removeprefix("http://"))
-    return aiplatform_v1.JobServiceClient(transport=JobServiceGrpcTransport(channel=channel))
-
-
-def logging_client(service: Service) -> Any:
-    """A client of Cloud Logging, over HTTP."""
-    from google.cloud import logging
-
-    if service.logging_endpoint and service.logging_endpoint.startswith("http://"):
-        return logging.Client(  # type: ignore[no-untyped-call]
-            project=service.project,
-            credentials=_anonymous(),
-            _use_grpc=False,
-            client_options={"api_endpoint": service.logging_endpoint},
-        )
-    options = {"api_endpoint": service.logging_endpoint} if service.logging_endpoint else None
-    return logging.Client(  # type: ignore[no-untyped-call]
-        project=service.project,
-        credentials=_credentials(),
-        _use_grpc=False,
-        client_options=options,
-    )
-
-
-def storage_client(service: Service) -> Any:
-    """A client of Cloud Storage; STORAGE_EMULATOR_HOST is honoured by the library itself."""
-    from google.cloud.storage import Client  # type: ignore[import-untyped]
-
-    if os.environ.get("STORAGE_EMULATOR_HOST"):
-        return Client(project=service.project, credentials=_anonymous())
-    return Client(project=service.project, credentials=_credentials())
-
-
-def _anonymous() -> Any:
-    from google.auth.credentials import AnonymousCredentials
-
-    return AnonymousCredentials()  # type: ignore[no-untyped-call]
-
-
-def _credentials() -> Any:
-    """This machine's credentials. Raises OutsideError where there are none."""
-    import google.auth
-    from google.auth.exceptions import DefaultCredentialsError
-
-    try:
-        found, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-    except DefaultCredentialsError:
-        raise OutsideError(
-            "no credentials for Google Cloud on this machine",
-            "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
-        ) from None
-    return found

@@ -22,7 +22,7 @@ TABLE = "machines.yaml"
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class OfferedAccelerator:
     """One accelerator of the service. There is one object of each, so identity is equality.
 
     type: the API's name, None where a topology says it all. machines: machine type -> how many it
@@ -50,7 +50,7 @@ class Placement:
     """What one replica runs on. `count`: accelerators on it, a TPU's cores or chips."""
 
     machine: str
-    device: Device | None = None
+    device: OfferedAccelerator | None = None
     count: int = 0
     topology: str | None = None
 
@@ -77,7 +77,7 @@ class Offer:
 
     cpu: tuple[str, ...]
     regions: tuple[str, ...]
-    devices: Mapping[str, Device]
+    devices: Mapping[str, OfferedAccelerator]
     hyperdisk_only: tuple[str, ...]
     as_of: str
 
@@ -95,7 +95,7 @@ def offer() -> Offer:
         for key, entry in table["sources"].items()
     }
     devices = {
-        entry["name"]: Device(
+        entry["name"]: OfferedAccelerator(
             name=entry["name"],
             kind=entry["kind"],
             type=entry.get("type"),
@@ -149,7 +149,7 @@ def combinations() -> tuple[Placement, ...]:
 _SHORT = {"H100": "H100-80GB", "H100-MEGA": "H100-MEGA-80GB", "H200": "H200-141GB"}
 
 
-def _devices_called(name: str) -> tuple[Device, ...]:
+def _devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
     """The devices that a person may mean: `A100` is two, by memory; the machine decides."""
     known = offer().devices
     key = name.upper().replace("_", "-")
@@ -165,7 +165,7 @@ def _devices_called(name: str) -> tuple[Device, ...]:
     return tuple(device for device in known.values() if device.name.upper() == key)
 
 
-def device(name: str, machine: str = "") -> Device:
+def device(name: str, machine: str = "") -> OfferedAccelerator:
     """The accelerator that `name` means on `machine`: "V100", "nvidia-tesla-v100", "A100-80GB".
 
     Raises InputError that names the nearest known one.
@@ -276,7 +276,7 @@ def _machines() -> frozenset[str]:
     return frozenset(one.machine for one in combinations())
 
 
-def nearest(machine: str, wanted: Device, count: int) -> Placement:
+def nearest(machine: str, wanted: OfferedAccelerator, count: int) -> Placement:
     """The placement of `wanted` that changes the least: the number first, then the machine."""
     found = [one for one in combinations() if one.device == wanted]
     return min(
@@ -289,12 +289,12 @@ def nearest(machine: str, wanted: Device, count: int) -> Placement:
     )
 
 
-def _same_count(wanted: Device, machine: str, count: int) -> Placement | None:
+def _same_count(wanted: OfferedAccelerator, machine: str, count: int) -> Placement | None:
     found = [one for one in combinations() if one.device == wanted and one.count == count]
     return min(found, key=lambda one: _distance(machine, one)) if found else None
 
 
-def _closest_topology(wanted: Device, machine: str, chips: int) -> Placement:
+def _closest_topology(wanted: OfferedAccelerator, machine: str, chips: int) -> Placement:
     found = [one for one in combinations() if one.device == wanted]
     return min(
         found, key=lambda one: (one.machine != machine, _steps(one.count, chips), one.machine)
@@ -360,7 +360,7 @@ def check_region(placement: Placement, region: str) -> None:
     )
 
 
-def _single(device: Device) -> frozenset[int]:
+def _single(device: OfferedAccelerator) -> frozenset[int]:
     return frozenset(count for counts in device.machines.values() for count in counts)
 
 

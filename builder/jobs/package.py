@@ -40,7 +40,7 @@ _HELD = "target.lock"
 
 
 @dataclass(frozen=True)
-class Program:
+class PythonProgram:
     """A folder with a Python program, and the module that is started.
 
     flat: the module lies in the folder itself, not in a package of the folder's name.
@@ -58,7 +58,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Built:
+class ProvenPackage:
     """A program's image, proven. `root` is its own little project, `target` its name there."""
 
     root: Path
@@ -68,7 +68,7 @@ class Built:
     unchanged: bool
 
 
-def program(folder: Path, module: str | None) -> Program:
+def program(folder: Path, module: str | None) -> PythonProgram:
     """Checks that the module is there. Raises InputError with the modules that are."""
     folder = folder.absolute()
     if not folder.is_dir():
@@ -77,9 +77,9 @@ def program(folder: Path, module: str | None) -> Program:
         module = module.removesuffix(".py").replace("/", ".")
     steps = (module or "").split(".")
     if module and project.is_module(folder.joinpath(*steps)):
-        return Program(folder, module, flat=True)
+        return PythonProgram(folder, module, flat=True)
     if module and steps[0] == folder.name and project.is_module(folder.parent.joinpath(*steps)):
-        return Program(folder, module, flat=False)
+        return PythonProgram(folder, module, flat=False)
     names = [path.stem for path in sorted(folder.glob("*.py")) if not path.stem.startswith("__")]
     names = [f"{folder.name}.{one}" for one in names] if _is_package(folder) else names
     near = difflib.get_close_matches(module or "", names, n=1)
@@ -92,7 +92,7 @@ def _is_package(folder: Path) -> bool:
     return (folder / "__init__.py").is_file()
 
 
-def requirements(one: Program) -> tuple[str, str]:
+def requirements(one: PythonProgram) -> tuple[str, str]:
     """The text of the program's requirements.txt, and the file that it comes from; both may be "".
 
     requirements.txt in the folder, else pyproject.toml's dependencies, else (for a package) the
@@ -113,7 +113,7 @@ def requirements(one: Program) -> tuple[str, str]:
     return "", ""
 
 
-def derive(root: Path, target: str, one: Program) -> tuple[Path, str]:
+def derive(root: Path, target: str, one: PythonProgram) -> tuple[Path, str]:
     """Write the program's own project; its root, and its target's name there. Raises InputError."""
     spec = catalogue.load(root, target)
     name = f"{target}-{one.slug}"
@@ -134,12 +134,12 @@ def derive(root: Path, target: str, one: Program) -> tuple[Path, str]:
     return home, name
 
 
-def _place(one: Program) -> str:
+def _place(one: PythonProgram) -> str:
     """The folder's name in the project of its own."""
     return "program" if one.flat else one.folder.name
 
 
-def _copy_program(one: Program, home: Path) -> None:
+def _copy_program(one: PythonProgram, home: Path) -> None:
     """The folder's files, as an image gets them, in place of what was there."""
     text, source = requirements(one)
     home.mkdir(parents=True, exist_ok=True)
@@ -182,9 +182,9 @@ def build(
     settings: Settings,
     engine: Engine,
     target: str,
-    one: Program,
+    one: PythonProgram,
     on_event: OnEvent = ignore,
-) -> Built:
+) -> ProvenPackage:
     """Lock, render, build and prove a program's image; does nothing where nothing changed.
 
     Raises InputError for requirements that cannot be, CheckFailed, OutsideError.
@@ -199,17 +199,17 @@ def build(
         committed.write(home, [name])
         item = prepare.prepare(home, name)
         made = prove.make(home, settings, engine, item, on_event=on_event)
-    return Built(home, name, made.record, made.receipt, made.unchanged)
+    return ProvenPackage(home, name, made.record, made.receipt, made.unchanged)
 
 
 def push_built(
-    settings: Settings, engine: Engine, built: Built, on_event: OnEvent = ignore
+    settings: Settings, engine: Engine, built: ProvenPackage, on_event: OnEvent = ignore
 ) -> push.PushedImage:
     """Push a program's image with its base and its receipt. Raises OutsideError, CheckFailed."""
     return push.push_target(built.root, settings, engine, built.target, on_event=on_event)
 
 
-def _in_users_words(error: InputError, one: Program, target: str) -> InputError:
+def _in_users_words(error: InputError, one: PythonProgram, target: str) -> InputError:
     """The place in the user's file, not in the copy."""
     _, source = requirements(one)
     copy = f"{_place(one)}/{catalogue.REQUIREMENTS}"

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from builder import contract
-from builder.jobs.places.local.run import JobEvent, Line, Note, Outcome
+from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from builder.jobs.studies.loop import StudyOutcome
+    from builder.jobs.studies.results import StudyOutcome
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
@@ -35,7 +35,7 @@ def event_text(event: JobEvent, colours: Mapping[str, str], width: int) -> Text:
     match event:
         case Note(_, words):
             text.append(f"* {words}", style="bold")
-        case Line(_, words):
+        case ReplicaLine(_, words):
             severity, words = message(words)
             text.append("| ", style=colour)
             text.append(words, style=_SEVERITIES.get(severity, "" if severity else "dim"))
@@ -72,7 +72,7 @@ def study_table(outcome: StudyOutcome) -> Table:
     """A row a trial, the best one marked."""
     from rich.table import Table
 
-    from builder.jobs.studies.loop import shown
+    from builder.jobs.studies.results import shown
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = list(dict.fromkeys(name for one in outcome.trials for name in one.parameters))

@@ -28,9 +28,9 @@ from typing import Any
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
+from builder.jobs.places.local import folder as folders
 from builder.jobs.places.local import prepare as here
-from builder.jobs.places.local import run as local
-from builder.jobs.studies import loop as studies
+from builder.jobs.studies import record
 
 MIRROR_EVERY = 15.0
 """Seconds between two looks at Cloud Storage."""
@@ -44,7 +44,7 @@ _ADDRESS = re.compile(r"TensorBoard \S+ at (\S+)")
 
 
 @dataclass(frozen=True)
-class Source:
+class JobLogs:
     """One job's place in the view: `name` there, and a folder or a gs:// address."""
 
     name: str
@@ -55,7 +55,7 @@ class Source:
         return self.place.startswith("gs://")
 
 
-def sources(root: Path, names: Sequence[str]) -> tuple[Source, ...]:
+def sources(root: Path, names: Sequence[str]) -> tuple[JobLogs, ...]:
     """The folders of these jobs: names of local jobs, folders, gs:// addresses; a job that did not
     run here is looked for in its bucket. No name: every local job. Raises InputError."""
     if not names:
@@ -65,36 +65,36 @@ def sources(root: Path, names: Sequence[str]) -> tuple[Source, ...]:
                 "no job has run on this machine yet",
                 "builder job local JOB, or name a folder or a gs:// address",
             )
-        return tuple(Source(path.name, str(path)) for path in folders)
-    found: dict[str, Source] = {}
+        return tuple(JobLogs(path.name, str(path)) for path in folders)
+    found: dict[str, JobLogs] = {}
     for name in names:
         source = _source(root, name)
         while source.name in found:
-            source = Source(f"{source.name}+", source.place)
+            source = JobLogs(f"{source.name}+", source.place)
         found[source.name] = source
     return tuple(found.values())
 
 
 def _ran(root: Path) -> list[Path]:
     """The folders of jobs and of studies that ran here."""
-    marks = (local.LOCAL, studies.FILE)
+    marks = (folders.LOCAL, record.FILE)
     found = {path.parent for mark in marks for path in (root / here.FOLDER).glob(f"*/{mark}")}
     return sorted(found)
 
 
-def _source(root: Path, name: str) -> Source:
+def _source(root: Path, name: str) -> JobLogs:
     if name.startswith("gs://"):
-        return Source(name.rstrip("/").rpartition("/")[2], name.rstrip("/"))
+        return JobLogs(name.rstrip("/").rpartition("/")[2], name.rstrip("/"))
     if "/" in name and Path(name).is_dir():
-        return Source(Path(name).resolve().name, str(Path(name).resolve()))
+        return JobLogs(Path(name).resolve().name, str(Path(name).resolve()))
     folder = here.folder_of(root, name)
     if folder.is_dir():
-        return Source(folder.name, str(folder))
+        return JobLogs(folder.name, str(folder))
     known = [path.name for path in _ran(root)]
     if name in description.names(root):
         job = description.load(root, name)
         if (job.job_dir or "").startswith("gs://") and "{job}" not in (job.job_dir or ""):
-            return Source(job.id, str(job.job_dir))
+            return JobLogs(job.id, str(job.job_dir))
     raise InputError(
         f"{name}: this job has not run here, and its folder is not known",
         f"known: {', '.join(known)}" if known else "name its folder or its gs:// address",
@@ -102,7 +102,7 @@ def _source(root: Path, name: str) -> Source:
 
 
 @contextlib.contextmanager
-def view(found: Sequence[Source], on_line: Callable[[str], None]) -> Iterator[Path]:
+def view(found: Sequence[JobLogs], on_line: Callable[[str], None]) -> Iterator[Path]:
     """The folder that TensorBoard looks at; what is remote is kept up to date while it is open.
 
     Raises OutsideError where Cloud Storage refuses.
@@ -116,7 +116,7 @@ def view(found: Sequence[Source], on_line: Callable[[str], None]) -> Iterator[Pa
             if source.remote:
                 to = Path(scratch) / "remote" / source.name
                 to.mkdir(parents=True)
-                mirrors.append(Mirror(source.place, to))
+                mirrors.append(BucketMirror(source.place, to))
                 link.symlink_to(to)
             else:
                 link.symlink_to(_logs(Path(source.place)))
@@ -140,7 +140,9 @@ def _logs(folder: Path) -> Path:
     return logs if logs.is_dir() and next(others, None) is None else folder
 
 
-def _keep(mirrors: Sequence[Mirror], done: threading.Event, on_line: Callable[[str], None]) -> None:
+def _keep(
+    mirrors: Sequence[BucketMirror], done: threading.Event, on_line: Callable[[str], None]
+) -> None:
     while mirrors and not done.wait(MIRROR_EVERY):
         for mirror in mirrors:
             try:
@@ -150,7 +152,7 @@ def _keep(mirrors: Sequence[Mirror], done: threading.Event, on_line: Callable[[s
 
 
 @dataclass
-class Mirror:
+class BucketMirror:
     """A copy of the event files below a gs:// address."""
 
     address: str
@@ -211,7 +213,7 @@ def _storage() -> Any:
 
 
 def serve(
-    found: Sequence[Source],
+    found: Sequence[JobLogs],
     *,
     host: str = "localhost",
     port: int = 6006,

@@ -130,10 +130,10 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
     pulled from its registry, by the digest that the job names.
     """
     from builder.jobs.places.local import run as local
-    from builder.jobs.places.local.replicas import LocalJob, Pool, Trial
-    from builder.jobs.studies import loop as studies
-
-    roles = ("chief", "worker", "ps", "evaluator")
+    from builder.jobs.places.local.replicas import LocalJob, Trial
+    from builder.jobs.pools import ROLES, Pool
+    from builder.jobs.running import Stop
+    from builder.jobs.studies.results import measurements
 
     def image_of(reference: str) -> str:
         if reference in images:
@@ -161,10 +161,7 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
             name=f"loopback-{work.id}",
             image=image_of(container.image_uri),
             folder=place,
-            pools=tuple(
-                Pool(roles[index], pool.replica_count)  # type: ignore[arg-type]
-                for index, pool in pools
-            ),
+            pools=tuple(Pool(ROLES[index], pool.replica_count) for index, pool in pools),
             command=tuple(container.command) or None,
             arguments=tuple(container.args),
             environment={one.name: one.value for one in container.env},
@@ -175,7 +172,7 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
             trial=trial,
         )
         (folder / "buckets").mkdir(parents=True, exist_ok=True)
-        stop = local.Stop()
+        stop = Stop()
 
         def watch() -> None:
             while not finished.wait(0.05):
@@ -185,8 +182,8 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
 
         def tell(event: Any) -> None:
             role, _, index = event.replica.rpartition("-")
-            known = role in roles
-            work.tell(f"workerpool{roles.index(role)}-{index}" if known else "service", event.text)
+            known = role in ROLES
+            work.tell(f"workerpool{ROLES.index(role)}-{index}" if known else "service", event.text)
 
         finished = threading.Event()
         threading.Thread(target=watch, daemon=True).start()
@@ -195,7 +192,7 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
         finally:
             finished.set()
         told = metrics / "output.metrics"
-        curve = studies.measurements(told.read_text(), work.metric) if told.is_file() else ()
+        curve = measurements(told.read_text(), work.metric) if told.is_file() else ()
         value = curve[-1].value if curve else None
         return Done(outcome.exit_code, message=outcome.message, metric=value)
 

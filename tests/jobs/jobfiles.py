@@ -7,7 +7,7 @@ from pathlib import Path
 from builder.jobs import description
 from builder.jobs.description import Job
 from builder.jobs.places.vertex import checks
-from builder.jobs.places.vertex.checks import Image, Ready
+from builder.jobs.ready import Image, Ready
 
 DIGEST = "sha256:" + "a" * 64
 REPOSITORY = "us-central1-docker.pkg.dev/my-project/training/images"

@@ -10,8 +10,9 @@ import pytest
 from builder.core import project
 from builder.core.errors import InputError
 from builder.jobs import description
-from builder.jobs.places.vertex import checks
-from builder.jobs.places.vertex.checks import Image
+from builder.jobs.aiplatform import render
+from builder.jobs.places.vertex import checks, messages
+from builder.jobs.ready import Image
 from tests.jobs import jobfiles
 from tests.jobs.jobfiles import TARGETS
 
@@ -162,7 +163,7 @@ def test_a_disk_that_the_machine_does_not_take() -> None:
 
 def test_job_ids() -> None:
     job = jobfiles.job(BASE, "cats-and-dogs")
-    assert checks.legacy_id(job) == "cats_and_dogs"
-    assert checks.display_name(job, "abc") == "cats-and-dogs-abc"
+    assert render.job_id(job) == "cats_and_dogs"
+    assert messages.display_name(job, "abc") == "cats-and-dogs-abc"
     long = jobfiles.job(BASE + f"name: {'a' * 63}\n")
-    assert len(checks.display_name(long, "x" * 100)) == 128
+    assert len(messages.display_name(long, "x" * 100)) == 128

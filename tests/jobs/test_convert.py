@@ -84,12 +84,15 @@ def test_the_posts_config_there_and_back() -> None:
 def test_everything_of_a_large_job() -> None:
     found = converted(TUNING)
     now = job(found)
-    pools = {pool.role: (pool.count, pool.machine, pool.accelerators) for pool in now.pools}
+    pools = {
+        pool.role: (pool.count, pool.machine, pool.accelerator, pool.accelerators)
+        for pool in now.pools
+    }
     assert pools["chief"][:2] == (1, "n1-standard-16")
-    assert pools["chief"][2] is not None and pools["chief"][2].count == 4
-    assert pools["worker"] == (9, "n1-standard-16", pools["chief"][2])
-    assert pools["ps"] == (3, "n1-highmem-8", None)
-    assert pools["evaluator"] == (1, "n1-standard-4", None)
+    assert pools["chief"][2] is not None and pools["chief"][3] == 4
+    assert pools["worker"] == (9, "n1-standard-16", *pools["chief"][2:])
+    assert pools["ps"] == (3, "n1-highmem-8", None, 0)
+    assert pools["evaluator"] == (1, "n1-standard-4", None, 0)
     assert now.pass_job_dir and now.job_dir == "gs://my-bucket/job"
     assert now.arguments == ("--epochs", "10")
     assert now.scheduling.timeout == 7200
@@ -125,8 +128,8 @@ def test_what_it_converts_to_is_on_offer() -> None:
         for pool in job(found).pools:
             machines.place(
                 pool.machine,
-                pool.accelerators.type if pool.accelerators else None,
-                pool.accelerators.count if pool.accelerators else 0,
+                pool.accelerator,
+                pool.accelerators,
             )
     k80 = converted("trainingInput: {scaleTier: CUSTOM, masterType: complex_model_l_gpu}\n")
     assert any("8 x K80 on n1-standard-32 is not offered" in note for note in k80.notes)

@@ -13,14 +13,15 @@ from builder.core.errors import InputError
 from builder.jobs import machines
 from builder.jobs.cost import bill as cost
 from builder.jobs.cost import prices, quote
-from builder.jobs.cost.bill import Extras, Replica
+from builder.jobs.cost.bill import Extras
 from builder.jobs.cost.quote import Wanted
-from builder.jobs.places.vertex.status import RemoteJob, RemotePool, RemoteTrial
+from builder.jobs.places.protocol import JobStatus, TrialStatus
+from builder.jobs.pools import Pool
 from tests.jobs import jobfiles
 
 TABLE = prices.table()
-V100 = (Replica("chief", 1, "n1-standard-8", "V100", 2),)
-CPU = (Replica("chief", 1, "n1-standard-4"),)
+V100 = (Pool("chief", 1, "n1-standard-8", "V100", 2),)
+CPU = (Pool("chief", 1, "n1-standard-4"),)
 JOB = (
     "image: v100\nregion: us-central1\nmachine: n1-standard-8\naccelerators: 2 x V100\n"
     "arguments: {steps: 1000, batch-size: 64}\n"
@@ -59,16 +60,16 @@ def test_time_is_billed_in_steps_of_thirty_seconds() -> None:
 
 
 def test_a_machine_with_its_accelerators_in_the_price_has_one_line() -> None:
-    found = cost.bill((Replica("chief", 1, "g2-standard-8", "L4", 1),), 3600, TABLE, region="x")
+    found = cost.bill((Pool("chief", 1, "g2-standard-8", "L4", 1),), 3600, TABLE, region="x")
     assert [line.item for line in found.lines] == ["machine/g2-standard-8", "disk/pd-ssd"]
     assert found.lines[0].usd == 0.9817
     assert "us-central1; x may differ" in found.notes[0]
 
 
 def test_a_tpu_is_paid_by_core_and_by_chip() -> None:
-    cores = cost.training((Replica("chief", 1, "cloud-tpu", "TPU-v3", 8),), 3600, TABLE)
+    cores = cost.training((Pool("chief", 1, "cloud-tpu", "TPU-v3", 8),), 3600, TABLE)
     assert cores[0].usd == pytest.approx(9.2) and len(cores) == 2
-    chips = cost.training((Replica("chief", 1, "ct5lp-hightpu-4t", "TPU-v5e", 4),), 3600, TABLE)
+    chips = cost.training((Pool("chief", 1, "ct5lp-hightpu-4t", "TPU-v5e", 4),), 3600, TABLE)
     assert chips[0].usd == pytest.approx(4 * 1.38)
 
 
@@ -90,7 +91,7 @@ def test_machines_without_a_row_are_computed_from_their_parts() -> None:
 
 
 def test_a_price_that_nobody_knows_is_no_guess() -> None:
-    found = cost.bill((Replica("chief", 1, "n4-standard-8"),), 3600, TABLE, region="us-central1")
+    found = cost.bill((Pool("chief", 1, "n4-standard-8"),), 3600, TABLE, region="us-central1")
     assert not found.complete and found.lines[0].usd is None
     assert "machine/n4-standard-8" in found.notes[0]
     told = "\n".join(quote.told(_quote(found), TABLE))
@@ -112,7 +113,7 @@ def test_every_machine_on_offer_has_a_price_or_says_so() -> None:
     for one in machines.combinations():
         name = one.device.name if one.device else None
         found = cost.bill(
-            (Replica("chief", 1, one.machine, name, one.count),), 3600, TABLE, region="us-central1"
+            (Pool("chief", 1, one.machine, name, one.count),), 3600, TABLE, region="us-central1"
         )
         assert found.complete or any("no price is known" in note for note in found.notes), one
 
@@ -133,7 +134,7 @@ def test_a_notebook_left_on_costs_what_it_is_left_on_for() -> None:
     assert found.work == pytest.approx(hour * 0.36667, rel=1e-3)
     assert found.idle == pytest.approx(hour * 15)
     assert found.usd == found.work + found.idle
-    several = (*V100, Replica("worker", 9, "n1-standard-8", "V100", 2))
+    several = (*V100, Pool("worker", 9, "n1-standard-8", "V100", 2))
     assert cost.notebook(several, 1320, TABLE, 15) == found  # a notebook is one machine
 
 
@@ -141,7 +142,7 @@ def test_a_notebook_left_on_costs_what_it_is_left_on_for() -> None:
 
 
 def spot(interval: float, per_day: float, machines_: int = 1, seconds: float = 36_000) -> cost.Spot:
-    replicas = (Replica("chief", machines_, "n1-standard-8", "V100", 2),)
+    replicas = (Pool("chief", machines_, "n1-standard-8", "V100", 2),)
     return cost.spot(replicas, seconds, TABLE, interval=interval, restart=300, per_day=per_day)
 
 
@@ -274,12 +275,12 @@ def test_spot_jobs_are_billed_as_spot(tmp_path: Path) -> None:
     assert "40% of the list price" in found.bill.lines[0].source.text
 
 
-def remote(state: str = "succeeded", kind: str = "custom", strategy: str = "standard") -> RemoteJob:
+def remote(state: str = "succeeded", kind: str = "custom", strategy: str = "standard") -> JobStatus:
     began = datetime(2026, 11, 21, 8, tzinfo=UTC)
-    return RemoteJob(
+    return JobStatus(
         name="projects/1/locations/us-central1/customJobs/2",
         display_name="cats-1",
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         state=state,
         region="us-central1",
         created=began,
@@ -290,8 +291,8 @@ def remote(state: str = "succeeded", kind: str = "custom", strategy: str = "stan
         image="x",
         output="",
         strategy=strategy,
-        pools=(RemotePool("chief", 1, "n1-standard-8", "NVIDIA_TESLA_V100", 2),),
-        trials=(RemoteTrial("1", "succeeded", {}, 0.5, 60.0),) * 3 if kind == "tuning" else (),
+        pools=(Pool("chief", 1, "n1-standard-8", "NVIDIA_TESLA_V100", 2),),
+        trials=(TrialStatus("1", "succeeded", {}, 0.5, 60.0),) * 3 if kind == "tuning" else (),
     )
 
 
@@ -307,8 +308,8 @@ def test_after_by_what_ran() -> None:
 
 
 def test_machines_of_a_remote_tpu() -> None:
-    pool = RemotePool("chief", 1, "ct5lp-hightpu-4t", topology="2x2")
-    (replica,) = cost.of_remote(RemoteJob(**{**remote().__dict__, "pools": (pool,)}))
+    pool = Pool("chief", 1, "ct5lp-hightpu-4t", topology="2x2")
+    (replica,) = cost.of_status(JobStatus(**{**remote().__dict__, "pools": (pool,)}))
     assert (replica.accelerator, replica.accelerators) == ("TPU-v5e", 4)
 
 
@@ -331,8 +332,8 @@ def test_every_price_that_nobody_read_is_marked(machine: machines.Placement) -> 
     """Row by row, and in every sum that rests on such a row."""
     name = machine.device.name if machine.device else None
     replicas = (
-        Replica("chief", 1, machine.machine, name, machine.count),
-        Replica("evaluator", 1, "n1-standard-4"),
+        Pool("chief", 1, machine.machine, name, machine.count),
+        Pool("evaluator", 1, "n1-standard-4"),
     )
     more = Extras(storage_gb=5, image_gb=2, build_minutes=3)
     bill = cost.bill(replicas, 3600, TABLE, region="us-central1", more=more)

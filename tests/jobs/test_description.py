@@ -14,7 +14,6 @@ from builder.core.errors import InputError
 from builder.jobs import description
 from builder.jobs.aiplatform import presets
 from builder.jobs.cost import prices
-from builder.jobs.description import Accelerators
 from tests.jobs import jobfiles
 
 ROOT = project.find_root(Path(__file__).parent)
@@ -41,7 +40,7 @@ def test_two_v100s_are_six_lines() -> None:
     assert len(SIX_LINES.splitlines()) == 6
     (chief,) = job.pools
     assert (chief.role, chief.count, chief.machine) == ("chief", 1, "n1-standard-8")
-    assert chief.accelerators == Accelerators(type="V100", count=2)
+    assert (chief.accelerator, chief.accelerators) == ("V100", 2)
     assert job.arguments == ("--records=gs://my-bucket/records", "--steps=2000")
     assert (job.id, job.distributed, job.scheduling.timeout) == ("cats", False, 604_800)
 
@@ -80,7 +79,7 @@ replicas:
 """
     )
     carried = {
-        pool.role: (pool.count, pool.machine, pool.accelerators and pool.accelerators.count)
+        pool.role: (pool.count, pool.machine, pool.accelerator and pool.accelerators)
         for pool in job.pools
     }
     assert carried == {

@@ -7,14 +7,14 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.jobs.places.local import prepare as here
-from builder.jobs.places.local.prepare import Options
+from builder.jobs.places.local.prepare import LocalOptions
 
 NO_ENGINE: Any = None
 """Nothing is asked of an engine where the image is given."""
 
 
 def prepared(root: Path, *arguments: str, **options: Any) -> Any:
-    given = Options(image="an-image", arguments=arguments, **options)
+    given = LocalOptions(image="an-image", arguments=arguments, **options)
     return here.prepare(root, NO_ENGINE, here.load(root, "v100"), given)
 
 

@@ -15,7 +15,7 @@ import pytest
 from builder.core import project
 from builder.jobs import images as service
 from builder.jobs.places.vertex import checks
-from builder.jobs.places.vertex.checks import Image
+from builder.jobs.ready import Image
 from builder.spec import catalogue
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
@@ -219,14 +219,14 @@ def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
 def test_ctrl_c_ends_the_watching_and_not_the_job(
     run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from builder.jobs import submission
+    from builder.jobs import following
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     loopback.service.faults.stay_queued = True
     assert run("job", "submit", "cats")[0] == 0
-    monkeypatch.setattr(submission, "wait", interrupted)
+    monkeypatch.setattr(following, "wait", interrupted)
     code, _, err = run("job", "wait", "cats")
     assert code == 130 and "goes on: builder job logs" in err
     (job,) = loopback.service.jobs.values()

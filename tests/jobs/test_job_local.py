@@ -18,12 +18,18 @@ import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.engine import BuildRequest, Engine, containers
-from builder.jobs import description, leftovers
+from builder.jobs import description
+from builder.jobs.places.local import folder as folders
 from builder.jobs.places.local import run as local
-from builder.jobs.places.local.replicas import LocalJob, Pool
-from builder.jobs.places.local.run import JobEvent, Line, Note, Outcome, Stop
-from builder.jobs.studies import loop as studies
-from builder.jobs.watch import reader as watching
+from builder.jobs.places.local.kills import parse_kill
+from builder.jobs.places.local.place import ThisMachine
+from builder.jobs.places.local.replicas import LocalJob
+from builder.jobs.places.local.trials import run_study
+from builder.jobs.pools import Pool
+from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine, Stop
+from builder.jobs.studies import board
+from builder.jobs.studies.proposers import Sampled
+from builder.jobs.watch.reader import Reader
 
 pytestmark = [pytest.mark.engine]
 
@@ -75,7 +81,7 @@ def run(engine: Engine, one: LocalJob, **more: Any) -> tuple[Outcome, list[JobEv
 
 
 def lines(events: list[JobEvent], replica: str) -> list[str]:
-    return [e.text for e in events if isinstance(e, Line) and e.replica == replica]
+    return [e.text for e in events if isinstance(e, ReplicaLine) and e.replica == replica]
 
 
 def notes(events: list[JobEvent]) -> list[str]:
@@ -184,7 +190,7 @@ def test_a_kill_at_a_step_and_a_preemption_with_its_grace(
         "while [ $i -lt 40 ]; do i=$((i + 1)); echo $i > /job/at; "
         'echo "{\\"event\\": \\"step\\", \\"step\\": $i}"; sleep 0.05; done'
     )
-    kills = [local.parse_kill("chief:0@5"), local.parse_kill("chief:0@20", soft=True)]
+    kills = [parse_kill("chief:0@5"), parse_kill("chief:0@20", soft=True)]
     outcome, events = run(engine, job(script), kills=kills)
     assert (outcome.exit_code, outcome.step, outcome.replicas[0].restarts) == (0, 40, 2)
     assert lines(events, "chief-0").count("saving") == 1
@@ -253,7 +259,7 @@ def test_data_is_read_only_and_buckets_are_folders(
 def test_someone_who_is_not_root_runs_it_as_themselves(
     engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "user", lambda: "1234:1234")
+    monkeypatch.setattr(folders, "user", lambda: "1234:1234")
     outcome, events = run(engine, job("id -u; echo $HOME; echo 1 > /job/made; ls -ln /job/made"))
     assert outcome.exit_code == 0
     said = lines(events, "chief-0")
@@ -267,7 +273,7 @@ def test_an_image_or_a_replica_that_is_not_there(
     with pytest.raises(OutsideError, match="the engine holds no image no-such:image"):
         local.run(engine, replace(job("exit 0"), image="no-such:image"))
     with pytest.raises(InputError, match="the job has no such replica"):
-        local.run(engine, job("exit 0"), kills=[local.parse_kill("worker:0@1")])
+        local.run(engine, job("exit 0"), kills=[parse_kill("worker:0@1")])
     assert left(engine) == []
 
 
@@ -340,7 +346,7 @@ def test_a_terminal_that_is_gone_ends_the_job_in_order(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
     def closed(event: JobEvent) -> None:
-        if event == Line("chief-0", "ready"):
+        if event == ReplicaLine("chief-0", "ready"):
             raise OSError(errno.EIO, "Input/output error")
 
     script = "trap 'echo saved > /job/saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
@@ -381,7 +387,8 @@ def test_a_run_that_the_engine_refuses_is_on_record_as_failed(
     with pytest.raises(OutsideError, match="no/such/program"):
         local.run(engine, one)
     assert left(engine) == []
-    view = watching.Reader(one.folder).view()
+    place = ThisMachine(ROOT)
+    view = Reader(place, place.find(str(one.folder))).view()
     assert (view.state, view.over) == ("failed", True)
     assert "no/such/program" in view.message
 
@@ -396,7 +403,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
 from builder import engine
 from builder.jobs.places.local import run as local
-from builder.jobs.places.local.replicas import LocalJob, Pool
+from builder.jobs.places.local.replicas import LocalJob
+from builder.jobs.pools import Pool
 from builder.core.settings import Settings
 job = LocalJob("t", sys.argv[1], Path(sys.argv[2]), pools=(Pool("chief"), Pool("worker")),
     arguments=("echo x > /job/made; sleep 60",), grace=0.3, shm=1 << 26)
@@ -485,7 +493,7 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
             running.discard(event.replica)
         most = max(most, len(running))
 
-    outcome = studies.run(engine, job(REPORT), study(), on_event=watch)
+    outcome = run_study(engine, job(REPORT), study(), on_event=watch)
     assert left(engine) == []
     assert (outcome.state, outcome.exit_code, outcome.best, most) == ("succeeded", 0, 4, 2)
     assert [trial.value for trial in outcome.trials] == [0.1, 0.2, 0.3, 0.4]
@@ -495,9 +503,9 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
         assert told == f"--rate={trial.parameters['rate']!r}"
     assert json.loads((folder / "study.json").read_text())["best"] == 4
     with pytest.raises(InputError, match="has been run already"):
-        studies.run(engine, job(REPORT), study())
-    with pytest.raises(InputError, match="a study, and watched is one trial"):
-        watching.Reader(folder)
+        run_study(engine, job(REPORT), study())
+    with pytest.raises(InputError, match="a study; one of its trials can be watched"):
+        ThisMachine(ROOT).find(str(folder))
     board = hparams(folder)
     assert board["experiment"] == ["rate"]
     assert board["values"] == {t.number: t.parameters["rate"] for t in outcome.trials}
@@ -505,7 +513,7 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
 
 def hparams(folder: Path) -> dict[str, Any]:
     """What TensorBoard's HParams reads of a study."""
-    studies.without_tensorflow()
+    board.without_tensorflow()
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.plugins.hparams import metadata
 
@@ -528,7 +536,7 @@ def test_a_study_whose_trials_report_nothing_gives_up(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
     one = study("trials: 8, algorithm: random")
-    outcome = studies.run(engine, job("exit 0"), one)
+    outcome = run_study(engine, job("exit 0"), one)
     assert (outcome.state, outcome.exit_code, len(outcome.trials)) == ("failed", 1, 3)
     assert "it reported no score" in outcome.message
 
@@ -538,7 +546,7 @@ def test_a_study_that_is_stopped_leaves_nothing(
 ) -> None:
     stop = Stop()
     threading.Timer(1.5, stop.request, (signal.SIGINT,)).start()
-    outcome = studies.run(engine, job("sleep 60", grace=0.2), study(), stop=stop)
+    outcome = run_study(engine, job("sleep 60", grace=0.2), study(), stop=stop)
     assert (outcome.state, outcome.exit_code) == ("cancelled", 130)
     assert left(engine) == []
 
@@ -556,14 +564,14 @@ def test_a_study_that_was_interrupted_goes_on_where_it_was(
     stop = Stop()
 
     def watch(event: JobEvent) -> None:
-        if isinstance(event, Line) and event.text == "waiting":
+        if isinstance(event, ReplicaLine) and event.text == "waiting":
             stop.request(signal.SIGINT)
 
-    first = studies.run(engine, job(script, grace=0.2), one, seed=9, stop=stop, on_event=watch)
+    first = run_study(engine, job(script, grace=0.2), one, seed=9, stop=stop, on_event=watch)
     assert (first.state, first.exit_code) == ("cancelled", 130)
     assert [trial.state for trial in first.trials] == ["succeeded", "succeeded", "cancelled"]
     events: list[JobEvent] = []
-    second = studies.run(engine, job(script, grace=0.2), one, on_event=events.append)
+    second = run_study(engine, job(script, grace=0.2), one, on_event=events.append)
     assert left(engine) == []
     assert (second.state, second.best) == ("succeeded", 4)
     assert second.trials[:2] == first.trials[:2]
@@ -578,7 +586,7 @@ def test_a_study_that_was_interrupted_goes_on_where_it_was(
 
 
 def tried(one: Any, seed: int) -> list[Any]:
-    proposer = studies.Sampled(one, seed)
+    proposer = Sampled(one, seed)
     return [(proposer.ask() or (0, {}))[1] for _ in range(one.trials)]
 
 
@@ -594,13 +602,13 @@ def test_a_trial_that_falls_behind_the_median_is_stopped_early(
     )
     one = study("trials: 5, algorithm: random, early_stopping: median")
     events: list[JobEvent] = []
-    outcome = studies.run(engine, job(script, timeout=60.0), one, on_event=events.append)
+    outcome = run_study(engine, job(script, timeout=60.0), one, on_event=events.append)
     assert left(engine) == []
     assert [trial.state for trial in outcome.trials] == [
         *("succeeded", "succeeded", "succeeded", "stopped", "succeeded")
     ]
     assert (outcome.state, outcome.trials[3].value, outcome.best) == ("succeeded", 0.1, 1)
-    assert "saved" in [event.text for event in events if isinstance(event, Line)]
+    assert "saved" in [event.text for event in events if isinstance(event, ReplicaLine)]
 
 
 # --- our own trainer ------------------------------------------------------------------------------
@@ -636,7 +644,7 @@ def test_a_cluster_whose_worker_is_killed_is_as_good_as_one_machine(
     )
     pools = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
     single, _ = run(engine, alone)
-    kills = [local.parse_kill("worker:1@80")]
+    kills = [parse_kill("worker:1@80")]
     cluster = replace(alone, name="cluster", folder=tmp_path / "cluster", pools=pools)
     several, events = run(engine, cluster, kills=kills)
     said = "\n".join(

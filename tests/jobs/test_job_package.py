@@ -14,8 +14,7 @@ import pytest
 from builder.core.errors import InputError
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine
-from builder.jobs import description
-from builder.jobs import images as service
+from builder.jobs import description, images
 from builder.jobs.places.vertex import checks
 from builder.pipeline import verify
 from tests.emulators import vertex as emulator
@@ -309,4 +308,4 @@ def test_an_image_without_a_receipt_is_judged_by_its_label(
 def seen(text: str) -> tuple[Any, tuple[str, ...]]:
     """A job's image as its registry holds it, and what a person is told about it."""
     job = description.parse(text, Path("jobs/cats.yaml"))
-    return service.pushed_image(ROOT, job, Settings())
+    return images.pushed_image(ROOT, job, Settings())

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs.places.local.replicas import LocalJob, Pool, Replica, Trial, replicas
-from builder.jobs.places.local.run import Kill, described, parse_kill, usage
+from builder.jobs.places.local.container import described
+from builder.jobs.places.local.kills import Kill, parse_kill
+from builder.jobs.places.local.replicas import LocalJob, Replica, Trial, replicas
+from builder.jobs.places.local.usage import usage
+from builder.jobs.pools import Pool
 
 FOUR = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
 
@@ -104,7 +107,7 @@ def test_records_of_this_machine_take_the_place_of_those_in_the_bucket(tmp_path:
 def test_this_machines_gpus_are_shared_out(
     tmp_path: Path, each: int, gpus: tuple, expected: list, shared: bool
 ) -> None:
-    pools = (Pool("chief", 1, each), Pool("worker", 2, each))
+    pools = (Pool("chief", accelerators=each), Pool("worker", 2, accelerators=each))
     found = replicas(job(tmp_path, pools=pools), "abc", gpus)
     assert [one.gpus for one in found] == expected
     assert all(("TF_FORCE_GPU_ALLOW_GROWTH" in one.environment) == shared for one in found)
@@ -127,7 +130,9 @@ def test_trials_that_run_at_once_keep_off_each_others_gpus(
     ids = tuple(map(str, range(gpus)))
     for place, mine in enumerate(expected):
         trial = Trial(7, (), tmp_path, place, at_once)
-        (found,) = replicas(job(tmp_path, pools=(Pool("chief", 1, 1),), trial=trial), "abc", ids)
+        (found,) = replicas(
+            job(tmp_path, pools=(Pool("chief", accelerators=1),), trial=trial), "abc", ids
+        )
         assert found.gpus == mine
         assert ("TF_FORCE_GPU_ALLOW_GROWTH" in found.environment) == shared
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from builder.engine import Engine
-from builder.jobs import images as service
-from builder.jobs import submission
-from builder.jobs.images import Service
-from builder.jobs.places.vertex import logs
-from builder.jobs.places.vertex.checks import Ready
-from builder.jobs.places.vertex.status import RemoteJob
+from builder.jobs import following, submission
+from builder.jobs.places.protocol import JobStatus
+from builder.jobs.places.vertex.place import VertexAI
+from builder.jobs.places.vertex.service import Service
+from builder.jobs.ready import Ready
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_job_local import left, shell  # noqa: F401
@@ -50,17 +49,16 @@ def ready(script: str, more: str = "") -> Ready:
     return replace(made, job=job)
 
 
-def to_the_end(where: Service, wanted: Ready, tmp_path: Path) -> tuple[RemoteJob, list[str]]:
+def to_the_end(where: Service, wanted: Ready, tmp_path: Path) -> tuple[JobStatus, list[str]]:
     """Send a job and follow its log: the job as it ended, the lines as `replica: text`."""
-    client = service.jobs_client(where)
-    sent = submission.submit(client, where, wanted, locks=tmp_path)
-    reader = logs.Follower(service.logging_client(where), emulator.PROJECT, sent.job.id)
+    place = VertexAI(where)
+    sent = submission.submit(place, wanted, locks=tmp_path)
     told: list[str] = []
-    ended = logs.follow(
-        reader,
-        lambda: submission.get(client, sent.job.name, sent.job.kind),
-        lambda: time.sleep(0.05),
+    ended = following.follow(
+        place,
+        sent.job,
         lambda line: told.append(f"{line.replica}: {line.text}"),
+        pause=lambda: time.sleep(0.05),
     )
     return ended, told
 
@@ -107,15 +105,15 @@ def test_a_replica_that_comes_back_is_told_in_the_log(where: Service, tmp_path: 
 def test_cancelling_ends_the_containers(
     engine: Engine, where: Service, loopback: emulator.Loopback, tmp_path: Path
 ) -> None:
-    client = service.jobs_client(where)
+    place = VertexAI(where)
     waits = ready("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done")
-    sent = submission.submit(client, where, waits, locks=tmp_path)
-    reader = logs.Follower(service.logging_client(where), emulator.PROJECT, sent.job.id)
+    sent = submission.submit(place, waits, locks=tmp_path)
+    reader = place.log(sent.job)
     while not any(line.text == "ready" for line in reader.new()):
         time.sleep(0.05)
-    submission.cancel(client, sent.job)
+    place.cancel(sent.job)
     loopback.settle(60)
-    assert submission.get(client, sent.job.name, "custom").exit_code == 143
+    assert place.get(sent.job.name).exit_code == 143
     assert left(engine) == []
 
 

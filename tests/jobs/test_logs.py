@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import OutsideError
-from builder.jobs import images as service
-from builder.jobs import submission
-from builder.jobs.images import Service
-from builder.jobs.places.vertex import logs
-from builder.jobs.places.vertex.logs import LogLine
+from builder.jobs import following, submission
+from builder.jobs.places.protocol import LogLine
+from builder.jobs.places.vertex import logs, service
+from builder.jobs.places.vertex.logs import CloudLog
+from builder.jobs.places.vertex.place import VertexAI
+from builder.jobs.places.vertex.service import Service
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_submission import JOB
@@ -38,12 +39,11 @@ def where(loopback: emulator.Loopback) -> Service:
 
 def sent(where: Service, tmp_path: Path) -> str:
     ready = jobfiles.ready(JOB, project=emulator.PROJECT)
-    client = service.jobs_client(where)
-    return submission.submit(client, where, ready, locks=tmp_path).job.id
+    return submission.submit(VertexAI(where), ready, locks=tmp_path).job.id
 
 
-def follower(where: Service, job: str, replica: str | None = None) -> logs.Follower:
-    return logs.Follower(service.logging_client(where), emulator.PROJECT, job, replica)
+def follower(where: Service, job: str, replica: str | None = None) -> CloudLog:
+    return CloudLog(service.logging_client(where), emulator.PROJECT, job, replica)
 
 
 def test_lines_carry_their_replica(loopback, where, tmp_path) -> None:
@@ -87,7 +87,6 @@ def test_following_ends_with_the_job_and_misses_nothing(loopback, where, tmp_pat
     hold = threading.Event()
     loopback.service.executor = emulator.Script(lines=LINES, wait=hold)
     job = sent(where, tmp_path)
-    client = service.jobs_client(where)
     told: list[LogLine] = []
     looks = []
 
@@ -97,13 +96,8 @@ def test_following_ends_with_the_job_and_misses_nothing(loopback, where, tmp_pat
             hold.set()
             loopback.settle()
 
-    found = submission.find(client, where, job)
-    ended = logs.follow(
-        follower(where, job),
-        lambda: submission.get(client, found.name, found.kind),
-        pause,
-        told.append,
-    )
+    place = VertexAI(where)
+    ended = following.follow(place, place.find(job), told.append, pause=pause)
     assert ended.state == "succeeded"
     assert [line.text for line in told] == [text for _, text in LINES]
 
@@ -112,8 +106,7 @@ def test_trials_are_told_apart(loopback, where, tmp_path) -> None:
     from tests.jobs.test_submission import STUDY
 
     ready = jobfiles.ready(STUDY, project=emulator.PROJECT)
-    client = service.jobs_client(where)
-    job = submission.submit(client, where, ready, locks=tmp_path).job
+    job = submission.submit(VertexAI(where), ready, locks=tmp_path).job
     loopback.settle()
     assert {line.trial for line in follower(where, job.id).new()} == {"1", "2", "3"}
 

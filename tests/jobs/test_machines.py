@@ -14,6 +14,7 @@ from builder.jobs import machines
 from builder.jobs.machines import Placement
 from builder.jobs.places.vertex import checks
 from builder.jobs.places.vertex import messages as vertex
+from builder.jobs.ready import Image
 from tests.jobs import jobfiles
 
 ALL = machines.combinations()
@@ -42,7 +43,7 @@ def region_of(one: Placement) -> str:
 @pytest.mark.parametrize("one", ALL, ids=str)
 def test_everything_on_offer_renders_and_validates(one: Placement) -> None:
     job = jobfiles.job(written(one, region_of(one)))
-    image = checks.Image(job.image, jobfiles.DIGEST)
+    image = Image(job.image, jobfiles.DIGEST)
     ready = checks.ready(job, image, job.region)
     told = vertex.to_dict(vertex.message(ready))
     machine = told["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]

@@ -13,7 +13,8 @@ from builder.core import project
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
-from builder.jobs import images as service
+from builder.jobs import images
+from builder.jobs.places.vertex import service
 from builder.pipeline import verify
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt
@@ -116,32 +117,32 @@ def receipt(manifest: Manifest | None = None, **changes: object) -> Receipt:
 def test_a_built_target_is_known_by_its_receipts_digest(here: Path) -> None:
     job = jobfiles.job("image: v100\n" + BASE)
     settings = Settings(registry="us-central1-docker.pkg.dev/p-1/t/i")
-    image, notes = service.local_image(here, job, settings)
+    image, notes = images.local_image(here, job, settings)
     assert (image.digest, image.proven) == (None, False)
     assert "no valid receipt here" in notes[0]
     receipts.write(receipt(), here / "build" / "v100" / "receipt.json")
-    image, notes = service.local_image(here, job, settings)
+    image, notes = images.local_image(here, job, settings)
     assert image.reference == f"us-central1-docker.pkg.dev/p-1/t/i@{jobfiles.DIGEST}"
     assert image.proven and image.pruned and not notes
-    _, notes = service.local_image(here, job, Settings())
+    _, notes = images.local_image(here, job, Settings())
     assert "no registry is named" in notes[0]
 
 
 def test_an_image_that_is_no_target(here: Path) -> None:
-    image, notes = service.local_image(here, jobfiles.job("image: team/x:1\n" + BASE), Settings())
+    image, notes = images.local_image(here, jobfiles.job("image: team/x:1\n" + BASE), Settings())
     assert (image.reference, image.target) == ("docker.io/team/x:1", None)
     assert "sends the digest" in notes[0]
     with pytest.raises(InputError) as caught:
-        service.local_image(here, jobfiles.job("image: v10\n" + BASE), Settings())
+        images.local_image(here, jobfiles.job("image: v10\n" + BASE), Settings())
     assert "neither a target nor the reference" in caught.value.message
     assert "v100" in caught.value.fix
 
 
 def test_targets_and_what_they_are_for(here: Path) -> None:
-    assert service.targets(here) == {"v100": "V100"}
+    assert images.targets(here) == {"v100": "V100"}
     (here / "images" / "bad").mkdir()
     (here / "images" / "bad" / catalogue.FILE).write_text("accelerator: X\n")
-    assert service.targets(here) == {"v100": "V100"}
+    assert images.targets(here) == {"v100": "V100"}
 
 
 # --- the image in a registry ----------------------------------------------------------------------
@@ -160,18 +161,18 @@ def test_a_proven_target_is_sent_by_the_digest_that_the_registry_holds(
     job = jobfiles.job("image: v100\n" + BASE)
     settings = Settings(registry=f"{server.host}/{REPOSITORY}")
     with pytest.raises(OutsideError, match="has no such image"):
-        service.pushed_image(here, job, settings)
+        images.pushed_image(here, job, settings)
     with Registry(server.host) as there:
         manifest = put_image(there, REPOSITORY, "proven", "v100")
         where = registry.parse(f"{server.host}/{REPOSITORY}:v100")
         with pytest.raises(CheckFailed, match="is not proven"):
-            service.pushed_image(here, job, settings)
+            images.pushed_image(here, job, settings)
         verify.attach(there, where, manifest, receipt(manifest))
-    image, notes = service.pushed_image(here, job, settings)
+    image, notes = images.pushed_image(here, job, settings)
     assert image.reference == f"{server.host}/{REPOSITORY}@{manifest.digest}"
     assert (image.accelerator, image.proven, notes) == ("V100", True, ())
     with pytest.raises(InputError, match="no registry is named"):
-        service.pushed_image(here, job, Settings())
+        images.pushed_image(here, job, Settings())
 
 
 @pytest.mark.network
@@ -179,14 +180,14 @@ def test_a_tag_of_any_other_image_becomes_its_digest(here: Path, server: Registr
     with Registry(server.host) as there:
         manifest = put_image(there, "others/image", "foreign", "1.0")
     job = jobfiles.job(f"image: {server.host}/others/image:1.0\n" + BASE)
-    image, notes = service.pushed_image(here, job, Settings())
+    image, notes = images.pushed_image(here, job, Settings())
     assert image.reference == f"{server.host}/others/image@{manifest.digest}"
     assert image.accelerator is None and manifest.digest in notes[0]
     gone = jobfiles.job(f"image: {server.host}/others/image:2.0\n" + BASE)
     with pytest.raises(OutsideError, match="no such image"):
-        service.pushed_image(here, gone, Settings())
+        images.pushed_image(here, gone, Settings())
     by_digest = jobfiles.job(f"image: {server.host}/others/image@{manifest.digest}\n" + BASE)
-    assert service.pushed_image(here, by_digest, Settings())[0].digest == manifest.digest
+    assert images.pushed_image(here, by_digest, Settings())[0].digest == manifest.digest
 
 
 @pytest.mark.network
@@ -195,7 +196,7 @@ def test_a_digest_that_its_registry_does_not_hold_is_refused(
 ) -> None:
     gone = jobfiles.job(f"image: {server.host}/others/image@{jobfiles.DIGEST}\n" + BASE)
     with pytest.raises(OutsideError, match="has no such image"):
-        service.pushed_image(here, gone, Settings())
+        images.pushed_image(here, gone, Settings())
 
 
 def test_a_registry_that_only_the_service_reaches_is_not_asked(
@@ -204,9 +205,9 @@ def test_a_registry_that_only_the_service_reaches_is_not_asked(
     impatient = functools.partial(Registry, retry=Retry(1))
     monkeypatch.setattr(registry, "Registry", impatient)
     job = jobfiles.job(f"image: 127.0.0.1:9/others/image@{jobfiles.DIGEST}\n" + BASE)
-    image, notes = service.pushed_image(here, job, Settings())
+    image, notes = images.pushed_image(here, job, Settings())
     assert (image.digest, image.accelerator) == (jobfiles.DIGEST, None)
     assert notes == (f"127.0.0.1:9 was not asked about {job.image}",)
     by_tag = jobfiles.job("image: 127.0.0.1:9/others/image:1.0\n" + BASE)
     with pytest.raises(OutsideError):
-        service.pushed_image(here, by_tag, Settings())
+        images.pushed_image(here, by_tag, Settings())

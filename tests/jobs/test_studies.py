@@ -3,8 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,18 @@ import pytest
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.description import Study
-from builder.jobs.places.local.replicas import LocalJob, Trial
-from builder.jobs.places.local.run import Outcome
-from builder.jobs.studies import loop as studies
-from builder.jobs.studies.loop import (
-    Grid,
+from builder.jobs.running import Outcome, Stop
+from builder.jobs.studies import loop, record
+from builder.jobs.studies.proposers import Grid, Proposer, Sampled, from_sample, to_sample
+from builder.jobs.studies.results import (
     Point,
-    Sampled,
     StudyOutcome,
     TrialResult,
     best,
+    dump,
     falls_behind,
     measurements,
+    result,
 )
 
 
@@ -47,7 +47,7 @@ MIXED = """
 """
 
 
-def asked(one: Study, proposer: studies.Proposer) -> list[dict]:
+def asked(one: Study, proposer: Proposer) -> list[dict]:
     found = []
     for _ in range(one.trials):
         proposed = proposer.ask()
@@ -129,11 +129,11 @@ def outcome(state: str = "succeeded") -> Outcome:
 
 def test_a_trials_result_is_its_last_value_or_what_is_missing() -> None:
     text = '{"accuracy": "0.5"}\n{"accuracy": "0.4"}\n{"val_acc": "1"}\n'
-    good = studies.result(1, {}, outcome(), text, "accuracy")
+    good = result(1, {}, outcome(), text, "accuracy")
     assert (good.state, good.value) == ("succeeded", 0.4)
-    bad = studies.result(1, {}, outcome(), text, "auc")
+    bad = result(1, {}, outcome(), text, "auc")
     assert (bad.state, bad.message) == ("failed", "it reported no auc, but accuracy, val_acc")
-    failed = studies.result(1, {}, outcome("failed"), text, "accuracy")
+    failed = result(1, {}, outcome("failed"), text, "accuracy")
     assert (failed.state, failed.value, failed.message) == ("failed", None, "how it ended")
 
 
@@ -165,13 +165,13 @@ def test_a_study_gives_up_where_its_trials_only_fail(
     one = study(MIXED).model_copy(update={"max_failed": max_failed})
     names = {"f": "failed", "s": "succeeded"}
     done = {n: TrialResult(n, names[s], {}, message="why") for n, s in enumerate(states)}  # type: ignore[arg-type]
-    assert bool(studies._given_up(one, done)) == gives_up
+    assert bool(loop._given_up(one, done)) == gives_up
 
 
 # --- going on where a study was interrupted -------------------------------------------------------
 
 
-def proposer(one: Study, known: int = 0) -> studies.Proposer:
+def proposer(one: Study, known: int = 0) -> Proposer:
     return Grid(one) if one.algorithm == "grid" else Sampled(one, 5, known)
 
 
@@ -220,34 +220,33 @@ def test_samples_and_values_lead_to_each_other() -> None:
     for values in asked(one, Sampled(one, 2)):
         for name, value in values.items():
             parameter = one.parameters[name]
-            back = studies.from_sample(parameter, studies.to_sample(parameter, value))
+            back = from_sample(parameter, to_sample(parameter, value))
             assert back == pytest.approx(value) if isinstance(value, float) else back == value
             low, high = parameter.min, parameter.max
             if low and high:
-                assert float(low) <= studies.to_sample(parameter, value) <= float(high)
+                assert float(low) <= to_sample(parameter, value) <= float(high)
 
 
 def recorded(folder: Path, state: str, one: Study, **changes: Any) -> Mapping[str, Any]:
     """A folder with the study.json of a run that was asked for `one`; what is asked for again."""
-    job = LocalJob("t", "image:1", folder, arguments=("--steps=5",))
-    wanted = studies.asked_for(job, one, seed=3)
+    wanted = record.asked_for("image:1", ("--steps=5",), one, seed=3)
     trials = (
         TrialResult(1, "succeeded", {"rate": 0.5}, 0.9, "", 2.0, (Point(1, 0.8), Point(2, 0.9))),
         TrialResult(2, "running", {"rate": 0.25}),
     )
     before = {**wanted, **changes}
-    text = studies.dump(
+    text = dump(
         StudyOutcome("t", one.metric, one.goal, one.algorithm, state, "why", 7.5, str(folder), 1,
                      trials, 0, before)  # type: ignore[arg-type]
     )  # fmt: skip
-    (folder / studies.FILE).write_text(text)
+    (folder / record.FILE).write_text(text)
     return wanted
 
 
 @pytest.mark.parametrize("state", ["running", "cancelled"])
 def test_an_interrupted_study_is_read_back(tmp_path: Path, state: str) -> None:
-    assert studies.earlier(tmp_path, {}) == studies.Earlier()
-    found = studies.earlier(tmp_path, recorded(tmp_path, state, study(MIXED), seed=11))
+    assert record.earlier(tmp_path, {}) == record.Earlier()
+    found = record.earlier(tmp_path, recorded(tmp_path, state, study(MIXED), seed=11))
     assert [(one.number, one.state) for one in found.trials] == [(1, "succeeded"), (2, "running")]
     assert found.trials[0].curve == (Point(1, 0.8), Point(2, 0.9))
     assert (found.seconds, found.asked["seed"]) == (7.5, 11)
@@ -255,11 +254,11 @@ def test_an_interrupted_study_is_read_back(tmp_path: Path, state: str) -> None:
 
 def test_a_study_that_is_over_goes_on_only_where_more_trials_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has been run already"):
-        studies.earlier(tmp_path, recorded(tmp_path, "succeeded", study(MIXED)))
+        record.earlier(tmp_path, recorded(tmp_path, "succeeded", study(MIXED)))
     with pytest.raises(InputError, match="this study failed: why"):
-        studies.earlier(tmp_path, recorded(tmp_path, "failed", study(MIXED)))
+        record.earlier(tmp_path, recorded(tmp_path, "failed", study(MIXED)))
     more = recorded(tmp_path, "succeeded", study(MIXED), trials=20)
-    assert len(studies.earlier(tmp_path, more).trials) == 2
+    assert len(record.earlier(tmp_path, more).trials) == 2
 
 
 @pytest.mark.parametrize(
@@ -275,38 +274,55 @@ def test_results_that_cannot_be_compared_are_not_mixed(
 ) -> None:
     wanted = recorded(tmp_path, "cancelled", study(MIXED), **changes)
     with pytest.raises(InputError) as caught:
-        studies.earlier(tmp_path, wanted)
+        record.earlier(tmp_path, wanted)
     assert said in caught.value.message and "--job-dir" in caught.value.fix
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"trials": [{}]}'])
 def test_a_file_that_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / studies.FILE).write_text(text)
+    (tmp_path / record.FILE).write_text(text)
     with pytest.raises(InputError, match="no study that could go on"):
-        studies.earlier(tmp_path, studies.asked_for(LocalJob("t", "i", tmp_path), study(MIXED), 0))
+        record.earlier(tmp_path, record.asked_for("i", (), study(MIXED), 0))
 
 
 # --- several at once ------------------------------------------------------------------------------
 
 
-def test_no_two_trials_have_the_same_place_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass
+class FakeTrials:
+    """Trials that a function carries out: it gets a trial's number, lane and Stop."""
+
+    folder: Path
+    act: Callable[[int, tuple[int, int], Stop], str]
+    name: str = "t"
+    image: str = "i"
+    arguments: tuple[str, ...] = ()
+    several: bool = False
+
+    def run(
+        self, number: int, arguments: Any, lane: tuple[int, int], stop: Stop, on_event: Any
+    ) -> Outcome:
+        return outcome(self.act(number, lane, stop))
+
+    def reported(self, number: int) -> str:
+        return '{"accuracy": "0.5", "global_step": "1"}\n'
+
+
+def test_no_two_trials_have_the_same_place_at_once(tmp_path: Path) -> None:
     lock, active, seen = threading.Lock(), set(), []
 
-    def trial(_engine: Any, _job: Any, _study: Any, one: Trial, values: Any, *_: Any) -> Any:
+    def act(number: int, lane: tuple[int, int], stop: Stop) -> str:
+        place, at_once = lane
         with lock:
-            assert one.place not in active
-            active.add(one.place)
-            seen.append((one.place, one.at_once, len(active)))
-        time.sleep(0.01 * (one.number % 3))
+            assert place not in active
+            active.add(place)
+            seen.append((place, at_once, len(active)))
+        time.sleep(0.01 * (number % 3))
         with lock:
-            active.remove(one.place)
-        return TrialResult(one.number, "succeeded", values, 0.5)
+            active.remove(place)
+        return "succeeded"
 
-    monkeypatch.setattr(studies, "_trial", trial)
-    no_engine: Any = None
-    ended = studies.run(no_engine, LocalJob("t", "i", tmp_path), study(MIXED), parallel=3)
+    ended = loop.run(FakeTrials(tmp_path, act), study(MIXED), parallel=3)
     assert (ended.state, len(ended.trials)) == ("succeeded", 40)
     assert {place for place, _, _ in seen} == {0, 1, 2}
     assert {at_once for _, at_once, _ in seen} == {3}
@@ -314,32 +330,28 @@ def test_no_two_trials_have_the_same_place_at_once(
 
 
 @pytest.mark.parametrize("error", [OutsideError("the engine is gone", ""), OSError(5, "EIO")])
-def test_whatever_ends_a_study_ends_its_trials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_whatever_ends_a_study_ends_its_trials(tmp_path: Path, error: Exception) -> None:
     """A fault in one of them, or a terminal that is gone: the others are not waited for."""
 
-    def trial(_engine: Any, _job: Any, _study: Any, one: Trial, values: Any, stop: Any, *_: Any):
-        if one.number == 2 and isinstance(error, OutsideError):
+    def act(number: int, lane: tuple[int, int], stop: Stop) -> str:
+        if number == 2 and isinstance(error, OutsideError):
             raise error
         while not stop.requests:
             time.sleep(0.01)
-        return TrialResult(one.number, "cancelled", values)
+        return "cancelled"
 
     def terminal(event: Any) -> None:
         if isinstance(error, OSError):
             raise error
 
-    monkeypatch.setattr(studies, "_trial", trial)
-    no_engine: Any = None
-    job = LocalJob("t", "i", tmp_path)
+    trials = FakeTrials(tmp_path, act)
     if isinstance(error, OutsideError):
         with pytest.raises(OutsideError, match="the engine is gone"):
-            studies.run(no_engine, job, study(MIXED), parallel=2, on_event=terminal)
+            loop.run(trials, study(MIXED), parallel=2, on_event=terminal)
     else:
-        ended = studies.run(no_engine, job, study(MIXED), parallel=2, on_event=terminal)
+        ended = loop.run(trials, study(MIXED), parallel=2, on_event=terminal)
         assert (ended.state, ended.exit_code) == ("cancelled", 129)
-    states = [one["state"] for one in json.loads((tmp_path / studies.FILE).read_text())["trials"]]
+    states = [one["state"] for one in json.loads((tmp_path / record.FILE).read_text())["trials"]]
     assert set(states) <= {"running", "cancelled"}  # to go on with
 
 
@@ -379,9 +391,9 @@ def test_the_median_rule_is_the_services(
 
 def test_a_trial_that_was_stopped_early_has_its_last_value() -> None:
     text = '{"accuracy": "0.5", "global_step": "1"}\n{"accuracy": "0.4", "global_step": "2"}\n'
-    early = studies.result(1, {}, outcome("cancelled"), text, "accuracy", early=True)
+    early = result(1, {}, outcome("cancelled"), text, "accuracy", early=True)
     assert (early.state, early.value) == ("stopped", 0.4)
-    asked_to = studies.result(1, {}, outcome("cancelled"), text, "accuracy")
+    asked_to = result(1, {}, outcome("cancelled"), text, "accuracy")
     assert (asked_to.state, asked_to.value) == ("cancelled", None)
-    done = studies.result(1, {}, outcome(), text, "accuracy", early=True)
+    done = result(1, {}, outcome(), text, "accuracy", early=True)
     assert done.state == "succeeded"  # it ended by itself first

@@ -12,11 +12,12 @@ import pytest
 from google.cloud import aiplatform_v1 as api
 
 from builder.core.errors import InputError, OutsideError
-from builder.jobs import images as service
-from builder.jobs import submission
-from builder.jobs.images import Service
-from builder.jobs.places.vertex import status as remote
-from builder.jobs.places.vertex.checks import Ready
+from builder.jobs import following, submission
+from builder.jobs.places.vertex import bucket as bucket_check
+from builder.jobs.places.vertex import service, status
+from builder.jobs.places.vertex.place import VertexAI
+from builder.jobs.places.vertex.service import Service
+from builder.jobs.ready import Ready
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 
@@ -68,14 +69,14 @@ def ready() -> Ready:
 
 
 def send(where: Service, ready: Ready, tmp_path: Path, again: bool = False) -> submission.Submitted:
-    return submission.submit(service.jobs_client(where), where, ready, locks=tmp_path, again=again)
+    return submission.submit(VertexAI(where), ready, locks=tmp_path, again=again)
 
 
 def test_a_job_runs_to_its_end_and_says_what_it_ran_on(loopback, where, ready, tmp_path) -> None:
     sent = send(where, ready, tmp_path)
     states: list[str] = []
-    ended = submission.wait(
-        service.jobs_client(where), sent.job, poll=0.01, on_look=lambda j: states.append(j.state)
+    ended = following.wait(
+        VertexAI(where), sent.job, poll=0.01, on_look=lambda j: states.append(j.state)
     )
     assert sent.created
     assert (ended.state, ended.exit_code) == ("succeeded", 0)
@@ -144,7 +145,7 @@ def test_a_service_that_is_away_for_a_moment_is_asked_again(
 def test_a_service_that_stays_away_says_that_the_command_can_be_repeated(
     loopback, where, ready, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("builder.jobs.submission.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("builder.core.retry.time.sleep", lambda seconds: None)
     loopback.service.faults.bursts = [(r"POST .*customJobs$|grpc CreateCustomJob", 503, 9)]
     with pytest.raises(OutsideError) as caught:
         send(where, ready, tmp_path)
@@ -193,7 +194,7 @@ def test_the_exit_code_is_the_replicas(where, ready, tmp_path) -> None:
     with emulator.running(emulator.Script(code=17)) as broken:
         there = replace(where, endpoint=getattr(broken, where.transport))
         sent = send(there, ready, tmp_path)
-        ended = submission.wait(service.jobs_client(there), sent.job, poll=0.01)
+        ended = following.wait(VertexAI(there), sent.job, poll=0.01)
     assert (ended.state, ended.exit_code) == ("failed", 17)
 
 
@@ -201,11 +202,11 @@ def test_cancel_ends_a_running_job_and_leaves_an_ended_one(
     loopback, where, ready, tmp_path
 ) -> None:
     loopback.service.executor = emulator.Script(wait=threading.Event())
-    client = service.jobs_client(where)
+    place = VertexAI(where)
     sent = send(where, ready, tmp_path)
-    submission.cancel(client, sent.job)
+    place.cancel(sent.job)
     loopback.settle()
-    ended = submission.cancel(client, sent.job)
+    ended = place.cancel(sent.job)
     assert (ended.state, ended.exit_code) == ("cancelled", 143)
 
 
@@ -216,7 +217,7 @@ def test_cancel_ends_a_running_job_and_leaves_an_ended_one(
 def test_every_other_end_has_an_exit_code(loopback, where, ready, tmp_path, state, code) -> None:
     loopback.service.faults.end_as = state
     sent = send(where, ready, tmp_path)
-    ended = submission.wait(service.jobs_client(where), sent.job, poll=0.01)
+    ended = following.wait(VertexAI(where), sent.job, poll=0.01)
     assert ended.exit_code == code
 
 
@@ -224,11 +225,11 @@ def test_waiting_has_a_limit(loopback, where, ready, tmp_path) -> None:
     loopback.service.faults.stay_queued = True
     sent = send(where, ready, tmp_path)
     with pytest.raises(OutsideError, match="still queued"):
-        submission.wait(service.jobs_client(where), sent.job, poll=0.01, timeout=0.05)
+        following.wait(VertexAI(where), sent.job, poll=0.01, timeout=0.05)
 
 
 def test_a_job_is_found_by_each_of_its_names(loopback, where, ready, tmp_path) -> None:
-    client = service.jobs_client(where)
+    place = VertexAI(where)
     jobs = [send(where, ready, tmp_path).job]
     loopback.settle()
     for _ in range(3):  # more than one page
@@ -236,14 +237,12 @@ def test_a_job_is_found_by_each_of_its_names(loopback, where, ready, tmp_path) -
         loopback.settle()
     newest = jobs[-1]
     for name in (newest.name, newest.id, newest.display_name, "cats"):
-        assert submission.find(client, where, name).name == newest.name
-    assert [one.name for one in submission.listing(client, where)] == [
-        one.name for one in reversed(jobs)
-    ]
-    assert submission.listing(client, where, "dogs") == ()
+        assert place.find(name).name == newest.name
+    assert [one.name for one in place.newest()] == [one.name for one in reversed(jobs)]
+    assert place.newest("dogs") == ()
     for missing in ("dogs", "99", f"projects/{emulator.NUMBER}/locations/us-central1/customJobs/9"):
         with pytest.raises(OutsideError) as caught:
-            submission.find(client, where, missing)
+            place.find(missing)
         assert "builder job list" in caught.value.fix
 
 
@@ -251,14 +250,14 @@ def test_a_study_runs_its_trials(loopback, where, tmp_path) -> None:
     loopback.service.executor = emulator.Script(metric=lambda given: float(given["layers"]))
     study = jobfiles.ready(STUDY, project=emulator.PROJECT)
     sent = send(where, study, tmp_path)
-    ended = submission.wait(service.jobs_client(where), sent.job, poll=0.01)
+    ended = following.wait(VertexAI(where), sent.job, poll=0.01)
     assert (ended.kind, ended.state) == ("tuning", "succeeded")
     assert [one.id for one in ended.trials] == ["1", "2", "3"]
     for one in ended.trials:
         assert set(one.parameters) == {"learning-rate", "layers", "batch", "optimizer"}
         assert one.value == float(one.parameters["layers"])
     assert not send(where, study, tmp_path).created
-    assert submission.find(service.jobs_client(where), where, ended.id).kind == "tuning"
+    assert VertexAI(where).find(ended.id).kind == "tuning"
 
 
 @pytest.mark.parametrize(
@@ -300,7 +299,7 @@ def test_each_refusal_is_one_line_and_a_way_out(
 
 def test_nobody_listens() -> None:
     there = Service("p-1234567", "us-central1", "http://127.0.0.1:9", None, "rest")
-    with pytest.raises(OutsideError, match="cannot be reached"), remote.refusals("list"):
+    with pytest.raises(OutsideError, match="cannot be reached"), status.explaining("list"):
         service.jobs_client(there).get_custom_job(name="projects/p/locations/r/customJobs/1")
 
 
@@ -321,9 +320,9 @@ def test_the_bucket_is_in_the_jobs_region(
         loopback.service.buckets["my-bucket"] = bucket
     storage = service.storage_client(Service(project=emulator.PROJECT))
     if error is None:
-        assert submission.check_bucket(ready, storage) == ()
+        assert bucket_check.check(ready, storage) == ()
         return
     with pytest.raises(error) as caught:
-        submission.check_bucket(ready, storage)
+        bucket_check.check(ready, storage)
     assert said in caught.value.message
     assert "us-central1" in caught.value.fix or "europe-west4" in caught.value.fix

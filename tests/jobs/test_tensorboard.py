@@ -16,15 +16,15 @@ import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import tensorboard
-from builder.jobs.studies import loop as studies
-from builder.jobs.tensorboard import Mirror, Source
+from builder.jobs.studies import board
+from builder.jobs.tensorboard import BucketMirror, JobLogs
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def events(folder: Path, value: float) -> Path:
     """An event file with one scalar."""
-    studies._write(folder, [(1, studies._scalar("loss", value))])
+    board._write(folder, [(1, board._scalar("loss", value))])
     (found,) = folder.glob("*tfevents*")
     return found
 
@@ -58,8 +58,8 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_jobs_are_found_by_name_folder_and_address(ran: Path) -> None:
     cats = ran / "build/jobs/cats"
     assert tensorboard.sources(ran, ()) == (
-        Source("cats", str(cats)),
-        Source("dogs", str(ran / "build/jobs/dogs")),
+        JobLogs("cats", str(cats)),
+        JobLogs("dogs", str(ran / "build/jobs/dogs")),
     )
     named = tensorboard.sources(ran, ["cats", "gs://mine/jobs/far/", str(cats)])
     assert [one.name for one in named] == ["cats", "far", "cats+"]
@@ -80,7 +80,7 @@ def test_a_job_that_runs_in_a_bucket_is_found_by_its_description(ran: Path) -> N
     (ran / "jobs").mkdir()
     text = "image: cpu\nmachine: n1-standard-4\njob_dir: gs://mine/jobs/far\n"
     (ran / "jobs/far.yaml").write_text(text)
-    assert tensorboard.sources(ran, ["far"]) == (Source("far", "gs://mine/jobs/far"),)
+    assert tensorboard.sources(ran, ["far"]) == (JobLogs("far", "gs://mine/jobs/far"),)
 
 
 def test_no_job_at_all_is_one_clear_line(project: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_bucket_is_copied_event_files_only_and_again_when_they_grow(
     bucket.blob(f"jobs/far/logs/train/{local.name}").upload_from_string(content[:30])
     bucket.blob("jobs/far/model/saved_model.pb").upload_from_string("large")
     bucket.blob("jobs/far2/logs/events.out.tfevents.1.x").upload_from_string("another job")
-    mirror = Mirror("gs://mine/jobs/far", tmp_path / "copy")
+    mirror = BucketMirror("gs://mine/jobs/far", tmp_path / "copy")
     assert mirror.update() == 1
     copy = tmp_path / "copy/logs/train" / local.name
     assert copy.read_bytes() == content[:30]
@@ -116,7 +116,7 @@ def test_a_bucket_is_copied_event_files_only_and_again_when_they_grow(
 
 def test_a_bucket_that_is_not_there_is_one_clear_line(bucket: Any, tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="gs://nobodys/jobs: Cloud Storage refused"):
-        Mirror("gs://nobodys/jobs", tmp_path).update()
+        BucketMirror("gs://nobodys/jobs", tmp_path).update()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import json_format
 from ruamel.yaml import YAML
 
+from builder.core import yamlfile
 from builder.core.errors import InputError
 from builder.jobs.aiplatform import render as legacy
 from builder.jobs.places.vertex import messages as vertex
@@ -86,7 +87,7 @@ def test_the_posts_job_is_a_custom_job() -> None:
 def test_the_posts_job_is_the_posts_config() -> None:
     command, config = legacy.config(jobfiles.ready(POST))
     assert config == load(POSTS_CONFIG)
-    assert load(vertex.yaml(config, legacy.GONE)) == load(POSTS_CONFIG)
+    assert load(yamlfile.dump(config, legacy.GONE)) == load(POSTS_CONFIG)
     assert "gcloud ai-platform jobs submit training cats" in command
     assert command.index("--config config.yaml") < command.index("-- \\")
     assert command.rstrip().endswith("gs://my-bucket/validation_tfr/*.tfrec")
@@ -190,7 +191,7 @@ def test_gcloud_reads_its_own_message(text: str) -> None:
     """gcloud's config is the CustomJobSpec: it goes through the proto and back unchanged."""
     ready = jobfiles.ready(text)
     command, config = vertex.gcloud(ready)
-    written = load(vertex.yaml(config, command))
+    written = load(yamlfile.dump(config, command))
     proto = api.CustomJobSpec.pb(api.CustomJobSpec())
     json_format.ParseDict(written, proto)
     assert api.CustomJobSpec.wrap(proto) == vertex.message(ready).job_spec

@@ -11,15 +11,24 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.engine import containers
-from builder.jobs.places.local import run as local
+from builder.jobs.places.local import folder as folders
+from builder.jobs.places.local import usage
+from builder.jobs.places.local.place import ThisMachine
 from builder.jobs.watch import html as report
-from builder.jobs.watch import reader as watch
+from builder.jobs.watch import page
+from builder.jobs.watch.reader import Reader
+
+
+def reader_of(folder: Path) -> Reader:
+    """A reader of the job in this folder."""
+    place = ThisMachine(folder)
+    return Reader(place, place.find(str(folder)))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_state(tmp_path, "running")
-    here = tmp_path / local.LOCAL
+    here = tmp_path / folders.LOCAL
     (here / "job.log").write_text("2026-11-21T07:00:00.000+00:00 job: 2 replicas of <image>\n")
     lines = [line(step, 1 / step) for step in (10, 20, 30)]
     (here / "chief-0.log").write_text("".join(lines))
@@ -47,12 +56,12 @@ def write_state(folder: Path, state: str, **more: Any) -> None:
         "replicas": [{"name": name, **replica} for name in ("chief-0", "worker-0")],
         **more,
     }
-    (folder / local.LOCAL).mkdir(exist_ok=True)
-    (folder / local.LOCAL / local.STATE).write_text(json.dumps(content))
+    (folder / folders.LOCAL).mkdir(exist_ok=True)
+    (folder / folders.LOCAL / folders.STATE).write_text(json.dumps(content))
 
 
 def test_a_view_says_where_each_replica_is(folder: Path) -> None:
-    view = watch.Reader(folder).view()
+    view = reader_of(folder).view()
     chief, worker = view.replicas
     assert (chief.step, chief.steps, chief.loss, chief.speed) == (30, 50, 1 / 30, 100.0)
     assert (chief.cpu, chief.memory, chief.gpu) == (1.5, 400_000_000, 0.7)
@@ -62,7 +71,7 @@ def test_a_view_says_where_each_replica_is(folder: Path) -> None:
 
 
 def test_only_what_is_new_is_read_and_half_a_line_waits(folder: Path) -> None:
-    reader = watch.Reader(folder)
+    reader = reader_of(folder)
     reader.view()
     path = folder / "local/chief-0.log"
     whole = line(40, 0.01)
@@ -75,7 +84,7 @@ def test_only_what_is_new_is_read_and_half_a_line_waits(folder: Path) -> None:
 
 
 def test_steps_that_a_restart_made_again_are_drawn_once(folder: Path) -> None:
-    reader = watch.Reader(folder)
+    reader = reader_of(folder)
     reader.view()
     with (folder / "local/chief-0.log").open("a") as file:
         file.write(line(20, 0.9))
@@ -85,27 +94,27 @@ def test_steps_that_a_restart_made_again_are_drawn_once(folder: Path) -> None:
 def test_a_job_whose_builder_is_gone_is_lost(folder: Path) -> None:
     host = containers.owner(os.getpid()).partition(":")[0]
     write_state(folder, "running", owner=f"{host}:1:12345")
-    view = watch.Reader(folder).view()
+    view = reader_of(folder).view()
     assert (view.state, view.over) == ("lost", True)
 
 
 def test_a_folder_without_a_job_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no job has run there"):
-        watch.Reader(tmp_path)
+        reader_of(tmp_path)
 
 
 def test_a_torn_event_file_and_a_torn_summary_do_no_harm(folder: Path) -> None:
     (folder / "logs/train").mkdir(parents=True)
     (folder / "logs/train/events.out.tfevents.1.x").write_bytes(b"\x18\0\0\0\0\0\0\0torn")
     (folder / "summary.json").write_text('{"time": ')
-    assert watch.Reader(folder).view().summary == {}
+    assert reader_of(folder).view().summary == {}
 
 
 def test_the_terminal_page_fits_a_terminal(folder: Path) -> None:
     from rich.console import Console
 
     console = Console(width=80, record=True, file=(folder / "out").open("w"))
-    console.print(watch.page(watch.Reader(folder).view()))
+    console.print(page.page(reader_of(folder).view()))
     text = console.export_text()
     assert "step 30 of 50, 0:01:01 left" in text
     (row,) = [one for one in text.splitlines() if one.startswith("chief-0 ") and "running" in one]
@@ -143,7 +152,7 @@ def test_the_html_page_is_whole_and_asks_for_nothing_from_outside(folder: Path) 
     evaluation = {"step": 30, "accuracy": 0.99}
     (folder / "summary.json").write_text(json.dumps({"time": time, "evaluation": evaluation}))
     write_state(folder, "succeeded", message="the chief is <done>", image="training:cpu")
-    text = report.html(watch.Reader(folder).view())
+    text = report.html(reader_of(folder).view())
     page = Page(text)
     assert page.open == []
     assert page.links == []
@@ -171,6 +180,6 @@ def test_a_long_line_is_thinned_and_keeps_its_end() -> None:
 
 def test_gpu_figures_of_nvidia_smi_are_of_the_replicas_own() -> None:
     text = "0, 50, 1000\n1, 100, 2000\n2, [N/A], 1\n"
-    assert local.gpu_usage(text, ("0", "1")) == {"gpu": 0.75, "gpu_memory": 3000 * 2**20}
-    assert local.gpu_usage(text, ("2",)) == {}
-    assert local.gpu_usage("", ("0",)) == {}
+    assert usage.gpu_usage(text, ("0", "1")) == {"gpu": 0.75, "gpu_memory": 3000 * 2**20}
+    assert usage.gpu_usage(text, ("2",)) == {}
+    assert usage.gpu_usage("", ("0",)) == {}

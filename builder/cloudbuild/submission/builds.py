@@ -11,8 +11,9 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from builder.cloudbuild.clients import Clients, explained, explaining, passing
+from builder.cloudbuild.clients import Clients, explained, explaining
 from builder.core.errors import FactoryError, OutsideError
+from builder.core.googleapi import passing
 from builder.core.retry import Passing, Retry
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from builder.cloudbuild.clients import Clients, explaining, passing
+from builder.cloudbuild.clients import Clients, explaining
 from builder.cloudbuild.submission import builds, logs
 from builder.cloudbuild.submission.builds import Sleep
 from builder.cloudbuild.submission.outcome import ENDED, GOOD, Finished, finished, status
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+from builder.core.googleapi import passing
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build

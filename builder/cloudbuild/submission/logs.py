@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from builder.cloudbuild.clients import Clients, passing
+from builder.cloudbuild.clients import Clients
+from builder.core.googleapi import passing
 
 Source = Literal["storage", "logging", "status"]
 

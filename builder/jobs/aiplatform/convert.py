@@ -57,7 +57,7 @@ class Converted:
 
 
 @dataclass
-class _Reader:
+class _OldConfig:
     """What is known while a file is read; nothing of it leaves `convert`."""
 
     document: Document
@@ -85,6 +85,16 @@ class _Reader:
         return value
 
 
+def convert_file(config: Path, **options: Any) -> Converted:
+    """`convert` for a file on this machine, with its options. Raises InputError."""
+    try:
+        text = config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InputError(f"{config}: {why}", "name the file that gcloud's --config took") from None
+    return convert(text, config, **options)
+
+
 def convert(
     text: str,
     source: Path,
@@ -104,7 +114,7 @@ def convert(
     if document.problems:
         problem = document.problems[0]
         raise InputError(f"{source}:{problem.line}: {problem.field}: {problem.what}", problem.fix)
-    reader = _Reader(document, str(source))
+    reader = _OldConfig(document, str(source))
     top = document.value
     path: tuple[str, ...] = ()
     whole: Mapping[str, Any] = {}
@@ -130,7 +140,7 @@ def convert(
 
 
 def _where(
-    reader: _Reader, old: Mapping[str, Any], path: tuple[str, ...], region: str | None
+    reader: _OldConfig, old: Mapping[str, Any], path: tuple[str, ...], region: str | None
 ) -> dict[str, str]:
     found = region or old.get("region")
     if not found:
@@ -142,7 +152,7 @@ def _where(
 # --- machines -------------------------------------------------------------------------------------
 
 
-def _cluster(reader: _Reader, old: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+def _cluster(reader: _OldConfig, old: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     tier = reader.text(old.get("scaleTier", "BASIC"), (*path, "scaleTier"))
     known = (*presets.PRESETS, "CUSTOM")
     if tier not in known:
@@ -189,7 +199,7 @@ def _cluster(reader: _Reader, old: Mapping[str, Any], path: tuple[str, ...]) -> 
 
 
 def _pool(
-    reader: _Reader, old: Mapping[str, Any], path: tuple[str, ...], prefix: str
+    reader: _OldConfig, old: Mapping[str, Any], path: tuple[str, ...], prefix: str
 ) -> dict[str, Any]:
     """Machine and accelerators of one role, on what is offered today."""
     here = (*path, f"{prefix}Type")
@@ -216,7 +226,7 @@ def _pool(
     return _with_accelerator(reader, machine, name, count, here)
 
 
-def _machine(reader: _Reader, machine: str, here: tuple[str, ...]) -> str:
+def _machine(reader: _OldConfig, machine: str, here: tuple[str, ...]) -> str:
     if machine == "n1-highcpu-8":
         reader.notes.append("n1-highcpu-8 is not offered for training: n1-standard-8 stands for it")
         return "n1-standard-8"
@@ -227,7 +237,7 @@ def _machine(reader: _Reader, machine: str, here: tuple[str, ...]) -> str:
 
 
 def _with_accelerator(
-    reader: _Reader, machine: str, name: str, count: int, here: tuple[str, ...]
+    reader: _OldConfig, machine: str, name: str, count: int, here: tuple[str, ...]
 ) -> dict[str, Any]:
     name = re.sub(r"_POD$", "", name)
     try:
@@ -250,7 +260,7 @@ def _with_accelerator(
 
 
 def _image(
-    reader: _Reader,
+    reader: _OldConfig,
     old: Mapping[str, Any],
     path: tuple[str, ...],
     image: str | None,
@@ -301,7 +311,7 @@ def _carried(job: Mapping[str, Any]) -> str:
 
 
 def _what(
-    reader: _Reader,
+    reader: _OldConfig,
     old: Mapping[str, Any],
     path: tuple[str, ...],
     job_dir: str | None,
@@ -332,13 +342,13 @@ def _what(
     return found
 
 
-def _texts(reader: _Reader, value: Any, path: tuple[str, ...]) -> list[str]:
+def _texts(reader: _OldConfig, value: Any, path: tuple[str, ...]) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise reader.refuse(path, "expected a list of texts", "write [--name, value]")
     return [str(one) for one in value]
 
 
-def _limits(reader: _Reader, old: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+def _limits(reader: _OldConfig, old: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {
         new: old[name]
         for name, new in (("serviceAccount", "service_account"), ("network", "network"))
@@ -356,7 +366,7 @@ def _limits(reader: _Reader, old: Mapping[str, Any], path: tuple[str, ...]) -> d
     return found
 
 
-def _study(reader: _Reader, old: Any, path: tuple[str, ...]) -> dict[str, Any]:
+def _study(reader: _OldConfig, old: Any, path: tuple[str, ...]) -> dict[str, Any]:
     more = ("params", "algorithm", "enableTrialEarlyStopping", "resumePreviousJobId")
     tuning = reader.only(old, (*_TUNING, *more), path)
     found: dict[str, Any] = {"metric": "training/hptuning/metric"}
@@ -387,7 +397,7 @@ _PARAM_ALL = (*_PARAM, "categoricalValues", "discreteValues", "scaleType")
 
 
 def _parameter(
-    reader: _Reader, value: Any, path: tuple[str, ...], index: int
+    reader: _OldConfig, value: Any, path: tuple[str, ...], index: int
 ) -> tuple[str, dict[str, Any]]:
     one = reader.only(value, _PARAM_ALL, path)
     if "parameterName" not in one:
@@ -422,7 +432,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _remarks(reader: _Reader, old: Mapping[str, Any]) -> None:
+def _remarks(reader: _OldConfig, old: Mapping[str, Any]) -> None:
     if old.get("packageUris") or old.get("pythonModule"):
         reader.notes.append(
             "packageUris and pythonModule: the package is part of the image now; "
@@ -444,12 +454,10 @@ def _remarks(reader: _Reader, old: Mapping[str, Any]) -> None:
 # --- the result -----------------------------------------------------------------------------------
 
 
-def _checked(reader: _Reader, job: dict[str, Any], source: Path) -> Converted:
+def _checked(reader: _OldConfig, job: dict[str, Any], source: Path) -> Converted:
     """The text, which must be a job that can be read: a fault here is one of the old file."""
-    from builder.jobs.places.vertex import messages as vertex
-
     order = [name for name in description.Job.model_fields if name in job]
-    text = vertex.yaml(
+    text = yamlfile.dump(
         {name: job[name] for name in order},
         f"Converted from {source.name} of AI Platform.\n" + "\n".join(reader.notes),
     )
@@ -461,8 +469,8 @@ def _checked(reader: _Reader, job: dict[str, Any], source: Path) -> Converted:
     for pool in read.pools:
         placed = machines.place(
             pool.machine,
-            pool.accelerators.type if pool.accelerators else None,
-            pool.accelerators.count if pool.accelerators else 0,
+            pool.accelerator,
+            pool.accelerators,
         )
         if read.region:
             try:
@@ -470,5 +478,5 @@ def _checked(reader: _Reader, job: dict[str, Any], source: Path) -> Converted:
             except InputError as error:
                 reader.notes.append(f"{error.message}: {error.fix}")
     head = [f"Converted from {source.name} of AI Platform.", *dict.fromkeys(reader.notes)]
-    text = vertex.yaml({name: job[name] for name in order}, "\n".join(head))
+    text = yamlfile.dump({name: job[name] for name in order}, "\n".join(head))
     return Converted(text, tuple(dict.fromkeys(reader.notes)))

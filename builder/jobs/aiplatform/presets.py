@@ -14,55 +14,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-
-@dataclass(frozen=True)
-class PresetPool:
-    """Replicas of one role; `accelerators` of type `accelerator` on each machine."""
-
-    role: Literal["chief", "worker", "ps", "evaluator"]
-    count: int
-    machine: str
-    accelerator: str | None = None
-    accelerators: int = 0
+from builder.jobs.pools import Pool
 
 
 @dataclass(frozen=True)
 class Preset:
     """What stands for one scale tier; `was`: what the tier itself was."""
 
-    pools: tuple[PresetPool, ...]
+    pools: tuple[Pool, ...]
     was: str
 
 
 PRESETS: Mapping[str, Preset] = {
     "BASIC": Preset(
-        (PresetPool("chief", 1, "n1-standard-4"),),
+        (Pool("chief", 1, "n1-standard-4"),),
         "one n1-standard-4",
     ),
     "STANDARD_1": Preset(
         (
-            PresetPool("chief", 1, "n1-standard-8"),
-            PresetPool("worker", 4, "n1-standard-8"),
-            PresetPool("ps", 3, "n1-standard-4"),
+            Pool("chief", 1, "n1-standard-8"),
+            Pool("worker", 4, "n1-standard-8"),
+            Pool("ps", 3, "n1-standard-4"),
         ),
         "n1-highcpu-8 with 4 workers n1-highcpu-8 and 3 parameter servers n1-standard-4",
     ),
     "PREMIUM_1": Preset(
         (
-            PresetPool("chief", 1, "n1-highcpu-16"),
-            PresetPool("worker", 19, "n1-highcpu-16"),
-            PresetPool("ps", 11, "n1-highmem-8"),
+            Pool("chief", 1, "n1-highcpu-16"),
+            Pool("worker", 19, "n1-highcpu-16"),
+            Pool("ps", 11, "n1-highmem-8"),
         ),
         "n1-highcpu-16 with 19 workers n1-highcpu-16 and 11 parameter servers n1-highmem-8",
     ),
     "BASIC_GPU": Preset(
-        (PresetPool("chief", 1, "n1-standard-8", "T4", 1),),
+        (Pool("chief", 1, "n1-standard-8", "T4", 1),),
         "n1-standard-8 with one K80",
     ),
     "BASIC_TPU": Preset(
-        (PresetPool("chief", 1, "cloud-tpu", "TPU-v2", 8),),
+        (Pool("chief", 1, "cloud-tpu", "TPU-v2", 8),),
         "n1-standard-4 with 8 TPU v2 cores",
     ),
 }

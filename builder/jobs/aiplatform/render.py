@@ -7,14 +7,18 @@ Schema: aiplatform's predecessor `ml.v1`, GoogleCloudMlV1__TrainingInput.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from builder.core.errors import InputError
 from builder.jobs import description
-from builder.jobs.description import DEFAULT_TIMEOUT, Pool, Study
+from builder.jobs.description import DEFAULT_TIMEOUT, Job, Study
 from builder.jobs.machines import Placement
-from builder.jobs.places.vertex import checks
-from builder.jobs.places.vertex.checks import Ready
+from builder.jobs.pools import Pool
+from builder.jobs.ready import Ready
+
+_JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+"""Source: AI Platform Training, Job.jobId: unique in the project, never used twice."""
 
 SHUTDOWN = "2025-01-31"
 GONE = (
@@ -71,7 +75,7 @@ def config(ready: Ready) -> tuple[str, dict[str, Any]]:
     """The gcloud command of the time, and its config.yaml: what no flag could say."""
     job = ready.job
     words = [
-        f"gcloud ai-platform jobs submit training {checks.legacy_id(job)}",
+        f"gcloud ai-platform jobs submit training {job_id(job)}",
         f"--region {ready.region}",
         f"--master-image-uri {ready.image.reference}",
         "--config config.yaml",
@@ -87,8 +91,22 @@ def config(ready: Ready) -> tuple[str, dict[str, Any]]:
     return " \\\n    ".join(words), {"trainingInput": found}
 
 
+def job_id(job: Job) -> str:
+    """The job's name as AI Platform took it: letters, digits and underscores.
+
+    Raises InputError where nothing is left of it.
+    """
+    found = re.sub(r"[^A-Za-z0-9_]", "_", job.id)
+    if not _JOB_ID.fullmatch(found):
+        raise InputError(
+            f"{description.where(job, 'name')}: {found!r} was no job id of AI Platform",
+            "a letter first, then letters, digits and _, at most 128",
+        )
+    return found
+
+
 def _job_dir(ready: Ready) -> str:
-    return str(ready.job.job_dir).replace("{job}", checks.legacy_id(ready.job))
+    return str(ready.job.job_dir).replace("{job}", job_id(ready.job))
 
 
 def _cluster(ready: Ready) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from builder.core.errors import InputError
 from builder.facts.table import Source
 from builder.jobs import machines
 from builder.jobs.cost.prices import Price, Prices
-from builder.jobs.places.vertex.checks import Ready
-from builder.jobs.places.vertex.status import RemoteJob
+from builder.jobs.places.protocol import JobStatus
+from builder.jobs.pools import Pool
+from builder.jobs.ready import Ready
 
 BILLED_SECONDS = 30
 """Training is billed in steps of this. General knowledge, not verified."""
@@ -29,7 +30,7 @@ LEFT_ON_HOURS = 15.0
 
 
 @dataclass(frozen=True)
-class Line:
+class BillLine:
     """One thing that is paid for: quantity x price. `usd` None: the price is not known."""
 
     what: str
@@ -45,7 +46,7 @@ class Line:
 class Bill:
     """What is paid, line by line. `seconds`: of machine time that the bill is for."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     seconds: float
     notes: tuple[str, ...] = ()
 
@@ -65,50 +66,31 @@ class Bill:
         return all(line.source.verified for line in self.lines)
 
 
-@dataclass(frozen=True)
-class Replica:
-    """Machines of one kind that run for the same time."""
-
-    role: str
-    count: int
-    machine: str
-    accelerator: str | None = None
-    accelerators: int = 0
-    disk_type: str = "pd-ssd"
-    disk_gb: int = 100
-
-
-def of_ready(ready: Ready) -> tuple[Replica, ...]:
-    """The machines of a job that is not sent yet."""
+def of_ready(ready: Ready) -> tuple[Pool, ...]:
+    """The machines of a job that is not sent yet, in the names of the price table."""
     return tuple(
-        Replica(
-            pool.role,
-            pool.count,
-            placement.machine,
-            placement.device.name if placement.device else None,
-            placement.count,
-            ready.job.disk.type or "pd-ssd",
-            ready.job.disk.size_gb,
+        replace(
+            pool,
+            machine=placement.machine,
+            accelerator=placement.device.name if placement.device else None,
+            accelerators=placement.count,
         )
         for pool, placement in ready.pools
     )
 
 
-def of_remote(job: RemoteJob) -> tuple[Replica, ...]:
-    """The machines of a job that ran."""
+def of_status(job: JobStatus) -> tuple[Pool, ...]:
+    """The machines of a job that ran, in the names of the price table."""
     found = []
     for pool in job.pools:
+        name, count = None, 0
         if pool.topology:
             placed = machines.place(pool.machine, topology=pool.topology)
             name, count = placed.device.name if placed.device else None, placed.count
         elif pool.accelerator:
             name = machines.device(pool.accelerator, pool.machine).name
             count = pool.accelerators
-        else:
-            name, count = None, 0
-        found.append(
-            Replica(pool.role, pool.count, pool.machine, name, count, pool.disk_type, pool.disk_gb)
-        )
+        found.append(replace(pool, accelerator=name, accelerators=count))
     return tuple(found)
 
 
@@ -116,13 +98,13 @@ def of_remote(job: RemoteJob) -> tuple[Replica, ...]:
 
 
 def training(
-    replicas: Sequence[Replica], seconds: float, prices: Prices, *, spot: bool = False
-) -> tuple[Line, ...]:
+    pools: Sequence[Pool], seconds: float, prices: Prices, *, spot: bool = False
+) -> tuple[BillLine, ...]:
     """Machines, accelerators and disks for so many seconds."""
     hours = math.ceil(seconds / BILLED_SECONDS) * BILLED_SECONDS / 3600
     share = prices.need("spot/share") if spot else None
     lines = []
-    for one in replicas:
+    for one in pools:
         quantity = one.count * hours
         row, included = prices.machine(one.machine, one.accelerators)
         if not _tpu_host(one):
@@ -149,15 +131,15 @@ def training(
     return tuple(lines)
 
 
-def _tpu_host(one: Replica) -> bool:
+def _tpu_host(one: Pool) -> bool:
     return bool(one.accelerator and one.accelerator.startswith("TPU"))
 
 
 def _line(
     what: str, quantity: float, unit: str, row: Price | None, item: str, share: Price | None = None
-) -> Line:
+) -> BillLine:
     if row is None:
-        return Line(what, quantity, unit, None, None, Source("no price is known", False), item)
+        return BillLine(what, quantity, unit, None, None, Source("no price is known", False), item)
     price, source = row.usd, row.source
     if share is not None:
         price *= share.usd
@@ -166,7 +148,7 @@ def _line(
             share.source.verified and source.verified,
         )
         what = f"{what}, spot"
-    return Line(what, quantity, unit, price, quantity * price, source, item)
+    return BillLine(what, quantity, unit, price, quantity * price, source, item)
 
 
 @dataclass(frozen=True)
@@ -180,7 +162,7 @@ class Extras:
     build_machine: str = "e2-standard-2"
 
 
-def extras(wanted: Extras, prices: Prices) -> tuple[Line, ...]:
+def extras(wanted: Extras, prices: Prices) -> tuple[BillLine, ...]:
     """Storage of outputs and image, and Cloud Build. What is free is taken off first."""
     lines = []
     if wanted.storage_gb:
@@ -212,7 +194,7 @@ def extras(wanted: Extras, prices: Prices) -> tuple[Line, ...]:
 
 
 def bill(
-    replicas: Sequence[Replica],
+    pools: Sequence[Pool],
     seconds: float,
     prices: Prices,
     *,
@@ -221,7 +203,7 @@ def bill(
     more: Extras | None = None,
 ) -> Bill:
     """Everything: machines for `seconds`, and what is beside them."""
-    lines = (*training(replicas, seconds, prices, spot=spot), *extras(more or Extras(), prices))
+    lines = (*training(pools, seconds, prices, spot=spot), *extras(more or Extras(), prices))
     notes = []
     if region != prices.region:
         notes.append(f"the prices are those of {prices.region}; {region} may differ")
@@ -309,14 +291,14 @@ class Notebook:
 
 
 def notebook(
-    replicas: Sequence[Replica], seconds: float, prices: Prices, left_on: float = LEFT_ON_HOURS
+    pools: Sequence[Pool], seconds: float, prices: Prices, left_on: float = LEFT_ON_HOURS
 ) -> Notebook:
     """The chief's machine as a notebook: Compute Engine's price, which is without training's fee.
 
     `left_on`: hours that it stays on after the work is done. A managed notebook's own fee is not in
     the table and not in the sum.
     """
-    chief = replicas[:1]
+    chief = pools[:1]
     fee = prices.need("fee/training")
     work = training(chief, seconds, prices)
     idle = training(chief, left_on * 3600, prices)
@@ -351,7 +333,7 @@ class Spot:
 
 
 def spot(
-    replicas: Sequence[Replica],
+    pools: Sequence[Pool],
     seconds: float,
     prices: Prices,
     *,
@@ -369,13 +351,13 @@ def spot(
             raise InputError(f"the {name} is {value:g} s", "write a length of time, such as 5m")
     if per_day < 0 or not math.isfinite(per_day):
         raise InputError(f"{per_day:g} preemptions a day", "write 0 or more")
-    machines_ = sum(one.count for one in replicas)
+    machines_ = sum(one.count for one in pools)
     rate = per_day / 86_400 * machines_
     each = interval / 2 + restart
     share = rate * each
-    spot_lines = training(replicas, seconds, prices, spot=True)
+    spot_lines = training(pools, seconds, prices, spot=True)
     verified = all(line.source.verified for line in spot_lines)
-    standard = sum(line.usd or 0.0 for line in training(replicas, seconds, prices))
+    standard = sum(line.usd or 0.0 for line in training(pools, seconds, prices))
     cheap = sum(line.usd or 0.0 for line in spot_lines)
     # Spot costs what standard costs where the time grows by standard / cheap.
     room = 1 - cheap / standard if standard else 0.0
@@ -386,7 +368,7 @@ def spot(
             interval, restart, per_day, None, none, none, None, standard, break_even, verified
         )
     total = seconds / (1 - share)
-    usd = sum(line.usd or 0.0 for line in training(replicas, total, prices, spot=True))
+    usd = sum(line.usd or 0.0 for line in training(pools, total, prices, spot=True))
     return Spot(
         interval=interval,
         restart=restart,
@@ -401,7 +383,7 @@ def spot(
     )
 
 
-def ml_units(units: float, prices: Prices, where: str = "americas") -> Line:
+def ml_units(units: float, prices: Prices, where: str = "americas") -> BillLine:
     """What AI Platform charged: ML units (its job page told them) x the price of one.
 
     Raises InputError for a part of the world that it had no price for.
@@ -413,7 +395,9 @@ def ml_units(units: float, prices: Prices, where: str = "americas") -> Line:
     if row is None:
         known = [one.split("/")[1] for one in prices.rows if one.startswith("legacy/")]
         raise InputError(f"AI Platform had no price for {where!r}", f"known: {', '.join(known)}")
-    return Line(f"{units:g} ML units", units, "unit", row.usd, units * row.usd, row.source, item)
+    return BillLine(
+        f"{units:g} ML units", units, "unit", row.usd, units * row.usd, row.source, item
+    )
 
 
 def as_json(found: Bill) -> dict[str, Any]:

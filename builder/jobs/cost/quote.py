@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from builder.core.errors import InputError
-from builder.jobs import description
 from builder.jobs.cost import bill as cost
-from builder.jobs.cost.bill import Bill, Extras, Line, Notebook, Replica, Spot
+from builder.jobs.cost.bill import Bill, BillLine, Extras, Notebook, Spot
 from builder.jobs.cost.prices import Prices
-from builder.jobs.places.vertex.checks import Ready
-from builder.jobs.places.vertex.status import RemoteJob
+from builder.jobs.places.protocol import JobStatus
+from builder.jobs.pools import Pool
+from builder.jobs.ready import Ready
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,9 @@ class Quote:
     what: str
     basis: str
     bill: Bill
-    replicas: tuple[Replica, ...]
+    pools: tuple[Pool, ...]
     notebook: Notebook
     spot: Spot
-
-
-def length(flag: str, text: str | None) -> float | None:
-    """Seconds of `22m`; None for None. Raises InputError that names the flag."""
-    if text is None:
-        return None
-    try:
-        return float(description.seconds(text))
-    except ValueError:
-        raise InputError(
-            f"{flag} {text}: not a length of time", "write a number and s, m, h or d, such as 22m"
-        ) from None
 
 
 def before(root: Path, ready: Ready, prices: Prices, wanted: Wanted) -> Quote:
@@ -83,7 +71,7 @@ def before(root: Path, ready: Ready, prices: Prices, wanted: Wanted) -> Quote:
     )
 
 
-def after(job: RemoteJob, prices: Prices, wanted: Wanted) -> Quote:
+def after(job: JobStatus, prices: Prices, wanted: Wanted) -> Quote:
     """What a job that ended on Vertex AI has cost, by what it ran."""
     if job.active:
         raise InputError(
@@ -101,14 +89,14 @@ def after(job: RemoteJob, prices: Prices, wanted: Wanted) -> Quote:
         )
     spot = job.strategy == "spot"
     return _quote(
-        job.display_name, basis, cost.of_remote(job), seconds, prices, wanted, job.region, spot
+        job.display_name, basis, cost.of_status(job), seconds, prices, wanted, job.region, spot
     )
 
 
 def _quote(
     what: str,
     basis: str,
-    replicas: tuple[Replica, ...],
+    pools: tuple[Pool, ...],
     seconds: float,
     prices: Prices,
     wanted: Wanted,
@@ -118,11 +106,11 @@ def _quote(
     return Quote(
         what=what,
         basis=basis,
-        bill=cost.bill(replicas, seconds, prices, region=region, spot=spot, more=wanted.extras),
-        replicas=replicas,
-        notebook=cost.notebook(replicas, seconds, prices, wanted.left_on / 3600),
+        bill=cost.bill(pools, seconds, prices, region=region, spot=spot, more=wanted.extras),
+        pools=pools,
+        notebook=cost.notebook(pools, seconds, prices, wanted.left_on / 3600),
         spot=cost.spot(
-            replicas,
+            pools,
             seconds,
             prices,
             interval=wanted.checkpoint_every,
@@ -229,7 +217,7 @@ def _spot(one: Spot) -> Iterator[str]:
         yield f"  spot costs more from {one.break_even:,.1f} preemptions a day and machine"
 
 
-def legacy(line: Line) -> str:
+def legacy(line: BillLine) -> str:
     """AI Platform's arithmetic."""
     return (
         f"{line.what} x USD {line.price:g} = USD {line.usd:.4f} on AI Platform "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from builder.jobs.watch.reader import BY_STEP, Points, View
+from builder.jobs.watch.view import BY_STEP, Points, View
 
 WIDTH, HEIGHT = 460, 230
 """Of a plot, in CSS pixels."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder import contract
 from builder.core.errors import InputError, OutsideError
-from builder.core.settings import LOCAL_REPOSITORY
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import Engine
 from builder.jobs import description
-from builder.jobs.description import Job
-from builder.jobs.places.local import run as local
-from builder.jobs.places.local.replicas import LocalJob, Pool
+from builder.jobs.description import Job, Study
+from builder.jobs.images import target_of
+from builder.jobs.places.local import folder as folders
+from builder.jobs.places.local import usage
+from builder.jobs.places.local.kills import Kill
+from builder.jobs.places.local.replicas import LocalJob
 from builder.pipeline import records
 from builder.spec import catalogue
 
@@ -25,7 +30,7 @@ BUCKETS = Path("build") / "buckets"
 
 
 @dataclass(frozen=True)
-class Options:
+class LocalOptions:
     """What the command line says beside the job's name. None or empty: as the job says."""
 
     image: str | None = None
@@ -37,6 +42,9 @@ class Options:
     shm: int | None = None
     pass_job_dir: bool = False
     name: str | None = None
+    package: Path | None = None
+    module: str | None = None
+    kills: tuple[Kill, ...] = ()
 
 
 def load(root: Path, name: str) -> Job:
@@ -51,20 +59,52 @@ def load(root: Path, name: str) -> Job:
     return description.load(root, name)
 
 
-def names(root: Path) -> tuple[str, ...]:
-    """The jobs of the project."""
-    return description.names(root)
-
-
 def folder_of(root: Path, name: str) -> Path:
     """The folder of a local job, by its name, its file, or the folder itself."""
-    if Path(name).is_dir() and (Path(name) / local.LOCAL).is_dir():
+    if Path(name).is_dir() and (Path(name) / folders.LOCAL).is_dir():
         return Path(name)
     stem = Path(name).stem if name.endswith((".yaml", ".yml")) else name
     return root / FOLDER / stem
 
 
-def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
+def described(
+    root: Path,
+    name: str,
+    options: LocalOptions,
+    settings: Settings,
+    connect: Callable[[], Engine],
+    on_event: OnEvent = ignore,
+) -> tuple[Engine, LocalJob, Study | None]:
+    """The engine, the local form of a described job, and its study where it has one.
+
+    A package of `options` becomes the job's image. connect: connects to the engine, after the
+    checks that need none. Raises InputError, OutsideError, CheckFailed.
+    """
+    job = load(root, name)
+    if job.study is not None and options.kills:
+        raise InputError(
+            f"{name} is a study: --kill and --preempt strike a replica of a single run",
+            "leave them out, or take study: out of a copy of the job",
+        )
+    if options.package is None:
+        engine = connect()
+        return engine, prepare(root, engine, job, options), job.study
+    from builder.jobs import package
+
+    program = package.program(options.package, options.module)
+    engine = connect()
+    target = target_of(root, job.image)
+    made = package.build(root, settings, engine, target, program, on_event)
+    options = replace(
+        options,
+        image=made.record.image_id,
+        pass_job_dir=True,
+        name=None if name in description.names(root) else program.slug,
+    )
+    return engine, prepare(root, engine, job, options), job.study
+
+
+def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> LocalJob:
     """The local form of a job. Raises InputError, OutsideError for an image that is not here."""
     name = options.name or job.id
     folder = options.job_dir or root / FOLDER / name
@@ -81,10 +121,7 @@ def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
         name=name,
         image=options.image or image_of(root, engine, job.image),
         folder=folder.absolute(),
-        pools=tuple(
-            Pool(pool.role, pool.count, pool.accelerators.count if pool.accelerators else 0)
-            for pool in job.pools
-        ),
+        pools=job.pools,
         command=job.command,
         arguments=(*job.arguments, *options.arguments),
         environment=job.environment,
@@ -95,7 +132,7 @@ def prepare(root: Path, engine: Engine, job: Job, options: Options) -> LocalJob:
         restarts=job.scheduling.restarts,
         timeout=job.scheduling.timeout,
         grace=options.grace,
-        shm=options.shm or local.default_shm(),
+        shm=options.shm or usage.default_shm(),
     )
 
 
@@ -128,29 +165,9 @@ def image_of(root: Path, engine: Engine, name: str) -> str:
     return name
 
 
-def target_of(root: Path, name: str) -> str:
-    """The target whose base a package is put onto. Raises InputError for an image that is none."""
-    if name not in catalogue.targets(root):
-        raise InputError(
-            f"--package: {name} is no target of images/",
-            f"name a job whose image is one of {', '.join(catalogue.targets(root))}",
-        )
-    return name
-
-
 def parse_size(text: str) -> int:
     """Bytes of `64m`, `1g`, `512MB`. Raises InputError."""
-    import re
-
     match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
     if match is None:
         raise InputError(f"--shm-size {text}: is not a size", "write 64m or 2g")
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
-
-
-def kills(killed: Sequence[str], preempted: Sequence[str]) -> tuple[local.Kill, ...]:
-    """The replicas to strike. Raises InputError."""
-    return (
-        *(local.parse_kill(text) for text in killed),
-        *(local.parse_kill(text, soft=True) for text in preempted),
-    )

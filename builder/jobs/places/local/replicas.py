@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from builder import contract
 from builder.core.errors import InputError
+from builder.jobs.pools import Pool
 
 PORT = 2222
 """Where replicas reach each other. Source: Vertex AI, distributed training, CLUSTER_SPEC."""
@@ -26,20 +27,7 @@ JOB, GCS, RECORDS = "/job", "/gcs", "/records"
 METRICS = "/tmp/hypertune"
 """Where cloudml-hypertune writes output.metrics, which is what the service reads of a trial."""
 
-ROLES = ("chief", "worker", "ps", "evaluator")
-"""By the position of the worker pool."""
-
-Role = Literal["chief", "worker", "ps", "evaluator"]
 Restarts = Literal["worker", "job", "never"]
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Replicas of one role; `gpus` is how many each machine would carry."""
-
-    role: Role
-    count: int = 1
-    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +50,8 @@ class LocalJob:
 
     folder: the job's folder on this machine; base: the gs:// folder that it stands for, "" for
     none; records: a folder of data, mounted read-only, passed as --records; buckets: a folder whose
-    folders stand for buckets; timeout and grace in seconds; shm in bytes.
+    folders stand for buckets; timeout and grace in seconds; shm in bytes. key, run: a
+    hash of everything that the job asks for, and the count of its submissions; the place sets both.
     """
 
     name: str
@@ -81,13 +70,15 @@ class LocalJob:
     grace: float = 30.0
     shm: int = 1 << 30
     trial: Trial | None = None
+    key: str = ""
+    run: int = 1
 
 
 @dataclass(frozen=True)
 class Replica:
     """One container of a job. `gpus`: the ids of this machine's GPUs that it gets."""
 
-    role: Role
+    role: str
     index: int
     host: str
     arguments: tuple[str, ...]
@@ -111,7 +102,7 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
     places = [(pool, index) for pool in job.pools for index in range(pool.count)]
     hosts = {(pool.role, index): _host(pool.role, index, identity) for pool, index in places}
     mine, crowded = _of_trial(gpus, job.trial)
-    shares = _shares([pool.gpus for pool, _ in places], mine, crowded)
+    shares = _shares([pool.accelerators for pool, _ in places], mine, crowded)
     arguments = _arguments(job)
     return tuple(
         Replica(
@@ -131,15 +122,19 @@ def place_of(job: LocalJob) -> str:
     return f"{JOB}/{job.trial.number}" if job.trial else JOB
 
 
-def _host(role: Role, index: int, identity: str) -> str:
-    return f"cmle-training-workerpool{ROLES.index(role)}-{identity}-{index}"
+def _position(role: str) -> int:
+    return Pool(role).position
+
+
+def _host(role: str, index: int, identity: str) -> str:
+    return f"cmle-training-workerpool{_position(role)}-{identity}-{index}"
 
 
 def _environment(
     job: LocalJob,
-    role: Role,
+    role: str,
     index: int,
-    hosts: Mapping[tuple[Role, int], str],
+    hosts: Mapping[tuple[str, int], str],
     *,
     shared: bool,
 ) -> dict[str, str]:
@@ -147,14 +142,14 @@ def _environment(
     pools: dict[str, list[str]] = {}
     for (other, _), host in hosts.items():
         address = f"{host}:{PORT}"
-        pools.setdefault(f"workerpool{ROLES.index(other)}", []).append(address)
+        pools.setdefault(f"workerpool{_position(other)}", []).append(address)
         if other != "evaluator":  # it is never part of the cluster that trains
             named.setdefault(other, []).append(address)
     trial = {"trial": str(job.trial.number)} if job.trial else {}
     cluster_spec = {
         "cluster": pools,
         "environment": "cloud",
-        "task": {"type": f"workerpool{ROLES.index(role)}", "index": index, **trial},
+        "task": {"type": f"workerpool{_position(role)}", "index": index, **trial},
         "job": {"worker_pool_specs": _pool_specs(job)},
     }
     task: dict[str, Any] = {"type": role, "index": index, **trial}
@@ -181,7 +176,7 @@ def _pool_specs(job: LocalJob) -> list[dict[str, Any]]:
     """The pools by position, those that are skipped empty, as the service's own job has them."""
     found: list[dict[str, Any]] = []
     for pool in job.pools:
-        position = ROLES.index(pool.role)
+        position = pool.position
         found += [{}] * (position - len(found))
         container = {"image_uri": job.image, "args": list(job.arguments)}
         found.append({"replica_count": str(pool.count), "container_spec": container})

@@ -8,57 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder import registry
 from builder.core.errors import InputError
 from builder.facts import accelerators
 from builder.jobs import description, machines
-from builder.jobs.description import Job, Pool
+from builder.jobs.description import Job
 from builder.jobs.machines import Placement
-
-DISPLAY_NAME_LENGTH = 128
-"""Source: aiplatform v1, CustomJob.display_name."""
-LEGACY_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
-"""Source: AI Platform Training, Job.jobId: unique in the project, never used twice."""
-
-
-@dataclass(frozen=True)
-class Image:
-    """The image of a job, as far as it is known.
-
-    reference: what is sent; by digest once `digest` is known. target: of images/, None for any
-    other image. accelerator: what it is proven for (None: not known); proven: a receipt says so.
-    pruned: the device code of other GPUs was taken out.
-    """
-
-    reference: str
-    digest: str | None = None
-    target: str | None = None
-    accelerator: str | None = None
-    proven: bool = False
-    pruned: bool = False
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A job with everything that it takes to send it.
-
-    placements: what each pool of `job.pools` runs on; notes: what a person should know.
-    """
-
-    job: Job
-    image: Image
-    region: str
-    placements: tuple[Placement, ...]
-    project: str | None = None
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def pools(self) -> tuple[tuple[Pool, Placement], ...]:
-        """Each pool with what it runs on."""
-        return tuple(zip(self.job.pools, self.placements, strict=True))
+from builder.jobs.pools import Pool
+from builder.jobs.ready import Image, Ready
 
 
 def ready(
@@ -162,18 +121,12 @@ def _fields(job: Job, pool: Pool) -> tuple[str, ...]:
     if job.preset != "CUSTOM":
         return ("preset",)
     if pool.role == "chief":
-        return ("accelerators",) if pool.accelerators else ("machine",)
+        return ("accelerators",) if pool.accelerator else ("machine",)
     return ("replicas", _ROLE_FIELDS[pool.role])
 
 
 def _place(pool: Pool) -> Placement:
-    wanted = pool.accelerators
-    return machines.place(
-        pool.machine,
-        wanted.type if wanted else None,
-        wanted.count if wanted else 0,
-        pool.topology,
-    )
+    return machines.place(pool.machine, pool.accelerator, pool.accelerators, pool.topology)
 
 
 def _check_job_dir(job: Job) -> None:
@@ -302,25 +255,6 @@ def _advice(job: Job) -> list[str]:
             "write scheduling: {restarts: job}"
         )
     return notes
-
-
-def legacy_id(job: Job) -> str:
-    """The job's name as AI Platform took it: letters, digits and underscores.
-
-    Raises InputError where nothing is left of it.
-    """
-    found = re.sub(r"[^A-Za-z0-9_]", "_", job.id)
-    if not LEGACY_ID.fullmatch(found):
-        raise InputError(
-            f"{description.where(job, 'name')}: {found!r} was no job id of AI Platform",
-            "a letter first, then letters, digits and _, at most 128",
-        )
-    return found
-
-
-def display_name(job: Job, suffix: str) -> str:
-    """`<name>-<suffix>`, the name cut where it would be longer than the service takes."""
-    return f"{job.id[: DISPLAY_NAME_LENGTH - len(suffix) - 1]}-{suffix}"
 
 
 def committed(root: Path) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from builder import contract
 from builder.jobs import machines
-from builder.jobs.description import ROLES, Job, Parameter, Pool, Study
+from builder.jobs.description import Job, Parameter, Study
 from builder.jobs.machines import Placement
-from builder.jobs.places.vertex import checks
-from builder.jobs.places.vertex.checks import Ready
+from builder.jobs.pools import Pool
+from builder.jobs.ready import Ready
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import (
@@ -29,6 +29,8 @@ KEY_LABEL = "builder-key"
 NAME_LABEL = "builder-job"
 RUN_LABEL = "builder-run"
 KEY_LENGTH = 12
+DISPLAY_NAME_LENGTH = 128
+"""Source: aiplatform v1, CustomJob.display_name."""
 
 _ALGORITHMS = {"bayesian": 0, "grid": 2, "random": 3}
 _SCALES = {"linear": 1, "log": 2, "reverse-log": 3}
@@ -46,9 +48,14 @@ def key(ready: Ready) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
+def display_name(job: Job, suffix: str) -> str:
+    """`<name>-<suffix>`, the name cut where it would be longer than the service takes."""
+    return f"{job.id[: DISPLAY_NAME_LENGTH - len(suffix) - 1]}-{suffix}"
+
+
 def job_id(ready: Ready, run: int = 1) -> str:
     """What the job is called on the service, and what {job} stands for in job_dir."""
-    return checks.display_name(ready.job, key(ready) + (f"-{run}" if run > 1 else ""))
+    return display_name(ready.job, key(ready) + (f"-{run}" if run > 1 else ""))
 
 
 def message(ready: Ready, run: int = 1) -> CustomJob | HyperparameterTuningJob:
@@ -224,23 +231,3 @@ def _numbers(value: Any, name: str = "") -> Any:
     if isinstance(value, list):
         return [_numbers(one, name) for one in value]
     return int(value) if name in _INT64 and isinstance(value, str) else value
-
-
-def yaml(value: Any, comment: str = "") -> str:
-    """YAML of plain values, with a comment before it."""
-    import io
-
-    from ruamel.yaml import YAML
-
-    writer = YAML()
-    writer.indent(mapping=2, sequence=4, offset=2)
-    writer.width = 100_000
-    stream = io.StringIO()
-    writer.dump(value, stream)
-    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-    return head + stream.getvalue()
-
-
-def role_of(position: int) -> str:
-    """What a worker pool of this position is, in TF_CONFIG's words."""
-    return ROLES[position] if position < len(ROLES) else f"workerpool{position}"

@@ -1,4 +1,4 @@
-"""A job's labels and its folder: what a killed run left, and whose the files in the folder are."""
+"""The folder of a local job: what lies where, who may write there, and whose the files are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from builder.engine import containers
 if TYPE_CHECKING:
     import docker
 
+LOCAL = "local"
+"""The part of a job's folder that the runner writes."""
+STATE = "state.json"
+NOTES = "job.log"
+"""The lines of the runner itself: starts, restarts, the end."""
+
 LABEL = "training-image-factory.job"
 FOLDER = "training-image-factory.job.folder"
 
@@ -22,9 +28,6 @@ def sweep(client: docker.DockerClient) -> None:
     left = containers.sweep(client, LABEL)
     for folder in {labels.get(FOLDER, "") for labels in left} - {""}:
         give_back(Path(folder))
-
-
-# --- whose the files are --------------------------------------------------------------------------
 
 
 def user() -> str | None:

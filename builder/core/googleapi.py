@@ -1,0 +1,140 @@
+"""What errors of Google's client libraries mean: one line of what is wrong, one of the way out."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from builder.core.errors import FactoryError, OutsideError
+
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
+
+LOGIN = "run: gcloud auth application-default login"
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+_DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|is disabled", re.I)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a person should do about an error of one service.
+
+    api: the service's own API. Each other field is the second line of one kind of error:
+    forbidden: not allowed; missing: not found; quota: too many requests, or no quota left;
+    refused: a wrong request; precondition: the wrong moment for it; unreachable: no connection,
+    and any other error.
+    """
+
+    api: str
+    forbidden: str
+    missing: str
+    quota: str
+    refused: str
+    precondition: str
+    unreachable: str
+
+
+def explained(error: BaseException, what: str, advice: Advice) -> FactoryError:
+    """The factory's error for any error of Google's clients. what: the thing that was asked for."""
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+
+    if isinstance(error, FactoryError):
+        return error
+    said = first_line(error)
+    match error:
+        case TransportError():
+            found = "the service cannot be reached", advice.unreachable
+        case RefreshError() | exceptions.Unauthorized():
+            found = "the credentials are not accepted", LOGIN
+        case GoogleAuthError():
+            found = "no credentials", LOGIN
+        case exceptions.Forbidden() | exceptions.NotFound() if _DISABLED.search(str(error)):
+            found = _disabled(str(error), advice.api)
+        case exceptions.Forbidden():
+            found = "not allowed", advice.forbidden
+        case exceptions.NotFound():
+            found = "not found", advice.missing
+        case exceptions.ResourceExhausted():
+            found = "no quota left", advice.quota
+        case exceptions.TooManyRequests():
+            found = "too many requests, or no quota left", advice.quota
+        case exceptions.FailedPrecondition():
+            found = "refused", advice.precondition
+        case exceptions.BadRequest() | exceptions.PreconditionFailed():
+            found = "refused", advice.refused
+        case exceptions.ServerError() | exceptions.RetryError():
+            found = "the service cannot be reached", advice.unreachable
+        case exceptions.GoogleAPICallError():
+            found = "the service's error", advice.unreachable
+        case _:
+            found = "the service cannot be reached", advice.unreachable
+    return OutsideError(f"{what}: {found[0]}: {said}", found[1])
+
+
+def _disabled(text: str, api: str) -> tuple[str, str]:
+    project = re.search(r"(?:in project |project=)([a-z0-9.:-]+)", text)
+    named = re.search(r"([a-z]+\.googleapis\.com)", text)
+    name = named[1] if named else api
+    where = f" --project {project[1]}" if project else ""
+    return f"the API {name} is not enabled", f"run: gcloud services enable {name}{where}"
+
+
+@contextlib.contextmanager
+def explaining(what: str, advice: Advice, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raise the errors of Google's clients as the factory's, except those of the types `but`."""
+    import requests
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        yield
+    except but:
+        raise
+    except (GoogleAPIError, GoogleAuthError, requests.RequestException, ConnectionError) as error:
+        raise explained(error, what, advice) from error
+
+
+def passing() -> tuple[type[Exception], ...]:
+    """The errors of a broken connection or a busy service: another attempt may succeed."""
+    import requests
+    from google.api_core import exceptions
+    from google.auth.exceptions import TransportError
+
+    return (
+        exceptions.ServerError,  # 5xx
+        exceptions.TooManyRequests,
+        exceptions.RetryError,
+        requests.ConnectionError,
+        requests.Timeout,
+        requests.exceptions.ChunkedEncodingError,
+        TransportError,
+        ConnectionError,
+    )
+
+
+def reading() -> Retry:
+    """How a call that changes nothing is repeated after a passing error: for up to two minutes."""
+    from google.api_core import exceptions
+    from google.api_core.retry import Retry, if_exception_type
+
+    again = tuple(one for one in passing() if one is not exceptions.RetryError)
+    return Retry(
+        predicate=if_exception_type(*again),
+        initial=0.2,
+        maximum=15.0,
+        multiplier=2.0,
+        timeout=120.0,
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, without the address that REST puts before it."""
+    text = str(getattr(error, "message", "") or error)
+    text = re.sub(r"^(?:GET|POST|PUT|PATCH|DELETE) https?://\S+: ", "", text)
+    found = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return found[:300] or type(error).__name__

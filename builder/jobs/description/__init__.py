@@ -1,0 +1,32 @@
+"""The description of a training job: jobs/<name>.yaml as a checked, frozen Job.
+
+model.py holds the fields, values.py and study.py the kinds of values, reading.py the way from a
+file to a Job, schema.py the JSON Schema for editors.
+"""
+
+from builder.jobs.description.model import BootDisk, Job, Scheduling
+from builder.jobs.description.reading import JOBS, SUFFIX, load, names, parse, shown, where
+from builder.jobs.description.schema import SCHEMA, schema, schema_text
+from builder.jobs.description.study import Parameter, Study
+from builder.jobs.description.values import DEFAULT_TIMEOUT, length, seconds
+
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "JOBS",
+    "SCHEMA",
+    "SUFFIX",
+    "BootDisk",
+    "Job",
+    "Parameter",
+    "Scheduling",
+    "Study",
+    "length",
+    "load",
+    "names",
+    "parse",
+    "schema",
+    "schema_text",
+    "seconds",
+    "shown",
+    "where",
+]

@@ -1,0 +1,340 @@
+"""A job as its file describes it: every field, its default, and what it refuses.
+
+This module checks shapes, names and limits that hold everywhere. The machines on offer, the region,
+the image and the project are checked before a job is sent (builder/jobs/places/vertex/checks.py),
+because `builder job local` needs none of that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    model_validator,
+)
+
+from builder.core.findings import matches, refuse
+from builder.jobs.aiplatform import presets
+from builder.jobs.description.study import Study
+from builder.jobs.description.values import (
+    DEFAULT_TIMEOUT,
+    DISK_GB,
+    NAME_LENGTH,
+    Arguments,
+    Duration,
+    Environment,
+    JobDir,
+    LabelKey,
+    LabelValue,
+    Machine,
+    Text,
+    WrittenModel,
+)
+from builder.jobs.pools import Pool, Role
+
+_ACCELERATORS = re.compile(
+    r"(?:(?P<count>[0-9]+)\s*[x*]\s*)?(?P<type>[A-Za-z][\w.-]*)(?:\s*[x*]\s*(?P<after>[0-9]+))?"
+)
+
+
+def _accelerators(value: object) -> object:
+    """`2 x V100` and `V100` mean {type: V100, count: 2 or 1}."""
+    if not isinstance(value, str):
+        return value
+    match = _ACCELERATORS.fullmatch(value.strip())
+    if match is None or (match["count"] and match["after"]):
+        raise refuse(f"{value!r} is not a number of accelerators", "write 2 x V100")
+    return {"type": match["type"], "count": match["count"] or match["after"] or "1"}
+
+
+def _pool(value: object) -> object:
+    """`workers: 2` means {count: 2}."""
+    return {"count": value} if isinstance(value, str) else value
+
+
+class Accelerators(WrittenModel):
+    """How many accelerators of which type one machine carries."""
+
+    type: Annotated[str, matches(r"[A-Za-z][\w.-]*", "an accelerator", "write V100")] = Field(
+        examples=["V100"]
+    )
+    """V100, T4, A100, A100-80GB, L4, H100, TPU-v3 ...; the API's own names do as well."""
+
+    count: int = Field(1, ge=1, le=4096, examples=[2])
+    """How many on each machine; of a TPU v2 or v3 the number of cores."""
+
+
+AcceleratorsField = Annotated[Accelerators, BeforeValidator(_accelerators)]
+
+
+class PoolSpec(WrittenModel):
+    """The replicas of one role. What is left out is as the chief has it."""
+
+    count: int = Field(1, ge=1, le=1000, examples=[2])
+    """How many replicas."""
+
+    machine: Machine | None = Field(None, examples=["n1-standard-8"])
+    """The machine type of each."""
+
+    accelerators: AcceleratorsField | Literal["none"] | None = Field(None, examples=["2 x V100"])
+    """What each carries; `none`: no accelerator. Parameter servers have none where it is left
+    out."""
+
+
+class Replicas(WrittenModel):
+    """The replicas beside the chief, of which there is always exactly one."""
+
+    workers: Annotated[PoolSpec, BeforeValidator(_pool)] | None = Field(None, examples=[2])
+    """Workers, beside the chief, which works too."""
+
+    parameter_servers: Annotated[PoolSpec, BeforeValidator(_pool)] | None = Field(
+        None, examples=[2]
+    )
+    """Parameter servers."""
+
+    evaluator: Annotated[PoolSpec, BeforeValidator(_pool)] | None = Field(None, examples=[1])
+    """An evaluator; it never is part of the cluster that trains."""
+
+
+_ALONE = Replicas(workers=None, parameter_servers=None, evaluator=None)
+
+
+class BootDisk(WrittenModel):
+    """The boot disk of every machine."""
+
+    type: Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"] | None = Field(
+        None, examples=["pd-ssd"]
+    )
+    """pd-ssd where it is left out, hyperdisk-balanced on machines that take no other."""
+
+    size_gb: int = Field(DISK_GB[0], ge=DISK_GB[0], le=DISK_GB[1], examples=[200])
+    """Gigabytes, from 100."""
+
+
+class Scheduling(WrittenModel):
+    """When machines are given, how long the job may take, and what happens when one fails."""
+
+    strategy: Literal["standard", "spot", "flex-start"] = Field("standard", examples=["spot"])
+    """standard; spot: cheaper, can be taken away at any time; flex-start: waits for machines."""
+
+    timeout: Duration = Field(DEFAULT_TIMEOUT, examples=["2h"])
+    """How long the job may run."""
+
+    max_wait: Duration | None = Field(None, examples=["24h"])
+    """How long a flex-start job may wait for its machines."""
+
+    restarts: Literal["worker", "job", "never"] = Field("worker", examples=["job"])
+    """worker: a replica that fails is started again; job: all replicas are, which synchronous
+    training needs; never: the job fails."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Scheduling:
+        if self.max_wait is not None and self.strategy != "flex-start":
+            raise refuse(
+                "max_wait holds for flex-start only", "remove max_wait, or strategy: flex-start"
+            )
+        return self
+
+
+class Job(WrittenModel):
+    """One training job. This is where every default stands."""
+
+    model_config = ConfigDict(title="jobs/*.yaml", validate_default=False)
+
+    image: Annotated[
+        str, matches(r"[A-Za-z0-9][\w./:@-]*", "an image", "write a target, or HOST/PATH@sha256:")
+    ] = Field(examples=["v100"])
+    """A target of images/, or any image in a registry. It is sent by digest, never by tag."""
+
+    name: (
+        Annotated[
+            str,
+            matches(
+                rf"[a-z](?:[a-z0-9-]{{0,{NAME_LENGTH - 2}}}[a-z0-9])?",
+                "a job's name",
+                f"use a-z, 0-9 and -, a letter first, at most {NAME_LENGTH}",
+            ),
+        ]
+        | None
+    ) = Field(None, examples=["cats-and-dogs"])
+    """The job's name; left out, it is the file's."""
+
+    project: (
+        Annotated[
+            str,
+            matches(
+                r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]|[0-9]{6,}", "a project", "write ID"
+            ),
+        ]
+        | None
+    ) = Field(None, examples=["my-project"])
+    """The Google Cloud project; left out, it is the one of the flag or of the environment."""
+
+    region: (
+        Annotated[
+            str,
+            matches(
+                r"[a-z]+(-[a-z]+)+[0-9]+",
+                "a region",
+                "write one such as us-central1; a zone's last letter does not belong to it",
+            ),
+        ]
+        | None
+    ) = Field(None, examples=["us-central1"])
+    """The region that the job runs in."""
+
+    preset: Literal["BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "BASIC_TPU", "CUSTOM"] = Field(
+        "CUSTOM", examples=["BASIC_GPU"]
+    )
+    """A scale tier of AI Platform, on today's machines. CUSTOM: as `machine` says."""
+
+    machine: Machine | None = Field(None, examples=["n1-standard-8"])
+    """The machine type of the chief, and of every replica that says nothing else."""
+
+    accelerators: AcceleratorsField | None = Field(None, examples=["2 x V100"])
+    """What the chief's machine carries: `2 x V100`, or {type: V100, count: 2}."""
+
+    topology: Annotated[str, matches(r"[0-9]+(x[0-9]+){1,2}", "a topology", "write 2x2")] | None = (
+        Field(None, examples=["2x2"])
+    )
+    """Of a TPU v5e: how its chips are laid out."""
+
+    replicas: Replicas = Field(_ALONE, examples=[{"workers": 2}])
+    """Workers, parameter servers and evaluator beside the chief."""
+
+    command: tuple[Text, ...] | None = Field(None, examples=[["python", "-m", "trainer.task"]])
+    """Takes the place of the image's ENTRYPOINT."""
+
+    arguments: Arguments = Field((), examples=[{"steps": "1000"}])
+    """What the trainer is told: `name: value` lines, or a list as on a command line."""
+
+    environment: Environment = Field({}, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}])
+    """Environment variables of every replica."""
+
+    job_dir: JobDir | None = Field(None, examples=["gs://my-bucket/jobs/{job}"])
+    """Where the job writes: gs://BUCKET/FOLDER. {job} is replaced by the job's own id."""
+
+    pass_job_dir: bool = Field(False, examples=[True])
+    """Pass --job-dir too, as AI Platform did; AIP_MODEL_DIR and its like are always there."""
+
+    service_account: (
+        Annotated[
+            str,
+            matches(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a service account", "write NAME@PROJECT.iam..."),
+        ]
+        | None
+    ) = Field(None, examples=["trainer@my-project.iam.gserviceaccount.com"])
+    """Whom the job runs as."""
+
+    network: Text | None = Field(None, examples=["projects/123456789/global/networks/default"])
+    """A VPC network to peer with; with the project's number, not its name."""
+
+    tensorboard: Text | None = Field(
+        None, examples=["projects/my-project/locations/us-central1/tensorboards/123"]
+    )
+    """A Vertex AI TensorBoard that shows the job's logs while it runs. Needs service_account."""
+
+    disk: BootDisk = Field(BootDisk(type=None, size_gb=DISK_GB[0]), examples=[{"size_gb": "200"}])
+    """The boot disk of every machine."""
+
+    scheduling: Scheduling = Field(
+        Scheduling(strategy="standard", timeout=DEFAULT_TIMEOUT, max_wait=None, restarts="worker"),
+        examples=[{"strategy": "spot", "timeout": "2h"}],
+    )
+    """Standard, spot or flex start; timeouts; restarts."""
+
+    labels: dict[LabelKey, LabelValue] = Field({}, max_length=60, examples=[{"team": "vision"}])
+    """Labels of the job, for the bill."""
+
+    study: Study | None = Field(None, examples=[{"metric": "accuracy"}])
+    """A hyperparameter study over this job."""
+
+    _name: str = PrivateAttr("job")
+    _source: Path = PrivateAttr(Path("job.yaml"))
+
+    @model_validator(mode="after")
+    def _fits(self) -> Job:
+        custom = self.preset == "CUSTOM"
+        if custom and self.machine is None:
+            raise refuse("says no machine", "add machine: n1-standard-8, or preset: BASIC_GPU")
+        given = self.machine or self.accelerators or self.topology or self.replicas != _ALONE
+        if not custom and given:
+            raise refuse(
+                f"preset {self.preset} brings machine, accelerators and replicas",
+                "remove them, or write preset: CUSTOM",
+            )
+        if self.topology and self.accelerators:
+            raise refuse(
+                "a topology says how many chips there are, so accelerators must be left out",
+                "remove accelerators",
+            )
+        if self.tensorboard and not self.service_account:
+            raise refuse(
+                "tensorboard needs service_account: the service writes the logs in its name",
+                "add service_account: NAME@PROJECT.iam.gserviceaccount.com",
+            )
+        return self
+
+    @property
+    def id(self) -> str:
+        """The job's name: as written, or that of its file."""
+        return self.name or self._name
+
+    @property
+    def source(self) -> Path:
+        """The file that this was read from."""
+        return self._source
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Chief, workers, parameter servers, evaluator: those there are, with their machines."""
+        if self.preset != "CUSTOM":
+            return tuple(self._with_disk(one) for one in presets.PRESETS[self.preset].pools)
+        assert self.machine is not None
+        chief = _pool_of("chief", 1, self.machine, self.accelerators, self.topology)
+        rest: tuple[tuple[Role, PoolSpec | None], ...] = (
+            ("worker", self.replicas.workers),
+            ("ps", self.replicas.parameter_servers),
+            ("evaluator", self.replicas.evaluator),
+        )
+        beside = (self._beside(role, spec) for role, spec in rest if spec)
+        return tuple(self._with_disk(one) for one in (chief, *beside))
+
+    def _with_disk(self, pool: Pool) -> Pool:
+        return replace(pool, disk_type=self.disk.type or "pd-ssd", disk_gb=self.disk.size_gb)
+
+    def _beside(self, role: Role, spec: PoolSpec) -> Pool:
+        assert self.machine is not None
+        accelerators: Accelerators | None
+        if spec.accelerators == "none":
+            accelerators = None
+        elif spec.accelerators is not None:
+            accelerators = spec.accelerators
+        else:  # only workers on the chief's own kind of machine carry what the chief carries
+            same = role != "ps" and spec.machine in (None, self.machine)
+            accelerators = self.accelerators if same else None
+        return _pool_of(role, spec.count, spec.machine or self.machine, accelerators)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether there is more than one replica, which is when the service sets TF_CONFIG."""
+        return sum(pool.count for pool in self.pools) > 1
+
+
+def _pool_of(
+    role: Role,
+    count: int,
+    machine: str,
+    accelerators: Accelerators | None,
+    topology: str | None = None,
+) -> Pool:
+    if accelerators is None:
+        return Pool(role, count, machine, topology=topology)
+    return Pool(role, count, machine, accelerators.type, accelerators.count, topology)

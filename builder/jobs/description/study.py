@@ -1,0 +1,138 @@
+"""The study of a job's file: what it varies, and how it searches."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from builder.core.findings import matches, refuse
+from builder.jobs.description.values import Number, Text, WrittenModel
+
+
+class Parameter(WrittenModel):
+    """One thing a study tries: a range (min, max) or values."""
+
+    min: Number | None = Field(None, examples=["0.0001"])
+    """The least value."""
+
+    max: Number | None = Field(None, examples=["0.1"])
+    """The largest value."""
+
+    values: tuple[Text, ...] | None = Field(None, examples=[["16", "32", "64"]])
+    """The values to choose from: numbers, or words."""
+
+    type: Literal["double", "integer", "discrete", "categorical"] | None = Field(
+        None, examples=["integer"]
+    )
+    """As it is written where left out: integer for whole min and max, discrete for numbers."""
+
+    scale: Literal["linear", "log", "reverse-log"] = Field("linear", examples=["log"])
+    """How the range is searched."""
+
+    @property
+    def kind(self) -> Literal["double", "integer", "discrete", "categorical"]:
+        """What the parameter is: as written, or as its values look."""
+        if self.type:
+            return self.type
+        if self.values is not None:
+            return "discrete" if all(_is_number(one) for one in self.values) else "categorical"
+        ends = (self.min or "", self.max or "")
+        return "integer" if all(re.fullmatch(r"[+-]?[0-9]+", one) for one in ends) else "double"
+
+    @model_validator(mode="after")
+    def _whole(self) -> Parameter:
+        ranged, listed = self.min is not None or self.max is not None, self.values is not None
+        if ranged == listed or (ranged and (self.min is None or self.max is None)):
+            raise refuse("needs min and max, or values", "write {min: 0.001, max: 0.1}")
+        if self.values is not None:
+            self._check_values(self.values)
+        if self.min is not None and self.max is not None:
+            self._check_range(self.min, self.max)
+        if self.scale != "linear" and self.kind == "categorical":
+            raise refuse("words have no scale", "remove scale")
+        return self
+
+    def _check_values(self, values: tuple[str, ...]) -> None:
+        if self.kind in ("double", "integer"):
+            raise refuse(f"a list of values is not {self.kind}", "write type: discrete")
+        if not values or len(set(values)) < len(values):
+            raise refuse("the values are empty or stand twice", "write different values")
+        if self.kind == "discrete":
+            if not all(_is_number(one) for one in values):
+                raise refuse("discrete values are numbers", "write type: categorical")
+            if self.scale != "linear" and min(float(one) for one in values) <= 0:
+                raise refuse("a log scale needs values above 0", "write scale: linear")
+
+    def _check_range(self, low: str, high: str) -> None:
+        if self.kind in ("discrete", "categorical"):
+            raise refuse(f"{self.kind} needs values", "write values: [a, b, c]")
+        if self.kind == "integer" and any(float(one) != int(float(one)) for one in (low, high)):
+            raise refuse("an integer's min and max are whole numbers", "write type: double")
+        if float(low) >= float(high):
+            raise refuse(f"min {low} is not below max {high}", "write the smaller one as min")
+        if self.scale != "linear" and float(low) <= 0:
+            raise refuse(f"a {self.scale} scale needs min above 0", "write scale: linear")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) - float(text) == 0
+    except ValueError:
+        return False
+
+
+def _metric(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][\w./-]*", value):
+        raise refuse(f"{value!r} is not a metric's name", "write the name that is reported")
+    return value
+
+
+class Study(WrittenModel):
+    """A hyperparameter study: the job is run once for each trial, with other arguments."""
+
+    metric: Annotated[str, AfterValidator(_metric)] = Field(examples=["validation_accuracy"])
+    """What the trainer reports, by this name."""
+
+    goal: Literal["maximize", "minimize"] = Field("maximize", examples=["maximize"])
+    """Which way is better."""
+
+    trials: int = Field(10, ge=1, le=1000, examples=[20])
+    """How many trials."""
+
+    parallel: int = Field(1, ge=1, le=100, examples=[2])
+    """How many at once. The fewer, the more each learns from those before."""
+
+    algorithm: Literal["bayesian", "random", "grid"] = Field("bayesian", examples=["random"])
+    """How the next trial is chosen."""
+
+    max_failed: int = Field(0, ge=0, le=1000, examples=[3])
+    """How many trials may fail before the study does; 0: the service decides."""
+
+    early_stopping: Literal["none", "median", "curve"] = Field("none", examples=["median"])
+    """Stop a trial that is worse than the median so far, or whose curve will not get there."""
+
+    parameters: dict[
+        Annotated[
+            str,
+            matches(r"[A-Za-z][\w-]*", "an argument's name", "write it without dashes before it"),
+        ],
+        Parameter,
+    ] = Field(min_length=1, examples=[{"learning-rate": {"min": "0.0001", "max": "0.1"}}])
+    """What is tried. Each arrives as --name=value after the job's own arguments."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Study:
+        if self.parallel > self.trials:
+            raise refuse(
+                f"{self.parallel} at once of {self.trials} trials", f"write parallel: {self.trials}"
+            )
+        if self.algorithm == "grid":
+            for name, one in self.parameters.items():
+                if one.kind == "double":
+                    raise refuse(
+                        f"a grid has no points between {one.min} and {one.max} of {name}",
+                        f"write {name}: {{values: [...]}}, or algorithm: random",
+                    )
+        return self

@@ -1,0 +1,96 @@
+"""A described job as it is sent to Vertex AI: its image found or made, everything checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.jobs import description, images
+from builder.jobs.places.vertex import bucket, checks, service
+from builder.jobs.places.vertex.service import Service
+from builder.jobs.ready import Image, Ready
+
+if TYPE_CHECKING:
+    from builder.engine import Engine
+
+
+@dataclass(frozen=True)
+class ProgramFolder:
+    """A program's folder that becomes the job's image. engine: connects to the engine for it."""
+
+    folder: Path
+    module: str | None
+    engine: Callable[[], Engine]
+
+
+@dataclass(frozen=True)
+class VertexOptions:
+    """What the command line says beside the job's name. None or empty: as the job says.
+
+    pushed: take the image from its registry, as `submit` does. bucket: check the bucket, too.
+    """
+
+    project: str | None = None
+    region: str | None = None
+    pushed: bool = False
+    package: ProgramFolder | None = None
+    arguments: tuple[str, ...] = ()
+    bucket: bool = False
+
+
+def prepare(
+    root: Path, name: str, settings: Settings, wanted: VertexOptions, on_event: OnEvent = ignore
+) -> tuple[Ready, Service]:
+    """A job with its image, checked, and where it goes.
+
+    A program's image takes minutes to build, so everything else is checked before. Raises
+    InputError, OutsideError, CheckFailed.
+    """
+    job = description.load(root, name)
+    changed: dict[str, Any] = {"arguments": (*job.arguments, *wanted.arguments)}
+    if wanted.package:  # as AI Platform did with a package
+        changed["pass_job_dir"] = True
+    job = job.model_copy(update=changed)
+    where = service.load(root, job, project=wanted.project, region=wanted.region)
+    if wanted.pushed:
+        where = where.known()
+
+    def checked(image: Image) -> Ready:
+        found = checks.ready(
+            job,
+            image,
+            where.region,
+            project=where.project,
+            targets=images.targets(root),
+            cloud=where.endpoint is None and (wanted.pushed or settings.registry is not None),
+        )
+        return _with_bucket(found, where) if wanted.bucket else found
+
+    notes: tuple[str, ...] = ()
+    if wanted.package:
+        from builder.jobs import package
+
+        program = package.program(wanted.package.folder, wanted.package.module)
+        checked(images.planned_image(root, job, settings))
+        engine = wanted.package.engine()
+        image = images.packaged_image(root, job, settings, program, engine, on_event)
+    elif wanted.pushed:
+        image, notes = images.pushed_image(root, job, settings, on_event)
+    else:
+        image, notes = images.local_image(root, job, settings)
+    ready = checked(image)
+    return replace(ready, notes=(*notes, *ready.notes)), where
+
+
+def _with_bucket(ready: Ready, where: Service) -> Ready:
+    """Check the bucket, where it is Google's own or an emulator's."""
+    emulated = bool(os.environ.get("STORAGE_EMULATOR_HOST"))
+    if not ready.job.job_dir or not (where.endpoint is None or emulated):
+        return ready
+    notes = bucket.check(ready, service.storage_client(where))
+    return replace(ready, notes=(*ready.notes, *notes))

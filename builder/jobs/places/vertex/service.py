@@ -1,0 +1,201 @@
+"""Where jobs go on Vertex AI: project, region and endpoint; and the clients that speak to it.
+
+A flag wins over the job's file, the file over the environment (BUILDER_JOB_PROJECT ...), and these
+over the table [job] of builder.toml. `endpoint` is Google's own where nothing else is set; an
+emulator and private access have another one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.core import googleapi
+from builder.core.errors import InputError, OutsideError
+from builder.core.settings import CLOUD, PREFIX, ProjectFile, Written, check_shapes
+from builder.jobs import description
+from builder.jobs.description import Job
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform_v1 import JobServiceClient
+
+TABLE = "job"
+NAMES = ("project", "region", "endpoint", "logging_endpoint", "transport")
+_SHAPES: Mapping[str, tuple[str, str]] = {
+    "project": (r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]|[0-9]{6,}", "a project's id"),
+    "region": (r"[a-z]+(-[a-z]+)+[0-9]+", "a region such as us-central1"),
+    "endpoint": (r"https?://[^\s/]+", "https://HOST"),
+    "logging_endpoint": (r"https?://[^\s/]+", "https://HOST"),
+    "transport": (r"rest|grpc", "rest or grpc"),
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """Which service, for whom and where. `endpoint` None: Google's own of the region."""
+
+    project: str | None = None
+    region: str | None = None
+    endpoint: str | None = None
+    logging_endpoint: str | None = None
+    transport: str = "grpc"
+
+    @property
+    def parent(self) -> str:
+        """The resource that jobs are made in. Raises InputError where it is not known."""
+        if not self.project:
+            raise InputError(
+                "no project is known",
+                "give --project, add project: to the job, or set it in the table [job] of "
+                "builder.toml",
+            )
+        if not self.region:
+            raise InputError(
+                "no region is known",
+                "give --region, add region: to the job, or set it in the table [job] of "
+                "builder.toml",
+            )
+        return f"projects/{self.project}/locations/{self.region}"
+
+    def known(self) -> Service:
+        """Itself, if project and region are known: asked before credentials are looked for."""
+        _ = self.parent
+        return self
+
+
+def load(
+    root: Path | None,
+    job: Job | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    **flags: str | None,
+) -> Service:
+    """Where a job goes. Raises InputError that names where a bad value came from."""
+    environ = os.environ if environ is None else environ
+    table = _written(root) if root is not None else {}
+    chosen: dict[str, Written] = {}
+    for name in NAMES:
+        variable = f"{PREFIX}{TABLE.upper()}_{name.upper()}"
+        described = getattr(job, name, None) if job is not None else None
+        candidates = [
+            (flags.get(name), f"--{name.replace('_', '-')}"),
+            (described, f"{name}: of the job"),
+            (environ.get(variable), variable),
+            table.get(name, (None, "")),
+        ]
+        if name == "project":
+            candidates.append((environ.get("GOOGLE_CLOUD_PROJECT"), "GOOGLE_CLOUD_PROJECT"))
+        found = next(((value, where) for value, where in candidates if value), None)
+        if found is not None:
+            chosen[name] = found
+    return Service(**check_shapes(chosen, _SHAPES))
+
+
+def of_job(
+    root: Path, name: str | None, project: str | None = None, region: str | None = None
+) -> Service:
+    """Where to ask about a job: as its whole name says, or the description of that name.
+
+    Raises InputError where no project or no region is known.
+    """
+    job = None
+    if name and name in description.names(root):
+        job = description.load(root, name)
+    found = load(root, job, project=project, region=region)
+    parts = (name or "").split("/")
+    if len(parts) == 6 and parts[0] == "projects":
+        found = replace(found, project=found.project or parts[1], region=parts[3])
+    return found.known()
+
+
+def _written(root: Path) -> dict[str, Written]:
+    """The table [job]; the project of [cloud] serves where [job] names none."""
+    file = ProjectFile.read(root)
+    shared = file.table(CLOUD).get("project")
+    cloud = {"project": (shared, file.place("project", CLOUD))} if isinstance(shared, str) else {}
+    return cloud | file.texts(NAMES, TABLE)
+
+
+# --- clients --------------------------------------------------------------------------------------
+
+
+def jobs_client(service: Service) -> JobServiceClient:
+    """A client of the job service. An http:// endpoint needs no credentials: it is an emulator."""
+    from google.api_core.client_options import ClientOptions
+    from google.cloud import aiplatform_v1
+
+    if service.endpoint is None:
+        host = f"{service.region}-aiplatform.googleapis.com"
+        return aiplatform_v1.JobServiceClient(
+            credentials=_credentials(),
+            transport=service.transport,
+            client_options=ClientOptions(api_endpoint=host),
+        )
+    if service.endpoint.startswith("https://") or service.transport == "rest":
+        anonymous = service.endpoint.startswith("http://")
+        address = service.endpoint if anonymous else service.endpoint.removeprefix("https://")
+        return aiplatform_v1.JobServiceClient(
+            credentials=_anonymous() if anonymous else _credentials(),
+            transport=service.transport,
+            client_options=ClientOptions(api_endpoint=address),
+        )
+    import grpc  # type: ignore[import-untyped]
+    from google.cloud.aiplatform_v1.services.job_service.transports.grpc import (
+        JobServiceGrpcTransport,
+    )
+
+    channel = grpc.insecure_channel(service.endpoint.removeprefix("http://"))
+    return aiplatform_v1.JobServiceClient(transport=JobServiceGrpcTransport(channel=channel))
+
+
+def logging_client(service: Service) -> Any:
+    """A client of Cloud Logging, over HTTP."""
+    from google.cloud import logging
+
+    if service.logging_endpoint and service.logging_endpoint.startswith("http://"):
+        return logging.Client(  # type: ignore[no-untyped-call]
+            project=service.project,
+            credentials=_anonymous(),
+            _use_grpc=False,
+            client_options={"api_endpoint": service.logging_endpoint},
+        )
+    options = {"api_endpoint": service.logging_endpoint} if service.logging_endpoint else None
+    return logging.Client(  # type: ignore[no-untyped-call]
+        project=service.project,
+        credentials=_credentials(),
+        _use_grpc=False,
+        client_options=options,
+    )
+
+
+def storage_client(service: Service) -> Any:
+    """A client of Cloud Storage; STORAGE_EMULATOR_HOST is honoured by the library itself."""
+    from google.cloud.storage import Client  # type: ignore[import-untyped]
+
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        return Client(project=service.project, credentials=_anonymous())
+    return Client(project=service.project, credentials=_credentials())
+
+
+def _anonymous() -> Any:
+    from google.auth.credentials import AnonymousCredentials
+
+    return AnonymousCredentials()  # type: ignore[no-untyped-call]
+
+
+def _credentials() -> Any:
+    """This machine's credentials. Raises OutsideError where there are none."""
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        found, _ = google.auth.default(scopes=[googleapi.SCOPE])
+    except DefaultCredentialsError:
+        raise OutsideError(
+            "no credentials for Google Cloud on this machine",
+            "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
+        ) from None
+    return found

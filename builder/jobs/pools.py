@@ -1,0 +1,52 @@
+"""The roles of a distributed job, and the pools of machines that play them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["chief", "worker", "ps", "evaluator"]
+ROLES: tuple[Role, ...] = ("chief", "worker", "ps", "evaluator")
+"""The roles of TF_CONFIG. A role's position is that of its worker pool on Vertex AI."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The replicas of one role, all on the same kind of machine.
+
+    role: one of ROLES; another text only for a job that this factory did not describe.
+    machine: the machine type, "" where the place does not choose one.
+    accelerators: how many of type `accelerator` each machine carries.
+    topology: of a TPU; it takes the place of a number of accelerators.
+    disk_type, disk_gb: the boot disk of each machine.
+    """
+
+    role: str
+    count: int = 1
+    machine: str = ""
+    accelerator: str | None = None
+    accelerators: int = 0
+    topology: str | None = None
+    disk_type: str = "pd-ssd"
+    disk_gb: int = 100
+
+    @property
+    def position(self) -> int:
+        """The number of the worker pool on Vertex AI."""
+        return ROLES.index(self.role)
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """The names of its replicas: worker-0, worker-1."""
+        return tuple(f"{self.role}-{index}" for index in range(self.count))
+
+
+def replica_names(pools: Iterable[Pool]) -> list[str]:
+    """The names of all replicas of a job: chief-0, worker-0, worker-1."""
+    return [name for pool in pools for name in pool.replicas]
+
+
+def role_of(position: int) -> str:
+    """The role of the worker pool at a position of Vertex AI."""
+    return ROLES[position] if position < len(ROLES) else f"workerpool{position}"

@@ -1,0 +1,46 @@
+"""A job that can be sent: its description, its image, and the machines that it runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from builder.jobs.description import Job
+from builder.jobs.machines import Placement
+from builder.jobs.pools import Pool
+
+
+@dataclass(frozen=True)
+class Image:
+    """The image of a job, as far as it is known.
+
+    reference: what is sent; by digest once `digest` is known. target: of images/, None for any
+    other image. accelerator: what it is proven for (None: not known); proven: a receipt says so.
+    pruned: the device code of other GPUs was taken out.
+    """
+
+    reference: str
+    digest: str | None = None
+    target: str | None = None
+    accelerator: str | None = None
+    proven: bool = False
+    pruned: bool = False
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A job with everything that it takes to send it.
+
+    placements: what each pool of `job.pools` runs on; notes: what a person should know.
+    """
+
+    job: Job
+    image: Image
+    region: str
+    placements: tuple[Placement, ...]
+    project: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def pools(self) -> tuple[tuple[Pool, Placement], ...]:
+        """Each pool with what it runs on."""
+        return tuple(zip(self.job.pools, self.placements, strict=True))
