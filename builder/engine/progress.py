@@ -1,12 +1,12 @@
-"""What buildx says while it builds (`--progress=rawjson`), as the factory's own events.
+"""The progress of a build: buildx's reports (`--progress=rawjson`) as the factory's own events.
 
 Each line is one SolveStatus of BuildKit's client (moby/buildkit, client/graph.go): vertexes (the
 steps), statuses (transfers and phases inside a step) and logs, each in base64. A line that is not
-JSON is buildx's own word at the end of a build that failed.
+JSON is a message of buildx itself at the end of a build that failed.
 
-BuildKit may report a vertex as completed and start it again a moment later (first its cache key,
-then its work), and splits a `COPY --link` in two: here a step is one name, and its seconds are all
-the time that was spent under it.
+BuildKit may report a vertex as completed and start it again a moment later: first its cache key,
+then its work. It also splits a `COPY --link` into two vertexes. Here, a step is everything with the
+same name, and its seconds are the sum.
 """
 
 import base64
@@ -20,10 +20,10 @@ from typing import Any
 from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
 
 TAIL = 20
-"""Lines of a step's log that are kept for the report of its failure."""
+"""Number of a step's last log lines that are kept for the report of its failure."""
 
 _NAME_LENGTH = 140
-# Steps that take no time and mean nothing to a person.
+# Steps that take no time and tell a person nothing.
 _HIDDEN = re.compile(
     r"^\[internal\] load (build definition|\.dockerignore)|^resolving provenance|^\[auth\]"
 )
@@ -43,7 +43,7 @@ class BuildStep:
 
 @dataclass(frozen=True)
 class Failure:
-    """The step that ended a build: its last log lines and where it stands in the Dockerfile."""
+    """The step that made a build fail. log: its last lines. line: in the Dockerfile, from 1."""
 
     step: str
     error: str
@@ -90,7 +90,7 @@ class _Step:
 
 
 class Progress:
-    """Reads a stream line by line: `feed` gives the events of a line, the rest is what came out."""
+    """Reads buildx's reports line by line. `feed` gives the events of each line."""
 
     def __init__(self) -> None:
         self._steps: dict[str, _Step] = {}
@@ -111,7 +111,7 @@ class Progress:
         return tuple(self._events(status))
 
     def finish(self) -> tuple[Event, ...]:
-        """What is still open when the stream ends; steps of a build that was cut off are errors."""
+        """The ends of the steps that are open when the reports end. Unfinished ones are errors."""
         ended = []
         for step in [step for step in self._steps.values() if step.open]:
             if any(v.started and not v.completed for v in step.vertexes.values()):
@@ -121,18 +121,18 @@ class Progress:
 
     @property
     def steps(self) -> tuple[BuildStep, ...]:
-        """All steps in the order in which they began."""
+        """All steps, in the order in which they began."""
         began = (step for step in self._steps.values() if step.began)
         return tuple(BuildStep(s.name, round(s.seconds, 3), s.cached) for s in began)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What buildx said outside the stream: warnings, the excerpt, the closing error."""
+        """Lines of buildx that are no report: warnings, the excerpt, the closing error."""
         return tuple(self._words)
 
     @property
     def error(self) -> str:
-        """buildx's closing line without its prefixes; "" where it said none."""
+        """buildx's closing error without its prefixes; "" if there is none."""
         said = next((w for w in reversed(self._words) if w.startswith("ERROR: ")), "")
         while prefix := re.match(r"(ERROR|failed to build|failed to solve): ", said):
             said = said[prefix.end() :]
@@ -140,7 +140,7 @@ class Progress:
 
     @property
     def failure(self) -> Failure | None:
-        """The step that failed of itself, not those that were cancelled because of it."""
+        """The step that failed by itself, not those that were cancelled because of it."""
         failed = [step for step in self._steps.values() if step.error]
         failed.sort(key=lambda step: "canceled" in (step.error or ""))
         if not failed:
@@ -178,7 +178,7 @@ class Progress:
         step = self._steps.setdefault(name, _Step(name))
         known = step.vertexes.setdefault(digest, _Vertex())
         if not (vertex.get("started") or vertex.get("error")):
-            return  # announced: the step is not over before this vertex is
+            return  # announced only: the step lasts until this vertex is completed
         started, completed = _time(vertex.get("started")), _time(vertex.get("completed"))
         known.cached = known.cached or bool(vertex.get("cached"))
         known.error = _reason(vertex.get("error") or "") or known.error
@@ -193,7 +193,7 @@ class Progress:
 
     def _open(self, step: _Step) -> Iterator[Event]:
         if not step.began:
-            # in the order in which they begin, not in which they were announced
+            # keep the steps in the order in which they begin, not that of their announcement
             self._steps[step.name] = self._steps.pop(step.name)
         if not step.open:
             step.began = step.open = True
@@ -226,7 +226,7 @@ class Progress:
             yield StepProgress(step.name, *progress)
 
     def _phase(self, name: str, identity: str, item: Mapping[str, Any]) -> Iterator[Event]:
-        """A part of the export that takes minutes with a large image is a step of its own."""
+        """A part of the export as a step of its own: with a large image, it takes minutes."""
         step = self._steps.setdefault(name, _Step(name))
         part = step.vertexes.setdefault(identity, _Vertex())
         yield from self._open(step)
@@ -245,7 +245,7 @@ class Progress:
         data = base64.b64decode(log.get("data") or "").decode(errors="replace")
         *lines, step.partial = (step.partial + data).split("\n")
         for line in lines:
-            # of a line that was written over itself (a progress bar), the last state
+            # a progress bar overwrites its line: keep its last state
             text = _ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2]).rstrip()
             if text:
                 step.tail = [*step.tail[-TAIL + 1 :], text]
@@ -253,7 +253,7 @@ class Progress:
 
 
 def short(name: str) -> str:
-    """A step's name without mounts and other flags, on one line and not too long."""
+    """A step's name without its flags, on one line, at most 140 characters."""
     name = re.sub(r"\[stage-\d+ +", "[", name)
     bare = " ".join(_FLAGS.sub("", name).split())
     return bare if len(bare) <= _NAME_LENGTH else bare[: _NAME_LENGTH - 1] + "…"
@@ -277,7 +277,7 @@ def _items(status: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _time(text: object) -> datetime | None:
-    # nanoseconds are more than datetime takes
+    # datetime takes microseconds, not nanoseconds
     return (
         datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
         if isinstance(text, str)
@@ -286,5 +286,5 @@ def _time(text: object) -> datetime | None:
 
 
 def _reason(error: str) -> str:
-    """Why a step failed, without the whole script that failed."""
+    """The reason of a failure, without the script of the step."""
     return re.sub(r'^process ".*" did not complete successfully: ', "", error, flags=re.DOTALL)

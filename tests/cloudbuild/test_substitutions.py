@@ -1,13 +1,11 @@
 """What a `$` in a cloudbuild.yaml becomes."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from builder.cloudbuild import commit
 from builder.cloudbuild.reader.expansion import Unexpandable, expand, references
 from builder.cloudbuild.reader.substitutions import assignments, resolve
 from builder.core.errors import InputError
@@ -158,24 +156,3 @@ def test_assignments_as_gcloud_reads_them() -> None:
 def test_bad_assignments(text: str) -> None:
     with pytest.raises(InputError, match="--substitutions"):
         assignments((text,))
-
-
-def test_values_of_a_repository(tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", tmp_path, *words],
-            check=True,
-            capture_output=True,
-        )
-
-    assert commit.from_git(tmp_path) == {}
-    git("init", "--initial-branch=feature/x")
-    git("commit", "--allow-empty", "-m", "one")
-    git("tag", "v1")
-    git("remote", "add", "origin", "git@example.com:team/project.git")
-    values = commit.from_git(tmp_path)
-    assert values["SHORT_SHA"] == values["COMMIT_SHA"][:7]
-    assert values["BRANCH_NAME"] == "feature/x"
-    assert values["TAG_NAME"] == "v1"
-    assert values["REPO_NAME"] == "project"
-    assert values["REPO_FULL_NAME"] == "team/project"
