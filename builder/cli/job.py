@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from builder.cli import job_cost, job_local, job_vertex
+from builder.cli import job_cost, job_local, job_vertex, job_why
 from builder.cli.common import Registry, reporter, root, say, settings
 from builder.cli.job_vertex import JobName, Project, Region, notes
 
@@ -136,4 +136,5 @@ job_local.register(job_app)
 for command in (render, convert, schema):
     job_app.command()(command)
 job_vertex.register(job_app)
+job_why.register(job_app)
 job_app.command()(job_cost.cost)

@@ -279,21 +279,15 @@ def _of_warnings(run: Run, live: Sequence[Match], table: Table) -> Diagnosis | N
 
 def _unknown(run: Run, table: Table, index: int | None = None) -> Diagnosis:
     words = _last_words(run, table) if index is None else (_of_line(run, index),)
+    do = "Read the lines before this one. Add a common cause to builder/jobs/why/endings.yaml."
     if not run.lines:
-        happened = "The log is empty."
+        happened = "Why it ended is not known: its log holds no lines."
+        do = "Find out whether the program was started: look at its image and its command."
     elif run.exit_code:
-        happened = "The job failed. Why is not known: its lines are in no table of known endings."
+        happened = "The job failed. Why is not known: no line is in the table of known endings."
     else:
-        happened = "Why it ended is not known: its lines are in no table of known endings."
-    return Diagnosis(
-        "unknown",
-        "unknown",
-        happened,
-        "Read the lines before the one below. Where the cause is common, it belongs into "
-        "builder/jobs/why/endings.yaml.",
-        "unknown",
-        (*_code(run), *words),
-    )
+        happened = "Why it ended is not known: no line is in the table of known endings."
+    return Diagnosis("unknown", "unknown", happened, do, "unknown", (*_code(run), *words))
 
 
 def _last_words(run: Run, table: Table) -> tuple[Evidence, ...]:

@@ -9,9 +9,12 @@ from typing import IO
 
 HEAD = 1 << 20
 """Bytes that are read of a log's beginning: what a program finds when it starts."""
-TAIL = 8 << 20
+TAIL = 4 << 20
 """Bytes that are read of its end."""
 CHUNK = 1 << 18
+BINARY = 0.05
+"""A line with a larger share of bytes that are no text is binary."""
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 LONG = 8000
 """Characters that are kept of each end of a line."""
 
@@ -30,10 +33,14 @@ _BLANKS = re.compile(r"[\t\r\u2028\u2029]")
 
 @dataclass(frozen=True)
 class Text:
-    """Lines with their numbers (from 1). skipped: lines in the middle that were not read."""
+    """Lines with their numbers (from 1), without blank ones.
+
+    skipped: lines in the middle that were not read. binary: lines that are not text.
+    """
 
     lines: tuple[tuple[int, str], ...]
     skipped: int = 0
+    binary: int = 0
 
 
 def harmless(text: str) -> str:
@@ -62,18 +69,21 @@ def read(file: IO[bytes], tail: int = TAIL) -> Text:
             breaks += old.count(b"\n")
     end = b"".join(chunks)
     if not dropped:
-        return Text(_numbered(head + end, 1))
+        return _text(_numbered(head + end, 1), 0)
     first, last = head.rpartition(b"\n")[0], end.partition(b"\n")[2]
-    numbered = _numbered(first, 1)
     begin = head.count(b"\n") + breaks + 2  # the line after the one that was cut
-    return Text((*numbered, *_numbered(last, begin)), begin - 1 - len(numbered))
+    skipped = begin - 1 - head.count(b"\n")
+    return _text([*_numbered(first, 1), *_numbered(last, begin)], skipped)
 
 
-def _numbered(content: bytes, begin: int) -> tuple[tuple[int, str], ...]:
+def _numbered(content: bytes, begin: int) -> list[tuple[int, str]]:
     lines = harmless(content.decode("utf-8", errors="replace")).split("\n")
-    return tuple(
-        (begin + index, shortened(line)) for index, line in enumerate(lines) if line.strip()
-    )
+    return [(begin + index, shortened(line)) for index, line in enumerate(lines) if line.strip()]
+
+
+def _text(lines: list[tuple[int, str]], skipped: int) -> Text:
+    readable = tuple(one for one in lines if one[1].count(UNREADABLE) <= len(one[1]) * BINARY)
+    return Text(readable, skipped, len(lines) - len(readable))
 
 
 def shortened(line: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from builder.jobs.why import sources
+from builder.jobs.why import logs
 from builder.jobs.why.diagnose import diagnose
 from tests.jobs.why.collection import Case, cases
 
@@ -30,7 +30,7 @@ def part(name: str) -> list[Case]:
 
 def told(case: Case) -> str:
     """The ending that is told for a case's lines."""
-    return diagnose(sources.of_lines(case.log.splitlines(), case.link)).ending
+    return diagnose(logs.of_lines(case.log.splitlines(), case.link)).ending
 
 
 def measured(chosen: Sequence[Case]) -> tuple[str, list[tuple[Case, str]]]:

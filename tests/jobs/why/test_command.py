@@ -1,0 +1,117 @@
+"""`builder job why` on the command line: what it shows, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder.core import project
+
+Run = Callable[..., tuple[int, str, str]]
+LOG = "step 1 of 9\nE  ran into trouble\nOOM when allocating tensor with shape[64]\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `builder job why` in a project, in this process: exit code, stdout, stderr."""
+    from builder import cli
+
+    (tmp_path / project.MARKER).write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["builder", "job", "why", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        shown = capsys.readouterr()
+        return int(left.value.code or 0), shown.out, shown.err
+
+    return call
+
+
+def test_it_tells_what_happened_the_line_and_what_to_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(LOG)
+    code, out, err = run("--log", "train.log")
+    assert (code, out) == (0, "")
+    assert err.startswith("train.log: device-memory\n")
+    assert "  train.log:3: OOM when allocating tensor with shape[64]\n" in err
+    assert "To do: Make the batch smaller" in err and "More: https://" in err
+
+
+def test_json_goes_to_stdout(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(LOG)
+    code, out, _ = run("--log", "train.log", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["ending"], found["known"], found["again"]) == ("device-memory", True, "no")
+    assert found["evidence"] == [
+        {"text": "OOM when allocating tensor with shape[64]", "where": "train.log:3"}
+    ]
+
+
+def test_stdin_is_a_log_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
+    code, _, err = run("--log", "-")
+    assert code == 0 and err.startswith("stdin: device-memory\n")
+
+
+def test_a_pipe_with_a_name_is_read(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(LOG,))
+    writer.start()
+    code, _, err = run("--log", "pipe")
+    writer.join()
+    assert code == 0 and "device-memory" in err
+
+
+def test_what_is_unknown_is_said_to_be_unknown(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("KeyError: 'label'\n")
+    code, out, err = run("--log", "x.log", "--json")
+    assert code == 0 and json.loads(out)["known"] is False
+    assert "x.log: unknown" in err and "x.log:1: KeyError: 'label'" in err
+
+
+def test_an_empty_log_and_one_that_is_no_text(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty.log").write_bytes(b"")
+    (tmp_path / "core").write_bytes(bytes(range(128, 256)) * 100)
+    for name in ("empty.log", "core"):
+        code, _, err = run("--log", name)
+        assert code == 0 and f"{name}: unknown" in err and "holds no lines" in err
+    assert "note: 1 lines are not text" in err
+
+
+def test_escapes_of_a_log_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2JNo space\x1b[31m left on device\u202e\x9b0m\n"
+    (tmp_path / "x.log").write_text(evil, encoding="utf-8")
+    code, out, err = run("--log", "x.log", "--json")
+    assert code == 0 and "x.log:1: No space left on device\n" in err
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(out + err)
+
+
+@pytest.mark.parametrize("name", ["missing.log", "folder", "/dev/zero", "bad\x1bname"])
+def test_what_is_no_log_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    code, out, err = run("--log", name)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and "fix:   name a log" in err and "\x1b" not in err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_may_not_be_read_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text(LOG)
+    (tmp_path / "x.log").chmod(0)
+    code, _, err = run("--log", "x.log")
+    assert code == 2 and "Permission denied" in err
+
+
+def test_a_job_or_a_log_not_both(run: Run) -> None:
+    for words in ((), ("cats", "--log", "x.log")):
+        code, _, err = run(*words)
+        assert code == 2 and "name a job or a log" in err

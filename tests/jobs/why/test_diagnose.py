@@ -1,0 +1,159 @@
+"""The rule that chooses among endings, and what is said where nothing is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builder.jobs.why.diagnose import SERVICE, Diagnosis, Run, Said, diagnose
+
+OOM = "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"
+PEER = "UnavailableError: Socket closed"
+NO_GPU = "Could not find cuda drivers on your machine, GPU will not be used."
+OWN = "ValueError: logits and labels must have the same shape"
+
+
+def said(*lines: str | tuple[str, str]) -> tuple[Said, ...]:
+    """Lines of a replica: "text" of chief-0, or (replica, text)."""
+    pairs = [line if isinstance(line, tuple) else ("chief-0", line) for line in lines]
+    return tuple(Said(text, f"{name}:{n}", name) for n, (name, text) in enumerate(pairs, 1))
+
+
+def why(*lines: str | tuple[str, str], **more: object) -> Diagnosis:
+    return diagnose(replace(Run("cats", said(*lines)), **more))  # type: ignore[arg-type]
+
+
+def event(name: str, text: str, replica: str = "chief-0") -> Said:
+    return Said(text, f"{replica}:1", replica, name)
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+def test_a_cause_wins_over_its_consequence_in_another_replica() -> None:
+    found = why(("worker-1", PEER), ("worker-0", OOM), ("chief-0", PEER))
+    assert (found.ending, found.certainty) == ("device-memory", "certain")
+    assert [one.where for one in found.evidence] == ["worker-0:2"]
+    assert [one.ending for one in found.seen] == ["peer-lost"]
+
+
+def test_what_the_run_outlived_is_no_ending() -> None:
+    steps = [f"step {n} of 10: loss 0.1" for n in range(1, 4)]
+    assert why("No space left on device", *steps, OOM).ending == "device-memory"
+    assert why("No space left on device", *steps).ending == "unknown"
+    assert why("No space left on device", *steps[:2]).ending == "disk-full"
+    others = [("worker-0", step) for step in steps]
+    assert why(("chief-0", "No space left on device"), *others).ending == "disk-full"
+    assert why((SERVICE, "Resources are insufficient in region: x"), *steps).ending == "unknown"
+
+
+def test_the_last_cause_of_one_replica_and_the_first_of_several() -> None:
+    assert why("No space left on device", OOM).ending == "device-memory"
+    assert why(("a", "No space left on device"), ("b", OOM)).ending == "disk-full"
+
+
+def test_an_ending_wins_over_its_own_trace() -> None:
+    line = "NCCL WARN Call to posix_fallocate failed : No space left on device"
+    assert why(line).ending == "shm"
+    assert why("uncorrectable ECC error encountered", "NCCL error in: x").ending == "device-lost"
+
+
+def test_warnings_are_an_ending_only_where_nothing_else_is() -> None:
+    alone = why(NO_GPU)
+    assert (alone.ending, alone.certainty) == ("no-gpu", "likely")
+    assert why(NO_GPU, OOM).ending == "device-memory"
+    own = why(NO_GPU, OWN)
+    assert own.ending == "unknown" and [one.ending for one in own.seen] == ["no-gpu"]
+
+
+def test_an_exception_of_another_replica_is_a_better_word_than_a_lost_peer() -> None:
+    found = why(("worker-0", OWN), ("chief-0", PEER))
+    assert found.ending == "unknown" and found.evidence[-1].text == OWN
+    assert why(OWN, PEER).ending == "peer-lost"
+    assert why(PEER, OWN).ending == "unknown"
+    assert why(PEER, "subprocess.CalledProcessError: Command x failed").ending == "peer-lost"
+
+
+def test_what_the_engine_told_of_memory_wins() -> None:
+    found = why(PEER, exit_code=137, state="failed", out_of_memory="worker-0")
+    assert (found.ending, found.certainty) == ("host-memory", "certain")
+    assert found.evidence[0].text == "worker-0 ran out of memory"
+
+
+# --- exit codes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "ending"),
+    [(137, "killed"), (139, "crash"), (132, "cpu-instructions"), (135, "shm"), (124, "timeout")],
+)
+def test_an_exit_code_suggests_an_ending_where_no_line_tells_one(code: int, ending: str) -> None:
+    found = why("step 1", exit_code=code, state="failed")
+    assert (found.ending, found.certainty) == (ending, "likely")
+    assert found.evidence[0].text == f"exit code {code}"
+    assert why(OOM, exit_code=code, state="failed").ending == "device-memory"
+
+
+def test_a_signal_is_a_better_word_than_a_lost_peer_but_for_a_stop() -> None:
+    assert why(PEER, exit_code=137, state="failed").ending == "killed"
+    assert why(PEER, exit_code=143, state="failed").ending == "peer-lost"
+
+
+@pytest.mark.parametrize(
+    ("code", "ending"), [(2, "trainer-input"), (3, "trainer-outside"), (4, "nan-loss")]
+)
+def test_our_trainers_exit_codes_are_known(code: int, ending: str) -> None:
+    error = event("error", "--batch-size 7: is no multiple of the replicas")
+    run = Run("cats", (error,), "failed", code)
+    assert diagnose(run).ending == "unknown"
+    found = diagnose(replace(run, ours=True))
+    assert (found.ending, found.certainty) == (ending, "certain")
+    assert found.evidence[-1].text == error.text
+
+
+def test_the_trainers_own_line_names_the_cause_behind_its_code() -> None:
+    error = event("error", "cannot go on: a/b; No space left on device")
+    assert diagnose(Run("cats", (error,), "failed", 3, ours=True)).ending == "disk-full"
+    missing = event("error", "there are no records at /records/train-*")
+    assert diagnose(Run("cats", (missing,), "failed", 2, ours=True)).ending == "data-missing"
+    nan = event("error", "the loss of step 40 is nan: try a smaller --learning-rate")
+    assert diagnose(Run("cats", (nan,), "failed", 4, ours=True)).ending == "nan-loss"
+    other = event("error", "the checkpoints in /job are of another model, image size")
+    assert diagnose(Run("cats", (other,), "failed", 2, ours=True)).ending == "checkpoint-mismatch"
+
+
+# --- nothing known, nothing wrong -----------------------------------------------------------------
+
+
+def test_an_unknown_ending_shows_the_last_words() -> None:
+    found = why("a", "KeyError: 'label'", "cleaning up", exit_code=1, state="failed")
+    assert (found.ending, found.certainty, found.again) == ("unknown", "unknown", "unknown")
+    assert [one.text for one in found.evidence] == ["exit code 1", "KeyError: 'label'"]
+    assert (
+        why("starting", "it all went wrong", exit_code=1).evidence[-1].text == "it all went wrong"
+    )
+    assert why("ok", "Job failed.", "bye").evidence[-1].text == "Job failed."
+
+
+def test_an_empty_log_is_said_to_be_empty() -> None:
+    found = why()
+    assert found.ending == "unknown" and "no lines" in found.happened and found.evidence == ()
+
+
+def test_a_job_that_ended_well_says_so_and_what_it_warned_of() -> None:
+    found = why(NO_GPU, "step 1", state="succeeded", exit_code=0)
+    assert found.ending == "ended-well"
+    assert [one.ending for one in found.seen] == ["no-gpu"]
+    assert why("Job completed successfully.").ending == "ended-well"
+    assert why("Job completed successfully.", OOM).ending == "device-memory"
+    assert why("Job completed successfully.", OWN).ending == "unknown"
+    assert diagnose(Run("cats", (event("done", "finished at step 10"),))).ending == "ended-well"
+
+
+@pytest.mark.parametrize("state", ["running", "cancelled", "waiting"])
+def test_a_job_that_did_not_fail_is_told_by_its_state(state: str) -> None:
+    found = why("Resources are insufficient in region: x", state=state)
+    assert found.ending == state
+    lines = [one.text for one in found.evidence] + [one.evidence.text for one in found.seen]
+    assert "Resources are insufficient in region: x" in lines

@@ -1,0 +1,82 @@
+"""Logs as text: bounded, numbered, without what a terminal would obey."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import pytest
+
+from builder.jobs.why import text
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;a title\x07after", "after"),
+        ("\x1b]8;;https://evil.example\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bPq#0\x1b\\sixel", "sixel"),
+        ("\x9b31mred", "red"),
+        ("a\x00b\x08c\x7fd", "abcd"),
+        ("user\u202egnp.exe", "usergnp.exe"),
+        ("zero\u200bwidth\ufeff", "zerowidth"),
+        ("tab\there\rback", "tab here back"),
+        ("two\r\nlines", "two\nlines"),
+        ("half an escape \x1b[", "half an escape "),
+    ],
+)
+def test_what_a_terminal_would_obey_is_taken_out(given: str, shown: str) -> None:
+    assert text.harmless(given) == shown
+
+
+def test_a_short_log_is_read_whole_with_its_numbers() -> None:
+    read = text.read(io.BytesIO(b"one\n\nthree\nfour"))
+    assert read.lines == ((1, "one"), (3, "three"), (4, "four"))
+    assert (read.skipped, read.binary) == (0, 0)
+    assert text.read(io.BytesIO(b"")).lines == ()
+
+
+def test_a_long_log_is_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "HEAD", 100)
+    monkeypatch.setattr(text, "CHUNK", 64)
+    lines = [f"line {number}" for number in range(1, 1001)]
+    read = text.read(io.BytesIO("\n".join(lines).encode()), tail=200)
+    assert read.lines[0] == (1, "line 1") and read.lines[-1] == (1000, "line 1000")
+    assert all(line == f"line {number}" for number, line in read.lines)
+    numbers = [number for number, _ in read.lines]
+    assert read.skipped == 1000 - len(numbers) and len(numbers) < 60
+    begin = next(b for a, b in itertools.pairwise(numbers) if b != a + 1)
+    assert begin > 900
+
+
+def test_no_more_than_head_and_tail_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(io.RawIOBase):
+        left = 64 << 20
+
+        def read(self, size: int = -1) -> bytes:
+            size = min(size, self.left)
+            self.left -= size
+            return b"x" * (size - 1) + b"\n" if size else b""
+
+    monkeypatch.setattr(text, "HEAD", 1 << 16)
+    read = text.read(Endless(), tail=1 << 16)  # type: ignore[arg-type]
+    assert sum(len(line) for _, line in read.lines) < 1 << 19
+
+
+def test_lines_that_are_not_text_are_counted_and_left_out() -> None:
+    read = text.read(io.BytesIO(b"\xff\xfe\x80\x81\n" * 5 + "Größe\n".encode()))
+    assert read.lines == ((6, "Größe"),) and read.binary == 5
+
+
+def test_a_very_long_line_keeps_both_ends() -> None:
+    line = "a" * 50_000 + "the end"
+    assert len(text.shortened(line)) < 17_000 and text.shortened(line).endswith("the end")
+
+
+def test_an_excerpt_shows_the_words_and_says_that_more_is_there() -> None:
+    line = "x " * 500 + "No space left on device " + "y " * 500
+    shown = text.excerpt(line, line.index("No space"))
+    assert "No space left on device" in shown and len(shown) < 260
+    assert shown.startswith("… ") and shown.endswith(" …")
+    assert text.excerpt("  short   line ", 0) == "short line"
