@@ -8,13 +8,10 @@ from builder.cli.common import Json, out, say
 
 
 def why(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="A job that runs or ran.")
-    ] = None,
     log: Annotated[
-        str | None,
+        str,
         typer.Option("--log", metavar="FILE", help="The log of any program; - reads stdin."),
-    ] = None,
+    ],
     as_json: Json = False,
 ) -> None:
     """Say why a job ended: what happened, the line that shows it, what to do.
@@ -25,14 +22,9 @@ def why(
 
     An ending that is not in the table of known endings is said to be unknown.
     """
-    from builder.core.errors import InputError
     from builder.jobs.why import logs, told
     from builder.jobs.why.diagnose import diagnose
 
-    if (job is None) == (log is None):
-        raise InputError("name a job or a log", "builder job why JOB, or --log FILE")
-    if log is None:
-        raise InputError(f"{job}: jobs are not read yet", "builder job why --log FILE")
     run = logs.of_log(log)
     found = diagnose(run)
     for line in told.lines(run.name, found):

@@ -50,9 +50,9 @@ def _run(found: Text, name: str) -> Run:
 
 def _notes(found: Text) -> Iterator[str]:
     if found.skipped:
-        yield f"{found.skipped:,} lines in the middle were not read"
+        yield f"lines in the middle that were not read: {found.skipped:,}"
     if found.binary:
-        yield f"{found.binary:,} lines are not text"
+        yield f"lines that are not text: {found.binary:,}"
 
 
 def spoken(lines: Iterable[tuple[str, str]], replica: str = "") -> Iterator[Said]:

@@ -84,7 +84,7 @@ def test_an_empty_log_and_one_that_is_no_text(run: Run, tmp_path: Path) -> None:
     for name in ("empty.log", "core"):
         code, _, err = run("--log", name)
         assert code == 0 and f"{name}: unknown" in err and "holds no lines" in err
-    assert "note: 1 lines are not text" in err
+    assert "note: lines that are not text: 1" in err
 
 
 def test_escapes_of_a_log_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:
@@ -109,9 +109,3 @@ def test_a_file_that_may_not_be_read_is_refused(run: Run, tmp_path: Path) -> Non
     (tmp_path / "x.log").chmod(0)
     code, _, err = run("--log", "x.log")
     assert code == 2 and "Permission denied" in err
-
-
-def test_a_job_or_a_log_not_both(run: Run) -> None:
-    for words in ((), ("cats", "--log", "x.log")):
-        code, _, err = run(*words)
-        assert code == 2 and "name a job or a log" in err
