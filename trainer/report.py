@@ -1,8 +1,8 @@
-"""What the trainer says: one JSON object a line on stdout, as Cloud Logging reads it, or words.
+"""The trainer's event lines: JSON objects on stdout, as Cloud Logging reads them, or text.
 
-On a terminal the lines about steps are one line that changes, with a bar and the time that is
-left; everything else is a line of its own. Elsewhere each line has severity, message, event, and
-the fields of that event (step, loss, ...).
+A JSON line has severity, message, event, and the fields of that event (step, loss, ...). On a
+terminal, the lines about steps are one line that changes, with a bar and the time left; every other
+event is a line of its own.
 """
 
 import json
@@ -13,11 +13,11 @@ from typing import Any
 _worker: int | None = None
 _words = False
 _bar = False
-"""Is the last thing on the terminal a line without an end?"""
+"""Does the terminal show a line about a step, which the next text has to overwrite?"""
 
 
 def speak_as(worker: int | None) -> None:
-    """From now on put `worker` into each line; None where there is only one."""
+    """From now on put `worker` into each line; None: there is only one."""
     global _worker
     _worker = worker
 
@@ -29,7 +29,7 @@ def speak_in(style: str) -> None:
 
 
 def line(event: str, message: str, severity: str = "INFO", **fields: Any) -> str:
-    """One log line. Numbers that JSON does not know (NaN, inf) become strings."""
+    """One event as JSON. Numbers that JSON lacks (NaN, inf) become strings."""
     if _worker is not None:
         fields["worker"] = _worker
     fields = {
@@ -40,7 +40,7 @@ def line(event: str, message: str, severity: str = "INFO", **fields: Any) -> str
 
 
 def say(event: str, message: str, severity: str = "INFO", **fields: Any) -> None:
-    """Write one log line and flush it: the next thing to happen may be the end."""
+    """Print one event and flush it, since the process may end at any time."""
     global _bar
     if not _words:
         sys.stdout.write(line(event, message, severity, **fields) + "\n")
@@ -56,7 +56,7 @@ def say(event: str, message: str, severity: str = "INFO", **fields: Any) -> None
 
 
 def progress(message: str, fields: dict[str, Any], width: int = 20) -> str:
-    """The words about a step: a bar, loss, speed, time left."""
+    """An event about a step as text: a bar, loss, speed, time left."""
     text = message
     step, steps = fields.get("step", 0), fields.get("steps", 0)
     if steps:

@@ -1,8 +1,8 @@
 """Augmentation while training: another view of a picture in each epoch.
 
-What is drawn depends on run seed, epoch, worker and the place in the epoch's order alone, so that a
-restarted run sees what the unbroken one would have seen. All numbers of an example come as one
-vector of DRAWS uniform ones; its parts are named below.
+The random numbers depend on the run's seed, the epoch, the worker and the place in the epoch's
+order alone, so a restarted run sees what the unbroken one would have seen. Each example has one
+vector of DRAWS uniform numbers; its parts are named below.
 """
 
 import math
@@ -15,38 +15,38 @@ from trainer.input import spectrograms
 from trainer.input.parts import Sound
 
 DRAWS = 15
-"""Uniform numbers in [0, 1) that an example gets, used or not: an option more does not move the
-others' numbers."""
+"""Uniform numbers in [0, 1) for an example, used or not: so an option does not change the numbers
+of the others."""
 _AREA, _RATIO, _TOP, _LEFT, _FLIP_X, _FLIP_Y, _TURN, _BRIGHT, _CONTRAST, _SATURATION = range(10)
 _HUE, _ERASE, _ERASE_TOP, _ERASE_LEFT, _ERASE_RATIO = range(10, 15)
 _PLACE, _NOISE, _SEED = 0, 1, 2
-"""Of sounds, of which nothing is cropped; a seed is two numbers."""
+"""Of sounds, which are not cropped; a seed is two numbers."""
 _LUMA = (0.299, 0.587, 0.114)
 """Rec. 601, as JPEG has it."""
 _GREY = 127.0
 View = dict[str, tf.Tensor]
-"""What happens to one picture, or to each of several (then with one axis more in front):
+"""What happens to one picture, or to each of several (then with one more axis in front).
 seen: int32 [4], top, left, height and width; mirrored, upended: bool; turns: int32, of 90 degrees;
-draws: float32 [DRAWS], for all else."""
+draws: float32 [DRAWS], for the rest."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to a picture; the defaults: nothing."""
+    """What may happen to a picture or sound; by default nothing."""
 
     crop: float = 1.0
     """Least share of the area that is seen; 1: always the whole picture."""
     crop_ratio: float = 4 / 3
-    """The crop's sides are in a ratio of 1 / this to this, in pixels of the picture."""
+    """The ratio of the crop's sides is from 1 / this to this, in pixels of the picture."""
     cut: int = 0
-    """Pixels: a square of this side is seen, of the picture as it is stored; what is smaller is
-    seen as far as it goes. 0: no. Then `crop` does not count."""
+    """Pixels of the side of a square that is seen of the stored picture; of a smaller picture, as
+    much as there is. With a cut, `crop` does not count. 0: no cut."""
     flip: str = "none"
     """none, horizontal, vertical or both; each with probability 1/2."""
     turn: bool = False
     """By 0, 90, 180 or 270 degrees."""
     brightness: float = 0.0
-    """Factor in 1 +- this; the same for contrast and saturation."""
+    """Random factor in 1 +- this; the same for contrast and saturation."""
     contrast: float = 0.0
     saturation: float = 0.0
     hue: float = 0.0
@@ -54,9 +54,9 @@ class Augmentation:
     erase: float = 0.0
     """Share of the area that is made grey in half of the pictures."""
     shift: float = 0.0
-    """Seconds: a sound is heard earlier or later by up to this."""
+    """Most seconds that a sound is heard earlier or later."""
     noise: float = 0.0
-    """White noise, up to this share as strong as the sound."""
+    """Most white noise, as a share of the sound's strength."""
 
     @property
     def none(self) -> bool:
@@ -64,12 +64,12 @@ class Augmentation:
 
     @property
     def whole(self) -> bool:
-        """All of each picture is seen."""
+        """Is all of each picture seen?"""
         return self.crop >= 1 and not self.cut
 
     @property
     def changes(self) -> bool:
-        """Pixels do not only move."""
+        """Do pixels change their values, beyond moving?"""
         return self.colour or self.erase > 0
 
     @property
@@ -81,7 +81,7 @@ NONE = Augmentation()
 
 
 def of(config: Config) -> Augmentation:
-    """What the command line asks for."""
+    """The augmentation that the options ask for."""
     return Augmentation(
         crop=config.crop,
         crop_ratio=config.crop_ratio,
@@ -99,8 +99,8 @@ def of(config: Config) -> Augmentation:
 
 
 def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """[..., (top, left, height, width)] of what is seen of pictures of size [..., (height, width)],
-    in pixels, int32.
+    """int32 [..., (top, left, height, width)]: the part in pixels that is seen of pictures of size
+    [..., (height, width)].
 
     Area and the logarithm of the ratio are uniform (Szegedy et al., Going Deeper with Convolutions,
     section 6); a side that would be longer than the picture is cut to it.
@@ -118,15 +118,15 @@ def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
 
 
 def _placed(sides: tf.Tensor, most: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-    """A window of these sides, anywhere in a picture of the sides `most`."""
+    """A window of these sides at a random place in a picture with the sides `most`."""
     start = tf.floor(draws[..., _TOP : _LEFT + 1] * (most - sides + 1))
     return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], -1), tf.int32)
 
 
 def views(draws: tf.Tensor, sizes: tf.Tensor | None, how: Augmentation) -> View:
-    """What is another in each of n pictures: of float32 [n, DRAWS], and of sizes [n, 2] if known.
+    """What differs among n pictures, from draws float32 [n, DRAWS], and from sizes [n, 2] if known.
 
-    No more than is used: whatever is handed on costs time for each picture.
+    It has only the keys that are used, because each costs time for each picture.
     """
     views = {}
     if sizes is not None:
@@ -143,7 +143,7 @@ def views(draws: tf.Tensor, sizes: tf.Tensor | None, how: Augmentation) -> View:
 
 
 def placed(image: tf.Tensor, view: View) -> tf.Tensor:
-    """Flips and turns, of the picture as it was decoded: fewer bytes than after the resize."""
+    """Flip and turn the decoded picture, which has fewer bytes than the resized floats."""
     for name, axis in (("mirrored", 1), ("upended", 0)):
         if name in view:
             image = _reversed(image, axis, view[name])
@@ -155,7 +155,7 @@ def _reversed(image: tf.Tensor, axis: int, really: tf.Tensor) -> tf.Tensor:
 
 
 def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """What is heard of a sound this time: float32 [samples], see spectrograms.piece."""
+    """The part that is heard of a sound this time: float32 [samples], see spectrograms.piece."""
     samples = spectrograms.piece(wav, sound, draws[_PLACE], how.shift)
     if how.noise:
         seed = tf.bitcast(draws[_SEED : _SEED + 2], tf.int32)
@@ -164,7 +164,7 @@ def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> 
 
 
 def change(image: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
-    """A float32 square picture, 0 to 255, with its colours changed and a part erased."""
+    """Change the colours of a float32 square picture, 0 to 255, and erase a part."""
     if how.colour:
         image = _colours(image, view["draws"], how)
     if how.erase:
@@ -176,7 +176,7 @@ def _colours(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor
     """Brightness, saturation, hue and contrast as one linear map of each pixel.
 
     Saturation moves towards the pixel's grey, hue turns the plane of the two chrominances, contrast
-    moves towards the picture's mean grey. In the end clipped to what there is.
+    moves towards the picture's mean grey. The result is clipped to 0 to 255.
     """
 
     def factor(which: int, amount: float) -> tf.Tensor:
@@ -196,7 +196,8 @@ def _colours(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor
 
 
 def _turned(share: tf.Tensor) -> tf.Tensor:
-    """Turns the colours by a share of the circle, the grey value kept: rotation in YIQ."""
+    """A matrix that turns the colours by a share of the circle and keeps the grey value: a rotation
+    in YIQ."""
     to_yiq = tf.constant(
         [[0.299, 0.596, 0.211], [0.587, -0.274, -0.523], [0.114, -0.322, 0.312]], tf.float32
     )

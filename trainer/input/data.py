@@ -26,27 +26,27 @@ SIZED = FEATURES | {
     "image/height": tf.io.FixedLenFeature([], tf.int64),
     "image/width": tf.io.FixedLenFeature([], tf.int64),
 }
-"""Of JPEGs with their size noted beside them (Shard.jpeg)."""
+"""Features of JPEGs with their size noted beside them (Shard.jpeg)."""
 PIXELS = {
     "image/pixels": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
-"""Of records whose pictures are decoded already."""
+"""Features of records whose pictures are decoded already."""
 SOUNDS = {
     "audio/encoded": tf.io.FixedLenFeature([], tf.string),
     "audio/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
-"""Of records of sounds, as WAV files."""
+"""Features of records of sounds, as WAV files."""
 WINDOW = 4096
-"""Examples that are shuffled together, at most."""
+"""Most examples that are shuffled together."""
 WINDOW_BYTES = 64 << 20
-"""And their size, in memory."""
+"""Most bytes of these examples."""
 GROUP, GROUP_BYTES = 256, 8 << 20
-"""Examples that are parsed together, at most, and their size."""
+"""Most examples that are parsed together, and most bytes of them."""
 MOST = 65535
-"""Pixels of a JPEG's side."""
+"""Most pixels of a JPEG's side."""
 CYCLE = 8
-"""Files read in turns."""
+"""Most files that are read in turns."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,8 @@ def _example(stored: _Stored, image_size: int, how: Augmentation) -> Callable[..
 def evaluation_batches(
     shards: tuple[Shard, ...], context: tf.distribute.InputContext, batch_size: int
 ) -> int:
-    """Batches of one replica in a pass over all records: the same on each, as collectives need."""
+    """Batches of one replica in a pass over all records: the same number on each replica, because
+    collective operations need all of them."""
     total = sum(shard.records for shard in shards)
     most = -(-total // context.num_input_pipelines)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
@@ -185,7 +186,7 @@ def evaluation(
 ) -> tf.data.Dataset:
     """One pass over one worker's records: (uint8 images, int64 labels, float32 weights).
 
-    Padded with examples of weight 0 to the same number of full batches on every replica.
+    Examples of weight 0 fill it up to the same number of full batches on every replica.
     """
     pieces = part(shards, context.input_pipeline_id, context.num_input_pipelines)
     filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
@@ -215,9 +216,9 @@ def evaluation(
 def parse(
     record: tf.Tensor, image_size: int, classes: int, form: int | Sound = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A serialised tf.train.Example into image and label, without augmentation.
+    """Image and label of a serialised tf.train.Example, without augmentation.
 
-    `form`: how sounds are heard, the side of decoded squares, or 0: encoded pictures.
+    `form` is a Sound (how sounds are heard), the side of decoded squares, or 0: encoded pictures.
     """
     contents, labels, _ = _examples(record[None], classes, form)
     if isinstance(form, Sound):
@@ -229,32 +230,34 @@ def parse(
 
 
 def decode(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
-    """JPEG, PNG, BMP, GIF or WebP bytes into a uint8 RGB square: evaluation and serving share it.
+    """A uint8 RGB square from JPEG, PNG, BMP, GIF or WebP bytes, for evaluation and serving.
 
-    The whole picture, its sides scaled each for itself. What is at least twice as large is decoded
-    at a half, a quarter or an eighth: faster, and with less aliasing.
+    The square is the whole picture, each side scaled on its own. A picture that is at least twice
+    as large is decoded at a half, a quarter or an eighth: faster, and with less aliasing.
     """
     return _uint8(_resized(_view(encoded, None, image_size, NONE), image_size))
 
 
 def window(shards: tuple[Shard, ...]) -> int:
-    """Examples that are shuffled together; a function of the files alone, as the order is."""
+    """Number of examples that are shuffled together. It depends on the files alone, because the
+    order depends on it."""
     return max(32, min(WINDOW, WINDOW_BYTES // _mean(shards)))
 
 
 def group(shards: tuple[Shard, ...]) -> int:
-    """Examples that are parsed together; a function of the files alone, as what is drawn is."""
+    """Number of examples that are parsed together. It depends on the files alone, because the
+    random numbers depend on it."""
     return max(1, min(GROUP, GROUP_BYTES // _mean(shards)))
 
 
 def _mean(shards: tuple[Shard, ...]) -> int:
-    """Bytes of a record."""
+    """Mean bytes of a record."""
     records, size = sum(s.records for s in shards), sum(s.bytes for s in shards)
     return max(1, size // max(1, records))
 
 
 def _jpeg(shards: tuple[Shard, ...]) -> tuple[int, int, int]:
-    """Shard.jpeg of all of them together."""
+    """Shard.jpeg of all shards together."""
     least, most, longest = zip(*(shard.jpeg for shard in shards if shard.records), strict=True)
     return (min(least), max(most), max(longest)) if all(least) else (0, 0, 0)
 
@@ -277,8 +280,8 @@ def _shuffled(
     """(content, label, augment.View) of the examples of `pieces`, in the order that `key` (two
     int64) gives. `sized`: the size of each is known, and of use.
 
-    Files in random order, several at once, then drawn at random from a window of `size` examples.
-    What is the same small work for each is done for a group at once.
+    Several files are read at once, in random order, and examples are drawn at random from a window
+    of `size`. Small work that is the same for each example is done for a group at once.
     """
     order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
     paths, starts, counts = zip(*((p.path, p.start, p.count) for p in pieces), strict=True)
@@ -304,12 +307,12 @@ def _shuffled(
 
 
 def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Dataset:
-    """Dataset.shuffle with a window of `size`, and with a seed that is computed in the graph, as an
-    epoch's is: what Dataset.shuffle takes is fixed when the graph is made."""
+    """Dataset.shuffle with a window of `size` and a seed that is computed in the graph, since each
+    epoch has its own. Dataset.shuffle itself fixes the seed when the graph is made."""
     shuffled = tf.raw_ops.ShuffleDataset(
         input_dataset=tf.data.experimental.to_variant(records),
         buffer_size=size,
-        seed=tf.bitwise.bitwise_or(key[0], 1),  # Two zeros would be a seed from the clock.
+        seed=tf.bitwise.bitwise_or(key[0], 1),  # Two zeros mean a seed from the clock.
         seed2=key[1],
         reshuffle_each_iteration=False,
         output_types=[tf.string],
@@ -321,7 +324,7 @@ def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Datas
 def _examples(
     records: tf.Tensor, classes: int, form: int | Sound, sized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """Contents, labels and, if `sized`, sizes [n, 2] of serialised examples, checked."""
+    """Contents, checked labels and, if `sized`, sizes [n, 2] of serialised examples."""
     sound = isinstance(form, Sound)
     wanted = SOUNDS if sound else PIXELS if form else SIZED if sized else FEATURES
     examples = tf.io.parse_example(records, wanted)
@@ -338,12 +341,12 @@ def _examples(
 
 
 def _pixels(contents: tf.Tensor, side: int) -> tf.Tensor:
-    """[n, side, side, 3] uint8 of n contents."""
+    """uint8 [n, side, side, 3] of n contents."""
     return tf.reshape(tf.io.decode_raw(contents, tf.uint8, fixed_length=None), [-1, side, side, 3])
 
 
 def _view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) -> tf.Tensor:
-    """What is seen of an encoded picture: in its own pixels, or a half, quarter or eighth."""
+    """The part that is seen of an encoded picture, at full size or a half, quarter or eighth."""
 
     def jpeg() -> tf.Tensor:
         seen = augment.window(tf.io.extract_jpeg_shape(encoded)[:2], draws, how)
@@ -365,10 +368,9 @@ def _jpeg_view(
     how: Augmentation,
     most: int,
 ) -> tf.Tensor:
-    """What is `seen` of a JPEG the shorter side of which is at most `most` pixels.
+    """The part `seen` of a JPEG whose shorter side has at most `most` pixels.
 
-    Only the rows and columns in the crop are decoded, and at the scale that is nearest to what is
-    needed, never below.
+    Only the rows and columns in the crop are decoded, at the smallest scale that is large enough.
     """
     most = min(most, how.cut or most)
     ratios = [ratio for ratio in (1, 2, 4, 8) if ratio == 1 or ratio * image_size <= most]
@@ -391,10 +393,10 @@ def _slice(image: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
 
 
 def _resized(image: tf.Tensor, image_size: int) -> tf.Tensor:
-    """A float32 square. What has that size already is not changed.
+    """A float32 square. A picture of that size is not changed.
 
-    The same numbers as from bytes, in half the time: TensorFlow's kernel reads floats four at a
-    time, bytes one by one.
+    Resizing floats gives the same numbers as resizing bytes, in half the time: TensorFlow's kernel
+    reads floats four at a time, and bytes one by one.
     """
     image = tf.cast(tf.ensure_shape(image, [None, None, 3]), tf.float32)
     return tf.image.resize(image, (image_size, image_size))

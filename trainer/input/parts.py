@@ -1,7 +1,7 @@
-"""Which records a worker reads, and where in them it stands: arithmetic, without TensorFlow.
+"""Which records a worker reads, and its position in them: arithmetic, without TensorFlow.
 
-Every epoch, each record is in the part of exactly one worker. A worker goes through its part again
-and again, and how many examples it has consumed says in which epoch it is, and where.
+In every epoch, each record is in the part of exactly one worker. A worker goes through its part
+again and again; the number of examples that it has consumed gives its epoch and its place in it.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ class Sound:
     rate: int
     """Samples a second."""
     seconds: float
-    """What the model hears of a clip."""
+    """Length that the model hears of a clip."""
 
     @property
     def samples(self) -> int:
@@ -30,12 +30,12 @@ class Shard:
     records: int
     bytes: int = 0
     side: int = 0
-    """Pixels of the squares in it; 0: encoded pictures of any size."""
+    """Pixels of a side, if the file holds decoded squares; 0: encoded pictures of any size."""
     jpeg: tuple[int, int, int] = (0, 0, 0)
-    """All are JPEGs with their size noted beside them, and these are the least and the most pixels
-    that the shorter side of one has, and the most that any side has. Zeros: that is not known."""
+    """If all are JPEGs with their size noted beside them: the least and the most pixels of their
+    shorter sides, and the most of any side. Zeros: not known."""
     sound: Sound | None = None
-    """None: these are pictures."""
+    """How they are heard; None: these are pictures."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Piece:
 
 
 def part(shards: Iterable[Shard], worker: int, workers: int) -> tuple[Piece, ...]:
-    """The records of one of `workers`: contiguous, disjoint, together all, equal to within one."""
+    """The records of one of `workers`. The parts are contiguous and disjoint, cover all records,
+    and are equal to within one record."""
     shards = tuple(shards)
     total = sum(shard.records for shard in shards)
     first, end = total * worker // workers, total * (worker + 1) // workers
@@ -62,11 +63,11 @@ def part(shards: Iterable[Shard], worker: int, workers: int) -> tuple[Piece, ...
 
 
 def size(pieces: Iterable[Piece]) -> int:
-    """Records in them."""
+    """Number of records in `pieces`."""
     return sum(piece.count for piece in pieces)
 
 
 def position(consumed: int, workers: int, own: int) -> tuple[int, int]:
-    """(epoch, place in its order) of a worker with `own` records, after all `workers` together
-    consumed so many examples, each as many."""
+    """(epoch, place in its order) of a worker with `own` records, after `workers` workers together
+    consumed `consumed` examples, each the same number."""
     return divmod(consumed // workers, own)

@@ -1,4 +1,4 @@
-"""A folder of records: the files of its splits, what is in them, and what cannot be read."""
+"""A folder of records: the files of its splits, their kind, and records that cannot be read."""
 
 import atexit
 import json
@@ -21,17 +21,17 @@ from trainer.records import tfrecord
 from trainer.report import say
 
 AS_NOTED = Sound(0, 0.0)
-"""Sounds are heard as dataset.json says."""
+"""Hear sounds as dataset.json says."""
 
 
 class CorruptRecord(Exception):  # noqa: N818 - named for what was found
-    """A record that cannot be read; names its file."""
+    """A record cannot be read; the message names its file."""
 
 
 def find(folder: str, split: str, asked: Sound = AS_NOTED) -> tuple[Shard, ...]:
     """The files of a split ("train", "validation"), sorted. Raises UsageError, CorruptRecord.
 
-    `asked`: how sounds are to be heard, 0 for what dataset.json notes.
+    `asked` says how to hear sounds; a 0 in it stands for what dataset.json says.
     """
     known = _known(folder)
 
@@ -50,12 +50,12 @@ def find(folder: str, split: str, asked: Sound = AS_NOTED) -> tuple[Shard, ...]:
 def usable(
     folder: str, split: str, image_size: int, classes: int, asked: Sound = AS_NOTED
 ) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
-    """The files of a split without the records that cannot be read, and one line for each of those.
+    """The files of a split without unreadable records, and one line for each of those records.
 
-    All records are read: their checksums, and where dataset.json does not know the file, each
-    picture is decoded, too. A file with damaged records is replaced by a copy without them in a
-    temporary folder, so that every epoch, on every worker and after every restart, has the same
-    records. Raises UsageError.
+    It reads all records and checks their checksums; where dataset.json does not know the file, it
+    decodes each picture, too. A file with damaged records is replaced by a copy without them in a
+    temporary folder, so every epoch has the same records, on every worker and after every restart.
+    Raises UsageError.
     """
     known = _known(folder)
     form = _form(folder, _paths(folder, split), asked)
@@ -83,7 +83,7 @@ def usable(
 
 
 def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
-    """The files of training and validation; what --on-corrupt skip leaves out is said."""
+    """The files of training and validation; reports what --on-corrupt skip leaves out."""
     found, asked = [], Sound(config.rate, config.seconds)
     for split in ("train", "validation"):
         if config.on_corrupt == "skip":
@@ -105,8 +105,10 @@ _OF_PICTURES = ("crop", "cut", "flip", "turn", "brightness", "contrast", "satura
 
 
 def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
-    """With how sounds are heard, where the records have such. Raises UsageError for an option that
-    means nothing with what they have."""
+    """`config`, with how sounds are heard if the records are sounds.
+
+    Raises UsageError for an option that means nothing for these records.
+    """
     sound = shards[0].sound
     nothing = {"crop": 1.0, "flip": "none"}
     for name in _OF_PICTURES if sound else _OF_SOUNDS:
@@ -132,10 +134,7 @@ def class_names(folder: str) -> tuple[str, ...]:
 
 
 def count_records(path: str) -> int:
-    """Count by hopping from one record's length to the next's, without reading the payload.
-
-    Raises CorruptRecord.
-    """
+    """Count records by their lengths, without reading the payloads. Raises CorruptRecord."""
     size = storage.gfile.stat(path).length
     try:
         with storage.gfile.GFile(path, "rb") as file:
@@ -145,9 +144,9 @@ def count_records(path: str) -> int:
 
 
 def find_corrupt(config: Config) -> str | None:
-    """Name the first record that cannot be read, in one line; None where all can.
+    """One line that names the first unreadable record; None: all can be read.
 
-    Reads everything, so it is for the time after a pipeline failed: tf.data does not say where.
+    It reads everything. It is called after a pipeline failed, because tf.data does not say where.
     """
     folder, image_size = config.records, config.image_size
     classes = len(class_names(folder))
@@ -163,7 +162,7 @@ def find_corrupt(config: Config) -> str | None:
 
 
 def first_line(error: tf.errors.OpError) -> str:
-    """TensorFlow's message without the names of nodes and its hints."""
+    """TensorFlow's message without node names and hints."""
     return (error.message or "").removeprefix("{{").split("\n")[0][:200]
 
 
@@ -176,7 +175,7 @@ def _paths(folder: str, split: str) -> list[str]:
 
 
 def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> tuple[Shard, ...]:
-    """With what kind of pictures, or sounds, is in them."""
+    """`shards` with the kind of their pictures or sounds."""
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     form = _form(folder, (shard.path for shard in shards if shard.records), asked)
@@ -186,7 +185,7 @@ def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> 
 
 
 def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
-    """What trainer.records noted of each file in dataset.json, by its name and size in bytes."""
+    """What dataset.json says about each file, by the file's name and size in bytes."""
     try:
         splits = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["splits"]
         files = [item for split in splits.values() for item in split["files"].items()]
@@ -196,7 +195,7 @@ def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def _sides(told: dict[str, Any]) -> tuple[int, int, int]:
-    """Shard.jpeg of what dataset.json says of a file."""
+    """Shard.jpeg from what dataset.json says about a file."""
     match told.get("jpeg"):
         case [int(least), int(most), int(longest)]:
             return least, most, longest
@@ -204,8 +203,8 @@ def _sides(told: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _form(folder: str, paths: Iterable[str], asked: Sound) -> int | Sound:
-    """What the first record has: how its sounds are heard, the pixels of a side of its squares, or
-    0: encoded pictures. Raises UsageError where it is not known how much of a sound is heard."""
+    """The kind of the first record: how its sound is heard, the side of its decoded square, or 0:
+    an encoded picture. Raises UsageError if it is not known how much of a sound is heard."""
     for path in paths:
         with storage.gfile.GFile(path, "rb") as file:
             try:
@@ -224,7 +223,7 @@ def _form(folder: str, paths: Iterable[str], asked: Sound) -> int | Sound:
 
 
 def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
-    """How sounds are heard: as dataset.json has it, or else at the rate of the first one."""
+    """How sounds are heard: as dataset.json says, or at the rate of the first record."""
     try:
         form = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["form"]
         noted = Sound(int(form["rate"]), float(form["seconds"]))
@@ -239,8 +238,8 @@ def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
 
 
 def _reads(path: str, decoded: tuple[int, int, int | Sound] | None) -> bool:
-    """Can all records be read: their checksums, and if asked for (image size, classes, form) the
-    pictures or sounds?"""
+    """Do all checksums match and, if `decoded` is given as (image size, classes, form), can all
+    pictures or sounds be decoded?"""
     records = tf.data.TFRecordDataset(path)
     if decoded is not None:
         records = records.map(
@@ -257,7 +256,7 @@ def _reads(path: str, decoded: tuple[int, int, int | Sound] | None) -> bool:
 def _sifted(
     path: str, image_size: int, classes: int, form: int | Sound
 ) -> tuple[list[bytes], list[str]]:
-    """The records of a file that can be read, and one line for each of the others."""
+    """The readable records of a file, and one line for each of the others."""
     good: list[bytes] = []
     problems: list[str] = []
     number = 0
@@ -290,7 +289,7 @@ _scratches: list[str] = []
 
 
 def _scratch() -> str:
-    """A folder of this process for repaired copies, removed at its end."""
+    """A folder for repaired copies, which is removed when this process ends."""
     folder = tempfile.mkdtemp(prefix="records-")
     if not _scratches:
         atexit.register(_remove_scratches)

@@ -1,7 +1,7 @@
 """Picture files as a person sees them, in the form that decodes fastest. Needs Pillow.
 
-What a decoder for training ignores is put right once, here: the rotation that a camera notes in
-EXIF, transparency, CMYK, 16 bits a channel, colour profiles, the first frame of an animation.
+Decoders for training ignore much that an image viewer respects. This module applies it once: EXIF
+rotation, transparency, CMYK, 16 bits a channel, colour profiles, the first frame of an animation.
 """
 
 import io
@@ -28,12 +28,12 @@ SUFFIXES = frozenset(
 )
 ENCODINGS = ("jpeg", "png", "keep", "uint8")
 _AS_SEEN = frozenset(("JPEG", "PNG", "GIF", "BMP"))
-"""Formats that tf.io.decode_image knows in every version that the images have."""
+"""Formats that tf.io.decode_image reads in every TensorFlow of the images."""
 _ORIENTATION = 0x0112
 
 
 class UnreadablePicture(Exception):  # noqa: N818 - named for what was found
-    """A picture that cannot be decoded; says why."""
+    """A picture cannot be decoded; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -41,30 +41,30 @@ class PictureForm:
     """How pictures are stored."""
 
     encoding: str = "jpeg"
-    """jpeg: JPEG, baseline; a JPEG file that is already what would be written is taken over as it
-    is. png: PNG, without loss. keep: as the file is, where TensorFlow reads it as a person sees
-    it, else as jpeg. uint8: the pixels themselves."""
+    """jpeg: baseline JPEG; a JPEG file that already has this form is taken over as it is. png: PNG,
+    without loss. keep: the file as it is if TensorFlow reads it as a person sees it, otherwise
+    jpeg. uint8: the pixels themselves."""
     quality: int = 90
     """Of a JPEG, 1 to 100, on libjpeg's scale."""
     subsampling: str = "4:2:0"
     """Of a JPEG's colours. 4:2:0 has half the samples of 4:4:4."""
     resize: int | None = None
-    """Pixels: of the shorter side, never enlarged; of a square's side, whatever the picture has."""
+    """Pixels of the shorter side, never enlarged; for squares, pixels of each side."""
     square: bool = False
-    """The whole picture, squeezed into a square of `resize` pixels; uint8 always is."""
+    """Squeeze the whole picture into a square of `resize` pixels, as uint8 always does."""
     background: str = "white"
-    """What is seen through transparent pixels."""
+    """Colour behind transparent pixels."""
 
 
 @dataclass(frozen=True)
 class StoredPicture:
-    """A picture as it is stored, and what was found out about it."""
+    """A picture as it is stored, and facts about it."""
 
     content: bytes
     width: int
     height: int
     facts: tuple[str, ...]
-    """What it was and what was done to it, as `dataset.json` counts them."""
+    """Its format and what was done to it; `dataset.json` counts these."""
     histogram: tuple[int, ...]
     """256 counts of each of red, green and blue."""
     jpeg: bool
@@ -74,7 +74,7 @@ class StoredPicture:
 
 
 def prepare(content: bytes, form: PictureForm) -> StoredPicture:
-    """Decode, put right and encode a picture. Raises UnreadablePicture."""
+    """Decode, correct and encode a picture. Raises UnreadablePicture."""
     from PIL import Image
 
     try:
@@ -88,7 +88,7 @@ def prepare(content: bytes, form: PictureForm) -> StoredPicture:
         IndexError,
         KeyError,
     ) as error:
-        # Pillow's readers raise all of these for files that are not what they seem.
+        # Pillow's readers raise all of these for damaged files.
         raise UnreadablePicture(_reason(error)) from error
     except (Image.DecompressionBombError, MemoryError, OverflowError) as error:
         raise UnreadablePicture(f"too large: {_reason(error)}") from error
@@ -103,12 +103,12 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
         original, size = image, image.size
         jpeg = image.format == "JPEG" and image.mode in ("RGB", "L")
         if form.resize and jpeg and form.encoding != "uint8":
-            # Decoded at a half, a quarter or an eighth where that is still twice what is needed.
+            # Decode at a half, a quarter or an eighth if that is still twice the wanted size.
             scale = 2 * form.resize / min(size)
             if scale < 1:
                 image.draft(image.mode, (round(size[0] * scale), round(size[1] * scale)))
         rotated = image.getexif().get(_ORIENTATION, 1) not in (0, 1)
-        image.load()  # This turns a TIFF file's picture; a PNG file may note it at its end.
+        image.load()  # This rotates a TIFF file's picture; a PNG file may note EXIF at its end.
         rotated |= image.getexif().get(_ORIENTATION, 1) not in (0, 1)
         if rotated:
             image = ImageOps.exif_transpose(image)
@@ -144,14 +144,14 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
 
 
 def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
-    """An opaque picture in RGB or L, and what was done for it."""
+    """The picture made opaque, in RGB or L, and what was done."""
     from PIL import Image
 
     done = []
     if image.mode in ("I;16", "I;16L", "I;16B", "I", "F"):
         done.append(f"mode {image.mode} to 8 bits")
         if image.mode == "F":
-            raise ValueError("floating-point pixels: what is white is not known")
+            raise ValueError("floating-point pixels: which value is white is not known")
         # A 16-bit PNG: `convert` would clip it, and everything above 255 would be white.
         image = image.convert("I").point(lambda value: value / 256).convert("L")
     profile = image.info.get("icc_profile")
@@ -177,7 +177,7 @@ def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
 
 
 def _to_srgb(image: Any, profile: bytes) -> Any:
-    """The picture in sRGB, None where it is already or its profile cannot be used."""
+    """The picture in sRGB; None if it already is, or if its profile cannot be used."""
     try:
         from PIL import ImageCms
     except ImportError:
@@ -214,7 +214,7 @@ def _resized(image: Any, form: PictureForm) -> Any:
 
 
 def _as_it_is(content: bytes, image: Any, form: PictureForm) -> bytes | None:
-    """The file's own bytes where they can be stored, without their metadata."""
+    """The file's own bytes without metadata, if they can be stored; None if not."""
     if form.encoding == "keep":
         if image.format == "JPEG":
             return without_metadata(content) if image.mode in ("RGB", "L") else None
@@ -235,8 +235,8 @@ def _as_it_is(content: bytes, image: Any, form: PictureForm) -> bytes | None:
 def without_metadata(jpeg: bytes) -> bytes:
     """A JPEG file without comments, EXIF (thumbnails, positions) and profiles.
 
-    What is behind the start of scan is copied. APP0 (JFIF) and APP14 (Adobe) say how colours are
-    stored and stay.
+    Everything from the start of scan on is copied. APP0 (JFIF) and APP14 (Adobe) stay, because they
+    say how colours are stored.
     """
     out, position = [jpeg[:2]], 2
     while position + 4 <= len(jpeg) and jpeg[position] == 0xFF:
@@ -257,7 +257,7 @@ _tables: dict[int, Mapping[int, list[int]]] = {}
 
 
 def _table(quality: int) -> list[int]:
-    """libjpeg's luminance quantisation of a quality."""
+    """libjpeg's table of luminance quantisation for a quality."""
     from PIL import Image
 
     if quality not in _tables:
@@ -269,7 +269,7 @@ def _table(quality: int) -> list[int]:
 
 def _saved(image: Any, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    image.info = {}  # Or profiles and comments would be written again.
+    image.info = {}  # so that Pillow writes no profile or comment
     image.save(buffer, kind, **options)
     return buffer.getvalue()
 

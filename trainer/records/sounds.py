@@ -1,7 +1,7 @@
 """Sound files as the trainer hears them: mono, at one rate, as WAV. Needs soundfile and soxr.
 
-What a decoder for training ignores is put right once, here: channels, rates, depths, codecs. A clip
-is kept as long as it is; how much of it is heard is decided when it is read.
+This module converts channels, rates, depths and codecs once, when records are made. It keeps the
+length of a clip; the reader decides how much of it is heard.
 """
 
 import io
@@ -29,21 +29,21 @@ SUFFIXES = frozenset(
         ".wave",
     ]
 )
-"""Formats of libsndfile that are in use (soundfile.available_formats() has all)."""
+"""Names of the libsndfile formats that are in use (soundfile.available_formats() has all)."""
 LONGEST = 600.0
-"""Seconds of a file, at most: 19 MB at 16,000 a second. One file is one example, so that a longer
-one is a mistake, most likely."""
+"""Most seconds of a file: 19 MB at 16,000 samples a second. One file is one example, so a longer
+one is most likely a mistake."""
 HEARD = 10.0
-"""Seconds that the model hears where nothing is said: as long as the longest, but no more."""
+"""Most seconds that the model hears by default; less if no clip is as long."""
 HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
-"""Of a WAV file with nothing but PCM samples in it: RIFF, fmt and the beginning of data."""
+"""Header of a WAV file that holds only PCM samples: RIFF, fmt and the beginning of data."""
 
 _LESS = r"^\s*(?:data|SSND|Data Size|Riff size|riff)\s*:\s*(\d+) \(should be (\d+)\)"
 _UNKNOWN = 0x7FFFF000
 
 
 class UnreadableSound(Exception):  # noqa: N818 - named for what was found
-    """A sound that cannot be decoded; says why."""
+    """A sound cannot be decoded; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +53,26 @@ class SoundForm:
     rate: int = 16000
     """Samples a second."""
     seconds: float | None = None
-    """What the model hears of a clip. None: as long as the longest, but no more than HEARD. What is
-    stored does not depend on it."""
+    """Length that the model hears of a clip. None: as long as the longest clip, but at most HEARD.
+    The records do not depend on it."""
 
 
 @dataclass(frozen=True)
 class StoredSound:
-    """A sound as it is stored, and what was found out about it."""
+    """A sound as it is stored, and facts about it."""
 
     content: bytes
     """A WAV file: 16 bits, one channel."""
     frames: int
-    """Samples of it."""
+    """Number of samples."""
     facts: tuple[str, ...]
-    """What it was and what was done to it, as `dataset.json` counts them."""
+    """Its format and what was done to it; `dataset.json` counts these."""
     silent: bool
     """All samples are 0."""
 
 
 def missing() -> str | None:
-    """What has to be installed before a sound can be read, as one line; None where all is there."""
+    """One line that names the packages to install before sounds can be read; None: none."""
     try:
         import soundfile  # noqa: F401
         import soxr  # noqa: F401
@@ -82,17 +82,17 @@ def missing() -> str | None:
 
 
 def prepare(content: bytes, form: SoundForm) -> StoredSound:
-    """Decode a sound, make it mono and 16 bits at the rate of `form`. Raises UnreadableSound.
+    """Decode a sound; make it mono, with 16 bits, at the rate of `form`. Raises UnreadableSound.
 
-    Channels are averaged. What is louder than full scale (a file of floats can be) is made
-    quieter as a whole, not clipped.
+    Channels are averaged. A sound that is louder than full scale, as a file of floats can be, is
+    made quieter as a whole, not clipped.
     """
     import numpy as np
     import soxr
 
     samples, rate, facts = _decoded(content)
     if not np.isfinite(samples).all():
-        raise UnreadableSound("has samples that are no finite numbers")
+        raise UnreadableSound("has samples that are not finite numbers")
     channels = samples.shape[1]
     if channels > 1:
         facts.append(f"{channels} channels averaged")
@@ -143,16 +143,16 @@ def _decoded(content: bytes) -> tuple[Any, int, list[str]]:
 
 
 def _cut_short(read: int, promised: int, log: str) -> bool:
-    """Is there less than the header says? libsndfile reads what there is, and notes the rest."""
-    if read < 0.9 * promised:  # Of an MP3 file; without a header its length is an estimate.
+    """Has the file less than its header says? libsndfile reads what is there and logs this."""
+    if read < 0.9 * promised:  # MP3: without a header its length is an estimate.
         return True
     noted = re.search(_LESS, log, re.MULTILINE)
-    # What was written to a pipe has no length: all bits set, or as good as.
+    # A file that was written to a pipe has no length: all bits are set, or almost all.
     return noted is not None and int(noted[2]) < int(noted[1]) < _UNKNOWN
 
 
 def _last_page_cut(content: bytes) -> bool:
-    """Is the last page of an Ogg file not all there? (RFC 3533, section 6: the page's header)"""
+    """Is the last page of an Ogg file incomplete? (RFC 3533, section 6: the page's header)"""
     segments = content.rfind(b"OggS") + 27
     if segments > len(content):
         return True

@@ -1,7 +1,8 @@
-"""Where pictures or sounds come from: a folder of class folders, a CSV file, a zip or tar archive.
+"""Sources of pictures or sounds: a folder of class folders, a CSV file, a zip or tar archive.
 
-Each gives the same: a list of files with their class, each of which any process can read by
-itself. Nothing is unpacked; a compressed tar is decompressed once, into a file beside the output.
+Each kind of source gives a list of files with their classes, and any process can read any of these
+files on its own. Archives are not unpacked; a compressed tar is decompressed once, into a file
+beside the output.
 """
 
 import csv
@@ -26,7 +27,7 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
-"""What a folder or a CSV cell may call a split. Vertex AI's CSV files say TRAINING and so on."""
+"""Names of splits in folders and CSV files. Vertex AI's CSV files use TRAINING and so on."""
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 SUFFIXES = pictures.SUFFIXES | sounds.SUFFIXES
 _KINDS = f"{' '.join(sorted(pictures.SUFFIXES))}; {' '.join(sorted(sounds.SUFFIXES))}"
@@ -36,28 +37,28 @@ _SETS = ("split", "set", "subset", "ml_use")
 
 
 class RecordsError(Exception):
-    """What cannot be turned into records, in one line."""
+    """Something cannot be turned into records; one line that says what."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One picture or sound, and how to get at its bytes."""
+    """One picture or sound, and where its bytes lie."""
 
     name: str
     """Relative, with slashes; unique."""
     label: str
     split: str
-    """"train", "validation" or "test"; "" where the source leaves it to us."""
+    """"train", "validation" or "test"; "": the source does not say."""
     container: str
     """Path of the file itself, or of the archive it lies in."""
     offset: int
     """Byte in a tar, number of the entry in a zip, -1 for a file."""
     size: int
     version: str
-    """Changes when the content does: time of change, or checksum."""
+    """Changes with the content: a time of change, or a checksum."""
 
     def read(self) -> bytes:
-        """Raises OSError where it cannot be read."""
+        """All bytes. Raises OSError."""
         if self.offset < 0:
             return Path(self.container).read_bytes()
         if self.container.lower().endswith(".zip"):
@@ -80,15 +81,15 @@ class Found:
 
     items: tuple[Item, ...]
     ignored: int
-    """Files that are neither pictures nor sounds by their name."""
+    """Number of files whose names are neither a picture's nor a sound's."""
     sounds: bool = False
-    """All of them are sounds; else all are pictures."""
+    """True: all items are sounds. False: all are pictures."""
 
 
 def find(source: Path, work: Path, decompressing: Callable[[], None] = lambda: None) -> Found:
     """All pictures or sounds of a source, in the order of their names. Raises RecordsError.
 
-    `work` is a folder for what has to be decompressed first; `decompressing` is called before.
+    A compressed archive is decompressed into the folder `work`; `decompressing` is called before.
     """
     if source.is_dir():
         return _folder(source)
@@ -109,7 +110,7 @@ def _folder(folder: Path) -> Found:
         for name in names:
             path = Path(root, name)
             entries[path.relative_to(folder).as_posix()] = functools.partial(_file, path=path)
-    # A folder without any is a class without any: said, not passed over.
+    # An empty folder is an empty class, which `_by_folder` refuses.
     classes = [child.name for child in folder.iterdir() if child.is_dir()]
     return _by_folder(str(folder), entries, [name for name in classes if not _hidden(name)])
 
@@ -119,9 +120,10 @@ def _by_folder(
     entries: Mapping[str, Callable[[str, str, str], Item]],
     folders: Sequence[str] = (),
 ) -> Found:
-    """Class folders, below folders of splits or not, in an archive below one folder or not.
+    """Items of class folders, which may lie below folders of splits, and in an archive below one
+    more folder.
 
-    `entries`: relative names, each with what makes an Item of (name, label, split).
+    `entries` maps relative names to functions that make an Item of (name, label, split).
     """
     wanted, ignored = [], 0
     for name, make in sorted(entries.items()):
@@ -137,7 +139,7 @@ def _by_folder(
             break
         wanted = [(name, parts[1:], make) for name, parts, make in wanted]
     tops = set(folders) or {parts[0] for _, parts, _ in wanted if len(parts) > 1}
-    # Splits are folders above the classes; one alone is divided here, as without them.
+    # With a folder for training alone, the validation split is made here, as without folders.
     divided = bool(tops) and tops <= SPLITS.keys() and "train" in {SPLITS[top] for top in tops}
     items, classes = [], set() if divided else set(folders)
     for name, parts, make in wanted:
@@ -155,8 +157,9 @@ def _by_folder(
 
 
 def _csv(path: Path) -> Found:
-    """Columns by header (path, label, split), or `path,label`, `path,label,split` and, as Vertex
-    AI has it, `split,path,label` without one. Paths are relative to the file."""
+    """Items of a CSV file. Columns are named by a header (path, label, split). Without a header
+    they are `path,label`, `path,label,split` or Vertex AI's `split,path,label`. Paths are relative
+    to the file."""
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -195,7 +198,7 @@ def _csv(path: Path) -> Found:
 
 
 def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
-    """Of path, label and split (-1: none) by their names, None where this is no header."""
+    """Numbers of the columns path, label and split (-1: none); None: this is not a header."""
     names = [name.lower() for name in header]
 
     def column(known: Sequence[str]) -> int:
@@ -242,7 +245,7 @@ def _tar(path: Path, work: Path, decompressing: Callable[[], None]) -> Found:
 
 
 def _decompressed(path: Path, work: Path, decompressing: Callable[[], None]) -> Path:
-    """The plain tar in a compressed one; kept, so that going on after a kill starts at once."""
+    """Path of the decompressed tar, which is kept so that a run after a kill need not repeat it."""
     import bz2
     import gzip
     import lzma
@@ -269,7 +272,7 @@ def _decompressed(path: Path, work: Path, decompressing: Callable[[], None]) -> 
 
 @functools.lru_cache(maxsize=4)
 def zipfile_of(path: str) -> zipfile.ZipFile:
-    """The archive, opened once in a process. Raises zipfile.BadZipFile."""
+    """The archive, opened once per process. Raises zipfile.BadZipFile."""
     return zipfile.ZipFile(path)
 
 

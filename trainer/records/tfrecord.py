@@ -1,7 +1,7 @@
-"""The TFRecord and tf.train.Example formats, as far as pictures need them, without TensorFlow.
+"""The parts of the TFRecord and tf.train.Example formats that the trainer uses, in plain Python.
 
-The tools that write and carry records start in a moment and need no gigabyte of software; what
-they write is byte for byte what TensorFlow writes (tests/trainer/records/test_tfrecord.py).
+So the tools that make and upload records start at once and need no TensorFlow. What they write is
+byte for byte what TensorFlow writes (tests/trainer/records/test_tfrecord.py).
 
 A record: 8 bytes length, 4 bytes masked CRC-32C of it, payload, 4 bytes masked CRC-32C of the
 payload, all little-endian (TensorFlow, tsl/lib/io/record_writer.h).
@@ -18,7 +18,7 @@ Value = bytes | int
 
 
 class Damaged(Exception):  # noqa: N818 - named for what was found
-    """A record that cannot be read: says which, and where it lies."""
+    """A record cannot be read: which one, and where it lies."""
 
     def __init__(self, reason: str, number: int, position: int) -> None:
         super().__init__(reason)
@@ -29,12 +29,12 @@ class Damaged(Exception):  # noqa: N818 - named for what was found
 
 
 def masked(crc: int) -> int:
-    """A CRC as it is stored: one that covers CRCs would else be of little use."""
+    """A CRC as it is stored. TensorFlow masks it, because a CRC of data with CRCs in it is weak."""
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
 def frame(payload: bytes) -> bytes:
-    """A record as it lies in a file."""
+    """The bytes of a record in a file."""
     length = struct.pack("<Q", len(payload))
     crc32c = checksum()
     return b"".join(
@@ -50,8 +50,8 @@ def frame(payload: bytes) -> bytes:
 def lengths(file: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
     """(position, payload length) of each record of a file of `size` bytes, without its payload.
 
-    Raises Damaged where the file is cut short or a length was changed: no record behind it can be
-    found then.
+    Raises Damaged if the file is cut short or a length was changed: the records after it cannot be
+    found.
     """
     position = number = 0
     while position < size:
@@ -71,7 +71,7 @@ def lengths(file: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
 
 
 def payload(file: IO[bytes], position: int, length: int) -> bytes | None:
-    """The payload of the record at `position`, None where its checksum is another."""
+    """The payload of the record at `position`; None if its checksum does not match."""
     file.seek(position + HEADER)
     content = file.read(length)
     stored = struct.unpack("<I", file.read(FOOTER))[0]
@@ -81,7 +81,7 @@ def payload(file: IO[bytes], position: int, length: int) -> bytes | None:
 def example(features: Mapping[str, Value]) -> bytes:
     """A serialised tf.train.Example of features with one value each.
 
-    As TensorFlow's deterministic serialisation has it: sorted by name.
+    Sorted by name, as in TensorFlow's deterministic serialisation.
     """
     entries = b"".join(
         _field(1, _field(1, name.encode()) + _field(2, _feature(features[name])))
@@ -93,7 +93,7 @@ def example(features: Mapping[str, Value]) -> bytes:
 def features(serialised: bytes) -> dict[str, Value | None]:
     """The first value of each feature of a tf.train.Example; None of one that is empty or float.
 
-    Raises ValueError where it is no such message.
+    Raises ValueError if it is not such a message.
     """
     found: dict[str, Value | None] = {}
     for _, entries in _fields(serialised):
@@ -104,7 +104,7 @@ def features(serialised: bytes) -> dict[str, Value | None]:
 
 
 def checksum() -> Callable[[bytes], int]:
-    """CRC-32C of bytes: google-crc32c's, in hardware, or else a slow one."""
+    """A function for CRC-32C: google-crc32c's, which uses the hardware, or a slow one."""
     try:
         import google_crc32c
     except ImportError:

@@ -129,8 +129,8 @@ def test_a_single_sample_is_a_sound() -> None:
         (b"no sound at all", "not a sound that libsndfile knows"),
         (b"RIFF\x24\x00\x00\x00WAVE", "No 'data' chunk"),
         (file(np.zeros(0, "f4")), "has no samples"),
-        (file(np.array([0, np.nan, 0], "f4"), subtype="FLOAT"), "no finite numbers"),
-        (file(np.array([0, np.inf, 0], "f4"), subtype="FLOAT"), "no finite numbers"),
+        (file(np.array([0, np.nan, 0], "f4"), subtype="FLOAT"), "not finite numbers"),
+        (file(np.array([0, np.inf, 0], "f4"), subtype="FLOAT"), "not finite numbers"),
         (file(np.zeros((9010, 1), "f4"), rate=15), "is 601 s long: cut it"),
     ],
 )
