@@ -1,13 +1,12 @@
 """Checkpoints that are whole or not there, written while training goes on.
 
-A checkpoint is two files: `step-00000040.npz` with every variable, then `step-00000040.json`,
-written last, with the step, the input position, and the size and checksum of the first. On a
-disk, in a bucket and after a pulled plug alike, one without a matching second file does not
-count.
+A checkpoint is two files: `step-00000040.npz` with every variable, and then `step-00000040.json`
+with the step, the input position, and the size and checksum of the first file. A checkpoint without
+a matching second file does not count, on a disk, in a bucket, or after a power cut.
 
-An own format, because a plain NumPy archive is written several times faster than
-tf.train.Checkpoint writes Keras 3's many variables, and because TensorFlow's cannot tell that
-one of its files was cut short until restoring it has failed.
+The format is our own for two reasons. A NumPy archive is written several times faster than
+tf.train.Checkpoint writes Keras 3's many variables. And TensorFlow's checkpoints do not show that a
+file was cut short until restoring them fails.
 """
 
 import io
@@ -30,7 +29,7 @@ _MARKER = re.compile(r"step-(\d{8,})\.json")
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run is."""
+    """How far a run is."""
 
     step: int = 0
     """Optimizer steps made."""
@@ -49,11 +48,11 @@ class Checkpoint:
 
 
 class Torn(Exception):  # noqa: N818 - not a fault of the program: something cut it short
-    """A checkpoint that is not whole; says why."""
+    """A checkpoint is not whole; the message says why."""
 
 
 class Spoiled(Exception):  # noqa: N818 - named for what was found
-    """Values that are not finite, which no checkpoint may hold."""
+    """A snapshot has values that are not finite, which no checkpoint may hold."""
 
     def __init__(self, step: int, name: str) -> None:
         super().__init__(f"{name} is not finite after step {step}")
@@ -61,7 +60,7 @@ class Spoiled(Exception):  # noqa: N818 - named for what was found
 
 
 class Unwritable(Exception):  # noqa: N818 - named for what the folder is
-    """A checkpoint that could not be written, however often it was tried."""
+    """A checkpoint could not be written in several tries."""
 
 
 class Checkpoints:
@@ -130,7 +129,7 @@ class Checkpoints:
                 other.remove(old)
 
     def sweep(self) -> None:
-        """Remove what a killed run left half written. Only where no other run writes."""
+        """Remove what a killed run left half written. Call it only if no other run writes here."""
         whole = {path.rpartition("/")[2] for step in self.steps() for path in self._paths(step)}
         if storage.gfile.isdir(self.folder):
             for name in storage.gfile.listdir(self.folder):
@@ -138,7 +137,8 @@ class Checkpoints:
                     storage.gfile.remove(f"{self.folder}/{name}")
 
     def remove(self, step: int) -> None:
-        """Marker first, so that what is left of an interrupted removal does not count."""
+        """Remove a checkpoint; the marker first, so that what an interrupted removal leaves does
+        not count."""
         for path in reversed(self._paths(step)):
             if storage.gfile.exists(path):
                 storage.gfile.remove(path)
@@ -161,15 +161,15 @@ class Saved:
 class Background:
     """Writes snapshots one after the other in a thread of its own.
 
-    `save` returns at once while nothing is being written, and otherwise waits for the one before:
-    no more than one snapshot is held beside the live variables. Whoever stops for a while asks
-    `done` for what was written since; what went wrong is raised there, on the caller's thread.
+    `save` returns at once if nothing is being written; otherwise it waits for the snapshot before,
+    so that at most one snapshot is held beside the live variables. `done` returns what was written
+    since the last call, and raises what went wrong, on the caller's thread.
     """
 
     TRIES = 3
 
     def __init__(self, checkpoints: Checkpoints, allowed: Callable[[], None] = lambda: None):
-        """`allowed` is asked before each commit and raises where this run lost the folder."""
+        """`allowed` is called before each commit and raises if this run lost the folder."""
         self.checkpoints = checkpoints
         self._allowed = allowed
         self._jobs: queue.Queue[tuple[Position, Mapping[str, Any], dict[str, Any]]]
@@ -180,13 +180,14 @@ class Background:
         self._thread.start()
 
     def save(self, position: Position, tensors: Mapping[str, Any], state: dict[str, Any]) -> None:
-        """Hand over a snapshot: tensors that training will not change any more."""
+        """Write a snapshot: tensors that training will not change."""
         self._jobs.join()
         self._raise()
         self._jobs.put((position, tensors, state))
 
     def done(self, wait: bool = False) -> list[Saved]:
-        """What was written since the last call; with `wait`, after all that was handed over.
+        """The checkpoints written since the last call; with `wait`, after all snapshots are
+        written.
 
         Raises Spoiled, Unwritable, or what `allowed` raises.
         """
@@ -212,7 +213,7 @@ class Background:
             except Exception as error:
                 self._error = error
             finally:
-                del tensors  # else this snapshot would live on until the next one
+                del tensors  # otherwise this snapshot would be held until the next one
                 self._jobs.task_done()
 
     def _commit(

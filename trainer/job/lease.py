@@ -1,11 +1,13 @@
 """One run at a time on a job folder.
 
-On a disk the kernel keeps the lock (flock) and frees it when the process dies, kill -9 included,
-so a restart never waits; where somebody removes its file, or the whole folder, the holder takes it
-again before it writes. A bucket knows no locks: there the holder rewrites a small object every
-few seconds, and whoever comes watches it; one that changes is alive, one that does not is dead
-and is taken over. No clocks are compared. The holder reads it again before each commit, so that
-one that was only asleep does not write into its successor's folder.
+On a disk the kernel holds the lock (flock) and frees it when the process dies, even by kill -9, so
+a restart never waits. If somebody removes the lock's file or the whole folder, the holder takes the
+lock again before it writes.
+
+A bucket has no locks. There the holder rewrites a small object every few seconds, and a newcomer
+watches it: if the object changes, its holder is alive; if not, the newcomer takes over. No clocks
+are compared. The holder reads the object before each commit, so a holder that was suspended does
+not write into its successor's folder.
 """
 
 import contextlib
@@ -24,15 +26,15 @@ from trainer.job import storage
 from trainer.report import say
 
 BEAT = 4.0
-"""Seconds between two signs of life in a bucket; a newcomer watches for three of them."""
+"""Seconds between two rewrites of the object in a bucket; a newcomer watches for three of them."""
 
 
 class Lost(Exception):  # noqa: N818 - named for what happened
-    """Another run took this run's folder over."""
+    """Another run took over this run's folder."""
 
 
 class Lease:
-    """Held from `take` to `release`, or to the death of the process."""
+    """A lock that is held from `take` to `release`, or until the process dies."""
 
     def __init__(self, folder: str, name: str = "run", beat: float = BEAT) -> None:
         self.path = f"{folder}/{name}.lock"
@@ -45,11 +47,11 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Was it taken, and not released yet?"""
+        """Was it taken and not yet released?"""
         return self._taken
 
     def take(self) -> None:
-        """Raises UsageError where another run holds it."""
+        """Raises UsageError if another run holds it."""
         if self._remote:
             self._take_remote()
         else:
@@ -57,7 +59,7 @@ class Lease:
         self._taken = True
 
     def check(self) -> None:
-        """Raises Lost where it is not this run's any more."""
+        """Raises Lost if this run no longer holds it."""
         if not self._remote:
             self._check_local()
             return
@@ -66,7 +68,7 @@ class Lease:
             raise Lost(f"another run has taken over {self.path}: this one stops without writing")
 
     def release(self) -> None:
-        """Once; where it was never taken, or is released already, nothing."""
+        """Does nothing if it is not held."""
         self._stop.set()
         if not self._taken:
             return
@@ -76,7 +78,7 @@ class Lease:
                 storage.gfile.remove(self.path)
         elif self._file is not None:
             self._file.truncate(0)
-            self._file.close()  # which unlocks; the file stays: removing it would be a race
+            self._file.close()  # This unlocks. The file stays, because removing it would be a race.
             self._file = None
 
     def _content(self, beat: int = 0) -> str:
@@ -105,7 +107,7 @@ class Lease:
         self._file = file
 
     def _check_local(self) -> None:
-        """The lock is on a file, and counts as long as that is the one that others find."""
+        """The lock is on an open file. It counts while that is the file at the path."""
         if self._file is None:
             return
         mine = os.fstat(self._file.fileno())
@@ -132,7 +134,7 @@ class Lease:
                 if not now:
                     break
         storage.write(self.path, self._content().encode())
-        time.sleep(self._beat / 4)  # of two that come at once the last to write has it
+        time.sleep(self._beat / 4)  # Of two newcomers at once, the last one to write holds it.
         self.check()
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
 

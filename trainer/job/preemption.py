@@ -1,8 +1,8 @@
-"""Being told to stop: SIGTERM, Ctrl-C, and what Compute Engine announces of maintenance and
-preemption.
+"""Requests to stop: SIGTERM, Ctrl-C, and Compute Engine's announcements of preemption and
+maintenance.
 
-SIGTERM is what Spot machines, Vertex AI, Kubernetes and `docker stop` send before they kill.
-Needs no TensorFlow, so that a signal during its long import is answered too.
+Spot machines, Vertex AI, Kubernetes and `docker stop` send SIGTERM before they kill. This module
+needs no TensorFlow, so that it also answers a signal during TensorFlow's long import.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from typing import Any
 from trainer.report import line
 
 RESTART = 143
-"""Exit code: 128 + SIGTERM, saved, start me again."""
+"""Exit code 128 + SIGTERM: everything is saved, start the process again."""
 METADATA = {
     "instance/preempted": ("TRUE",),
     "instance/maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE",),
 }
-"""Keys of Compute Engine's metadata server and the values that announce the end (Compute Engine,
-documentation of Spot VMs and of host maintenance events)."""
+"""Keys of Compute Engine's metadata server and the values that announce the machine's end (Compute
+Engine's documentation of Spot VMs and of host maintenance events)."""
 
 
 class Preempted(Exception):  # noqa: N818 - nothing went wrong
-    """Told to stop; everything is saved."""
+    """The run was told to stop, and everything is saved."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"told to stop: after step {step}, which is saved")
@@ -36,12 +36,13 @@ class Preempted(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Preemption:
-    """Told to stop: leave at once while everything is saved, else ask the loop to save first.
+    """Answers requests to stop: exits at once if everything is saved; otherwise the loop saves
+    first.
 
-    SIGTERM says so, and the first Ctrl-C (SIGINT, unless it is ignored); the second one kills.
-
-    A thread hears of the signal too: Python's handlers have to wait while TensorFlow traces or
-    waits for a peer, and a process that cannot get to a step leaves at the end of `grace`.
+    SIGTERM is such a request, and so is the first Ctrl-C (SIGINT, unless it is ignored); the second
+    Ctrl-C kills. A thread receives the signals, too, because Python's handlers have to wait while
+    TensorFlow traces or waits for a peer. A process that does not reach the end of a step exits
+    after `grace` seconds.
     """
 
     def __init__(self, grace: float = 25.0) -> None:
@@ -53,7 +54,8 @@ class Preemption:
         self._leaving = threading.Lock()
 
     def install(self) -> None:
-        """To be called again after a strategy was made: TensorFlow installs its own handler."""
+        """Take over the signals. Call it again after a strategy was made: TensorFlow installs its
+        own handler."""
         signal.signal(signal.SIGTERM, self._handle)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._handle)
@@ -72,21 +74,21 @@ class Preemption:
             os.close(signal.set_wakeup_fd(-1))  # which ends the thread
 
     def saved(self, saved: bool) -> None:
-        """Tell whether leaving now would lose work."""
+        """Say whether everything is saved, so that an exit would lose no work."""
         self._saved = saved
         if saved and self.requested:
             self._leave("all work is saved")
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
-        """Within, nothing is done that a restart would not do as well: leave at any time."""
+        """Inside, the process may exit at any time: a restart does the same work again."""
         before = self._saved
         self.saved(True)
         yield
         self._saved = before
 
     def request(self) -> None:
-        """Stop as soon as everything is saved, and after `grace` in any case."""
+        """Exit as soon as everything is saved, and after `grace` seconds in any case."""
         self.requested = True
         if self._saved:
             self._leave("all work is saved")
@@ -117,9 +119,9 @@ class Preemption:
 
 
 def watch_metadata(request: Callable[[], None], environment: Mapping[str, str]) -> bool:
-    """Call `request` when Compute Engine announces this machine's end; False where there is none.
+    """Call `request` when Compute Engine announces this machine's end. False: not Compute Engine.
 
-    GCE_METADATA_HOST, as Google's clients read it, names another server.
+    GCE_METADATA_HOST names another metadata server, as for Google's own clients.
     """
     host = environment.get("GCE_METADATA_HOST", "")
     if not host:

@@ -13,20 +13,20 @@ from trainer.config import UsageError
 gfile = tf.io.gfile
 NOT_FOUND = (tf.errors.NotFoundError, FileNotFoundError)
 FAILURES = (tf.errors.OpError, OSError)
-"""What writing raises."""
+"""What reading and writing raise."""
 _OUTSIDE = ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "EIO", "ESTALE", "ENOTDIR")
-"""Of errors, by name: the disk's or its owner's, no fault of the program."""
+"""Names of errors that come from the disk or its owner, not from the program."""
 
 
 def remote(path: str) -> bool:
-    """Not a disk of this machine: a URL, or a bucket mounted by Vertex AI below /gcs."""
+    """Is it not on a disk of this machine: a URL, or a bucket that Vertex AI mounts below /gcs?"""
     return "://" in path or path.startswith("/gcs/")
 
 
 def write(path: str, content: bytes) -> None:
     """Put `content` at `path` in one move, so that no reader ever sees a part of it.
 
-    A bucket has no rename, but there an object appears only when it is complete.
+    A bucket has no rename, but an object appears there only when it is complete.
     """
     gfile.makedirs(path.rpartition("/")[0])
     if path.startswith("gs://"):
@@ -45,13 +45,13 @@ def write(path: str, content: bytes) -> None:
 
 
 def read(path: str) -> bytes:
-    """All of a file; tf.errors.NotFoundError where there is none."""
+    """All of a file. Raises tf.errors.NotFoundError if there is none."""
     with gfile.GFile(path, "rb") as file:
         return file.read()
 
 
 def replace_folder(temporary: str, path: str) -> None:
-    """Make the finished folder `temporary` the folder `path`."""
+    """Rename the finished folder `temporary` to `path`, in place of what is there."""
     if gfile.exists(path):
         gfile.rmtree(path)
     gfile.makedirs(path.rpartition("/")[0])
@@ -59,8 +59,8 @@ def replace_folder(temporary: str, path: str) -> None:
 
 
 def unwritable(error: Exception) -> str:
-    """In one line what the disk said, where `error` tells of one that is full or closed to this
-    program; else nothing. TensorFlow passes the system's words on, not its numbers."""
+    """One line with the system's words, if `error` comes from a disk that is full or closed to this
+    program; otherwise "". TensorFlow passes on the system's words, not its error numbers."""
     numbers = [getattr(errno, name) for name in _OUTSIDE]
     text = " ".join(str(getattr(error, "message", None) or error).split())
     text = text.partition("}} ")[2] if text.startswith("{{") else text  # an operation's name
@@ -85,7 +85,7 @@ def check_writable(folder: str) -> None:
 
 
 def check_space(folder: str, needed: int, what: str) -> None:
-    """Raises UsageError where a disk has less than `needed` bytes free. A bucket has them."""
+    """Raises UsageError if a disk has less than `needed` bytes free. A bucket always has room."""
     if remote(folder):
         return
     free = shutil.disk_usage(next(p for p in (Path(folder), *Path(folder).parents) if p.is_dir()))

@@ -1,4 +1,4 @@
-"""The SavedModel: what a server needs, with nothing of the training run in it."""
+"""The SavedModel: what a server needs, without anything of the training run."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -19,20 +19,22 @@ from trainer.report import say
 def export(
     weights: Mapping[str, np.ndarray], names: tuple[str, ...], config: Config, path: str
 ) -> None:
-    """Write a SavedModel with signatures that give `probabilities` and `label`.
+    """Write a SavedModel with signatures that return `probabilities` and `label`.
 
-    `serving_default` takes `image_bytes` (encoded JPEG or PNG files of any size; the suffix lets
-    TensorFlow Serving accept base64), `tensors` takes `images` (uint8, already square). Where it
-    was trained on sounds, `serving_default` takes `audio_bytes` (WAV files of 16 bits at the rate
-    of the records, of any length), `samples` takes `samples` (float32, -1 to 1, as many as are
-    heard of a sound), and the squares of `tensors` are spectrograms. The model is built anew in
-    float32, whatever it was trained in, so that it runs on any machine.
-    `weights` maps each of the model's variables' paths to its value.
+    `serving_default` takes `image_bytes`: encoded JPEG or PNG files of any size; the suffix lets
+    TensorFlow Serving accept base64. `tensors` takes `images`: uint8 squares.
+
+    For a model of sounds, `serving_default` takes `audio_bytes`: WAV files of 16 bits at the rate
+    of the records, of any length. `samples` takes `samples`: float32, -1 to 1, as many as are heard
+    of a sound. The squares of `tensors` are spectrograms.
+
+    The model is built again in float32, whatever it was trained in, so that it runs on any machine.
+    `weights` has the values of the model's variables by their paths.
     """
     size = config.image_size
     network = networks.build(config, len(names), "float32", pretrain=False)
     for variable in network.variables:
-        if variable.path in weights:  # others are states of random numbers, for training only
+        if variable.path in weights:  # The others are states of random numbers, for training.
             variable.assign(weights[variable.path])
 
     def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -41,7 +43,7 @@ def export(
         return {"probabilities": probabilities, "label": label}
 
     def each(square: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], Any]:
-        """A signature that takes what `square` makes one uint8 square of."""
+        """A signature whose inputs `square` turns into uint8 squares, one each."""
         one = tf.TensorSpec((size, size, 3), tf.uint8)
         return lambda batch: tensors(tf.map_fn(square, batch, fn_output_signature=one))
 
@@ -74,7 +76,7 @@ def save(
     name: str,
     step: int,
 ) -> None:
-    """Export the weights of `network` as they are, and say so."""
+    """Export the present weights of `network`, and report it."""
     weights = {variable.path: variable.numpy() for variable in network.variables}
     export(weights, names, config, folder)
     say("exported", f"SavedModel ({name}) in {folder}", step=step, name=name)

@@ -1,12 +1,12 @@
 """The models that can be trained: a small one, and everything in keras.applications by name.
 
-Each takes uint8 RGB squares of 0..255 and gives float32 logits. Preprocessing is a layer of the
-model, so a byte a channel travels to the device, and a server cannot get it wrong.
+Each model takes uint8 RGB squares of 0..255 and returns float32 logits. Preprocessing is a layer of
+the model: one byte a channel goes to the device, and a server cannot get it wrong.
 
-A model is a backbone and a head. `--fine-tune-layers N` counts the backbone's weight layers
-(convolutions, dense ones: what "30 layers" means on paper) from its end. Not `model.layers[-N:]`:
-that counts activations and joins, and where the backbone is one layer of an outer model it
-counts four in all and unfreezes everything.
+A model is a backbone and a head. `--fine-tune-layers N` counts the backbone's weight layers from
+its end: convolutions and dense layers, which is what papers mean by "30 layers".
+`model.layers[-N:]` would also count activations and joins; and where the backbone is one layer of
+an outer model, it would unfreeze everything.
 """
 
 import inspect
@@ -26,22 +26,22 @@ __all__ = ["Depth", "build", "depth", "layers_of", "optimizer"]
 
 _HEAD = "head_"
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's pixels, in 0..1: what EfficientNetB0 to B7 want subtracted and divided by. Keras
-has them in a layer that its weights file fills, and in one more that is there with "imagenet" alone
-(tensorflow/tensorflow#49930), so that two builds of a network would not compute the same. Here they
-are in Preprocess, and those layers do nothing."""
+"""Mean and deviation of ImageNet's pixels, in 0..1, by which EfficientNetB0 to B7 normalise. Keras
+has them in a layer that its weights file fills, and in one more layer that only weights="imagenet"
+adds (tensorflow/tensorflow#49930): so two builds of a network would compute different things. Here
+they are in Preprocess, and those layers do nothing."""
 _NORMALISATION = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "LayerScale")
 
 
 @dataclass(frozen=True)
 class Depth:
-    """What of a model is trained."""
+    """How much of a model is trained."""
 
     backbone_layers: int
-    """With weights, normalisation not counted."""
+    """Layers with weights, without normalisation."""
     trained_layers: int
     first_trained: str
-    """Name of the first such layer; empty where only the head is trained."""
+    """Name of the first trained layer; "" if only the head is trained."""
     parameters: int
     trained_parameters: int
     frozen_batch_norms: int
@@ -54,14 +54,14 @@ class Depth:
 def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> keras.Model:
     """The network that `config` names, with `classes` logits.
 
-    `policy` is a Keras dtype policy; weights and logits are float32 under each of them. With
-    `pretrain`, the weights that `config` names are loaded: not for a model whose variables are
-    assigned anyway. Raises UsageError.
+    `policy` is a Keras dtype policy; weights and logits are float32 under each of them. `pretrain`
+    loads the weights that `config` names; a model whose variables are assigned later does not need
+    it. Raises UsageError.
     """
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)  # keras.applications take no dtype.
-    # Some number their layers by what the process made before: a checkpoint and an export need
-    # the same names whenever the model is built. There is no public way to start from 0.
+    # Some models number their layers on from those that the process made before. A checkpoint and
+    # an export need the same names whenever the model is built. No public function resets this.
     reset_uids()
     try:
         network = _assemble(config, classes)
@@ -74,13 +74,13 @@ def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> k
 
 
 def small_cnn(classes: int, image_size: int, policy: str) -> keras.Model:
-    """The small network with nothing loaded and all of it trained."""
+    """The small network with fresh weights, all of them trained."""
     arguments = ["--records", "-", "--job-dir", "-", "--image-size", str(image_size)]
     return build(parse(arguments, {}), classes, policy)
 
 
 def depth(network: keras.Model) -> Depth:
-    """What is trained of a model that `build` made."""
+    """How much of a model that `build` made is trained."""
     weighty = _weight_layers(network)
     trained = [layer for layer in weighty if layer.trainable]
     count = lambda variables: sum(int(np.prod(v.shape)) for v in variables)  # noqa: E731
@@ -96,7 +96,8 @@ def depth(network: keras.Model) -> Depth:
 
 
 def layers_of(network: Any) -> list[Any]:
-    """The leaves, those of nested models included, in the order they were made."""
+    """The layers that are not models, nested ones included, in the order in which they were
+    made."""
     found = []
     for layer in network.layers:
         found += layers_of(layer) if hasattr(layer, "layers") else [layer]
@@ -123,7 +124,7 @@ def application(name: str) -> tuple[Callable[..., keras.Model], Callable[[Any], 
 
 @keras.saving.register_keras_serializable("trainer")
 class Preprocess(keras.layers.Layer):
-    """pixels x scale + offset a channel, channels turned round first where `reverse`.
+    """pixels x scale + offset, by channel; `reverse` first reverses the channels.
 
     Every preprocess_input of keras.applications is one of these; see `like`.
     """
@@ -136,7 +137,7 @@ class Preprocess(keras.layers.Layer):
 
     @classmethod
     def like(cls, function: Callable[[Any], Any], **kwargs: Any) -> "Preprocess":
-        """The one that does what `function` does, found by asking it. Raises ValueError."""
+        """The layer that does what `function` does, found by probing it. Raises ValueError."""
 
         def ask(pixel: tuple[float, float, float]) -> np.ndarray:
             return np.asarray(function(np.array(pixel, np.float32).reshape(1, 1, 1, 3)))[0, 0, 0]
@@ -189,7 +190,7 @@ def _assemble(config: Config, classes: int) -> keras.Model:
 
 
 def _plain(config: Config, weights: str | None = None) -> keras.Model:
-    """The backbone as Keras makes it, in float32: for a weights file, or with `weights`."""
+    """The backbone as Keras itself makes it, in float32: to read a weights file, or `weights`."""
     size = config.image_size
     reset_uids()
     if config.model == "small_cnn":
@@ -209,7 +210,8 @@ def _small_cnn(images: Any) -> Any:
 
 
 def _application(config: Config, images: Any) -> Any:
-    """The same network whatever its weights are: they are copied into it, see pretrained.py."""
+    """The backbone's features. The network is the same whatever its weights are: pretrained.py
+    copies them into it."""
     maker, preprocess = application(config.model)
     if maker.__module__.endswith(".efficientnet"):
         mean, deviation = np.array(_MEAN), np.array(_DEVIATION)
@@ -229,7 +231,7 @@ def _application(config: Config, images: Any) -> Any:
 
 
 def _freeze(network: keras.Model, config: Config) -> None:
-    """Leave trainable what --fine-tune-layers and --batch-norm say, and the head."""
+    """Freeze all but what --fine-tune-layers and --batch-norm say, and the head."""
     weighty = _weight_layers(network)
     count = len(weighty) if config.fine_tune_layers < 0 else config.fine_tune_layers
     if count > len(weighty):
@@ -251,7 +253,7 @@ def _freeze(network: keras.Model, config: Config) -> None:
 
 
 def _weight_layers(network: keras.Model) -> list[Any]:
-    """The backbone's layers with weights to train, normalisation and head left out."""
+    """The backbone's layers with weights to train, without normalisation and head."""
     return [
         layer
         for layer in layers_of(network)

@@ -1,4 +1,4 @@
-"""What is minimised, and how: loss, optimizer, schedule."""
+"""Loss, optimizer, and the schedule of the learning rate."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ _KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel")
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up to `peak`, then constant, a cosine, or steps down.
 
-    Warm-up counts from 1, so that its first step already learns; the cosine begins where warm-up
+    The warm-up counts from 1, so its first step already learns. The cosine begins where the warm-up
     ends and reaches `final` x peak with the last step of the run.
     """
 
@@ -34,7 +34,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         self.final, self.decay_at, self.decay_factor = final, tuple(decay_at), decay_factor
 
     def __call__(self, step: Any) -> Any:
-        """The rate of the step after `step` made ones, as a float32 tensor."""
+        """The rate of the next step after `step` steps, as a float32 tensor."""
         done = tf.cast(step, tf.float32)
         rate = tf.constant(self.peak, tf.float32)
         if self.kind == "cosine":
@@ -56,8 +56,8 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 def learning_rate(config: Config, replicas: int) -> float:
     """The rate after warm-up, scaled by the replicas as --learning-rate-scaling says.
 
-    Linear is for a batch that grows with the replicas (Goyal et al. 2017, with warm-up); a batch
-    that stays the same needs none.
+    Linear scaling is for a batch that grows with the replicas (Goyal et al. 2017, with warm-up). A
+    batch that stays the same needs no scaling.
     """
     factor = {"none": 1.0, "linear": float(replicas), "sqrt": math.sqrt(replicas)}
     return config.learning_rate * factor[config.learning_rate_scaling]
@@ -66,9 +66,9 @@ def learning_rate(config: Config, replicas: int) -> float:
 def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
     """The optimizer of a run of `steps` steps on `replicas` replicas, not yet built.
 
-    The learning rate is a function of the step and the options alone, no variable: a run that is
-    taken up with another --learning-rate uses the new one. Under mixed_float16 it scales the loss.
-    Clipping is the loop's: it has to see the gradient of all replicas together.
+    The learning rate is a function of the step and the options, not a variable, so a resumed run
+    with another --learning-rate uses the new one. Under mixed_float16 the optimizer scales the
+    loss. The loop clips, because clipping needs the gradient of all replicas together.
     """
     rate = Schedule(
         learning_rate(config, replicas),
@@ -79,7 +79,7 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
         config.decay_at,
         config.decay_factor,
     )
-    # Named, or a second one in a process has other names for the same variables.
+    # Without a name, a second optimizer in a process names the same variables differently.
     common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}
     if config.weight_decay or config.optimizer == "adamw":
         common["weight_decay"] = config.weight_decay
@@ -99,7 +99,7 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
 
 
 def losses(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Cross entropy of each example, float32 [batch]; with --label-smoothing, for training."""
+    """Cross entropy of each example with --label-smoothing, for training: float32 [batch]."""
     if not config.label_smoothing:
         return plain_losses(labels, logits)
     classes = logits.shape[-1]
@@ -110,7 +110,7 @@ def losses(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def plain_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Cross entropy of each example, float32 [batch]; what an evaluation measures."""
+    """Cross entropy of each example, as an evaluation measures it: float32 [batch]."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
@@ -124,10 +124,10 @@ def penalty(config: Config, variables: list[Any]) -> tf.Tensor:
 
 
 def use_xla(choice: str, replicas: int, tpu: bool) -> bool:
-    """Shall the step be compiled by XLA (tf.function's jit_compile)?
+    """Should XLA compile the step (tf.function's jit_compile)?
 
-    auto: not asked for; a TPU always compiles, by itself. On one replica it works on CPU and GPU;
-    on several, variables lie on devices that the compiled function does not run on, so "on" is
-    honoured only with one.
+    "auto" does not ask for it; a TPU always compiles on its own. XLA works with one replica, on CPU
+    and GPU. With several replicas, variables lie on devices that the compiled function does not run
+    on, so "on" counts with one replica only.
     """
     return choice == "on" and replicas == 1 and not tpu

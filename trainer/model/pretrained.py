@@ -1,4 +1,4 @@
-"""Weights to begin with: a file whose checksum is known, or another job's checkpoint."""
+"""The weights that a model starts from: ImageNet's, a file's, or another job's checkpoint."""
 
 import hashlib
 import tempfile
@@ -17,15 +17,15 @@ from trainer.job.checkpoints import Checkpoints, Torn
 from trainer.report import say
 
 Plain = Callable[[str | None], keras.Model]
-"""Makes the backbone as Keras knows it, with nothing before and after it: "imagenet" or None."""
+"""Makes the backbone as Keras has it, without our layers, with the weights "imagenet" or None."""
 _CONSTANTS = "normalization/"
-"""Path of EfficientNet's mean and variance of pixels, which model.py has in a layer of its own."""
+"""Path of EfficientNet's mean and variance of pixels, which networks.Preprocess replaces."""
 
 
 def load(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
     """Put the weights that `config` names into `network`. Raises UsageError.
 
-    The layers whose names begin with `head` keep their fresh weights, unless they come from a
+    Layers whose names begin with `head` keep their fresh weights, unless the weights come from a
     checkpoint and --reuse-head says that its classes are the same.
     """
     if config.weights == "none":
@@ -80,8 +80,8 @@ def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None
 def _read(plain: Plain, path: Path) -> keras.Model:
     if path.suffix == ".keras":
         return keras.saving.load_model(path, compile=False)
-    # Into the very model such a file is of: in one with layers of our own, Keras would leave
-    # what it does not find as it is, with no more than a warning.
+    # The file is loaded into the model that it was made from. In a model with our own layers,
+    # Keras would leave what it does not find as it is, and only warn.
     saved = plain(None)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -90,7 +90,8 @@ def _read(plain: Plain, path: Path) -> keras.Model:
 
 
 def _copy(saved: keras.Model, network: keras.Model, head: str) -> int:
-    """By the variables' paths, all of the backbone. Raises ValueError where one is missing."""
+    """Copy all of the backbone by the variables' paths; return how many. Raises ValueError if one
+    is missing."""
     values = {variable.path: variable for variable in saved.weights}
     pixels = values.get(f"{_CONSTANTS}mean")
     ours = any(layer.name == "preprocess" for layer in saved.layers)
