@@ -1,4 +1,4 @@
-"""What the layers put out: histograms, and the units that learn nothing any more."""
+"""The outputs of layers: histograms, and units that no longer learn."""
 
 from typing import Any
 
@@ -27,11 +27,13 @@ _NEAR = 0.01
 class Activations(Every):
     """Histograms of each layer's output; zeros, dead and saturated units of ReLUs and sigmoids.
 
-    Over PROBE held-out examples, always the same ones, as the model predicts (not as it trains:
-    no dropout, stored BatchNorm statistics). A unit is a channel of the layer's output.
-    zeros: share of outputs that are 0 (ReLU). dead: share of units that are 0 for every example
-    and place (ReLU), or at one bound for all (sigmoid, tanh): they learn nothing. saturated:
-    share of outputs within 1 % of a bound (sigmoid, tanh; the upper one of ReLU6).
+    They are over PROBE held-out examples, always the same ones, and over the model as it predicts,
+    without dropout and with stored BatchNorm statistics. A unit is a channel of the layer's output.
+
+    * zeros: the share of outputs that are 0 (ReLU).
+    * dead: the share of units that are 0 for every example and place (ReLU), or always at one bound
+      (sigmoid, tanh): they learn nothing.
+    * saturated: the share of outputs within 1 % of a bound (sigmoid, tanh; the upper one of ReLU6).
     """
 
     kind = "activations"
@@ -71,8 +73,8 @@ class Activations(Every):
 def probe(network: keras.Model) -> tuple[list[tuple[str, str]], Any]:
     """Layers with an activation as (name, kind), and a function from images to their statistics.
 
-    Of each layer: counts of events.BUCKETS buckets, [low, high], share of zeros, share of dead
-    units, share of saturated outputs. Computed on the device; only this little leaves it.
+    The statistics of a layer are counts of events.BUCKETS buckets, [low, high], and the shares of
+    zeros, dead units and saturated outputs. The device computes them; only these numbers leave it.
     """
     chosen = [(layer, kind) for layer in network.layers if (kind := activation(layer))]
     inner = keras.Model(network.inputs, [layer.output for layer, _ in chosen])
@@ -87,7 +89,7 @@ def probe(network: keras.Model) -> tuple[list[tuple[str, str]], Any]:
 
 
 def activation(layer: Any) -> str:
-    """relu, relu6, sigmoid, silu ...: what a layer ends with; "" for nothing, or a linear one."""
+    """A layer's activation: relu, relu6, sigmoid, silu ...; "" for none, or a linear one."""
     if isinstance(layer, keras.layers.ReLU):
         if layer.negative_slope:
             return "leaky_relu"
@@ -107,7 +109,7 @@ def _statistics(output: tf.Tensor, kind: str) -> tuple[tf.Tensor, ...]:
         bottom, top = _BOUNDS[kind]
         margin = _NEAR * (top - bottom)
         at_top = flat >= top - margin
-        # 0 is where a ReLU6 is silent, not where it is saturated.
+        # At 0 a ReLU6 is silent, not saturated.
         at_bottom = zero if kind == "relu6" else flat <= bottom + margin
         stuck = tf.reduce_all(at_top, axis=0) | tf.reduce_all(at_bottom, axis=0)
         saturated = at_top if kind == "relu6" else at_top | at_bottom

@@ -1,4 +1,4 @@
-"""The event files of a job, and the budget for what is dear to write."""
+"""The event files of a job, and the time budget for expensive summaries."""
 
 import contextlib
 import time
@@ -11,7 +11,7 @@ from trainer.report import say
 
 
 class Board:
-    """The event files of a job, and what has been spent on them."""
+    """The event files of a job, and the time spent on them."""
 
     def __init__(self) -> None:
         self._runs: dict[str, events.Events] = {}
@@ -28,7 +28,8 @@ class Board:
         self._folder, self._write = run.config.log_dir, run.writer.write
         self._step = run.position.step
         self._run = run
-        # A dedicated evaluator writes there, too: neither may take away what the other wrote.
+        # A dedicated evaluator writes there, too: neither may make readers forget the other's
+        # events.
         self._shared = run.place.evaluator
 
     @property
@@ -49,14 +50,14 @@ class Board:
         return self._runs[name]
 
     def restart(self, step: int) -> None:
-        """Steps from `step` on are made again: what was written of them is to be forgotten."""
+        """Make readers forget what was written for `step` and later steps: they are made again."""
         for name, opened in self._runs.items():
             if not (self._shared and name == "validation"):
                 opened.restart(step)
 
     @contextlib.contextmanager
     def spend(self, kind: str) -> Iterator[None]:
-        """Measure what is done inside."""
+        """Add the time inside to the cost of `kind`."""
         began = time.perf_counter()
         yield
         seconds = time.perf_counter() - began
@@ -66,9 +67,10 @@ class Board:
         self._latest[kind] = seconds
 
     def affordable(self, run: Run, kind: str) -> bool:
-        """Would one more of `kind` keep all summaries within the budget?
+        """Would all summaries stay within the budget with one more of `kind`?
 
-        The first two always may: the first is also traced, the second tells what one costs.
+        The first two are always affordable: the first is also traced, and the second shows the
+        cost.
         """
         if self._cost(kind)["times"] < 2:
             return True

@@ -1,4 +1,4 @@
-"""Small pictures out of NumPy alone: captions and a confusion matrix."""
+"""Captions and confusion matrices as pictures, drawn with NumPy alone."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ _INK, _PAPER = 32, 255
 
 
 def text(canvas: np.ndarray, words: str, left: int, top: int, ink: Sequence[int] = (_INK,)) -> None:
-    """Write a line onto uint8 [height, width, 3]; what does not fit is cut off."""
+    """Write a line onto uint8 [height, width, 3]; letters that do not fit are cut off."""
     for number, letter in enumerate(words.upper()):
         code = bytes.fromhex(_GLYPHS.get(letter, _GLYPHS["?"]))
         for row, bits in enumerate(code):
@@ -55,9 +55,9 @@ def captioned(image: np.ndarray, lines: Sequence[str], least: int = 128) -> np.n
 
 
 def confusion(matrix: np.ndarray, names: Sequence[str], cell: int = 28) -> np.ndarray:
-    """Counts [true, predicted] as a picture: the darker, the larger the share of its row.
+    """Counts [true, predicted] as a picture; a darker cell has a larger share of its row.
 
-    Correct ones are green, wrong ones red; rows are true classes, columns predicted ones.
+    Rows are true classes, columns predicted ones; correct cells are green, wrong ones red.
     """
     classes = len(names)
     cell = cell if classes <= 20 else max(4, 560 // classes)

@@ -1,8 +1,8 @@
-"""TensorBoard's event files, written without TensorBoard: an image need not have it.
+"""TensorBoard's event files, written without TensorBoard, which an image need not have.
 
-A file is TFRecords of tensorflow.Event. Each kind of value names the plugin that shows it, as
-tensorboard/plugins/*/metadata.py has it. What is given is serialised at once and written by one
-thread, so a slow bucket holds up no training.
+A file holds TFRecords of tensorflow.Event. Each kind of value names the plugin that shows it, as in
+tensorboard/plugins/*/metadata.py. Values are serialised at once and written by one thread, so a
+slow bucket does not delay training.
 """
 
 import itertools
@@ -30,9 +30,9 @@ BUCKETS = 30
 
 
 class Events:
-    """One run of a chart: a folder of event files, to which this adds one.
+    """One run of a chart: adds an event file to a folder.
 
-    Readers forget what an earlier attempt wrote for `first_step` and later ones.
+    Readers forget what an earlier attempt wrote for `first_step` and later steps.
     """
 
     def __init__(self, folder: str, first_step: int = 0) -> None:
@@ -50,7 +50,7 @@ class Events:
         self._file = tf.io.TFRecordWriter(self.path)
 
     def restart(self, step: int) -> None:
-        """Make readers forget what was written for `step` and later ones."""
+        """Make readers forget what was written for `step` and later steps."""
         start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
         self._put(_Event(wall_time=time.time(), step=step, session_log=start))
 
@@ -66,7 +66,8 @@ class Events:
             self._values(step, [_value(tag, content, "images", _BLOBS)])
 
     def sound(self, step: int, tag: str, wav: bytes) -> None:
-        """A WAV file. One a tag: TensorBoard's page counts on as many in each step."""
+        """A WAV file. A tag has one, because TensorBoard's page expects the same number in each
+        step."""
         content = np.array([wav], object)
         value = _value(tag, content, "audio", _BLOBS, _AUDIO)
         self._values(step, [value])
@@ -87,7 +88,7 @@ class Events:
         self._put(_Event(wall_time=time.time(), graph_def=graph.SerializeToString()))
 
     def hyperparameters(self, values: Mapping[str, Any], started: float) -> None:
-        """For the HParams page. Booleans, numbers and text are shown as such, None is left out."""
+        """For the HParams page. Booleans, numbers and text keep their types; None is left out."""
         fields = b""
         for key, value in values.items():
             if value is not None:
@@ -103,11 +104,11 @@ class Events:
         self._hparams("_hparams_/session_end_info", _bytes(4, fields))
 
     def flush(self) -> None:
-        """Ask for everything so far to become readable; does not wait."""
+        """Have all events so far become readable; does not wait."""
         self._thread.submit(self._guarded, lambda: self._file.flush())
 
     def close(self) -> None:
-        """Write all of it, and wait."""
+        """Write all events, and wait for it."""
         self._thread.submit(self._guarded, lambda: self._file.close())
         self._thread.shutdown(wait=True)
 
@@ -130,7 +131,7 @@ class Events:
         if not self._broken:
             try:
                 action()
-            except Exception as error:  # No reason to stop a training run.
+            except Exception as error:  # This must not stop a training run.
                 self._broken = True
                 reason = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
                 text = f"no more TensorBoard events: {self.path}: {reason}"
@@ -140,7 +141,7 @@ class Events:
 def buckets(values: np.ndarray) -> np.ndarray:
     """A histogram's rows of left edge, right edge and count, [BUCKETS, 3]; finite values only.
 
-    Where all values are the same there is one bucket with a width of zero (as in
+    If all values are the same, there is one bucket with a width of zero (as in
     tensorboard/plugins/histogram/summary_v2.py).
     """
     values = np.asarray(values, np.float32).reshape(-1)
@@ -172,8 +173,8 @@ def _metadata(plugin: str, content: bytes, kind: int = 0) -> Any:
     return _Metadata(plugin_data=data, data_class=kind)
 
 
-# Messages of tensorboard/plugins/hparams/plugin_data.proto, written as protobuf's encoding says:
-# they are not part of TensorFlow.
+# Messages of tensorboard/plugins/hparams/plugin_data.proto, in protobuf's encoding: TensorFlow does
+# not have them.
 
 
 def _hyperparameter(value: Any) -> bytes:

@@ -16,12 +16,12 @@ from trainer.observe.observer import Observer, Run
 from trainer.records import tfrecord
 
 POOL = 256
-"""Held-out examples that pictures, confusion matrix and activations are made from."""
+"""Number of held-out examples for pictures, confusion matrix and activations."""
 _BATCH = 32
 
 
 class Pool:
-    """POOL held-out examples, the same ones each time: from the beginnings of up to 32 files."""
+    """POOL held-out examples, always the same ones, from the beginnings of up to FILES files."""
 
     FILES = 32
 
@@ -36,8 +36,8 @@ class Pool:
         return self._examples
 
     def heard(self, numbers: np.ndarray) -> dict[int, bytes]:
-        """WAV files of what evaluation hears of these examples. They are read anew: all of them
-        would be tens of megabytes, for as long as the run lasts."""
+        """WAV files of what evaluation hears of these examples, by number. They are read again each
+        time, because all of them would take tens of megabytes for as long as the run lasts."""
         sound, found = self._taken[0].sound, dict[int, bytes]()
         assert sound is not None
         paths, counts = zip(*((s.path, s.records) for s in self._taken), strict=True)
@@ -70,7 +70,7 @@ class Pool:
 
 
 class Pictures(Observer):
-    """After an evaluation: the most confident mistakes, and who is taken for whom."""
+    """After an evaluation: the most confident mistakes, and the confusion matrix."""
 
     def __init__(self, board: Board, pool: Pool) -> None:
         self.board = board
@@ -122,7 +122,7 @@ class Pictures(Observer):
         labels: np.ndarray,
         answers: np.ndarray,
     ) -> None:
-        """What was heard of the examples that are shown, in the same order, and a list of them."""
+        """What was heard of the shown examples, in the same order, and a table of them."""
         validation = self.board.of("validation")
         clips = self.pool.heard(np.concatenate(list(shown.values())))
         rows = ["| | is | taken for | sure |", "|---|---|---|---|"]
@@ -135,8 +135,8 @@ class Pictures(Observer):
 
 
 def surest(sure: np.ndarray, chosen: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Numbers of the `chosen` examples, the surest first: of each group its surest, then of each
-    its second, and so on."""
+    """Numbers of the `chosen` examples, the surest first: the surest of each group, then the second
+    of each, and so on."""
     order = np.flatnonzero(chosen)
     order = order[np.argsort(-sure[order], kind="stable")]
     before: Counter[int] = Counter()

@@ -1,8 +1,9 @@
 """A trial's metric, in the file that Vertex AI's hyperparameter tuning reads.
 
-The format of Google's cloudml-hypertune: a JSON object a line, the last 100, rewritten each time;
-here in one move, so that no reader meets half a file. Vertex AI sets CLOUD_ML_TRIAL_ID and, where
-it is not the default, CLOUD_ML_HP_METRIC_FILE. The tag has to be the study's metricId.
+The format is that of Google's cloudml-hypertune: the last 100 values, a JSON object a line. The
+file is rewritten in one move, so that no reader sees half of it. Vertex AI sets CLOUD_ML_TRIAL_ID,
+and CLOUD_ML_HP_METRIC_FILE if the file is not the default one. The tag must be the study's
+metricId.
 """
 
 import json
@@ -36,7 +37,7 @@ def report(path: Path, trial: str, tag: str, value: float, step: int) -> None:
 
 
 class Trial(Observer):
-    """Reports --metric after each evaluation, where this run is a trial."""
+    """Reports --metric after each evaluation, if this run is a trial."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._trial = environment.get("CLOUD_ML_TRIAL_ID", "")

@@ -1,7 +1,7 @@
-"""What the input costs: the share of each step spent waiting for it, and the cores it would take.
+"""The cost of the input: the share of a step that waits for it, and the cores that it needs.
 
-Said once, when a run has settled: the pipeline's speed on one core is measured for a moment, and a
-step's own time is what it took less what it waited.
+It is reported once, when a run has settled. The pipeline's speed on one core is measured for a
+moment; a step's own time is its wall time less its wait.
 """
 
 import os
@@ -19,20 +19,21 @@ from trainer.observe.observer import Observer, Run
 from trainer.report import say
 
 SETTLED_STEPS, SETTLED_SECONDS = 50, 10.0
-"""After so many steps, or so long, it is said; the first call, which compiles, is left out."""
+"""The report comes after this many steps or seconds, without the first call, which compiles."""
 PROBE_SECONDS = 0.3
 WAITS = 0.1
-"""Share of the time from which on waiting is a warning."""
+"""A larger share of waiting is a warning."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of the input of this process."""
+    """The cost of the input of this process."""
 
     wait_share: float
-    """Of the time of a step. An upper bound on a device that works on while the host waits."""
+    """Share of a step's time that waits for input: an upper bound if the device still works while
+    the host waits."""
     step_seconds: float
-    """Of a step that never waits."""
+    """Seconds of a step that never waits."""
     batch: int
     """Examples of a step that this process feeds."""
     images_a_second_and_core: float
@@ -40,20 +41,20 @@ class Cost:
 
     @property
     def cores_needed(self) -> float:
-        """To feed the devices here, never waiting."""
+        """Cores that feed these devices so that no step waits."""
         return self.batch / self.step_seconds / self.images_a_second_and_core
 
 
 def cost(
     seconds: float, waited: float, steps: int, batch: int, per_core: float, cores: int
 ) -> Cost:
-    """From the seconds of `steps` steps, and the part of them that was waited."""
+    """The cost from the seconds of `steps` steps, of which `waited` seconds were waits."""
     compute = max(seconds - waited, 1e-9)
     return Cost(waited / max(seconds, 1e-9), compute / steps, batch, per_core, cores)
 
 
 def per_core(shards: tuple[Shard, ...], config: Config, classes: int, seconds: float) -> float:
-    """Images a second that one core makes of these records: read, decoded, augmented, batched."""
+    """Images a second that one core reads, decodes, augments and batches from these records."""
     dataset = data.training(
         shards,
         tf.distribute.InputContext(1, 0, 1),
@@ -68,7 +69,7 @@ def per_core(shards: tuple[Shard, ...], config: Config, classes: int, seconds: f
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
     iterator = iter(dataset.with_options(options))
-    for _ in range(4):  # What starting up and filling the buffers costs.
+    for _ in range(4):  # Start up and fill the buffers.
         next(iterator)
     before, began, count = time.process_time(), time.perf_counter(), 0
     while time.perf_counter() - began < seconds or count < 16:
@@ -78,7 +79,7 @@ def per_core(shards: tuple[Shard, ...], config: Config, classes: int, seconds: f
 
 
 class InputReport(Observer):
-    """Says what the input costs, once."""
+    """Reports the cost of the input once."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -91,7 +92,7 @@ class InputReport(Observer):
         if self.cost is not None or self._calls == 1 or self._config.deterministic:
             return
         if not run.place.chief or run.place.parameter_servers:
-            return  # One says it; with parameter servers, others wait.
+            return  # The chief reports it; with parameter servers, it is not the chief that waits.
         self._steps += len(metrics["seconds"])
         self._seconds += float(np.sum(metrics["seconds"]))
         self._waited += float(np.sum(metrics["input_wait"]))

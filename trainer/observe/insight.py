@@ -1,4 +1,4 @@
-"""Who looks on while a run trains: the list of observers, and the ones that keep the account."""
+"""The list of a run's observers, and those that report progress, utilisation and the account."""
 
 import json
 import os
@@ -22,11 +22,12 @@ from trainer.observe.observer import Observer, Run
 from trainer.report import say
 
 JOURNAL, SUMMARY = "journal.json", "summary.json"
-"""In the job folder: what the attempt had spent when it last wrote it down; the final account."""
+"""In the job folder: the account when the attempt last wrote it down; the final account."""
 
 
 def observers(config: Config, place: Any) -> list[Observer]:
-    """In the order they are asked; on every rank, for they say together where a call ends."""
+    """The observers in the order of their calls. Every rank has all of them, because they determine
+    where an inner call ends."""
     board, pool = Board(), Pool()
     activations = Activations(board, config, pool)
     machine = Utilization(board, config.sample_every if place.chief else 0.0)
@@ -48,12 +49,12 @@ def observers(config: Config, place: Any) -> list[Observer]:
 
 
 class Progress(Observer):
-    """A line about training: each of the first calls, then every so many seconds."""
+    """Reports steps: each of the first calls, then a line every SECONDS."""
 
     FIRST = 100
-    """Inner calls of an attempt that are told one by one."""
+    """Inner calls of an attempt that are reported one by one."""
     SECONDS = 10.0
-    """Between two lines after that: a day is then some 9,000 lines, not a million."""
+    """Between two lines after that, so that a day has some 9,000 lines, not a million."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -96,7 +97,8 @@ class Progress(Observer):
 
 
 class Utilization(Observer):
-    """Processor, memory and GPUs, and the share of the devices' arithmetic that was the model's."""
+    """Reports processor, memory and GPUs, and the share of the devices' peak that the model
+    uses."""
 
     def __init__(self, board: Board, seconds: float) -> None:
         self.board = board
@@ -104,9 +106,9 @@ class Utilization(Observer):
         looks = (utilization.Machine().look, self._gpus.look)
         self.sampler = utilization.Sampler(seconds, looks)
         self.flops = 0.0
-        """Floating point operations of an example and a step."""
+        """Floating point operations of one example in one step."""
         self.peak: float | None = None
-        """FLOP/s of all devices of the run; None where not known."""
+        """Peak FLOP/s of all devices of the run; None: not known."""
         self._examples = 0
         self._seconds = 0.0
         self._calls = 0
@@ -135,11 +137,11 @@ class Utilization(Observer):
                 train.scalars(run.position.step, {f"utilisation/{k}": v for k, v in values.items()})
 
     def end(self, run: Run, outcome: str) -> None:
-        if outcome != "preempted":  # then every moment counts
+        if outcome != "preempted":  # In a preemption every moment counts.
             self.sampler.stop()
 
     def report(self) -> dict[str, Any]:
-        """Of this attempt."""
+        """Speed and utilisation of this attempt."""
         speed = self._examples / self._seconds if self._seconds else 0.0
         return {
             "examples_per_second": speed,
@@ -149,7 +151,8 @@ class Utilization(Observer):
         }
 
     def _rates(self, speed: float) -> dict[str, float]:
-        """Model TFLOP/s, and as a share of what the devices could do, at examples a second."""
+        """The model's TFLOP/s at `speed` examples a second, and their share of the devices'
+        peak."""
         done = self.flops * speed
         rates = {"model_tflops": done / 1e12}
         if self.peak:
@@ -158,7 +161,7 @@ class Utilization(Observer):
 
 
 class Files(Observer):
-    """Closes the event files, when all but the account have had their last words."""
+    """Closes the event files, after all observers but the account have ended."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
@@ -168,11 +171,11 @@ class Files(Observer):
 
 
 class Account(Observer):
-    """The ledger over all attempts: journal while it runs, summary.json at the end."""
+    """Writes the account of all attempts: journal.json while it runs, summary.json at the end."""
 
     name = "account"
     SECONDS = 15.0
-    """Between two entries of the journal: as much may go uncounted when an attempt is killed."""
+    """Between two entries of the journal; up to this much is missing after a kill."""
 
     def __init__(self, board: Board, machine: Utilization, activations: Activations) -> None:
         self.board = board
@@ -243,7 +246,7 @@ class Account(Observer):
             self._conclude(run)
 
     def closed(self, run: Run) -> None:
-        if run.place.chief:  # once more, with the time of the last SavedModel
+        if run.place.chief:  # again, with the time of the last SavedModel
             self._conclude(run)
 
     def _conclude(self, run: Run) -> None:
@@ -252,7 +255,7 @@ class Account(Observer):
         storage.write(f"{run.config.job_dir}/{SUMMARY}", content)
 
     def summary(self, run: Run) -> dict[str, Any]:
-        """What summary.json says. Times and costs are of all attempts, speeds of this one."""
+        """The content of summary.json: times and costs of all attempts, speeds of this one."""
         depth = networks.depth(run.model)
         return {
             "outcome": self._outcome,
@@ -288,7 +291,7 @@ class Account(Observer):
         }
         try:
             storage.write(f"{run.config.job_dir}/{JOURNAL}", json.dumps(content).encode())
-        except storage.FAILURES as error:  # it is the account, not the training
+        except storage.FAILURES as error:  # This must not stop the training.
             say("journal", f"the journal cannot be written: {error}", "WARNING")
 
     def _journal(self, run: Run) -> dict[str, Any]:
@@ -299,7 +302,7 @@ class Account(Observer):
 
 
 def _finite(value: Any) -> Any:
-    """With numbers that JSON does not know as text."""
+    """`value`, with numbers that JSON lacks as text."""
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

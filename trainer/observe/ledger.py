@@ -1,9 +1,9 @@
 """Where the time of a run goes, over all its attempts, and what it costs.
 
-Every second of the training thread is in exactly one part: a part that is entered while another
-runs stops the other's clock. What nobody claims is `other`, and the report says how much it is.
-The account is kept in the checkpoints, so that it goes on after a restart; what an attempt did
-after its last checkpoint is lost, and a small journal beside the checkpoints tells how much.
+Every second of the training thread is in exactly one part: entering a part stops the clock of the
+part around it. Time in no part is `other`, and the report shows it. The account lies in the
+checkpoints, so it goes on after a restart. What an attempt did after its last checkpoint is lost; a
+small journal beside the checkpoints tells how much that was.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from typing import Any
 PARTS = ("startup", "input", "compute", "checkpoint", "evaluation", "summaries")
 """startup: from the start of the process to the first step, tracing and compiling included."""
 LOST = "lost"
-"""Seconds whose steps were made again: after the last checkpoint of an attempt that died."""
+"""Seconds of steps that had to be made again, after the last checkpoint of an attempt that died."""
 
 
 def process_age() -> float:
-    """Seconds since this process was started, imports included; 0 where the system does not say.
+    """Seconds since this process was started, imports included; 0 if the system does not say.
 
     Field 22 of /proc/self/stat is the start in clock ticks after boot (proc_pid_stat(5)).
     """
@@ -34,10 +34,10 @@ def process_age() -> float:
 
 
 class Ledger:
-    """Seconds by part. Not for several threads: it is the training thread's account."""
+    """Seconds of the training thread by part. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, age: float = 0.0) -> None:
-        """`age`: seconds that this process has already spent, all of them on starting up."""
+        """`age`: seconds that this process has already spent on starting up."""
         self._clock = clock
         self._began = clock() - age
         self._since = self._began
@@ -51,8 +51,8 @@ class Ledger:
     def spend(self, part: str) -> Iterator[None]:
         """Book the time inside to one of PARTS.
 
-        The first "compute" of an attempt is where TensorFlow traces and compiles: it is startup,
-        and ends it.
+        In the first "compute" of an attempt TensorFlow traces and compiles: it counts as startup,
+        and ends the startup.
         """
         if part not in PARTS:
             raise ValueError(f"{part!r} is not one of {', '.join(PARTS)}")
@@ -69,16 +69,16 @@ class Ledger:
                 self._running[0] = "other"
 
     def move(self, seconds: float, source: str, target: str) -> None:
-        """Book `seconds` of what `source` has to `target`, as far as `source` has so many.
+        """Move up to `seconds` from `source` to `target`.
 
-        For what only a step itself can measure, such as its wait for input.
+        This is for times that only a step itself can measure, such as its wait for input.
         """
         seconds = min(seconds, self._spent[source])
         self._spent[source] -= seconds
         self._spent[target] += seconds
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of this attempt by part, "other" included: their sum is its wall clock."""
+        """Seconds of this attempt by part, with "other"; their sum is the wall clock."""
         self._switch()
         return dict(self._spent)
 
@@ -87,7 +87,7 @@ class Ledger:
         return self._clock() - self._began
 
     def state(self) -> dict[str, Any]:
-        """The account of all attempts so far, for a checkpoint."""
+        """The account of all attempts so far, for the checkpoint."""
         return {"attempts": self.attempts, "seconds": _sum(self._earlier, self.seconds())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -96,10 +96,10 @@ class Ledger:
         self._earlier = dict(state["seconds"])
 
     def reconcile(self, journal: Mapping[str, Any], clean: bool) -> None:
-        """After `restore`, or without a checkpoint: what the last attempt wrote down at its end.
+        """Take over the journal of the last attempt, after `restore` or without a checkpoint.
 
-        `journal` is a later state than the checkpoint's. Where the attempt ended `clean`, with
-        its last step in the checkpoint, nothing of it is lost; otherwise the difference is.
+        `journal` is a later state than the checkpoint's. If the attempt ended `clean`, with its
+        last step in the checkpoint, nothing of it is lost; otherwise the difference is lost.
         """
         self.attempts = max(self.attempts, int(journal["attempts"]) + 1)
         if clean:
@@ -109,10 +109,10 @@ class Ledger:
             self._earlier = _sum(self._earlier, {LOST: max(0.0, more)})
 
     def report(self, price_per_hour: float = 0.0) -> dict[str, Any]:
-        """All attempts: seconds and shares by part, useful and lost, and their price.
+        """All attempts: seconds and shares by part, useful and lost work, and their price.
 
-        useful: input and compute, which is training that is kept; lost: made again after a
-        restart; the rest is overhead. `unexplained_share` is "other" by the wall clock.
+        Useful work is input and compute: training that is kept. Lost work was made again after a
+        restart. The rest is overhead. `unexplained_share` is "other" as a share of the wall clock.
         """
         seconds = _sum(self._earlier, self.seconds())
         wall = sum(seconds.values())

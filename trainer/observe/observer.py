@@ -1,8 +1,8 @@
-"""The seam between the loop and what looks on: summaries, utilisation, tuning, progress.
+"""The interface between the loop and its observers: summaries, utilisation, tuning, progress.
 
 The loop calls every observer at the same places on every rank, in the order of the list. An
-observer reads and reports; it takes part in no collective, and it changes nothing of the run. So
-one that fails, on whatever rank, can be left out there and then: see Watch.
+observer reads and reports; it takes part in no collective operation and changes nothing of the run.
+So if one fails, on any rank, it can be left out at once: see Watch.
 """
 
 import json
@@ -19,10 +19,10 @@ from trainer.report import say
 
 
 class Writer:
-    """TensorBoard's event files, written without TensorBoard: the image need not have it.
+    """Writes TensorBoard's event files without TensorBoard, which an image need not have.
 
     Each `run` ("train", "validation", ...) is a folder below `folder`, so that one chart shows
-    several. Where `write` is false (every rank but the chief) nothing is written.
+    several. If `write` is false, as on every rank but the chief, nothing is written.
     """
 
     def __init__(self, folder: str, write: bool) -> None:
@@ -33,7 +33,7 @@ class Writer:
         self._metadata = proto(plugin_data=proto.PluginData(plugin_name="scalars"))
 
     def of(self, run: str) -> tf.summary.SummaryWriter:
-        """The writer of a run, made when it is first asked for; one that drops all elsewhere."""
+        """The writer of a run, made at the first call; one that drops everything if not `write`."""
         if not self.write:
             return tf.summary.create_noop_writer()
         if run not in self._writers:
@@ -54,7 +54,7 @@ class Writer:
 
 @dataclass
 class Run:
-    """What an observer may look at. Only the loop writes to it."""
+    """The state of a run, for observers to read. Only the loop writes to it."""
 
     config: Config
     place: Any
@@ -63,71 +63,79 @@ class Run:
     model: Any
     optimizer: Any
     names: tuple[str, ...]
-    """Of the classes; label n is names[n]."""
+    """Names of the classes; label n is names[n]."""
     train: tuple[Any, ...]
-    """trainer.input.parts.Shard of the training records, and below of the validation ones."""
+    """trainer.input.parts.Shard of the training records; `validation` has those held out."""
     validation: tuple[Any, ...]
     ledger: Any
     """trainer.observe.ledger.Ledger: where the time went."""
     writer: Writer
     position: Any
-    """trainer.job.checkpoints.Position: step, examples, epoch; at all times the present one."""
+    """trainer.job.checkpoints.Position: the present step, examples, epoch."""
     steps: int
     """Optimizer steps of the whole run, those before a restart included."""
     policy: str = "float32"
     facts: dict[str, Any] = field(default_factory=dict)
     """Software and devices, as in the first log line."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Observers that failed in this attempt, by name, and how."""
+    """Observers that failed in this attempt: name and error."""
 
 
 class Observer:
-    """Does nothing at each occasion; override the ones of interest."""
+    """Does nothing on each occasion; a subclass overrides the occasions that it needs."""
 
     name = ""
-    """Key of its state in a checkpoint; "" for none."""
+    """Key of its state in a checkpoint; "": it has no state."""
 
     def begin(self, run: Run) -> None:
-        """Once, after a checkpoint was taken up, before the first step."""
+        """Called once, after a checkpoint was restored and before the first step."""
 
     def until(self, step: int) -> int | None:
-        """The next step (> `step`) after which it wants to be called; None: any. One inner call
-        never goes past it, so that a profile or a histogram is of the very step asked for. A
-        function of `step` and the options alone: all ranks have to come to the same."""
+        """The next step (> `step`) after which it must be called; None: any step.
+
+        An inner call never goes past that step, so that a profile or a histogram shows exactly the
+        step that was asked for. The answer may depend on `step` and the options only, because all
+        ranks must give the same one.
+        """
         return None
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        """After each inner call: arrays with one value a step, for first_step, first_step + 1, ...
-        There are loss, accuracy, gradient_norm, learning_rate, and (the same for all steps of a
-        call) seconds, the wall time of one step, and input_wait, the seconds of it without data."""
+        """Called after each inner call with arrays of one value a step, from `first_step` on.
+
+        The metrics are loss, accuracy, gradient_norm, learning_rate, input_wait (seconds in which
+        the step waited for data) and seconds (wall time of one step, the same for all steps of a
+        call).
+        """
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        """After an evaluation of the model as it is: loss, accuracy, examples, seconds."""
+        """Called after an evaluation of the present model: loss, accuracy, examples, seconds."""
 
     def saved(self, run: Run, step: int, seconds: float) -> None:
-        """After a checkpoint was taken: `seconds` for which training stood still for it."""
+        """Called after a checkpoint was taken, for which training stood still for `seconds`."""
 
     def end(self, run: Run, outcome: str) -> None:
-        """Once: "done", "stopped" (early), "preempted", "diverged", "fault". Last words only:
-        there may be less than a second left. Not called after kill -9."""
+        """Called once with "done", "stopped" (early), "preempted", "diverged" or "fault".
+
+        There may be less than a second left. It is not called after kill -9.
+        """
 
     def closed(self, run: Run) -> None:
-        """Once, after the last SavedModel, at the very end of a run that is done or stopped."""
+        """Called once after the last SavedModel, at the end of a run that is done or stopped."""
 
     def state(self) -> dict[str, Any]:
-        """What is to lie in the checkpoint, as JSON knows it."""
+        """Its state for the checkpoint, in JSON's types."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """What `state` gave when the checkpoint was taken; called before `begin`."""
+        """Take over what `state` gave when the checkpoint was taken. Called before `begin`."""
 
 
 class Watch:
-    """The observers of a run as one. One that raises is told of, once, and left out from then on.
+    """The observers of a run as one. If one raises, it is reported once and left out from then on.
 
-    What looks on must not end a run of hours. Leaving it out on one rank alone is no harm to the
-    others, as it takes part in no collective. Where a call ends, though, all ranks have to come to
-    the same: what is left out is still asked `until`, and what that raises is not caught.
+    An observer must not end a run of hours. One rank alone can leave it out, since it takes part in
+    no collective operation. But all ranks must agree where an inner call ends. So an observer that
+    is left out is still asked `until`, and an error of `until` is not caught.
     """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -135,7 +143,7 @@ class Watch:
         self._kept = list(observers)
 
     def until(self, step: int) -> int | None:
-        """The next step after which one of them wants to be called."""
+        """The next step after which one of them must be called; None: any step."""
         wanted = [one.until(step) for one in self._all]
         return min((one for one in wanted if one is not None and one > step), default=None)
 
@@ -158,7 +166,7 @@ class Watch:
         self._each(run, lambda one: one.closed(run))
 
     def states(self, run: Run) -> dict[str, Any]:
-        """What is to lie in the checkpoint, by name."""
+        """The observers' states for the checkpoint, by name."""
         found: dict[str, Any] = {}
 
         def ask(one: Observer) -> None:

@@ -1,8 +1,8 @@
 """What TensorBoard shows of training: scalars, hyperparameters, the graph, weights, a profile.
 
-Observers on the chief, which look at cadences in steps. The runs `train` and `validation` have the
-same tags, so that one chart shows both. The time of each kind of summary is measured; histograms
-and activations, the dear kinds, are skipped where they would cost more of the run than
+These observers write on the chief, at cadences in steps. The runs `train` and `validation` have the
+same tags, so that one chart shows both. The time of each kind of summary is measured. Histograms
+and activations, which are expensive, are skipped where they would cost more of the run than
 --summary-budget.
 """
 
@@ -26,7 +26,7 @@ class Scalars(Observer):
     """Loss, accuracy, learning rate, gradient norm; speed; the split of a step."""
 
     FLUSH = 10.0
-    """Seconds after which what is written becomes readable."""
+    """Seconds between two flushes, after which events become readable."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
@@ -72,7 +72,7 @@ class Scalars(Observer):
         self.board.flush()
 
     def _speed(self, run: Run, metrics: Mapping[str, np.ndarray], count: int) -> dict[str, float]:
-        """Examples a second, and milliseconds a step by part since the last call."""
+        """Examples a second, and milliseconds a step by part, since the last call."""
         now = run.ledger.seconds()
         split = {
             f"step_ms/{part}": 1000 * (now[part] - self._before.get(part, 0.0)) / count
@@ -89,13 +89,13 @@ class Scalars(Observer):
 
 
 class Hyperparameters(Observer):
-    """What training depends on, for the HParams page; every option as text."""
+    """The options that training depends on, for the HParams page; every option as text."""
 
     ABSENT = re.compile(
         r"records|.*_dir|.*_every|.*_sha256|keep_.*|steps_per_loop|.*_seconds|evaluate_.*|export|"
         r"evaluation|grace|examples|graph|summary_budget|profile_steps|price_per_hour|output|metric"
     )
-    """No hyperparameters: where it writes, how often it looks."""
+    """Options that are not hyperparameters, such as folders and cadences."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
@@ -116,7 +116,7 @@ class Hyperparameters(Observer):
 
 
 class Graph(Observer):
-    """The model as the devices see it, once a job."""
+    """The model's graph, once a job."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
@@ -128,14 +128,14 @@ class Graph(Observer):
         with self.board.spend("graph"):
             size = run.config.image_size
             images = tf.TensorSpec((None, size, size, 3), tf.uint8, name="images")
-            # Not the model itself: Keras would keep the trace, and with it its function.
+            # A function around the model, because Keras would keep the trace of the model itself.
             call = tf.function(lambda images: run.model(images, training=False))
             graph = call.get_concrete_function(images).graph
             self.board.of("train").graph(graph.as_graph_def())
 
 
 class Every(Observer):
-    """Something dear, every so many steps and at the end, as far as the budget goes."""
+    """Something expensive, every `every` steps and at the end, within the budget."""
 
     kind = ""
 
@@ -167,7 +167,7 @@ class Every(Observer):
 
 
 class Weights(Every):
-    """Histograms of what is trained."""
+    """Histograms of the trained weights."""
 
     kind = "histograms"
 
@@ -185,7 +185,7 @@ class Weights(Every):
 class Profile(Observer):
     """TensorFlow's profiler over the steps of --profile-steps, on the chief.
 
-    Each of them is a call of its own, and marked in the trace.
+    Each of these steps is an inner call of its own and is marked in the trace.
     """
 
     def __init__(self, board: Board, config: Config) -> None:

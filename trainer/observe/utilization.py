@@ -1,7 +1,7 @@
-"""What the machine did meanwhile: processors, memory, GPUs, and how much of it was the model.
+"""Use of the machine: processors, memory, GPUs, and the share of the model's arithmetic.
 
-Looked at by a thread, every few seconds. psutil and NVML (nvidia-ml-py) tell more where they are
-installed; without them, and without a GPU, the rest is there all the same.
+A thread takes samples every few seconds. psutil and NVML (nvidia-ml-py) give more figures if they
+are installed; the others need neither of them, nor a GPU.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _THROTTLES = {
     "thermal": 0x20 | 0x40,
     "hardware": 0x8,
 }
-"""nvmlClocksEventReason* by what they mean (NVIDIA, nvml.h)."""
+"""Bits of nvmlClocksEventReason* by their meaning (NVIDIA, nvml.h)."""
 
 PEAKS: tuple[tuple[str, float, float], ...] = (
     ("H200 NVL", 836, 418),
@@ -38,7 +38,7 @@ PEAKS: tuple[tuple[str, float, float], ...] = (
     ("P4", 5.5, 5.5),
 )
 """Words in a GPU's name, dense TFLOP/s in 16 bits, and in float32 as TensorFlow computes it (TF32
-from A100 on). NVIDIA's data sheets; where they quote sparse figures, half of them."""
+from A100 on). From NVIDIA's data sheets; where these give sparse figures, half of them."""
 TPU_PEAKS: Mapping[str, tuple[float, int]] = {
     "v2": (46, 2),
     "v3": (123, 2),
@@ -48,12 +48,13 @@ TPU_PEAKS: Mapping[str, tuple[float, int]] = {
     "v5p": (459, 1),
     "v6e": (918, 1),
 }
-"""Generation in TPU_ACCELERATOR_TYPE: bfloat16 TFLOP/s of a chip, and the replicas that share it
-(Google Cloud, TPU system architecture). bfloat16 also for float32: its products are."""
+"""By the generation in TPU_ACCELERATOR_TYPE: bfloat16 TFLOP/s of a chip, and the replicas that
+share the chip (Google Cloud, TPU system architecture). float32 has the same peak, because a TPU
+multiplies in bfloat16."""
 
 
 def quota(root: Path = _CGROUP, cores: int | None = None) -> float:
-    """CPU cores that this container may use: its quota, at most the cores it may run on."""
+    """CPU cores that this container may use: its quota, but no more than it may run on."""
     cores = cores or len(os.sched_getaffinity(0))
     limit = math.inf
     with contextlib.suppress(OSError, ValueError):  # cgroup v2: "max 100000" or "150000 100000"
@@ -67,7 +68,7 @@ def quota(root: Path = _CGROUP, cores: int | None = None) -> float:
 
 
 def memory_limit(root: Path = _CGROUP, total: int | None = None) -> int:
-    """Bytes of memory that this container may use: its limit, at most the machine's memory."""
+    """Bytes of memory that this container may use: its limit, but no more than the machine has."""
     total = total or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
@@ -76,7 +77,7 @@ def memory_limit(root: Path = _CGROUP, total: int | None = None) -> int:
 
 
 def throttled(root: Path = _CGROUP) -> float:
-    """Seconds that the quota held processes of this container back since it began; 0: never."""
+    """Seconds for which the quota has held back processes of this container."""
     for name, unit in (("cpu.stat", 1e6), ("cpu/cpu.stat", 1e9)):
         with contextlib.suppress(OSError, ValueError):
             values = dict(line.split() for line in (root / name).read_text().splitlines())
@@ -94,7 +95,7 @@ def resident() -> int:
 
 
 class Machine:
-    """One look at the processor and memory of this process, against what it may use."""
+    """Samples the processor and memory of this process, relative to what it may use."""
 
     def __init__(self) -> None:
         self.cores, self.memory = quota(), memory_limit()
@@ -107,7 +108,7 @@ class Machine:
         self._before = self._totals()
 
     def look(self) -> dict[str, float]:
-        """Since the last look: shares of what may be used, bytes, bytes a second."""
+        """Figures since the last look: shares of what may be used, bytes, bytes a second."""
         now, before = self._totals(), self._before
         self._before = now
         seconds = max(now["time"] - before["time"], 1e-9)
@@ -132,7 +133,7 @@ class Machine:
             "memory": float(resident()),
         }
         if self._psutil is not None:
-            # The machine's, not this process's; a container usually has the network to itself.
+            # Of the machine, not this process; a container usually has its own network.
             with contextlib.suppress(Exception):
                 net, disk = self._psutil.net_io_counters(), self._psutil.disk_io_counters()
                 totals |= {"network_received": net.bytes_recv, "network_sent": net.bytes_sent}
@@ -142,14 +143,15 @@ class Machine:
 
 
 class Gpus:
-    """One look at the GPUs, through NVML; none where there is no driver or no nvidia-ml-py.
+    """Samples GPUs through NVML; no GPUs if there is no driver or no nvidia-ml-py.
 
-    Those that CUDA_VISIBLE_DEVICES leaves to this process: on the others, others are at work.
+    Only GPUs that CUDA_VISIBLE_DEVICES leaves to this process count; other processes may use the
+    others.
     """
 
     def __init__(self, nvml: Any = None, visible: str | None = None) -> None:
-        """`nvml`: the module pynvml, or what stands for it in a test; `visible`: what
-        CUDA_VISIBLE_DEVICES says, None where it is not set."""
+        """`nvml` is the module pynvml, or a stand-in for it in a test; `visible` is the value of
+        CUDA_VISIBLE_DEVICES, or None if it is not set."""
         self._nvml: Any = None
         self._handles: list[Any] = []
         self.names: list[str] = []
@@ -167,7 +169,7 @@ class Gpus:
             self._handles = []
 
     def look(self) -> dict[str, float]:
-        """Mean and least over the GPUs. A figure that a GPU does not give is left out."""
+        """Mean and least over the GPUs, without figures that a GPU does not give."""
         each = [self._one(handle) for handle in self._handles]
         found = {}
         for key in dict.fromkeys(key for one in each for key in one):
@@ -196,7 +198,7 @@ class Gpus:
                 for why, bits in _THROTTLES.items()
             }
 
-        # The share of time in which anything ran on it, which is not how well it was used.
+        # The share of time in which anything ran on the GPU, which is not how well it was used.
         ask(lambda: {"gpu_busy": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100})
         ask(memory)
         ask(lambda: {"gpu_power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000})
@@ -216,7 +218,7 @@ class Gpus:
 
 
 def _handles(nvml: Any, visible: str | None) -> list[Any]:
-    """Of the GPUs that CUDA shows: by number or UUID, up to the first that is neither."""
+    """Handles of the GPUs that CUDA shows: by number or UUID, up to the first that is neither."""
     count = nvml.nvmlDeviceGetCount()
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
@@ -232,7 +234,7 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
 
 
 class Sampler:
-    """Looks every `seconds`, in a thread that ends with the process. 0 seconds: never."""
+    """Takes samples every `seconds`, in a thread that ends with the process. 0 seconds: none."""
 
     def __init__(self, seconds: float, looks: Iterable[Callable[[], Mapping[str, float]]]) -> None:
         self._seconds = seconds
@@ -249,7 +251,7 @@ class Sampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """One last look, so that a short run has one, and no more."""
+        """Take a last sample, so that a short run has one, and stop."""
         if self._thread.is_alive():
             self._stop.set()
             self._thread.join(timeout=5)
@@ -268,8 +270,7 @@ class Sampler:
                 total[2] = max(total[2], value)
 
     def fresh(self) -> dict[str, float]:
-        """Means since the last call; empty where there was no look since. Raises what ended the
-        looking."""
+        """Means since the last call; {} if there was no sample. Raises what ended the thread."""
         if self._error is not None:
             raise self._error
         with self._lock:
@@ -296,9 +297,9 @@ class Sampler:
 
 
 def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | None:
-    """FLOP/s of one replica's device under a Keras dtype policy; None where it is not known.
+    """Peak FLOP/s of one replica's device under a Keras dtype policy; None: not known.
 
-    `devices`: the GPUs' names; of several, the slowest counts. `tpu_type`: v3-8 and the like.
+    `devices` are the GPUs' names, of which the slowest counts; `tpu_type` is v3-8 and the like.
     """
     generation = tpu_type.partition("-")[0]
     if generation in TPU_PEAKS:
@@ -306,12 +307,12 @@ def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | Non
         return tera * 1e12 / replicas
     found = []
     for device in devices:
-        # Whole words: an L40S is no L4, and a P40 no P4.
+        # Whole words: an L40S is not an L4, and a P40 is not a P4.
         fitting = [row for row in PEAKS if re.search(rf"\b{row[0]}\b", device, re.IGNORECASE)]
         if not fitting:
             return None
         _, half, single = fitting[0]
-        # Before Volta there are no matrix units, and mixed precision brings what memory gains.
+        # GPUs before Volta have no matrix units: mixed precision only saves memory there.
         found.append((half if policy.startswith("mixed") else single) * 1e12)
     return min(found, default=None)
 
@@ -319,7 +320,7 @@ def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | Non
 def forward_flops(network: Any) -> dict[str, float]:
     """Floating point operations of one example by layer: 2 for each multiply and add.
 
-    Convolutions and dense layers, where all but a percent or two of them are.
+    It counts convolutions and dense layers, which have all but one or two percent of them.
     """
     from trainer.model.networks import layers_of
 
@@ -337,9 +338,9 @@ def forward_flops(network: Any) -> dict[str, float]:
 def training_flops(network: Any) -> float:
     """Floating point operations of one example and one step.
 
-    Forward; then, from the first trained layer on, once more for the gradient of the input and
-    once more for that of the weights of trained layers. Frozen layers before it cost no more than
-    their forward pass.
+    It counts the forward pass; after the first trained layer as much again for the gradient of each
+    layer's input; and as much again for the gradient of each trained layer's weights. Frozen layers
+    before the first trained one cost their forward pass only.
     """
     from trainer.model.networks import layers_of
 
