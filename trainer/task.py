@@ -37,7 +37,7 @@ OK, FAULT, USAGE, OUTSIDE, NOT_FINITE = 0, 1, 2, 3, 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, train, and turn whatever happens into an exit code and one line."""
+    """Parse, train, and turn the outcome into an exit code and one line."""
     preemption = Preemption()
     preemption.install()
     try:
@@ -71,7 +71,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     except Preempted as error:
         claim.release()
         say("preempted", str(error), "WARNING", step=error.step)
-        # Past TensorFlow's own shutdown, which waits for its threads: the grace period is short.
+        # Skip TensorFlow's own shutdown, which waits for its threads: the grace period is short.
         os._exit(RESTART)
     except Exception as error:
         code, text = _verdict(error, config, place)
@@ -87,7 +87,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
 
 
 def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> tuple[int, str]:
-    """Exit code and one line."""
+    """Exit code and one line for an error."""
     import tensorflow as tf
 
     from trainer.input import splits
@@ -115,7 +115,7 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
 
 
 def _leave_word(config: Config, code: int, text: str) -> None:
-    """For a dedicated evaluator, which would wait for ever for trainers that have given up."""
+    """Leave FAILED for a dedicated evaluator, which would wait for these trainers for ever."""
     from trainer.job import markers, storage
 
     with contextlib.suppress(*storage.FAILURES):
@@ -124,10 +124,10 @@ def _leave_word(config: Config, code: int, text: str) -> None:
 
 
 def _hold_sources() -> None:
-    """Keep the source of what was imported: it may be edited while this program runs.
+    """Keep the source of the imported modules, which may be edited while this program runs.
 
-    TensorFlow reads a function's source when it first traces it, for an evaluation maybe hours
-    after the start. linecache looks at a file again, unless its entry has no time, and AutoGraph
+    TensorFlow reads a function's source when it first traces it, which may be hours after the
+    start. linecache reads a changed file again unless its entry has no time, and AutoGraph
     (inspect_utils._fix_linecache_record) has it read again in any case.
     """
     held = {}
@@ -145,7 +145,7 @@ def _hold_sources() -> None:
 
 
 def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> int:
-    """Say why, and leave with `code`: at once where TensorFlow's shutdown would wait for others."""
+    """Report why, and exit with `code`: at once if TensorFlow's shutdown would wait for others."""
     say("error", text, "ERROR", **fields)
     if place.workers > 1 or place.parameter_servers or code == RESTART:
         sys.stderr.flush()
@@ -158,7 +158,7 @@ def _first(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """TensorFlow's own words, without the places in graph and files."""
+    """TensorFlow's own words, without places in the graph and in files."""
     places = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", "(1)")
     lines = [line.strip() for line in str(error).split("\n")]
     said = [line for line in lines if line and not line.startswith(places)]
@@ -242,7 +242,7 @@ def _set_up(
 
 
 def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
-    """Train, and leave what was asked for."""
+    """Train, and write what was asked for."""
     from trainer.job import storage
     from trainer.loop import outer
     from trainer.model import export
@@ -322,9 +322,9 @@ def _conclude(
 
 
 def sized(config: Config, replicas: int, records: int) -> Config:
-    """With --epochs as steps, and --replica-batch-size as the batch of all replicas.
+    """`config` with --epochs as steps, and --replica-batch-size as the batch of all replicas.
 
-    Raises UsageError where that is too short a run for what was asked for.
+    Raises UsageError if the run is too short for another option.
     """
     if config.replica_batch_size:
         config = dataclasses.replace(config, batch_size=config.replica_batch_size * replicas)
@@ -349,9 +349,9 @@ def _claim(config: Config, claim: Any) -> None:
 
 
 def _prepare(config: Config, size: int) -> None:
-    """Room for checkpoints of `size` bytes, beside the ones that are there, and config.json.
+    """Check that there is room for checkpoints of `size` bytes, and write config.json.
 
-    Raises UsageError, and what writing raises.
+    Raises UsageError, and storage.FAILURES.
     """
     from trainer.job import checkpoints, storage
 
@@ -364,7 +364,7 @@ def _prepare(config: Config, size: int) -> None:
 
 
 def _agree(strategy: Any, place: distribution.Cluster, problem: Exception | None) -> None:
-    """Where the chief may not run, none may. Raises `problem` there, UsageError elsewhere."""
+    """End all ranks if the chief may not run. Raises `problem` there, UsageError elsewhere."""
     import tensorflow as tf
 
     if place.workers > 1:

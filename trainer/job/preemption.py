@@ -1,5 +1,4 @@
-"""Requests to stop: SIGTERM, Ctrl-C, and Compute Engine's announcements of preemption and
-maintenance.
+"""Requests to stop: SIGTERM, Ctrl-C, and announcements of Compute Engine.
 
 Spot machines, Vertex AI, Kubernetes and `docker stop` send SIGTERM before they kill. This module
 needs no TensorFlow, so that it also answers a signal during TensorFlow's long import.

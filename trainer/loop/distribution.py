@@ -1,4 +1,4 @@
-"""Which process does what on which devices: read from the environment, overridable."""
+"""Which process does what on which devices, by the environment and the options."""
 
 import contextlib
 import importlib.util
@@ -20,7 +20,7 @@ from trainer.report import say
 _POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
 _POOLS["workerpool3"] = "evaluator"
 _OF_PEERS = re.compile("coordination ?service|remote target|incarnation", re.IGNORECASE)
-"""In the words of TensorFlow's errors about other processes."""
+"""Words in TensorFlow's errors about other processes."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class Cluster:
     """This process's place among the run's processes."""
 
     workers: int = 1
-    """Processes that take part in the training loop, the chief among them. With parameter servers
-    that is the chief alone: it hands out the steps, and `tasks` says who makes them."""
+    """Processes that run the training loop, with the chief. With parameter servers this is the
+    chief alone: it hands out the steps, and the workers in `tasks` make them."""
     index: int = 0
-    """Of this process among them; 0 is the chief, which alone writes."""
+    """Index of this process among them. 0 is the chief, and only the chief writes."""
     role: str = "chief"
     """chief, worker, ps or evaluator."""
     task: int = 0
     """Index among the tasks of this role."""
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """Addresses by type of task; empty where there is one process."""
+    """Addresses by type of task; {} if there is one process."""
 
     @property
     def chief(self) -> bool:
@@ -49,16 +49,16 @@ class Cluster:
 
     @property
     def evaluator(self) -> bool:
-        """Is there a process that does nothing but evaluate?"""
+        """Does the cluster have a dedicated evaluator?"""
         return self.role == "evaluator" or bool(self.tasks.get("evaluator"))
 
 
 def cluster(environment: Mapping[str, str]) -> Cluster:
-    """Read TF_CONFIG or else CLUSTER_SPEC. Raises UsageError. Needs no TensorFlow.
+    """Read TF_CONFIG, or CLUSTER_SPEC if that is not set. Raises UsageError. Needs no TensorFlow.
 
-    TF_CONFIG is what Vertex AI, Kubeflow and TensorFlow itself use; CLUSTER_SPEC is Vertex AI's
-    own, of worker pools: 0 the chief, 1 workers, 2 parameter servers, 3 evaluators (Vertex AI,
-    distributed training).
+    Vertex AI, Kubeflow and TensorFlow itself use TF_CONFIG. CLUSTER_SPEC is Vertex AI's own and
+    names worker pools: 0 the chief, 1 workers, 2 parameter servers, 3 evaluators (Vertex AI's
+    documentation of distributed training).
     """
     source = "TF_CONFIG" if environment.get("TF_CONFIG", "").strip() else "CLUSTER_SPEC"
     tasks, named = _read(source, environment.get(source, "").strip() or "{}")
@@ -66,7 +66,7 @@ def cluster(environment: Mapping[str, str]) -> Cluster:
     if kind not in _POOLS.values():
         known = ", ".join(_POOLS.values())
         raise UsageError(f"{source}: a task of type {kind!r} is not one of {known}")
-    if kind == "evaluator":  # which some leave out of the cluster that they name
+    if kind == "evaluator":  # Some services leave it out of the cluster.
         return Cluster(index=task, role="evaluator", task=task, tasks=tasks)
     chiefs, workers = tasks.get("chief", ()), tasks.get("worker", ())
     total = len(chiefs) + len(workers)
@@ -76,9 +76,7 @@ def cluster(environment: Mapping[str, str]) -> Cluster:
     elif total <= 1:
         return Cluster(tasks=tasks if tasks.get("evaluator") else {})
     if named is None:
-        raise UsageError(
-            f'{source}: which of its processes this is, is not said: "task" is missing'
-        )
+        raise UsageError(f'{source}: "task" is missing: it says which process this is')
     if not 0 <= task < len(tasks.get(kind, ())):
         raise UsageError(f"{source}: there is no task {kind}/{task} in its cluster")
     if tasks.get("ps"):
@@ -88,7 +86,7 @@ def cluster(environment: Mapping[str, str]) -> Cluster:
 
 
 def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, int] | None]:
-    """Addresses by type of task, and type and index of this process, where they are given.
+    """Addresses by type of task; type and index of this process, or None if they are not given.
 
     Raises UsageError.
     """
@@ -131,7 +129,7 @@ def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str
 
 
 def _kind(name: str) -> str:
-    """A role, of a name of TensorFlow's or of a worker pool of Vertex AI's."""
+    """The role that TensorFlow's or Vertex AI's name for a task means."""
     return _POOLS.get(name, "chief" if name == "master" else name)
 
 
@@ -141,7 +139,8 @@ def _address(text: str) -> bool:
 
 
 def has_tpu(environment: Mapping[str, str]) -> bool:
-    """Is this a TPU VM's container: libtpu installed, and the TPU named or its devices there?"""
+    """Is this a TPU VM's container: is libtpu installed, and is a TPU named or are its devices
+    there?"""
     if importlib.util.find_spec("libtpu") is None:
         return False
     named = "TPU_NAME" in environment or "TPU_NODE_NAME" in environment
@@ -153,7 +152,7 @@ def has_tpu(environment: Mapping[str, str]) -> bool:
 def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -> Any:
     """The tf.distribute.Strategy of this process; `config` is a trainer.config.Config or None.
 
-    Raises UsageError where --strategy asks for what this machine or cluster is not.
+    Raises UsageError if --strategy does not fit this machine or cluster.
     """
     import tensorflow as tf
 
@@ -163,7 +162,7 @@ def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -
         choice = _automatic(place, environment, len(tf.config.list_physical_devices("GPU")))
     _possible(choice, place, environment)
     if choice == "tpu":
-        # Not tried on hardware.
+        # Never run on a TPU.
         tpu = tf.distribute.cluster_resolver.TPUClusterResolver(
             tpu=environment.get("TPU_NAME", "local")
         )
@@ -172,7 +171,7 @@ def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -
         return tf.distribute.TPUStrategy(tpu)
     if choice == "ps":
         meet(place, timeout)
-        # No partitioner: a variable lies whole on one server, as Keras wants it.
+        # No partitioner: Keras needs each variable whole, on one server.
         return tf.distribute.ParameterServerStrategy(resolver(place))
     if choice == "multiworker":
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
@@ -213,7 +212,7 @@ def _possible(choice: str, place: Cluster, environment: Mapping[str, str]) -> No
 
 
 def resolver(place: Cluster) -> Any:
-    """The cluster without evaluators, as TensorFlow takes it."""
+    """TensorFlow's resolver of the cluster, without evaluators."""
     import tensorflow as tf
 
     hosts = {kind: list(hosts) for kind, hosts in place.tasks.items() if kind != "evaluator"}
@@ -226,11 +225,11 @@ def resolver(place: Cluster) -> Any:
 
 
 def meet(place: Cluster, seconds: float) -> None:
-    """Return when all other processes of the cluster have come; leave with 143 after `seconds`.
+    """Wait for all other processes of the cluster; exit with 143 after `seconds`.
 
-    Before TensorFlow's own waiting, which takes an hour and holds Python's lock: in it no thread
-    runs and no signal is heard. Each process listens at its own address until it has seen the
-    others; from then on TensorFlow listens there.
+    TensorFlow itself would wait for an hour and hold Python's lock, so that no thread runs and no
+    signal handler is called. Each process listens at its own address until it has seen the others;
+    then TensorFlow listens there.
     """
     own = place.tasks[place.role][place.task]
     hosts = [host for kind, all_ in place.tasks.items() if kind != "evaluator" for host in all_]
@@ -249,7 +248,7 @@ def meet(place: Cluster, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _listening(address: str) -> Iterator[Callable[[], None]]:
-    """Listen at the port of `address`, and take what has come each time that is asked for."""
+    """Listen at the port of `address`. Yields a function that accepts the connections so far."""
     with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as mine:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if mine.family == socket.AF_INET6:
@@ -257,7 +256,7 @@ def _listening(address: str) -> Iterator[Callable[[], None]]:
         try:
             mine.bind(("", int(address.rpartition(":")[2])))
             mine.listen(1024)
-        except OSError:  # TensorFlow says what is wrong with it
+        except OSError:  # TensorFlow reports what is wrong with the address.
             yield lambda: None
             return
         mine.setblocking(False)
@@ -271,7 +270,7 @@ def _listening(address: str) -> Iterator[Callable[[], None]]:
 
 
 def answers(address: str) -> bool:
-    """Does anything listen at host:port?"""
+    """Does a process listen at host:port?"""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
@@ -281,9 +280,9 @@ def answers(address: str) -> bool:
 
 
 def lost_peer(error: Exception) -> bool:
-    """Does it tell of another process that is gone, or was already started again?
+    """Does `error` mean that another process is gone, or was already started again?
 
-    By its kind, or by its words: a peer that is being started again answers a heartbeat with
+    Its type or its words show this: a peer that is starting again answers a heartbeat with
     INTERNAL, "Coordination service is not enabled".
     """
     import tensorflow as tf
@@ -300,7 +299,7 @@ def lost_peer(error: Exception) -> bool:
 
 
 def compute_capabilities() -> list[tuple[int, int]]:
-    """Of each GPU that TensorFlow sees; (0, 0) of one that does not say."""
+    """Compute capability of each GPU that TensorFlow sees; (0, 0) if it does not say."""
     import tensorflow as tf
 
     return [
@@ -310,10 +309,10 @@ def compute_capabilities() -> list[tuple[int, int]]:
 
 
 def precision(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> str:
-    """The Keras dtype policy: what the slowest device has matrix units for.
+    """The Keras dtype policy: the type that the oldest device has matrix units for.
 
-    float16 has them from compute capability 7.0, bfloat16 from 8.0 (NVIDIA, CUDA C++ Programming
-    Guide, compute capabilities); TPUs compute in bfloat16.
+    GPUs have matrix units for float16 from compute capability 7.0, and for bfloat16 from 8.0
+    (NVIDIA, CUDA C++ Programming Guide, compute capabilities). TPUs compute in bfloat16.
     """
     if choice != "auto":
         return choice
@@ -326,7 +325,7 @@ def precision(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> st
 
 
 def facts(strategy: Any, place: Cluster) -> dict[str, Any]:
-    """What the first log line says about software and devices."""
+    """Software and devices, for the first event line."""
     import keras
     import tensorflow as tf
 

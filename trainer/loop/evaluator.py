@@ -1,8 +1,8 @@
-"""The dedicated evaluator: a process of its own that takes the latest checkpoint, again and again.
+"""The dedicated evaluator: a process that evaluates the latest checkpoint again and again.
 
-Training does not wait for it. It is throttled (--evaluate-delay, --evaluate-interval,
---evaluate-batches), keeps the best checkpoint and the SavedModels that go with an evaluation, and
-tells the trainer when nothing gets better. It ends with the job.
+Training does not wait for it. --evaluate-delay, --evaluate-interval and --evaluate-batches limit
+it. It keeps the best checkpoint, writes the SavedModels that follow an evaluation, and tells the
+trainers when the metric no longer improves. It ends with the job.
 """
 
 import time
@@ -27,7 +27,7 @@ LOOK = 0.5
 
 
 class GivenUp(Exception):  # noqa: N818 - the trainers have, not this
-    """The trainers have given up, with the exit code `code`."""
+    """The trainers have ended for good with the exit code `code`."""
 
     def __init__(self, failed: Mapping[str, Any]) -> None:
         super().__init__(f"the trainers have given up: {failed.get('message')}")
@@ -61,13 +61,13 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
     judge = Judge(config.metric, config.early_stopping, config.early_stopping_delta)
     found = markers.read(path)
     judge.restore(found.get("judge", {}))
-    if markers.more(config, found):  # to train longer: with new patience
+    if markers.more(config, found):  # The run is now longer: the patience starts anew.
         judge.waited = 0
     last = int(found.get("step", -1))
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep_checkpoints)
     watch.begin(look)
-    # What is there already may be of the attempt before: its trainers, which take it away when
-    # they start, are waited for as they wait for each other.
+    # A marker that is there already may come from the attempt before. The trainers remove it when
+    # they start; this waits for them as long as they wait for each other.
     earlier = markers.read(f"{config.job_dir}/{markers.FAILED}")
     patience = time.monotonic() + config.peer_timeout
     time.sleep(config.evaluate_delay)
@@ -103,7 +103,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
                 export.save(look.model, look.names, config, folder, name, last)
         markers.write(path, content)
         while time.monotonic() - began < config.evaluate_interval:
-            # Not past the end of the job: its last checkpoint is evaluated at once.
+            # At the end of the job, evaluate its last checkpoint at once.
             if markers.finished(config) is not None:
                 break
             time.sleep(LOOK)
@@ -113,7 +113,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
 
 
 def _newest(checkpoints: Checkpoints, after: int) -> Checkpoint | None:
-    """The newest whole checkpoint after a step; one that is removed meanwhile is passed."""
+    """The newest whole checkpoint after a step; skips one that is removed meanwhile."""
     for step in reversed(checkpoints.steps()):
         if step <= after:
             return None

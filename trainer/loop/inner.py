@@ -1,8 +1,7 @@
-"""The inner loop: what runs on the devices. The outer one (loop.py) looks in between two calls.
+"""The inner loop: what runs on the devices between two looks of the outer loop (outer.py).
 
-It works for one device and for tf.distribute's synchronous strategies alike. model.fit does not:
-Keras 3's fails under MultiWorkerMirroredStrategy, and it cannot take up its input in the middle
-of an epoch.
+It works for one device and for tf.distribute's synchronous strategies alike. Keras 3's model.fit
+fails under MultiWorkerMirroredStrategy, and it cannot resume its input in the middle of an epoch.
 """
 
 import dataclasses
@@ -20,17 +19,19 @@ from trainer.model import networks, optimization
 from trainer.report import say
 
 METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
-"""Of each step: loss and accuracy over the batch of all replicas; the norm of their gradient
-before clipping; seconds until the batch was there (0 with --deterministic)."""
+"""Metrics of each step: loss and accuracy over the batch of all replicas; the norm of their
+gradient before clipping; seconds until the batch was there (0 with --deterministic)."""
 
 
 class WithoutXla(Exception):  # noqa: N818 - nothing is wrong
-    """XLA may be to blame that the first call failed: nothing was trained yet, nothing is compiled
-    any more, and a batch is gone. Try again, with a new iterator."""
+    """The first call failed, perhaps because of XLA, which is now off.
+
+    Nothing was trained, and a batch is gone: try again with a new iterator.
+    """
 
 
 def left_off(why: str) -> None:
-    """Say that XLA was asked for and is not used."""
+    """Report that XLA was asked for and is not used."""
     say("xla", f"--xla on is left off: it does not work {why}", "WARNING", compiled=False)
 
 
@@ -66,20 +67,20 @@ class Trainer:
         self.use_learning_rate(1.0)
 
     def use_learning_rate(self, factor: float) -> None:
-        """A new optimizer with `factor` times the learning rate asked for; its state is lost."""
+        """Make a new optimizer with `factor` times the learning rate; the old state is lost."""
         config = dataclasses.replace(self.config, learning_rate=self.config.learning_rate * factor)
         with self.strategy.scope():
             self.optimizer = networks.optimizer(
                 config, self.replicas, self.total_steps, self.policy
             )
             self.optimizer.build(self.model.trainable_variables)
-        if self.replicas > 1:  # their gradients are summed here, where clipping can see the sum
+        if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
             one = getattr(self.optimizer, "inner_optimizer", self.optimizer)
             one._all_reduce_sum_gradients = list
         self._trace()
 
     def _trace(self) -> None:
-        """Anew: the functions hold on to the optimizer and its variables."""
+        """Make the functions again, since they refer to the optimizer and its variables."""
         self._gradients_function: Any = self._gradients
         if self.xla:
             self._gradients_function = tf.function(self._gradients, jit_compile=True)
@@ -89,7 +90,7 @@ class Trainer:
         self._snapshot = tf.function(self._read)
 
     def _wants_xla(self) -> bool:
-        """Is the gradient computation to be compiled? Says so where it was asked for and is not."""
+        """Should XLA compile the gradient computation? Reports a wish that cannot be fulfilled."""
         tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         wanted = optimization.use_xla(self.config.xla, self.replicas, tpu)
         if self.config.xla == "on" and not (wanted or tpu):
@@ -98,7 +99,7 @@ class Trainer:
 
     @property
     def readers(self) -> int:
-        """Processes that share the records out: the order of an epoch follows from it."""
+        """Processes among which the records are divided; the order of an epoch depends on it."""
         return self.workers
 
     @property
@@ -133,14 +134,14 @@ class Trainer:
                 raise
             self.xla = False
             self._trace()
-            self.restore(before)  # what does not wait for the gradients, such as a counter, is done
+            self.restore(before)  # Operations that need no gradients, such as a counter, have run.
             self._without = " ".join(str(error.message).split())[:300]
             raise WithoutXla from error
         self._tell_of_xla()
         return dict(zip(METRICS, values.T, strict=True))
 
     def _tell_of_xla(self) -> None:
-        """Once, after a call that worked."""
+        """Report, after the first call that worked, whether XLA is used."""
         if self._untried:
             say("xla", "the gradients are computed by XLA", compiled=True)
         if self._without:
@@ -148,7 +149,7 @@ class Trainer:
         self._untried, self._without = False, ""
 
     def vote(self, values: list[float]) -> list[float]:
-        """The sum of each value over all workers; every worker has to ask, at the same point."""
+        """The sum of each value over all workers. All workers must call it at the same point."""
         if self.workers == 1:
             return values
         local = self.replicas // self.workers
@@ -156,7 +157,7 @@ class Trainer:
         return [float(v) / local for v in self.total(tf.constant(values, tf.float64)).numpy()]
 
     def wait(self) -> None:
-        """Return when every worker is here."""
+        """Wait until every worker calls it."""
         self.vote([0.0])
 
     def variables(self) -> dict[str, Any]:
@@ -165,16 +166,16 @@ class Trainer:
         return {
             f"{number:04d} {v.path}": v
             for number, v in enumerate(everything)
-            if not v.path.endswith("/learning_rate")  # an option, not something learnt
+            if not v.path.endswith("/learning_rate")  # an option, not learnt
         }
 
     def snapshot(self) -> dict[str, tf.Tensor]:
-        """All variables as they are now, without a copy: whoever changes a variable whose value
-        is held elsewhere gets new memory for it (TensorFlow, training_op_helpers.h)."""
+        """The present values of all variables, without a copy: TensorFlow gives a variable new
+        memory when it changes while its value is held elsewhere (training_op_helpers.h)."""
         return dict(zip(self.variables(), self._snapshot(), strict=True))
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Raises UsageError where `values` belong to another model."""
+        """Assign a snapshot. Raises UsageError if `values` belong to another model."""
         variables = self.variables()
         shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
         if shapes != {name: tuple(value.shape) for name, value in values.items()}:
@@ -190,7 +191,7 @@ class Trainer:
         return [tf.identity(variable.value) for variable in self.variables().values()]
 
     def _drifting(self) -> list[Any]:
-        """Variables that each replica changes by what it saw: BatchNorm's moving statistics."""
+        """Variables that differ among replicas: BatchNorm's moving statistics."""
         if self.replicas == 1:
             return []
         return [v for v in self.model.non_trainable_variables if v.dtype.startswith("float")]
@@ -198,15 +199,15 @@ class Trainer:
     def _synchronise(self) -> None:
         """Give all replicas the mean of their BatchNorm statistics.
 
-        A moving average is linear, so at which steps this is done does not change what comes out
-        at the end, but for rounding.
+        A moving average is linear, so the steps at which this is done change the result by rounding
+        only.
         """
 
         def average() -> None:
             variables = self._drifting()
             context = tf.distribute.get_replica_context()
-            # Through identity: what is read of a variable says nothing of its device, without
-            # which TensorFlow refuses to reduce it where a process has one replica.
+            # identity gives the values a device. Without one, TensorFlow refuses to reduce them
+            # in a process with one replica.
             values = [tf.identity(variable.value) for variable in variables]
             means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
             for variable, mean in zip(variables, means, strict=True):
@@ -229,7 +230,7 @@ class Trainer:
         return metrics.stack()
 
     def _clock(self) -> tf.Tensor:
-        """TensorFlow refuses to read the clock where everything has to be deterministic."""
+        """The time; 0 with --deterministic, because TensorFlow then refuses to read the clock."""
         return tf.constant(0.0) if self.config.deterministic else tf.timestamp()
 
     def _parts(self, batch: Any) -> list[tf.Tensor]:
@@ -243,7 +244,7 @@ class Trainer:
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
 
     def _gradients(self, images: Any, labels: Any) -> tuple[Any, Any, list[Any]]:
-        """Of one replica's examples: share of the loss, share of the accuracy, scaled gradients."""
+        """One replica's share of the loss and of the accuracy, and its scaled gradients."""
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             logits = self.model(images, training=True)
@@ -280,7 +281,7 @@ class Evaluation:
     """Loss and accuracy of a model over the validation records, each counted once."""
 
     CHUNK = 4
-    """Batches between two looks at whether to stop."""
+    """Batches between two checks whether to stop."""
 
     def __init__(
         self,
@@ -312,8 +313,10 @@ class Evaluation:
         self._evaluate = tf.function(self._evaluate_batches)
 
     def run(self, between: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """loss, accuracy, examples, seconds. `between` is called every CHUNK batches, and may
-        leave by an exception."""
+        """Evaluate; returns loss, accuracy, examples, seconds.
+
+        `between` is called every CHUNK batches and may end the evaluation by an exception.
+        """
         began = time.perf_counter()
         totals = np.zeros(3)
         iterator = iter(self._dataset)

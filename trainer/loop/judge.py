@@ -1,11 +1,11 @@
-"""Which evaluation was the best one, and whether there is a point in going on."""
+"""Which evaluation was the best one, and whether the run should stop early."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 RISING = {"accuracy": True, "loss": False}
-"""Metrics of an evaluation: does more mean better?"""
+"""Metrics of an evaluation, and whether a larger value is better."""
 
 
 @dataclass
@@ -14,16 +14,16 @@ class Judge:
 
     metric: str
     patience: int = 0
-    """Evaluations without a better one after which to stop; 0: never."""
+    """Stop after this many evaluations that were not better; 0: never."""
     delta: float = 0.0
-    """By how much better is better."""
+    """Least difference that counts as better."""
     best: float | None = None
     best_step: int = 0
     waited: int = 0
     """Evaluations since the best one."""
 
     def better(self, step: int, result: dict[str, float]) -> bool:
-        """Take an evaluation into account; is it the best so far? One of NaN never is."""
+        """Add an evaluation. Is it the best so far? With NaN it never is."""
         value = result[self.metric]
         sign = 1 if RISING[self.metric] else -1
         gain = math.inf if self.best is None else sign * (value - self.best)

@@ -1,8 +1,7 @@
-"""The outer loop: everything that happens between two calls of the inner one.
+"""The outer loop: checkpoints, evaluation, signals and recovery between two inner calls.
 
-Checkpoints, evaluation, signals, recovery. All ranks run the same loop and decide the same at the
-same step: what only one of them knows (a signal, a clock, a full disk) goes through a vote after
-each inner call.
+All ranks run this loop and make the same decisions at the same step. What only one of them knows (a
+signal, the clock, a full disk) goes through a vote after each inner call.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ from trainer.observe.observer import Observer, Run, Watch
 from trainer.report import say
 
 CALL = 0.25
-"""Seconds that an inner call should not exceed: the look at signals comes after it."""
+"""Most seconds that an inner call should take, since signals are answered after it."""
 
 
 class NotFinite(Exception):  # noqa: N818 - named for what the loss is
@@ -34,7 +33,7 @@ class NotFinite(Exception):  # noqa: N818 - named for what the loss is
 
 
 class Stopped(Exception):  # noqa: N818 - another rank's trouble
-    """The chief met with something that ends the run; it says what."""
+    """Raised on the other ranks when the chief cannot go on; the chief's log says why."""
 
     def __init__(self) -> None:
         super().__init__("the chief cannot go on; its log says why")
@@ -46,19 +45,19 @@ class Outcome:
 
     step: int
     result: dict[str, float]
-    """The last evaluation, with everything safely written."""
+    """The last evaluation."""
     early: bool = False
-    """Stopped because nothing got better."""
+    """True: stopped because the metric no longer improved."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Votes:
-    """What the ranks know that the others do not, added up: true where any says so."""
+    """What single ranks know, put together: a value is true if any rank says so."""
 
     preempted: bool
     """A rank was told to stop."""
     stop: bool
-    """The evaluator says that nothing gets better."""
+    """The dedicated evaluator says that the metric no longer improves."""
     save: bool
     """It is time for a checkpoint by the clock."""
     wait: bool
@@ -84,8 +83,8 @@ class Controller:
         allowed: Callable[[], None] = lambda: None,
         export: Callable[[str, Position], None] = lambda *_: None,
     ) -> None:
-        """`allowed` raises where this run lost its folder (lease.py); `export` writes the
-        SavedModel of that name from the present weights, on the chief."""
+        """`allowed` raises if this run lost its folder (lease.py). On the chief, `export` writes
+        the SavedModel of that name from the present weights."""
         self.trainer = trainer
         self.evaluation = evaluation
         self.run_ = run
@@ -122,18 +121,18 @@ class Controller:
         return self.run_.position
 
     def run(self) -> Outcome:
-        """Train to the last step. Raises NotFinite, Preempted, UsageError, and what goes wrong."""
+        """Train to the last step. Raises NotFinite, Preempted, UsageError, and other errors."""
         early = False
         self._restore()
         self.watch.begin(self.run_)
         batches = self._batches()
         if self._due(self.config.evaluate_every) and self._evaluated != self.position.step:
-            early = self._inline(too_soon=False)  # it was stopped between saving and evaluating
+            early = self._inline(too_soon=False)  # The last attempt stopped before its evaluation.
         while True:
             over = early or self.position.step >= self.steps
             try:
                 if over:
-                    self._collect(wait=True)  # spoiled weights do not always show in the loss
+                    self._collect(wait=True)  # The loss does not always show spoiled weights.
                 else:
                     self._train(batches, self._count())
                 votes = self._vote()
@@ -151,7 +150,7 @@ class Controller:
                 raise self._trouble or Stopped
             if over:
                 with self.run_.ledger.spend("input"):
-                    del batches  # its threads end what they are at: it can take seconds
+                    del batches  # Its threads finish their work first, which can take seconds.
                 return self._finish(early)
             last = self.position.step == self.steps
             evaluating = self._due(self.config.evaluate_every)
@@ -164,10 +163,10 @@ class Controller:
             if evaluating and not last and self.inline:
                 early = self._inline(too_soon=votes.wait)
 
-    # What a run does
+    # The parts of a run
 
     def _restore(self) -> None:
-        """Take up the newest whole checkpoint, passing and removing torn ones."""
+        """Restore the newest whole checkpoint; skip and remove torn ones."""
         if self.place.chief:
             self.checkpoints.sweep()
         restored = self._load_newest()
@@ -194,7 +193,7 @@ class Controller:
                 checkpoint = self.checkpoints.load(step)
             except Torn as torn:
                 say("torn", f"a checkpoint that is not whole, passed: {torn}", "WARNING", step=step)
-                if self.place.chief:  # It would count among the ones to keep.
+                if self.place.chief:  # It would count as one of the checkpoints to keep.
                     self.checkpoints.remove(step)
                 continue
             state = checkpoint.state
@@ -207,11 +206,11 @@ class Controller:
             self._evaluated = state.get("evaluated", -1)
             self._readers = state.get("readers", self.trainer.readers)
             if markers.more(self.config, state):
-                # To train longer: with new patience, and not stopped by one more look at where
-                # the shorter run ended.
+                # The run is now longer: the patience starts anew, and the evaluation at the end of
+                # the shorter run is not repeated, which might stop this one.
                 self.judge.waited = 0
                 self._evaluated = self.position.step
-            if not self._calls:  # a recovery keeps what this attempt has spent and seen
+            if not self._calls:  # A recovery keeps this attempt's account and observers.
                 if "ledger" in state:
                     self.run_.ledger.restore(state["ledger"])
                 self.watch.restore(self.run_, state.get("observers", {}))
@@ -222,7 +221,8 @@ class Controller:
         return self.trainer.batches(self.run_.train, self.position.examples)
 
     def _count(self) -> int:
-        """Steps of the next inner call: to the next occasion, and no longer than CALL."""
+        """Steps of the next inner call: up to the next occasion, and no longer than CALL
+        seconds."""
         step = self.position.step
         cadences = (self.config.checkpoint_every, self.config.evaluate_every)
         most = [self.config.steps_per_loop, self.steps - step]
@@ -235,7 +235,7 @@ class Controller:
         return min(most)
 
     def _train(self, batches: Any, count: int) -> None:
-        """Make `count` steps and tell the observers."""
+        """Make `count` steps and pass their metrics to the observers."""
         with self.run_.ledger.spend("compute"):
             began = time.perf_counter()
             metrics = self.trainer.train(batches, count)
@@ -245,7 +245,7 @@ class Controller:
             self.run_.ledger.move(waited, "compute", "input")
             self._pace = seconds / count
         self._calls += 1
-        # From here on there is work that leaving at once would lose.
+        # From here on, an exit would lose work.
         self.preemption.saved(False)
         first = self.position.step + 1
         finite = np.isfinite(metrics["loss"])
@@ -277,14 +277,14 @@ class Controller:
             isinstance(self._trouble, Spoiled),
             self._trouble is not None and not isinstance(self._trouble, Spoiled),
         ]
-        with self.run_.ledger.spend("compute"):  # of a step, too: the wait for the slowest rank
+        with self.run_.ledger.spend("compute"):  # The wait for the slowest rank is part of a step.
             values = self.trainer.vote([*map(float, mine), self._pace if chief else 0.0])
         self._pace = values[-1]
         preempted, stop, save, wait, spoiled, failed = (value > 0.5 for value in values[:-1])
         return Votes(preempted, stop, save, wait, spoiled, failed, pace=values[-1])
 
     def _collect(self, wait: bool = False) -> None:
-        """Tell of the checkpoints that are safely written by now."""
+        """Report the checkpoints that are safely written by now."""
         if self.background is None:
             return
         try:
@@ -292,7 +292,7 @@ class Controller:
                 done = self.background.done(wait)
             for saved in done:
                 say("checkpoint", f"saved {saved.path}", step=saved.position.step)
-        except Exception as error:  # each rank has to hear of it at the same step: see _vote
+        except Exception as error:  # The next vote tells all ranks, at the same step.
             self._trouble = error
 
     def _save(self) -> None:
@@ -312,7 +312,7 @@ class Controller:
         self._saved_at = time.monotonic()
         self._saves.append(step)
         if len(self._saves) > 1:
-            self._initial = None  # the one before is safely written
+            self._initial = None  # The checkpoint before is safely written.
         with self.run_.ledger.spend("summaries"):
             self.watch.saved(self.run_, step, seconds)
 
@@ -329,18 +329,18 @@ class Controller:
         }
 
     def _leave(self) -> None:
-        """All ranks are at the same step: write, and go."""
+        """Save and exit; all ranks are at the same step."""
         self._collect(wait=True)
         trouble = self._trouble
         self.watch.end(self.run_, "preempted")
         self.run_.writer.flush()
-        self.trainer.wait()  # None may leave while the chief still writes.
+        self.trainer.wait()  # No rank may exit while the chief still writes.
         if trouble is not None and not isinstance(trouble, Spoiled):
-            raise trouble  # The next run goes on from before a spoiled one.
+            raise trouble  # After a spoiled snapshot, the next run uses the checkpoint before it.
         raise Preempted(self.position.step)
 
     def _inline(self, too_soon: bool) -> bool:
-        """Evaluate between two steps, unless it is too soon; whether to stop for good."""
+        """Evaluate between two steps, unless it is too soon. Returns whether to stop early."""
         if not self.inline or too_soon:
             return False
         result = self._evaluate()
@@ -355,7 +355,7 @@ class Controller:
         return self.judge.stop
 
     def _evaluate(self) -> dict[str, float]:
-        """Evaluate the model as it is, on all ranks together."""
+        """Evaluate the present model, on all ranks together."""
         self._evaluated_at = time.monotonic()
         with self.run_.ledger.spend("evaluation"):
             self.trainer.synchronise()
@@ -367,13 +367,14 @@ class Controller:
         return result
 
     def _between(self) -> None:
-        """Evaluation loses nothing, as a checkpoint was taken before it: all leave together."""
+        """Exit, all ranks together, if one was told to stop. A checkpoint was taken before the
+        evaluation, so nothing is lost."""
         if self.trainer.vote([float(self.preemption.requested)])[0] > 0:
             self._leave()
 
     def attempt(self, work: Callable[[], None]) -> None:
-        """Do what the chief does alone, if this run may still write. What goes wrong is raised on
-        all ranks at the next vote, or by `settle`."""
+        """Do work of the chief alone, if this run still holds its folder. An error is raised on all
+        ranks at the next vote, or by `settle`."""
         if self._trouble is None:
             try:
                 self.allowed()
@@ -382,12 +383,12 @@ class Controller:
                 self._trouble = error
 
     def settle(self) -> None:
-        """Return when the chief is here, too. Raises what went wrong there, Stopped elsewhere."""
+        """Wait for the chief. Raises the chief's error there, and Stopped on the other ranks."""
         if self.trainer.vote([float(self._trouble is not None)])[0]:
             raise self._trouble or Stopped
 
     def _keep(self, better: bool) -> None:
-        """The best checkpoint, and the SavedModels that go with an evaluation."""
+        """Keep the best checkpoint, and write the SavedModels that follow an evaluation."""
         with self.run_.ledger.spend("checkpoint"):
             if better and self.config.keep_best and self.config.evaluate_every:
                 self._collect(wait=True)
@@ -400,8 +401,8 @@ class Controller:
                 self.export("latest", self.position)
 
     def _evaluator_stops(self) -> bool:
-        """Has the dedicated evaluator seen enough of this run, not of a shorter one before it? It
-        is asked every other second at most."""
+        """Does the dedicated evaluator ask to stop this run, not a shorter one before it? Its file
+        is read every two seconds at most."""
         now = time.monotonic()
         if now - self._looked_at < 2 or not self.config.early_stopping:
             return False
@@ -410,9 +411,9 @@ class Controller:
         return bool(found.get("stop")) and not markers.more(self.config, found)
 
     def _recover(self, error: NotFinite) -> None:
-        """Back to the last good checkpoint with a smaller learning rate; all ranks alike.
+        """Return to the last good checkpoint with a smaller learning rate, on all ranks.
 
-        Raises `error` where that was tried often enough.
+        Raises `error` after --nan-retries tries.
         """
         self._collect(wait=True)
         if isinstance(self._trouble, Spoiled):
@@ -421,13 +422,13 @@ class Controller:
             raise error
         self.tries += 1
         self.factor *= self.config.nan_factor
-        self.trainer.wait()  # until the chief's last checkpoint is written
+        self.trainer.wait()  # for the chief's last checkpoint
         self.trainer.use_learning_rate(self.factor)
         if not self._load_newest():
             before = self._initial
             if before is None:
                 raise error
-            # Nothing is safely written yet: from the beginning.
+            # No checkpoint is written yet: start again.
             fresh = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
             shared = len(self.trainer.model.variables)
             optimizer = {key: fresh[key] for key in list(fresh)[shared:]}
@@ -445,7 +446,7 @@ class Controller:
         )
 
     def _finish(self, early: bool) -> Outcome:
-        """The last evaluation, with everything safely written."""
+        """The last evaluation, after everything is safely written."""
         if self.place.workers == 1:
             self.preemption.saved(True)
         result = self._evaluate()
@@ -464,7 +465,7 @@ class Controller:
 
 
 def tell(step: int, result: dict[str, float]) -> None:
-    """The line about an evaluation."""
+    """Report an evaluation."""
     text = f"step {step}: validation loss {result['loss']:.4f}, "
     text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
     fields: dict[str, Any] = {**result, "seconds": round(result["seconds"], 2)}

@@ -1,18 +1,19 @@
 """Asynchronous training with parameter servers, without losing an update.
 
-The chief hands out steps, workers make them at their own pace against variables that lie on the
-servers. Keras 3's own optimizer loses updates there: it reads, computes and assigns, and what
-another worker did in between is gone. So this has its own update: fused kernels that run where
+The chief hands out steps, and the workers make them at their own pace with variables that lie on
+the servers. Keras 3's own optimizer loses updates there: it reads, computes and assigns, and drops
+what another worker did in between. So this module has its own update: fused kernels that run where
 the variable lies, under its lock, and additions for everything else.
 
-What is guaranteed: each step's gradient is applied once, whole, to each variable; no update is
-lost to another; the chief takes a checkpoint when no step is under way, so one is consistent.
-Where TensorFlow has no one kernel for a rule (lion, lamb), one with the lock keeps the averages,
-and what follows from them is subtracted, beside what another worker subtracts meanwhile.
-What is not: a gradient may be of weights some updates old, and a pull may see some variables
-before and some after another's update, so two runs never give the same bits. A step whose worker
-died is made again, and what it had applied by then counts twice. Each worker goes through its own
-part of the records; where one is faster, its part is seen more often.
+What holds: each step's gradient is applied once, and whole, to each variable; no update is lost;
+the chief takes a checkpoint while no step is under way, so the checkpoint is consistent. For lion
+and lamb TensorFlow has no single kernel: a kernel with the lock keeps the averages, and the
+resulting change is subtracted, which other workers' subtractions do not disturb.
+
+What does not hold: a gradient may come from weights some updates old, and a worker may read some
+variables before and some after another's update, so two runs never give the same bits. If a worker
+dies in a step, the step is made again, and what it had applied counts twice. Each worker goes
+through its own part of the records, so a faster worker sees its part more often.
 """
 
 import contextlib
@@ -35,11 +36,11 @@ from trainer.model import networks, optimization
 from trainer.report import say
 
 GONE = 5.0
-"""Seconds without an answer from the chief's port after which a worker or server leaves."""
+"""A worker or server exits after this many seconds without an answer from the chief's port."""
 
 
 class ParameterServers(inner.Trainer):
-    """As inner.Trainer, for the chief of a cluster with parameter servers."""
+    """inner.Trainer for the chief of a cluster with parameter servers."""
 
     def __init__(
         self,
@@ -50,11 +51,11 @@ class ParameterServers(inner.Trainer):
         steps: int = 0,
         workers: int = 1,
     ):
-        """`workers`: processes that make steps."""
+        """`workers`: number of processes that make steps."""
         if policy == "mixed_float16":
             raise UsageError(
-                "--precision mixed_float16 scales the loss by what the last steps gave, which "
-                "parameter servers cannot: use mixed_bfloat16 or float32"
+                "--precision mixed_float16 scales the loss by what the last gradients gave, which "
+                "does not work with parameter servers: use mixed_bfloat16 or float32"
             )
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -70,7 +71,7 @@ class ParameterServers(inner.Trainer):
         return False
 
     def use_learning_rate(self, factor: float) -> None:
-        """A new update rule with `factor` times the learning rate asked for; its state is lost."""
+        """Make a new update rule with `factor` times the learning rate; the old state is lost."""
         self.factor = factor
         self.optimizer = networks.optimizer(self.config, 1, self.total_steps, self.policy)
         self.rule = Rule(self.config, self.optimizer)
@@ -84,7 +85,7 @@ class ParameterServers(inner.Trainer):
         self._snapshot = tf.function(self._read)
 
     def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
-        """One iterator a worker, over its own part of the records."""
+        """One iterator for each worker, over its own part of the records."""
 
         def make(worker: int) -> tf.data.Dataset:
             return data.training(
@@ -101,7 +102,7 @@ class ParameterServers(inner.Trainer):
         spec = make(0).element_spec
 
         def of_this_worker() -> tf.data.Dataset:
-            # The coordinator sends each worker the same graph; only there is it known which it is.
+            # The coordinator sends each worker the same graph; only the worker knows its index.
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
             choices = [
                 lambda number=number: tf.data.experimental.to_variant(make(number))
@@ -113,7 +114,7 @@ class ParameterServers(inner.Trainer):
         return iter(self.coordinator.create_per_worker_dataset(of_this_worker))
 
     def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:
-        """Have `count` steps made, by whom it may be, and wait for the last of them."""
+        """Have the workers make `count` steps, and wait for the last of them."""
         schedule = self.coordinator.schedule
         results = [schedule(self._step_function, args=(batches,)) for _ in range(count)]
         self.coordinator.join()
@@ -136,7 +137,7 @@ class ParameterServers(inner.Trainer):
         return []
 
     def gradients(self, images: Any, labels: Any) -> tuple[tf.Tensor, list[Any], list[Any]]:
-        """[loss, accuracy], the gradient of each trained variable, the change of each other one."""
+        """[loss, accuracy], gradients of the trained variables, changes of the others."""
         trained = self.model.trainable_variables
         others = self.model.non_trainable_variables
         pulled = [tf.identity(v.value) for v in (*trained, *others)]
@@ -181,23 +182,24 @@ class ParameterServers(inner.Trainer):
 
 
 class Rule:
-    """Keras' update rule, in operations that lose nothing where several workers use it at once."""
+    """Keras' update rule, in operations that lose no update when several workers use it at once."""
 
     def __init__(self, config: Config, optimizer: Any) -> None:
         self.name = config.optimizer
         self.momentum = config.momentum
         self.optimizer = optimizer
-        """Keras' own, for its numbers."""
+        """Keras' own optimizer, for its parameters."""
 
     @property
     def averages(self) -> int:
-        """Variables that it keeps beside each trained one."""
+        """Number of variables that the rule keeps for each trained one."""
         if self.name == "sgd":
             return 1 if self.momentum else 0
         return 1 if self.name == "lion" else 2
 
     def apply(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, step: Any) -> None:
-        """Make step `step`, from 1 on, where the variable lies, by kernels that hold its lock."""
+        """Apply step `step` (from 1 on) where the variable lies, with kernels that hold its
+        lock."""
         target = _handle(variable.value)
         rule, ops = self.name, tf.raw_ops
         if self.optimizer.weight_decay and self.optimizer._use_weight_decay(variable):
@@ -266,7 +268,7 @@ class Rule:
 
 
 class Copy(inner.Evaluation):
-    """Evaluates on the chief alone, on a copy of the weights that lie on the servers."""
+    """Evaluates on the chief alone, with a copy of the weights from the servers."""
 
     def __init__(self, trainer: ParameterServers, shards: tuple[Shard, ...]) -> None:
         self.source = trainer
@@ -282,11 +284,11 @@ class Copy(inner.Evaluation):
 
 
 def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -> int:
-    """What a worker or a parameter server does: as it is told, until the chief is gone.
+    """Run a worker or a parameter server until the chief is gone.
 
-    Returns 0 where the job is done by then. After SIGTERM it stays for as long as the chief needs
-    it to save, --grace seconds at most. The chief cannot do without a server, so one that has to
-    go says so in the job folder; it can do without a worker.
+    Returns 0 if the job is done by then. After SIGTERM it stays as long as the chief needs it to
+    save, at most --grace seconds. The chief can do without a worker but not without a server, so a
+    server that has to go writes a marker to the job folder.
     """
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # as TensorFlow's guide has it
     cluster = distribution.resolver(place).cluster_spec()
@@ -324,8 +326,11 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
 
 
 def watch_servers(place: distribution.Cluster, config: Config, preemption: Preemption) -> None:
-    """For the chief, once all are there: save and leave where a parameter server has to go; leave
-    where one is gone, or all workers are for --peer-timeout: TensorFlow would wait for them."""
+    """Watch servers and workers in a thread of the chief, once all are there.
+
+    The chief saves and exits if a parameter server has to go. It exits if a server is gone, or if
+    all workers are gone for --peer-timeout: TensorFlow would wait for them.
+    """
 
     def leave(text: str) -> None:
         say("error", f"{text}: all have to be started again, from the last checkpoint on", "ERROR")
@@ -357,8 +362,8 @@ def watch_servers(place: distribution.Cluster, config: Config, preemption: Preem
 
 
 def _average(variable: Any, average: Any, value: Any, decay: float) -> None:
-    """average = decay x average + (1 - decay) x value, in one kernel: that of momentum, with a rate
-    of 0 for the variable, which it leaves as it is."""
+    """average = decay x average + (1 - decay) x value, in one kernel: that of momentum with a rate
+    of 0, which leaves the variable as it is."""
     tf.raw_ops.ResourceApplyMomentum(
         var=_handle(variable.value),
         accum=_handle(average),

@@ -112,9 +112,9 @@ def test_histograms_count_every_value(logs: dict[str, EventAccumulator]) -> None
             assert rows.shape == (events.BUCKETS, 3)
             assert rows[:, 2].sum() == size
             assert (rows[:, 0] <= rows[:, 1]).all()
-    activations = values(train, "activations/conv1")[STEPS]
-    assert activations[:, 2].sum() == activations.PROBE * 32 * 32 * 16
-    assert activations[0, 0] == 0.0  # a ReLU's
+    outputs = values(train, "activations/conv1")[STEPS]
+    assert outputs[:, 2].sum() == activations.PROBE * 32 * 32 * 16
+    assert outputs[0, 0] == 0.0  # a ReLU's
 
 
 def test_zeros_and_dead_units_of_each_relu(logs: dict[str, EventAccumulator]) -> None:
