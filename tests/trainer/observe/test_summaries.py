@@ -21,7 +21,7 @@ from tensorboard.plugins.hparams import metadata as hparams
 
 from tests.trainer.runs import SMOKE
 from trainer import task
-from trainer.observe import drawing, events, summaries
+from trainer.observe import activations, drawing, events, summaries
 from trainer.observe.board import Board
 
 pytestmark = pytest.mark.tensorflow
