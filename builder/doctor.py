@@ -1,4 +1,4 @@
-"""Looks at what a build needs of this machine: a list of small checks, each with its remedy."""
+"""Checks of what a build needs on this machine, each with its remedy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from builder.core.settings import Settings
 from builder.engine import Engine, connect, private
 
 BUILD_BYTES = 25_000_000_000
-"""What a CUDA image takes on the engine: wheels, the unpacked tree, compressed layers."""
+"""Disk that a CUDA image takes on the engine: wheels, unpacked files, compressed layers."""
 
 State = Literal["ok", "note", "bad"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. "bad" stands in the way of a build, "note" does not."""
+    """The result of one check. state: "bad" prevents a build, "note" does not."""
 
     name: str
     state: State
@@ -33,7 +33,7 @@ class Finding:
 
 
 def examine(settings: Settings) -> tuple[Finding, ...]:
-    """Every finding about this machine; starts nothing and changes nothing."""
+    """All findings about this machine. Starts nothing and changes nothing."""
     engine: Engine | None = None
     refused: FactoryError | None = None
     try:

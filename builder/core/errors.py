@@ -1,12 +1,12 @@
-"""Every error a user can meet: what is wrong, how to fix it, and the exit code.
+"""The errors that a user can meet: what is wrong, how to fix it, and the exit code.
 
-Exit codes: 2 the user wrote something that cannot be right, 3 the outside world (engine, registry,
-network) refused, 4 a check did not pass.
+Exit codes: 2 the user wrote something wrong, 3 the outside world (engine, registry, network)
+refused, 4 a check did not pass; 1 is a fault of the factory.
 """
 
 
 class FactoryError(Exception):
-    """One line of what is wrong (`message`) and one of how to fix it (`fix`)."""
+    """What is wrong (`message`), and how to fix it (`fix`); a line each."""
 
     exit_code = 1
 
@@ -17,13 +17,13 @@ class FactoryError(Exception):
 
 
 class InputError(FactoryError):
-    """Something the user wrote: names file, line and field where there are any."""
+    """Something that the user wrote is wrong; names file, line and field where there are any."""
 
     exit_code = 2
 
 
 class OutsideError(FactoryError):
-    """An engine, a registry or a network that refused or is missing."""
+    """An engine, a registry or a network refused, or is missing."""
 
     exit_code = 3
 

@@ -20,14 +20,14 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class AptSource:
-    """One archive of the host's apt: where it is, and the options its entry carries."""
+    """An archive that the host's apt uses, with the options of its entry (deb822 name -> value)."""
 
     uri: str
     suites: tuple[str, ...]
     options: tuple[tuple[str, str], ...] = ()
 
     def stanza(self, suite: str) -> str:
-        """A deb822 entry for one suite; only the package index is asked for."""
+        """A deb822 entry for one suite, of which only the package index is fetched."""
         fields = {
             "Types": "deb",
             "URIs": self.uri,
@@ -77,7 +77,7 @@ def _one_line(text: str) -> Iterator[tuple[str, AptSource]]:
 
 
 def _resolved(uri: str) -> str:
-    """A `mirror+file:` entry (Debian's cloud images) names a list of mirrors: its first one."""
+    """The first mirror of a `mirror+file:` entry, which Debian's cloud images have."""
     if not uri.startswith("mirror+file:"):
         return uri
     for line in Path(uri.removeprefix("mirror+file:").replace("///", "/")).read_text().splitlines():
@@ -87,10 +87,10 @@ def _resolved(uri: str) -> str:
 
 
 def mirror(etc: Path = Path("/etc/apt")) -> Mirror:
-    """The Debian mirror that the host's own apt sources name.
+    """The Debian mirror in the apt sources of the host.
 
-    Third parties also use Debian's suite names; an entry that is signed by a key of its own comes
-    after those signed by Debian's. Raises OutsideError where no entry is a Debian archive.
+    Third parties also use Debian's suite names. An entry with a key of its own therefore comes
+    after those that Debian signs. Raises OutsideError where no entry is a Debian archive.
     """
     found: list[tuple[str, AptSource]] = []
     for path in [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))]:
@@ -127,7 +127,7 @@ def mirror(etc: Path = Path("/etc/apt")) -> Mirror:
 
 
 def host_suite(os_release: Path = Path("/etc/os-release")) -> str:
-    """The Debian release this machine runs, as a suite name."""
+    """The suite name of this machine's Debian release. Raises OutsideError where it has none."""
     text = os_release.read_text() if os_release.exists() else ""
     match = re.search(r'^VERSION_CODENAME="?([a-z]+)"?$', text, re.M)
     if match:

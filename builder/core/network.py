@@ -1,18 +1,18 @@
-"""What the host knows about reaching package indexes and mirrors, brought to a build as secrets.
+"""How the host reaches package indexes and mirrors, and the build secrets made from that.
 
 Behind a company's proxy a build needs the host's CA bundle, proxies, Python index and Debian
-mirrors. They reach it as four BuildKit secrets, which no layer, label or history ever holds:
+mirrors. They reach it as four BuildKit secrets, which end in no layer, label or history:
 
     network      a shell file of `export` lines; a RUN that uses the network sources it
     ca           the CA bundle, PEM
     apt          an apt.conf, named by APT_CONFIG in `network`
     apt-sources  the host's Debian mirrors for the image's suite, one line each
 
-All four lie under /run/secrets inside a RUN. A host with nothing special gives fewer of them, and a
-RUN without any of them uses the image's own defaults.
+All four lie under /run/secrets inside a RUN. A host without such settings gives fewer of them, and
+a RUN without any of them uses the image's own defaults.
 
-What lies on the host's disk only (a `file:` index, a folder of wheels) is left out: no build
-reaches it, and a lock made from it could not be installed elsewhere.
+An index on the host's disk (a `file:` index, a folder of wheels) is left out: a build cannot reach
+it, and a lock made from it could not be installed elsewhere.
 """
 
 import configparser
@@ -35,7 +35,7 @@ SECRETS_FOLDER = "/run/secrets"
 MAX_SECRET_BYTES = 500 * 1024
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
-# Where Debian, Fedora and openSUSE keep the bundle.
+# The bundle's places on Debian, Fedora and openSUSE.
 _CA_FILES = (
     "etc/ssl/certs/ca-certificates.crt",
     "etc/pki/tls/certs/ca-bundle.crt",
@@ -45,20 +45,20 @@ _CERTIFICATE = re.compile(
     rb"-----BEGIN (?P<kind>(?:TRUSTED )?CERTIFICATE)-----.+?-----END (?P=kind)-----", re.DOTALL
 )
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-# What apt's own configuration says about reaching a mirror. Paths of the host (client certificates,
-# programs that find a proxy) mean nothing inside a build and are left out.
+# The settings of apt that a build also needs to reach a mirror. Those that name a path of the host
+# (client certificates, programs that find a proxy) are left out: a build does not have these files.
 _APT_SETTING = re.compile(
     r"^(Acquire::(?:https?::(?!(?:.*::)?(?:CaInfo|CaPath|SslCert|SslKey|Proxy-?Auto-?Detect)\b).+"
     r"|Retries|ForceIPv[46]|Check-Valid-Until|Check-Date)) \"(.+)\";$",
     re.IGNORECASE,
 )
-# In every Debian root since 12 at least; named, because newer releases trust no key by default.
+# Present in every Debian root since 12. It is named because newer releases trust no key by default.
 _DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 @dataclass(frozen=True)
 class BuildNetwork:
-    """The host's way to the outside world. Holds credentials: never print or store it."""
+    """The host's network configuration. It holds credentials: never print or store it."""
 
     ca: Path | None = None
     proxies: tuple[tuple[str, str], ...] = ()
@@ -74,7 +74,7 @@ class BuildNetwork:
         return f"BuildNetwork({', '.join(self.summary()) or 'nothing special'})"
 
     def summary(self) -> tuple[str, ...]:
-        """What was found, in words without any credential (for `builder doctor`)."""
+        """A line for each thing that was found, without credentials (for `builder doctor`)."""
         return (
             *((f"CA bundle {self.ca}",) if self.ca else ()),
             *(f"{name} {_without_credentials(value)}" for name, value in self.proxies),
@@ -112,12 +112,14 @@ class BuildNetwork:
         }
 
     def host_environment(self) -> dict[str, str]:
-        """Variables for uv on the host, on top of its own environment: the same index, proxies and
-        CA as in a build, so that what is locked is what a build can fetch."""
+        """Variables for uv on the host, beside its environment.
+
+        Index, proxies and CA are those of a build, so that a build can fetch what is locked.
+        """
         return self._variables(str(self.ca))
 
     def _variables(self, ca: str) -> dict[str, str]:
-        # Proxies are read in lower case by some clients and in upper case by others.
+        # Some clients read the names of proxies in lower case, others in upper case.
         variables = {
             spelling: value for name, value in self.proxies for spelling in (name, name.upper())
         }
@@ -141,7 +143,7 @@ class BuildNetwork:
             settings.append(("Dir::Etc::sourcelist", f"{SECRETS_FOLDER}/apt-sources"))
             settings.append(("Dir::Etc::sourceparts", "-"))
         if settings:
-            # Secrets belong to root and are readable by nobody else; apt's download user included.
+            # Only root can read secrets: apt must not change to its download user.
             settings.append(("APT::Sandbox::User", "root"))
         return "".join(f'{name} "{value}";\n' for name, value in settings)
 
@@ -151,10 +153,10 @@ def discover(
     root: Path = Path("/"),
     home: Path | None = None,
 ) -> BuildNetwork:
-    """Reads the host's configuration: the environment, then each tool's own files under `root` and
-    `home`, in the tool's own order of precedence.
+    """The host's configuration: the environment, then each tool's files under `root` and `home`.
 
-    Raises InputError for a CA bundle that is named and missing, and for a file that cannot be read.
+    Each tool's files have the tool's own order of precedence. Raises InputError for a CA bundle
+    that is named and missing, and for a file that cannot be read.
     """
     env = os.environ if environment is None else environment
     home = Path(env.get("HOME") or Path.home()) if home is None else home
@@ -196,7 +198,7 @@ def discover(
 
 
 def read_bundle(path: Path) -> bytes:
-    """The certificates of a PEM bundle without comments, which would not fit into a secret."""
+    """The certificates of a PEM bundle. Comments are left out, so that it fits into a secret."""
     try:
         found = [match.group() for match in _CERTIFICATE.finditer(path.read_bytes())]
     except OSError as error:
@@ -239,8 +241,11 @@ def _ca(env: Mapping[str, str], root: Path, pip: Mapping[str, str]) -> Path | No
 
 
 def _pip_settings(env: Mapping[str, str], root: Path, home: Path) -> dict[str, str]:
-    """pip's settings for `pip install` (pip's documentation, "Configuration": global, user, site,
-    PIP_CONFIG_FILE, then the environment; a later one wins)."""
+    """pip's settings for `pip install`.
+
+    In the order of pip's documentation ("Configuration"), a later one wins: global, user, site,
+    PIP_CONFIG_FILE, the environment.
+    """
     settings: dict[str, str] = {}
     config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
     files = [
@@ -271,8 +276,10 @@ def _pip_settings(env: Mapping[str, str], root: Path, home: Path) -> dict[str, s
 
 
 def _uv_settings(env: Mapping[str, str], root: Path, home: Path) -> dict[str, object]:
-    """uv's settings outside any project: the system's, then the user's (which wins), or
-    UV_CONFIG_FILE instead of both."""
+    """uv's settings outside of a project: UV_CONFIG_FILE, else the system's and the user's.
+
+    The user's win over the system's.
+    """
     if env.get("UV_NO_CONFIG"):
         return {}
     config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
@@ -319,8 +326,10 @@ def _indexes(
 
 
 def _index_url(env: Mapping[str, str], index: str) -> str | None:
-    """The URL of uv's `NAME=URL` or of a plain one, with the credentials that uv takes from
-    UV_INDEX_<NAME>_USERNAME and _PASSWORD; None for an index on the host's own disk."""
+    """The URL of an index that is written `NAME=URL` or `URL`; None for one on the host's disk.
+
+    It carries the credentials that uv takes from UV_INDEX_<NAME>_USERNAME and _PASSWORD.
+    """
     match = re.fullmatch(r"(?:([\w.-]*)=)?(https?://.+)", index)
     if not match:
         return None
@@ -333,7 +342,7 @@ def _index_url(env: Mapping[str, str], index: str) -> str | None:
 
 
 def _apt_settings(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Proxies and the like from apt's configuration, read by apt itself; nothing without apt."""
+    """The settings of apt for the network, as `apt-config` prints them; none without apt."""
     command = ["apt-config", "dump", "Acquire"]
     try:
         done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=20)
@@ -354,8 +363,11 @@ def _mirror(etc: Path) -> Mirror | None:
 
 
 def one_line_sources(stanzas: str, logins: Mapping[str, tuple[str, str]]) -> str:
-    """deb822 stanzas (one URI, one suite each) in the one-line form, which is what apt takes a
-    file without a suffix for. Credentials of apt's auth.conf go into the addresses."""
+    """deb822 stanzas of one URI and one suite each, in apt's one-line form.
+
+    apt reads a file without a suffix in that form. The credentials of apt's auth.conf go into the
+    addresses.
+    """
     lines = []
     for stanza in stanzas.split("\n\n"):
         fields = dict(re.findall(r"(?m)^([A-Za-z-]+): (.*)$", stanza))
@@ -370,7 +382,7 @@ def one_line_sources(stanzas: str, logins: Mapping[str, tuple[str, str]]) -> str
 
 
 def _logins(files: Iterable[Path]) -> dict[str, tuple[str, str]]:
-    """User and password by host (apt: host/path) from files in netrc's form."""
+    """Host (in apt's files also host/path) -> user and password, from files in netrc's form."""
     logins: dict[str, tuple[str, str]] = {}
     for file in files:
         try:

@@ -1,4 +1,4 @@
-"""The templates that Dockerfiles are rendered from: a project's own, over the factory's."""
+"""The folders of the templates for Dockerfiles: a project's own, which win, and the factory's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from builder.core.files import hash_of
 BASE_DOCKERFILE = "base.Dockerfile"
 DOCKERFILE = "Dockerfile"
 EPOCH = 315532800
-"""Date of every file in an image, in seconds: 1980-01-01, the earliest that a zip file can hold."""
+"""Date of every file in an image, in seconds since 1970: 1980-01-01, the earliest of a zip file."""
 
 TEMPLATES = "templates"
 PACKAGED = Path(__file__).parents[2] / TEMPLATES
 
 
 def folder_of(root: Path) -> Path | None:
-    """The project's own templates, None where it has none."""
+    """The folder of the project's own templates, None where it has none."""
     folder = root / TEMPLATES
     return folder if folder.is_dir() else None
 

@@ -1,7 +1,7 @@
-"""HTTP as this host is set up for it: its certificates, its proxies, connections that are kept.
+"""HTTP with the certificates and proxies of this host, over connections that are kept.
 
-urllib3 and not a larger client, because it is loaded in a third of the time, and a code change to
-pushed image is mostly the time that Python takes to load.
+It uses urllib3, which loads in a third of the time of a larger client: most of the time from a
+changed line of code to a pushed image is Python's loading.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     import urllib3
 
 REDIRECTS: Final = 5
-"""At most, for one question."""
+"""How many redirects of one request are followed."""
 
 THREADS: Final = 8
-"""Connections to a host that are kept for the next request."""
+"""How many connections to a host are kept for the next requests."""
 
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 
 
 def trust(cafile: str | None = None) -> ssl.SSLContext:
-    """The certificates that this host trusts: SSL_CERT_FILE, else the system's, else certifi's.
-    Takes 30 ms. Or those of `cafile` alone."""
+    """The certificates of `cafile`, else those that this host trusts. Takes 30 ms.
+
+    The host trusts those of SSL_CERT_FILE, else the system's, else certifi's.
+    """
     paths = ssl.get_default_verify_paths()
     if cafile is None and not (paths.cafile or paths.capath):
         import certifi
@@ -39,10 +41,10 @@ def trust(cafile: str | None = None) -> ssl.SSLContext:
 
 
 class Client:
-    """Connections to any number of hosts; a context manager, it closes them. For several threads.
+    """Connections to any number of hosts, for any number of threads; a context manager.
 
     proxied: whether the environment's proxies are used. connect, read: seconds to wait for a
-    connection, and for each piece of an answer.
+    connection, and for each piece of an answer. cafile: see `trust`.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close what is not in use; a request after this opens a new connection."""
+        """Close the connections that are not in use. A later request opens a new one."""
         for pool in self._pools.values():
             pool.clear()
 
@@ -80,12 +82,12 @@ class Client:
         follow: bool = False,
         stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
-        """One answer, whatever its status; the last one where redirects are followed.
+        """The answer of any status; with `follow`, the answer after all redirects.
 
         User and password of an address are sent as Basic. A redirect to another host gets no
-        Authorization: what a registry redirects to has one of its own in the address. With `stream`
-        the body is left to be read. Raises urllib3's HTTPError where there is no answer, InputError
-        for a proxy that cannot be used.
+        Authorization header: the addresses that registries redirect to carry their own. With
+        `stream`, the caller reads the body. Raises urllib3's HTTPError where there is no answer,
+        InputError for a proxy that cannot be used.
         """
         sent = {"User-Agent": "training-image-factory", **(headers or {})}
         for _ in range(1 + REDIRECTS * follow):
@@ -116,7 +118,7 @@ class Client:
         return trust(self.cafile)
 
     def _pool(self, url: str) -> urllib3.PoolManager:
-        """The connections that lead to this address: through its proxy, where it has one."""
+        """The connections to this address, through its proxy where it has one."""
         import urllib3
 
         scheme, proxy = urlsplit(url).scheme, proxy_of(url) if self.proxied else None
@@ -145,7 +147,7 @@ def proxy_of(url: str) -> str | None:
 
 
 def without_login(url: str) -> tuple[str, str]:
-    """An address without user and password, and those as Basic wants them, "" for none."""
+    """An address without user and password, and these encoded for Basic ("" for none)."""
     parts = urlsplit(url)
     if not parts.username:
         return url, ""
@@ -154,7 +156,7 @@ def without_login(url: str) -> tuple[str, str]:
 
 
 def basic(username: str, password: str) -> str:
-    """What follows `Basic` in an Authorization."""
+    """User and password as an Authorization header has them after `Basic`."""
     return base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
@@ -164,8 +166,8 @@ def _proxy_manager(proxy: str, how: Mapping[str, Any]) -> urllib3.ProxyManager:
     address = urlsplit(proxy)
     if address.scheme not in ("http", "https"):
         raise InputError(
-            f"the environment names the proxy {address.scheme}://{address.hostname}, which is not "
-            "spoken to",
+            f"the environment names the proxy {address.scheme}://{address.hostname}, whose kind "
+            "is not supported",
             "name an http:// or https:// proxy in HTTPS_PROXY, or leave the host out in NO_PROXY",
         )
     bare, login = without_login(proxy)

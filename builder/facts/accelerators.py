@@ -16,7 +16,11 @@ Kind = Literal["gpu", "tpu", "cpu"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """A GPU generation. `last_*` is None while it is supported; versions are CUDA toolkits'."""
+    """A GPU generation.
+
+    first_cuda, last_cuda: the CUDA toolkits that know it. last_driver: the last driver branch that
+    does. Both last ones are None while it is supported.
+    """
 
     name: str
     first_cuda: str
@@ -27,11 +31,15 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One kind of device. `refused` says why no image is made for it, `instead` what to take."""
+    """One kind of device.
+
+    precision: the dtype that mixed precision computes in; float32 where it gains nothing.
+    refused: why no image is made for it; then `instead` names the accelerator to take.
+    """
 
     name: str
     kind: Kind
-    precision: str  # the dtype that mixed precision computes in; float32: no gain
+    precision: str
     precision_source: Source
     source: Source
     aliases: tuple[str, ...] = ()

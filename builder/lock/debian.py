@@ -1,7 +1,7 @@
-"""Debian's packages without installing any: a private use of the host's apt.
+"""Debian's packages, read and fetched with the host's apt; nothing is installed.
 
-Own lists, own cache, own (empty) dpkg status, so that nothing of the host changes and root is not
-needed. The mirror, its options and its keyring are the host's own; only the suite is replaced, so
+apt gets lists, a cache and an empty dpkg status of our own: the host does not change, and root is
+not needed. The mirror, its options and its keyring are the host's. Only the suite is replaced, so
 that a Debian 12 host can fetch from Debian 13 or 14 and back. The host's apt.conf (proxies, CA)
 stays in force.
 """
@@ -63,7 +63,7 @@ class Packages:
     # Reading ------------------------------------------------------------------------------------
 
     def candidates(self, names: Iterable[str]) -> dict[str, str]:
-        """The newest version of each package. Raises OutsideError for one that is not there."""
+        """The newest version of each package. Raises OutsideError for one that the mirror lacks."""
         wanted = list(names)
         text = self._apt("apt-cache", "policy", *wanted)
         found = dict(
@@ -76,10 +76,10 @@ class Packages:
     def closure(
         self, names: Iterable[str], installed: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """What installing `names` brings: name -> version, dependencies first by name.
+        """Name -> version of `names` and all that they depend on, sorted by name.
 
-        `names` may carry versions (`git=1:2.39.5-0+deb12u2`). `installed` is what is there already
-        (an OS root); nothing is, by default. Recommended packages are not followed.
+        names: may carry versions (`git=1:2.39.5-0+deb12u2`). installed: the packages that are there
+        already, such as an OS root's. Recommended packages are left out.
         """
         with tempfile.TemporaryDirectory() as scratch:
             status = Path(scratch) / "status"
@@ -95,7 +95,7 @@ class Packages:
         return dict(sorted(pairs))
 
     def versions(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Every version of each package that the mirror has now; names it lacks are left out."""
+        """All versions of each package that the mirror has now; packages it lacks are left out."""
         text = self._apt("apt-cache", "madison", *names)
         found: dict[str, tuple[str, ...]] = {}
         for line in text.splitlines():
@@ -115,7 +115,7 @@ class Packages:
     # Fetching -----------------------------------------------------------------------------------
 
     def download(self, versions: Mapping[str, str]) -> tuple[Path, ...]:
-        """These exact versions as .deb files in the cache, checked by apt against the index."""
+        """The cached .deb files of these versions; apt checks them against the index."""
         folder = self.folder.parent / "debs"  # shared by all suites
         wanted = {name: folder / _filename(name, version) for name, version in versions.items()}
         with locked(folder / ".lock"):
@@ -186,7 +186,7 @@ class Packages:
         if self._exists(archive.uri, f"{self.suite}-updates"):
             stanzas.append(archive.stanza(f"{self.suite}-updates"))
         if security is None and self._sibling:
-            # a minimal Debian names no security archive; on most mirrors it lies beside the archive
+            # a minimal Debian names no security archive; most mirrors have it beside the archive
             security = AptSource(self._sibling, (), archive.options)
         if security and self._exists(security.uri, f"{self.suite}-security"):
             stanzas.append(security.stanza(f"{self.suite}-security"))
@@ -196,7 +196,7 @@ class Packages:
         return "\n".join(stanzas)
 
     def _exists(self, uri: str, suite: str) -> bool:
-        """Whether the mirror has a suite; fails on anything but a plain "not there"."""
+        """Whether the mirror has a suite. Raises OutsideError where the answer is neither."""
         with tempfile.TemporaryDirectory() as scratch:
             url = f"{uri}/dists/{suite}/InRelease"
             command = ["/usr/lib/apt/apt-helper", "download-file", url, f"{scratch}/InRelease"]
@@ -231,7 +231,7 @@ class Packages:
         )
 
     def _status(self, installed: Mapping[str, str]) -> str:
-        """A dpkg status that says these are installed, from their index entries."""
+        """The text of a dpkg status in which these packages are installed."""
         if not installed:
             return ""
         records: dict[str, dict[str, str]] = {}
@@ -292,7 +292,7 @@ class Packages:
 
 
 def _filename(name: str, version: str) -> str:
-    """How apt names a file, without the architecture: the epoch's colon is escaped."""
+    """apt's name of a file without the architecture; the colon of an epoch is escaped."""
     return f"{name}_{quote(version, safe='+~.-')}".replace("%3A", "%3a")
 
 
@@ -339,7 +339,7 @@ def build_sources(network: BuildNetwork, suite: str) -> str:
 
 
 def unpack(debs: Iterable[Path], folder: Path) -> None:
-    """Extract packages into `folder`: files only, no maintainer script runs."""
+    """Extract the packages' files into `folder`. No maintainer script runs. Raises OutsideError."""
     folder.mkdir(parents=True, exist_ok=True)
     for deb in debs:
         done = _call(["dpkg-deb", "--extract", str(deb), str(folder)])
@@ -351,10 +351,10 @@ def unpack(debs: Iterable[Path], folder: Path) -> None:
 
 
 def launcher(root: Path, program: Path, environment: Mapping[str, str] | None = None) -> str:
-    """A shell script that runs a program of an unpacked root with that root's own libraries.
+    """The text of a shell script that runs a program of an unpacked root with the root's libraries.
 
-    The root's loader is called, so that the libc of the host does not matter. Statically linked
-    programs are called as they are.
+    It calls the root's own loader, so that the host's libc does not matter. It calls a statically
+    linked program directly. environment: variables that it exports.
     """
     loader = next(iter(sorted(root.glob("**/lib/*-linux-gnu*/ld-linux*.so.*"))), None)
     call = f"exec {shlex.quote(str(program))}"
