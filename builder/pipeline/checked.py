@@ -1,9 +1,9 @@
-"""What the last whole check of a target found, for as long as nothing that it read has changed.
+"""The result of the last check of a target, valid until a file that the check read changes.
 
-A check loads image.yaml, joins the tables, reads the locks and renders the Dockerfiles. Most of its
-time goes into loading the libraries for that, and what it finds depends on files alone. So what is
-needed of it is kept in build/<target>/checked.json, under a hash over the content of all of them.
-Another hash, a torn file or none: it is checked again. Only what passed is ever kept.
+A check loads image.yaml, joins the tables, reads the locks and renders the Dockerfiles. It takes
+most of its time to load the libraries for that, and its result depends on files alone. So the
+result is kept in build/<target>/checked.json, under a hash over the content of these files. With
+another hash, a damaged file or none, the target is checked again. Only a check that passed is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from builder.core.templates import PACKAGED, TEMPLATES
 
 FILE = "checked.json"
 LIBRARIES = ("jinja2", "packaging", "pydantic", "pydantic-core", "ruamel.yaml")
-"""What a check is made with: another version may find something else."""
+"""The libraries of a check: another version may have another result."""
 
 _FACTORY = Path(__file__).parents[1]
 _ROOMS = (
@@ -41,8 +41,11 @@ _ROOMS = (
 
 @dataclass(frozen=True)
 class CheckedProgram:
-    """Of a checked image.yaml: the trainer's folder, its module, and whether that lies flat in it.
-    All else that a training image is made of stands in the committed Dockerfile."""
+    """The program of a checked image.yaml. The committed Dockerfile has all the rest of the image.
+
+    package: the program's folder. flat: the module lies in the folder itself, not in a package of
+    the folder's name.
+    """
 
     package: str
     module: str
@@ -50,7 +53,7 @@ class CheckedProgram:
 
 
 def recall(root: Path, target: str) -> CheckedProgram | None:
-    """What the check of a target would find; None where it has to be made."""
+    """The result that a check of the target would have; None where it has to be checked."""
     try:
         content = json.loads(_file(root, target).read_text(encoding="utf-8"))
         program = CheckedProgram(**content["program"])
@@ -60,8 +63,10 @@ def recall(root: Path, target: str) -> CheckedProgram | None:
 
 
 def keep(root: Path, target: str, program: CheckedProgram, seen: str) -> None:
-    """Note that a check passed. `seen`: the inputs as they were before it; where they are others
-    now, or nothing can be written, nothing is noted."""
+    """Keep the result of a check that passed. seen: `inputs` before the check.
+
+    Nothing is kept where the inputs have changed since, or the file cannot be written.
+    """
     if seen == inputs(root, target, program):
         try:
             content = {"inputs": seen, "program": asdict(program)}
@@ -71,7 +76,7 @@ def keep(root: Path, target: str, program: CheckedProgram, seen: str) -> None:
 
 
 def inputs(root: Path, target: str, program: CheckedProgram) -> str:
-    """Hash over everything that a check of a target reads, and over what it reads that with.
+    """Hash over everything that a check of a target reads, and over the program that reads it.
 
     Raises OSError where one of the files cannot be read.
     """
@@ -100,8 +105,8 @@ def _files(root: Path, target: str) -> Iterator[Path]:
 
 
 def _seen(root: Path, program: CheckedProgram) -> list[object]:
-    """What the catalogue looks at in the trainer's folder. Its other files are in the image's own
-    hash."""
+    """What the catalogue looks at in the trainer's folder. The image's own hash covers its other
+    files."""
     folder = root / program.package
     steps = program.module.split(".")
     modules = (folder.joinpath(*steps), folder.parent.joinpath(*steps))

@@ -1,4 +1,4 @@
-"""The order of the rooms for one target: build its image, prove it, and skip what still holds."""
+"""One target from its files to a proven image; what is built and proven already is skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from builder.tensorflow import suite as suites
 
 
 def up_to_date(root: Path, engine: Engine, item: Prepared) -> ImageRecord | None:
-    """The record of an image that was made from these very inputs and is still on the engine."""
+    """The record of the last build, if it was made from today's files and is on the engine."""
     record = records.read(root, item.target)
     if record is None or record.inputs != item.plan.inputs_hash:
         return None
@@ -33,7 +33,7 @@ def up_to_date(root: Path, engine: Engine, item: Prepared) -> ImageRecord | None
 
 @dataclass(frozen=True)
 class Made:
-    """A proven image; `unchanged` where it was there already."""
+    """A proven image. unchanged: it was built and proven before."""
 
     record: ImageRecord
     receipt: Receipt
@@ -49,9 +49,10 @@ def make(
     locked: bool = False,
     on_event: OnEvent = ignore,
 ) -> Made:
-    """Build and prove one target, as far as it is not built and proven already.
+    """Build and prove one target; skip what the last build and its receipt still hold for.
 
-    A second run at the same time waits, and finds it done. Raises CheckFailed, OutsideError.
+    Of two runs at once, the second waits and finds the target done. Raises CheckFailed,
+    OutsideError.
     """
     with files.locked(records.folder(root, item.target) / ".lock"):
         record = up_to_date(root, engine, item)
@@ -60,15 +61,17 @@ def make(
             (record,) = build.build(
                 root, settings, engine, [item], locked=locked, on_event=on_event
             )
-        receipt = receipts.read(records.folder(root, item.target) / receipts.FILE)
-        if receipt is None or not proof(root, record, item.spec):
+        receipt = receipt_of(root, item.target)
+        if receipt is None or not proof(receipt, record, item.spec):
             receipt, unchanged = prove(root, engine, item, record, on_event), False
         return Made(record, receipt, unchanged)
 
 
 def prove_built(root: Path, engine: Engine, item: Prepared, on_event: OnEvent = ignore) -> Receipt:
-    """Prove the image that the last build made. Raises InputError where it is not of
-    today's files."""
+    """Prove the image that the last build made.
+
+    Raises InputError where that was made from other files than today's, or is not on the engine.
+    """
     record = up_to_date(root, engine, item)
     if record is None:
         raise InputError(
@@ -80,13 +83,13 @@ def prove_built(root: Path, engine: Engine, item: Prepared, on_event: OnEvent = 
 
 
 def overview(root: Path) -> list[dict[str, Any]]:
-    """A row for each target: what it is for, and what the last build and smoke run left."""
+    """A row for each target: its accelerator, and what the last build and smoke run made."""
     rows = []
     for spec in catalogue.load_all(root):
         record = records.read(root, spec.name)
         state = "not built"
         if record:
-            valid = proof(root, record, spec)
+            valid = proof(receipt_of(root, spec.name), record, spec)
             state = "built and proven" if valid else "built, not proven"
         rows.append(
             {
@@ -101,11 +104,17 @@ def overview(root: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def proof(root: Path, record: ImageRecord, spec: catalogue.ImageSpec) -> receipts.Validity:
-    """Whether the receipt in build/<target>/ proves this very image."""
-    held = receipts.read(records.folder(root, record.target) / receipts.FILE)
+def receipt_of(root: Path, target: str) -> Receipt | None:
+    """The receipt that the last smoke run of a target left; None where there is none."""
+    return receipts.read(records.folder(root, target) / receipts.FILE)
+
+
+def proof(
+    receipt: Receipt | None, record: ImageRecord, spec: catalogue.ImageSpec
+) -> receipts.Validity:
+    """Whether a receipt proves the image of this record."""
     names = (record.digest or record.image_id, record.image_id)
-    return suites.of_image(spec.labels).holds(held, names)
+    return suites.of_image(spec.labels).holds(receipt, names)
 
 
 def prove(

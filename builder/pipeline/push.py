@@ -23,10 +23,9 @@ from builder.core.files import cache_home, locked
 from builder.core.retry import Passing, Retry
 from builder.core.settings import Settings
 from builder.facts import accelerators
-from builder.pipeline import build, records, repository
+from builder.pipeline import build, prove, records, repository
 from builder.pipeline import tags as tagging
 from builder.pipeline.verify import attach
-from builder.prove import receipts
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
 from builder.spec import catalogue
@@ -163,7 +162,7 @@ def push_target(
     return push(
         engine,
         replace(image, reference=record.reference),
-        receipts.read(records.folder(root, target) / receipts.FILE),
+        prove.receipt_of(root, target),
         settings,
         tagging.tags_for(target, record.tensorflow, root, tuple(tags)),
         base=base,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 from builder.registry import manifests
 from builder.registry.manifests import Descriptor, Manifest
@@ -89,3 +91,10 @@ def test_a_layout_is_read_by_oci_tools_and_by_docker_load() -> None:
             "Layers": ["blobs/" + LAYER.digest.replace(":", "/")],
         }
     ]
+
+
+def test_no_other_module_writes_oci_json() -> None:
+    own = Path(manifests.__file__)
+    written = re.compile(r'"(schemaVersion|diff_ids|created_by|imageLayoutVersion)"')
+    others = (path for path in own.parents[1].rglob("*.py") if path != own)
+    assert [str(path) for path in others if written.search(path.read_text())] == []
