@@ -1,0 +1,121 @@
+"""Checks and suites: what an image has to go through, and which receipt proves it."""
+
+import importlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from builder.core.errors import CheckFailed, InputError
+from builder.prove import checks
+from builder.prove.checks import size
+from builder.prove.receipts import CheckResult, Receipt
+from builder.prove.suite import Check, Suite
+from builder.tensorflow import checks as of_tensorflow
+from builder.tensorflow import suite as suites
+from builder.tensorflow.suite import PROGRAM, TRAINER
+
+DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+
+
+def receipt(suite: str, held: dict[str, int], accelerator: str = "CPU") -> Receipt:
+    results = [
+        CheckResult(name=name, version=version, passed=True, seconds=1.0)
+        for name, version in held.items()
+    ]
+    return Receipt(
+        target="x",
+        accelerator=accelerator,
+        reference="training:x",
+        digest=DIGEST,
+        image_id=OTHER,
+        inputs="",
+        made_by="0.1.0",
+        made_at="2026-11-21T12:00:00+00:00",
+        device="CPU",
+        suite=suite,
+        checks=tuple(results),
+    )
+
+
+def test_every_check_that_there_is_stands_in_a_suite() -> None:
+    found = {}
+    for package in (checks, of_tensorflow):
+        for path in Path(package.__path__[0]).glob("[a-z]*.py"):
+            check = importlib.import_module(f"{package.__name__}.{path.stem}").CHECK
+            assert isinstance(check, Check)
+            assert check.name == path.stem.replace("_", "-")
+            found[check.name] = check
+    used = {check.name: check for suite in (TRAINER, PROGRAM) for check in suite.checks}
+    assert used == found
+
+
+def test_device_code_is_asked_for_where_there_is_a_gpu_only() -> None:
+    for suite in (TRAINER, PROGRAM):
+        assert "device-code" in suite.required("V100")
+        assert suite.required("TPU") == suite.required("CPU")
+        assert "device-code" not in suite.required("CPU")
+    with pytest.raises(InputError):
+        TRAINER.required("abacus")
+
+
+@pytest.mark.parametrize("suite", [TRAINER, PROGRAM])
+def test_a_receipt_of_its_suite_with_every_check_holds(suite: Suite) -> None:
+    whole = suite.required("V100")
+    assert suite.holds(receipt(suite.name, whole, "V100"), DIGEST)
+    assert suite.holds(receipt(suite.name, whole, "V100"), [OTHER])
+    for name in whole:
+        lacks = {other: version for other, version in whole.items() if other != name}
+        held = suite.holds(receipt(suite.name, lacks, "V100"), DIGEST)
+        assert held.reason == f"the receipt holds no check {name}"
+        older = suite.holds(receipt(suite.name, {**whole, name: 99}, "V100"), DIGEST)
+        assert older.reason.startswith(f"the receipt's check {name} is version 99, now it is")
+
+
+def test_a_receipt_of_another_suite_does_not_hold_whatever_it_holds() -> None:
+    every = {**PROGRAM.required("CPU"), **TRAINER.required("CPU")}
+    held = TRAINER.holds(receipt("program", every), DIGEST)
+    assert held.reason == "the receipt is of the suite program, the image needs trainer"
+    assert not PROGRAM.holds(receipt("trainer", every), DIGEST)
+    assert TRAINER.holds(None, DIGEST).reason == "there is no receipt"
+
+
+def test_the_image_says_which_suite_it_needs() -> None:
+    assert suites.of_image({}) is TRAINER
+    assert suites.of_image({suites.LABEL: "program"}) is PROGRAM
+    with pytest.raises(CheckFailed, match="'easy', and there is no such suite") as caught:
+        suites.of_image({suites.LABEL: "easy"})
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("compressed", "messages"),
+    [
+        (599_000_000, []),
+        (None, []),
+        (
+            700_000_000,
+            [
+                "0.70 GB to pull are over the budget of 0.60 GB; the largest packages: "
+                "tensorflow 2.21.0 (200 MB), numpy 2.1.0 (20 MB)"
+            ],
+        ),
+    ],
+)
+def test_an_image_over_its_budget_names_its_largest_packages(
+    compressed: int | None, messages: list[str]
+) -> None:
+    sizes = SimpleNamespace(
+        compressed_bytes=compressed,
+        unpacked_bytes=900_000_000,
+        budget_bytes=600_000_000,
+        packages=(("tensorflow 2.21.0", 200_000_000), ("numpy 2.1.0", 20_000_000)),
+        drift=("libc6 1 -> 2",),
+    )
+    bench = SimpleNamespace(subject=SimpleNamespace(sizes=sizes, target="cpu"))
+    answer = size.run(bench)  # type: ignore[arg-type]
+    assert answer is not None
+    defects, seen = answer
+    assert [defect.message for defect in defects] == messages
+    assert all(defect.fix.startswith("raise size_budget in images/cpu") for defect in defects)
+    assert (seen["compressed_bytes"], seen["drift"]) == (compressed, ["libc6 1 -> 2"])
