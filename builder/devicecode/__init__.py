@@ -1,10 +1,10 @@
-"""Device code: which GPUs an image's libraries have kernels for, read from the files alone.
+"""Device code: which GPUs do an image's libraries have kernels for? Read from the files alone.
 
     audit     every library x compute capability: native, older minor, PTX, missing
-    prune     take out what one accelerator can't run
+    prune     take out what one accelerator cannot run
 
-Standard library only, and no other part of the factory: this folder is also copied into images and
-run there by the image's own Python (3.9 or newer).
+It needs the standard library only, and no other part of the factory: the folder is also copied into
+images, where the image's own Python (3.9 or newer) runs it.
 """
 
 from .inventory import Group, Library, from_files, from_folder, from_paths, from_wheel, read_file

@@ -26,15 +26,15 @@ _RECORD_NAME = re.compile(r"(?:^|/)([^/]+)-([^/-]+)\.dist-info/RECORD$")
 _BROKEN_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 _STUB_CODE = 4096
-"""Bytes (decompressed) under which an entry is looked into when nothing else decides."""
+"""Entries of fewer bytes (decompressed) are looked into: they may hold no kernel."""
 
 
 @dataclass(frozen=True)
 class Group:
     """Containers of one section that hold code for the same targets, in the same order.
 
-    `stored` and `code` give, for each target, the bytes in the file and after decompression, summed
-    over the containers.
+    stored, code: for each target, the bytes in the file and after decompression, of all the
+    containers together.
     """
 
     section: str
@@ -48,10 +48,10 @@ class Group:
 class Library:
     """One library: its path as it was found, its size in bytes, and its device code.
 
-    `package` and `version` name the distribution that installed it, "" where nothing says so.
-    `broken` says why the file can't be read; nothing else is known of it then. `stub_sections` are
-    those whose containers hold no kernel: what nvcc leaves in a library without device code.
-    `pruned` is True where entries were taken out of containers.
+    package, version: the distribution that installed it, "" if no distribution says so. broken: why
+    the file cannot be read; then nothing else is known of it. stub_sections: sections whose
+    containers hold no kernel, which nvcc leaves in a library without device code. pruned: whether
+    entries were taken out of containers.
     """
 
     path: str
@@ -69,12 +69,12 @@ class Library:
 
     @property
     def origin(self) -> str:
-        """The distribution and its version, or the path where no distribution is known."""
+        """The distribution and its version, or the path if no distribution is known."""
         return f"{self.package} {self.version}" if self.package else self.path
 
 
 def read(data: Buffer, path: str) -> Library:
-    """The inventory of one library's bytes; a malformed one comes back as broken."""
+    """The inventory of one library's bytes. A malformed library is returned as broken."""
     try:
         found = tuple(containers(data))
         groups = _groups(found)
@@ -85,7 +85,7 @@ def read(data: Buffer, path: str) -> Library:
 
 
 def read_file(path: Path, shown_as: str = "") -> Library:
-    """The inventory of a file, memory-mapped: only what holds containers is read from disk."""
+    """The inventory of a file. It is memory-mapped, so only what holds containers is read."""
     name = shown_as or str(path)
     try:
         with path.open("rb") as file:
@@ -107,7 +107,7 @@ def _read_open(file: IO[bytes], path: str) -> Library:
 
 
 def from_folder(folder: Path) -> Iterator[Library]:
-    """Every library below a folder, symbolic links left out, each with its distribution."""
+    """Every library below a folder, each with its distribution. Symbolic links are left out."""
     records: list[Path] = []
     libraries: list[Library] = []
     for parent, folders, names in os.walk(folder):
@@ -123,7 +123,7 @@ def from_folder(folder: Path) -> Iterator[Library]:
 
 
 def from_wheel(wheel: Path) -> Iterator[Library]:
-    """Every library in a wheel, without installing it; each is unpacked to a temporary file."""
+    """Every library in a wheel that is not installed; each is unpacked to a temporary file."""
     package, version = _wheel_name(wheel)
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -143,8 +143,8 @@ def from_wheel(wheel: Path) -> Iterator[Library]:
 def from_files(files: Iterable[tuple[str, IO[bytes]]]) -> Iterator[Library]:
     """Every library in a stream of (path, open file), such as the members of an image layer's tar.
 
-    Files are read in order and once, so the stream need not be seekable; RECORD files on the way
-    name the distributions. Pass every member: what is no library is skipped by its name.
+    Files are read once and in order, so the stream need not be seekable. RECORD files among them
+    name the distributions. Pass every member: files that are no libraries are skipped by name.
     """
     owners: dict[str, tuple[str, str]] = {}
     libraries: list[Library] = []
@@ -183,7 +183,7 @@ def _read_stream(file: IO[bytes], path: str) -> Library:
         try:
             shutil.copyfileobj(file, unpacked, 1 << 20)
         except (*_BROKEN_ARCHIVE, OSError) as error:
-            return Library(path, 0, broken=f"can't be unpacked: {error}")
+            return Library(path, 0, broken=f"cannot be unpacked: {error}")
         unpacked.seek(0)
         return _read_open(unpacked, path)
 
@@ -211,7 +211,8 @@ def _groups(found: Iterable[Container]) -> tuple[Group, ...]:
 
 
 def _is_pruned(found: tuple[Container, ...]) -> bool:
-    """Linkers put containers side by side; zeros after one are what was taken out of it."""
+    """Whether entries were taken out: linkers put containers side by side, so zeros after a
+    container show that it was longer."""
     return any(
         before.section == after.section == COMPILED and after.offset - before.end > HEADER_SIZE
         for before, after in zip(found, found[1:])  # noqa: B905, RUF007 - Python 3.9
@@ -222,7 +223,7 @@ def _stub_sections(data: Buffer, groups: tuple[Group, ...]) -> frozenset[str]:
     """Sections in which no entry holds a kernel.
 
     nvcc leaves a container with one empty cubin (sm_52 by default) in a library that has no device
-    code of its own, such as libcufftw. Read literally, such a library can't run on a newer device.
+    code of its own, such as libcufftw. Taken for a kernel, it would rule out every newer device.
     """
     small = {group.section for group in groups} - {
         group.section for group in groups if max(group.code, default=_STUB_CODE) >= _STUB_CODE
@@ -240,7 +241,7 @@ def _stub_sections(data: Buffer, groups: tuple[Group, ...]) -> frozenset[str]:
 
 def _has_kernel(code: bytes | None) -> bool:
     if code is None:
-        return True  # it can't be looked into: taken for a kernel
+        return True  # it cannot be looked into, so it counts as a kernel
     if code.startswith(elf.MAGIC):
         return any(section.name.startswith(".text.") for section in elf.sections(code))
     return b".entry" in code or b".func" in code or not code.isascii()

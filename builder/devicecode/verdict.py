@@ -1,14 +1,14 @@
-"""Whether libraries have kernels for an accelerator: one verdict a library, one for all of them.
+"""Do libraries have kernels for an accelerator? One verdict a library, and one for all of them.
 
-Nothing here needs a GPU: the driver's rule (rule.py) is applied to the headers that the reader
-found. A library is judged section by section, because each section is a table of its own from which
-the driver, or the library itself, picks:
+Nothing here needs a GPU: the driver's rule (pruning/rule.py) is applied to the headers that the
+reader found. A library is judged section by section, because each section is a table of its own,
+from which the driver or the library itself chooses:
 
-* `.nv_fatbin` and data sections: the driver picks in each container. Many containers are for newer
-  devices only, so one that has nothing for this device proves nothing; a section in which no
-  container has anything does.
-* `.cask_resource`, `.ldata`, `.data`: the library picks a container by tables of its own. Such a
-  section decides only where the library has no other (cuFFT).
+* `.nv_fatbin` and data sections: the driver chooses in each container. Many containers are for
+  newer devices only, so one container without code for a device proves nothing. A section in which
+  no container has any proves that the library does not run.
+* `.cask_resource`, `.ldata`, `.data`: the library chooses a container by tables of its own. Such a
+  section decides only if the library has no other (cuFFT).
 * `__nv_relfatbin`: inputs of device linking, which run only after they are linked. Never decides.
 """
 
@@ -64,9 +64,9 @@ _WORDS = {
 class LibraryVerdict:
     """One library on one device.
 
-    The four counts are containers by what the driver picks in them; `ptx_bytes` (decompressed) and
-    `ptx_seconds` (one core, all of it) are what would have to be compiled on the device's machine.
-    `section` is the one that decided the status.
+    native, older, ptx, nothing: how many containers the driver finds such code in. ptx_bytes
+    (decompressed), ptx_seconds (on one core): what the device's machine would have to compile.
+    section: the section that decided the status.
     """
 
     library: Library
@@ -96,7 +96,7 @@ class LibraryVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All libraries on one device. `spoiler` is the worst library, unless all are fine."""
+    """All libraries on one device. spoiler: the worst library, None if all are fine."""
 
     device: ComputeCapability
     findings: tuple[LibraryVerdict, ...]
@@ -107,7 +107,7 @@ class Verdict:
 
     @property
     def runs(self) -> bool:
-        """There is device code, and every library has some that the device runs, if from PTX."""
+        """Whether there is device code, and the device runs every library's, be it from PTX."""
         return Support.NATIVE <= self.status <= Support.PTX
 
     @property
@@ -130,7 +130,7 @@ class Verdict:
 
     @property
     def instead(self) -> str:
-        """The version of the spoiling library that would run, "" where none is known."""
+        """The version of the spoiling library that would run, "" if none is known."""
         return remedy(self.spoiler.library, self.device, self.status) if self.spoiler else ""
 
     def __str__(self) -> str:
@@ -268,7 +268,7 @@ def carries(library: Library, section: str = "") -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What runs instead, for libraries and devices of which that is known.
+    """What runs in place of a library, for libraries and devices of which that is known.
 
     `package` is a pattern of the distribution or file name, `oldest` and `newest` the devices'
     compute capabilities (inclusive).
@@ -311,7 +311,7 @@ REMEDIES = (
 
 
 def remedy(library: Library, device: ComputeCapability, status: Support) -> str:
-    """What to use in place of a library that spoils a verdict, "" where nothing is known."""
+    """What to use in place of a library that spoils a verdict, "" if nothing is known."""
     if status == Support.BROKEN:
         return "the same version, downloaded again"
     if library.pruned:
@@ -375,17 +375,3 @@ def as_dict(found: Audit, devices: Sequence[ComputeCapability]) -> dict[str, obj
 
 def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-
-
-__all__ = [
-    "Audit",
-    "LibraryVerdict",
-    "Remedy",
-    "Support",
-    "Verdict",
-    "as_dict",
-    "audit",
-    "carries",
-    "judge",
-    "remedy",
-]

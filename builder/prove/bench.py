@@ -101,7 +101,7 @@ class Subject:
     image: a reference or an id that the engine holds; packages: name -> version of each locked
     Python package; records: a folder of TFRecords to train on; digest: of the image's manifest,
     None where it is not known; inputs: hash of what the image was made from; sizes: None where
-    nobody measured them.
+    they were not measured.
     """
 
     image: str

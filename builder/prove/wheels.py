@@ -1,9 +1,9 @@
-"""What the very wheels of a lock carry, held against the tables that versions are chosen by.
+"""What the wheels of a lock carry, compared with the tables that versions are chosen by.
 
-images/device-code.lock keeps, for each wheel by its checksum, what its libraries carry: read once
-by `builder lock --verify-device-code`, committed, and true for as long as the checksum is. So
-`builder lock` and `builder check` judge a lock by its wheels without a download. What is kept are
-inventories, not verdicts: those follow today's rule (builder/devicecode/pruning/rule.py).
+images/device-code.lock keeps what the libraries of each wheel carry, by the wheel's checksum.
+`builder lock --verify-device-code` reads it once; it is committed, and true as long as the checksum
+is. So `builder lock` and `builder check` judge a lock by its wheels without a download. The file
+keeps inventories and no verdicts: those follow today's rule (builder/devicecode/pruning/rule.py).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _WRITTEN = f"Written by `{COMMAND}`: what the locked wheels carry, by their chec
 
 @dataclass(frozen=True)
 class Wheel:
-    """What was read of one wheel: its libraries with device code, paths as installed.
+    """What was read of one wheel: its libraries with device code, at their installed paths.
 
-    `sha256` in hex, as locks have it. No libraries: it was read, and there is none.
+    sha256: in hex, as in locks. No libraries means that the wheel was read and has none.
     """
 
     name: str
@@ -60,16 +60,16 @@ class Wheel:
 
 
 Read = Mapping[str, Wheel]
-"""Wheels by their sha256."""
+"""The wheels that were read, by their sha256."""
 
 
 # --- images/device-code.lock ----------------------------------------------------------------------
 
 
 def read(root: Path) -> Read:
-    """The wheels that were read, as they are committed; none where there is no file.
+    """The wheels of the committed file; none if there is no file.
 
-    Raises InputError for a file that is not what was written.
+    Raises InputError for a file of another form.
     """
     path = root / catalogue.IMAGES / FILE
     try:
@@ -88,7 +88,7 @@ def read(root: Path) -> Read:
 
 
 def write(root: Path, wheels: Read) -> bool:
-    """Write the file, sorted by name; whether anything in it changed."""
+    """Write the file, sorted by name. Returns whether anything in it changed."""
     path = root / catalogue.IMAGES / FILE
     lines = [
         f" {json.dumps(wheel.sha256)}: {_text(wheel)}"
@@ -156,7 +156,7 @@ def _wheel(sha256: str, value: Mapping[str, Any]) -> Wheel:
 
 
 def spoken_of(lock: Lock) -> tuple[Pin, ...]:
-    """The wheels that the tables speak of: TensorFlow's and NVIDIA's layers.
+    """The wheels that the tables have facts about: those of TensorFlow's and NVIDIA's layers.
 
     What image.yaml's requirements add is judged in the image, by its receipt.
     """
@@ -166,7 +166,7 @@ def spoken_of(lock: Lock) -> tuple[Pin, ...]:
 
 
 def unread(lock: Lock, wheels: Read) -> tuple[Pin, ...]:
-    """The wheels of a lock that the tables speak of, and nobody has read."""
+    """Those wheels of a lock that the tables have facts about and that were never read."""
     return tuple(pin for pin in spoken_of(lock) if pin.sha256 not in wheels)
 
 
@@ -183,9 +183,9 @@ def of_known(lock: Lock, wheels: Read) -> Audit:
 
 
 def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Target -> holes between the tables, its lock and the wheels that were read; no download.
+    """Target -> what the tables, its lock and the wheels that were read say differently.
 
-    GPU targets with a base of their own that are locked. Raises InputError.
+    Downloads nothing. Looks at locked GPU targets with a base of their own. Raises InputError.
     """
     wheels, tables = read(root), releases.tables()
     holes: dict[str, tuple[str, ...]] = {}
@@ -207,8 +207,8 @@ def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def require(root: Path, stack: Stack, lock: Lock) -> None:
     """Refuse a lock with a wheel that is known not to run on its GPU, before it is written.
 
-    Raises InputError that names the library and what would run. Wheels that nobody has read pass
-    here: `builder check` asks for them, and an image's receipt needs them to be right.
+    Raises InputError that names the library and what would run. Wheels that were never read pass
+    here: `builder check` asks for them, and the image's receipt needs them to be right.
     """
     if not _judged(stack.spec, stack):
         return
@@ -236,9 +236,10 @@ def verify(
 ) -> dict[str, tuple[str, ...]]:
     """Read the wheels of locks, write what they carry, and say where the tables disagree.
 
-    Target -> holes; GPU targets with a base of their own only. Targets that lock the same wheels
-    are read once. A committed inventory that is not what the wheel carries is a hole, too; what no
-    lock names any more is dropped. Raises InputError, OutsideError.
+    Returns target -> what disagrees, for GPU targets with a base of their own. So does a committed
+    inventory that is not what the wheel carries. Wheels that several targets lock are read
+    once; wheels that no lock names any more are dropped from the file. Raises InputError,
+    OutsideError.
     """
     host, tables = network.discover(), releases.tables()
     known, fresh = read(root), dict[str, Wheel]()
@@ -264,13 +265,13 @@ def verify(
 
 
 def _named(root: Path, sha256: str) -> bool:
-    """Whether any lock of the project still has this wheel."""
+    """Whether any lock of the project names this wheel."""
     files = (root / catalogue.IMAGES).glob("*/*.lock")
     return any(f"sha256:{sha256}" in file.read_text(encoding="utf-8") for file in files)
 
 
 def by_wheel(pins: Iterable[Pin], found: Audit) -> dict[str, Wheel]:
-    """The libraries that were found, by the wheel that brought them."""
+    """The libraries that were found, by the wheel that they come from."""
     return {
         pin.sha256: Wheel(
             pin.name,
@@ -287,9 +288,9 @@ def by_wheel(pins: Iterable[Pin], found: Audit) -> dict[str, Wheel]:
 
 
 def of_lock(lock: Lock, host: BuildNetwork, glibc: int, on_event: OnEvent = ignore) -> Audit:
-    """Every library in the wheels of a lock, installed beside each other into a passing folder.
+    """Every library in the wheels of a lock, which are installed together into a temporary folder.
 
-    Gigabytes, where uv's cache does not hold them yet. Raises OutsideError.
+    Downloads gigabytes if uv's cache does not hold them yet. Raises OutsideError.
     """
     pinned = pins.dump(lock.packages.values(), lock.target)
     home = files.cache_home()
@@ -308,8 +309,8 @@ def of_lock(lock: Lock, host: BuildNetwork, glibc: int, on_event: OnEvent = igno
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise OutsideError(
-                f"{lock.target}: the wheels of its lock cannot be had: {said.strip()}",
-                "see that the package index can be reached and the disk has 8 GB free",
+                f"{lock.target}: the wheels of its lock cannot be installed: {said.strip()}",
+                "check that the package index can be reached and the disk has 8 GB free",
             )
         found = read_paths([site])
     below = str(site) + "/"
@@ -322,7 +323,7 @@ def of_lock(lock: Lock, host: BuildNetwork, glibc: int, on_event: OnEvent = igno
 
 
 def contradictions(found: Audit, stack: Stack, tables: Tables) -> tuple[str, ...]:
-    """What the wheels carry and the compatibility tables do not say, or the other way round."""
+    """Where the compatibility tables and the wheels say different things, a line each."""
     problems = []
     name = stack.accelerator.name
     verdict = found.verdict(stack.compute_capability or "")
@@ -355,7 +356,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _with_code(found: Audit) -> list[Library]:
-    """Libraries with kernels that the driver picks from."""
+    """The libraries with kernels that the driver chooses from."""
     return [
         library
         for library in found.libraries
@@ -364,10 +365,10 @@ def _with_code(found: Audit) -> list[Library]:
 
 
 def _differences(where: str, said: set[str], libraries: list[Library], union: bool) -> list[str]:
-    """Targets that a table names and libraries lack, and those that it leaves out.
+    """The targets that a table names and the libraries lack, and those that the table lacks.
 
-    union: the table speaks of what any of the libraries has, PTX included; else of the machine code
-    that each of them has.
+    union: the table names what any of the libraries has, PTX included. Otherwise it names the
+    machine code that every one of them has.
     """
     if not libraries:
         return [f"{where}: the wheels hold no library of it with device code"]

@@ -43,7 +43,7 @@ PROGRAM: Final = Suite(
         starts.CHECK,
     ),
 )
-"""Of an image with any other program, whose options nobody knows."""
+"""Of an image with any other program. Its options are unknown, so nothing can be trained."""
 
 _SUITES: Final = {suite.name: suite for suite in (TRAINER, PROGRAM)}
 

@@ -166,8 +166,8 @@ def test_several_targets_are_one_table(tmp_path: Path) -> None:
         audit.require(both)
 
 
-def test_what_is_nothing_is_said_to_be_nothing(project: Path) -> None:
-    with pytest.raises(InputError, match="no-such: no target, no file"):
+def test_a_name_that_leads_nowhere_is_refused(project: Path) -> None:
+    with pytest.raises(InputError, match="no-such is no target, no file"):
         audit.audit(project, Settings(), no_engine, ["no-such"])
     with pytest.raises(InputError, match="nothing to audit"):
         audit.audit(project, Settings(), no_engine, [])

@@ -26,8 +26,8 @@ from builder.prove.audit.reader import Chunks, as_library, program
 class LayerContent:
     """What one layer of an image brings, and what it hides of the layers below. Absolute paths.
 
-    removed: by whiteouts, with all below them; emptied: folders of which the layers below show
-    nothing; files: all that is no folder, which hides what had its name.
+    removed: paths that whiteouts remove, with everything below them. emptied: folders of which no
+    lower layer shows anything. files: everything but folders; each hides what had its name below.
     """
 
     removed: frozenset[str]
@@ -41,12 +41,13 @@ def of_registry(
     kept_in: Path | None = None,
     on_layer: Callable[[registry.Descriptor, bool], None] = lambda *_: None,
 ) -> Audit:
-    """Every library of an image (of its linux/amd64 part) in a registry, layer by layer.
+    """Every library of an image in a registry (of its linux/amd64 part), layer by layer.
 
-    A layer does not say what it holds, so each one that this machine has not seen yet is streamed;
-    what was found in it is kept by its digest in `kept_in` (by default the user's cache), and a
-    layer that several images share is read once. on_layer: called with each layer, and whether it
-    was known. Raises InputError where there is no such image, OutsideError, CheckFailed.
+    A layer does not say what it holds, so a layer that this machine has not seen is streamed. What
+    was found in it is kept by its digest in `kept_in` (the user's cache by default), so a layer of
+    several images is read once. on_layer: called with each layer, and whether it was known.
+    Raises InputError where there is no such image, CheckFailed for a layer that cannot be unpacked,
+    OutsideError for what the registry refuses.
     """
     folder = kept_in or files.cache_home() / "layers"
     with registry.Registry(reference.host) as client:
@@ -73,7 +74,7 @@ def of_registry(
 
 
 def _kept(folder: Path, digest: str) -> Path:
-    """Where a layer's content is kept: by its digest, and by the program that read it."""
+    """The file that keeps a layer's content: named by its digest, and by the reader's version."""
     return folder / f"{digest.removeprefix('sha256:')}-{_reader_version()}.json.gz"
 
 
@@ -92,7 +93,7 @@ def _remembered(folder: Path, digest: str) -> LayerContent | None:
             tuple(map(as_library, content["libraries"])),
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError):
-        return None  # never read, or torn: read it (again)
+        return None  # never read, or torn
 
 
 def _remember(folder: Path, digest: str, layer: LayerContent) -> None:
@@ -109,11 +110,12 @@ def _amd64(reference: registry.Reference, index: Mapping[str, Any]) -> str:
 
 
 def read_layer(packed: IO[bytes]) -> LayerContent:
-    """The content of a layer in tar form, read to its very end: a digest covers all of it.
+    """The content of a layer, a tar archive. It is read to its end, because the digest covers all
+    of it.
 
-    Whiteouts as in the OCI image specification 1.1, "Layer filesystem changeset": `.wh.NAME` hides
-    NAME in the layers below, `.wh..wh..opq` all that its folder holds there. Raises ValueError,
-    EOFError, tarfile.TarError for what cannot be unpacked.
+    Whiteouts are those of the OCI image specification 1.1, "Layer filesystem changeset": `.wh.NAME`
+    hides NAME in the layers below, and `.wh..wh..opq` hides everything that its folder holds there.
+    Raises ValueError, EOFError or tarfile.TarError for what cannot be unpacked.
     """
     removed: set[str] = set()
     emptied: set[str] = set()
@@ -140,9 +142,9 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
 
 
 def merge(layers: Iterable[LayerContent]) -> tuple[Library, ...]:
-    """The libraries that a container would see, of layers topmost first."""
-    hidden: set[str] = set()  # and all below them
-    emptied: set[str] = set()  # all below them
+    """The libraries that a container would see. layers: the topmost first."""
+    hidden: set[str] = set()  # these paths, and everything below them
+    emptied: set[str] = set()  # everything below these folders, not the folders themselves
     seen = []
     for layer in layers:
         for library in layer.libraries:
@@ -156,7 +158,7 @@ def merge(layers: Iterable[LayerContent]) -> tuple[Library, ...]:
 
 @contextlib.contextmanager
 def _tar(packed: IO[bytes]) -> Iterator[tarfile.TarFile]:
-    """A layer as a tar archive, whatever it is compressed with."""
+    """A layer as a tar archive: plain, or compressed with gzip or zstd."""
     import zstandard
 
     head = packed.read(4)

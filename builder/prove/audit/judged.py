@@ -19,10 +19,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Audited:
-    """One source, and the GPUs to judge it for.
+    """One source (a target, an image, or paths) and the GPUs to judge it for.
 
-    wanted: the source is refused where one of `devices` does not run it; allow_ptx: whether kernels
-    that the GPU's machine has to compile first count as running; note: why nothing could be read.
+    wanted: refuse the source if one of `devices` does not run it. allow_ptx: whether kernels that
+    the GPU's machine has to compile first count as running. note: why nothing could be read.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Audited:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """JSON-ready data; `accelerators` stand in the order of `verdicts`."""
+        """JSON-ready data, with `accelerators` in the order of `verdicts`."""
         capabilities = [device.capability for device in self.devices]
         return {
             "source": self.name,
@@ -57,15 +57,16 @@ class Audited:
 
 
 def passes(verdict: Verdict, allow_ptx: bool) -> bool:
-    """Whether a GPU runs all of it, without compiling for minutes first unless that is allowed."""
+    """Whether a GPU runs every library. allow_ptx: it may compile for minutes before it does."""
     return verdict.runs and (allow_ptx or verdict.status != Support.PTX)
 
 
 def instead(verdict: Verdict, target: str) -> str:
+    """What to do about a verdict that does not pass, in one line."""
     if verdict.instead:
         return f"take {verdict.instead}"
     if verdict.status == Support.NO_DEVICE_CODE:
-        return "no library holds any: see that TensorFlow's CUDA packages are in the lock"
+        return "no library holds device code: check that TensorFlow's CUDA packages are in the lock"
     return f"see builder audit {target}, and builder explain {target} for where it comes from"
 
 

@@ -32,13 +32,14 @@ def audit(
     gpus: Sequence[str] = (),
     on_event: OnEvent = ignore,
 ) -> tuple[Audited, ...]:
-    """Read and judge targets, images, and (all together, as one image would hold them) paths.
+    """Read and judge targets, images and paths. Paths are taken together, as one image would hold
+    them.
 
-    root: of the project, None outside of one; engine: connects, called where one is needed. A
-    target is judged for its own accelerator, anything else for every GPU that is known, unless
-    `gpus` names some. `everything`: the project's GPU targets, too; those that the engine holds no
-    image of are noted. Raises InputError for a name that is nothing, and where nothing could be
-    read; OutsideError.
+    root: the project's, None outside of one. engine: connects to an engine; it is called only where
+    one is needed. A target is judged for its own accelerator, anything else for every known GPU;
+    `gpus` names others. everything: also audit the project's GPU targets, and note those that the
+    engine holds no image of. Raises InputError for a name that leads nowhere and where nothing
+    could be read, OutsideError for what the engine or the registry refuses.
     """
     targets = catalogue.targets(root) if root else ()
     asked = tuple(_device(name) for name in gpus)
@@ -69,7 +70,7 @@ def audit(
                 found.append(Audited(name, Audit(()), (), note=f"not read ({error.fix})"))
         elif not Path(name).exists():
             found.append(_of_image(settings, engine, name, asked, on_event, targets))
-    if all(one.note for one in found):  # of --all: no success where nothing was looked at
+    if all(one.note for one in found):  # --all must not succeed where nothing was read
         raise InputError(
             f"the engine holds no image of a GPU target ({', '.join(one.name for one in found)}): "
             "nothing was audited",
@@ -113,7 +114,7 @@ def _of_image(
 ) -> Audited:
     try:
         there: Engine | None = engine()
-    except OutsideError:  # a registry needs none
+    except OutsideError:  # reading from a registry needs no engine
         there = None
     image = there.image(name) if there else None
     with step(f"audit {name}", on_event):
@@ -125,7 +126,7 @@ def _of_image(
             every = of_registry(registry.parse(place), on_layer=_told(f"audit {name}", on_event))
         else:
             raise InputError(
-                f"{name}: no target, no file or folder, and no image on the engine",
+                f"{name} is no target, no file or folder, and no image on the engine",
                 f"targets are {', '.join(targets) or 'none'}; write HOST/REPOSITORY:TAG for an "
                 "image in a registry",
             )

@@ -37,7 +37,7 @@ for top in sorted(Path(root).iterdir()):
         for library in from_folder(top):
             print(json.dumps(dataclasses.asdict(library), default=sorted))
 """
-"""Run inside an image: a Library a line, as JSON."""
+"""The program that runs inside an image: it prints one Library as JSON a line."""
 
 
 def of_image(client: docker.DockerClient, image: str) -> Audit:
@@ -50,12 +50,12 @@ def of_image(client: docker.DockerClient, image: str) -> Audit:
             image,
             ["-I", "-B", "-c", _READ, f"/{_PLACE}", "/", *_NOT_FILES],
             entrypoint=[python],
-            user="0:0",  # files that only root may read are read, too
+            user="0:0",  # to read files that only root may read
             network_mode="none",
             cap_drop=["ALL"],
             cap_add=["DAC_READ_SEARCH"],
             security_opt=["no-new-privileges:true"],
-            environment={"NVIDIA_VISIBLE_DEVICES": "void"},  # no driver's libraries beside its own
+            environment={"NVIDIA_VISIBLE_DEVICES": "void"},  # keeps the driver's libraries out
         )
         try:
             container.put_archive("/", _reader())
@@ -76,7 +76,7 @@ def _reader() -> bytes:
 
 
 def _by_its_python(container: Container) -> Audit | None:
-    """What the image's own Python read; None where it has none that can."""
+    """What the image's own Python read; None for an image without a Python that can."""
     from docker.errors import APIError
 
     try:
@@ -96,7 +96,7 @@ def _answer(text: str) -> Audit:
 
 
 def _files(container: Container) -> Iterator[tuple[str, IO[bytes]]]:
-    """Every file of a container that is not running, as its layers come to together."""
+    """Every file of a container that is not running, its layers merged."""
     chunks, _ = container.get_archive("/", chunk_size=1 << 20)
     with tarfile.open(fileobj=Chunks(chunks), mode="r|") as archive:
         for member in archive:

@@ -1,4 +1,4 @@
-"""What both kinds of image share: the program that reads libraries, and its answers as values."""
+"""What reading from an engine and from a registry share: the reader's files, its JSON, a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from builder.devicecode.pruning.fatbin import Target
 
 @cache
 def program() -> Mapping[str, bytes]:
-    """The files of builder/devicecode, by their name below it."""
+    """The files of builder/devicecode, by their path below that folder."""
     folder = Path(devicecode.__file__).parent
     files = sorted(folder.rglob("*.py"))
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
@@ -40,7 +40,7 @@ def as_library(value: Mapping[str, Any]) -> Library:
 
 
 class Chunks(io.BufferedIOBase):
-    """Chunks of bytes as a file that is read once, front to back."""
+    """Chunks of bytes as a file that is read once, from front to back."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)

@@ -12,7 +12,8 @@ from builder.prove.audit.judged import Audited
 
 
 def table(found: Sequence[Audited]) -> tuple[str, ...]:
-    """Libraries down, GPUs (or targets, where there are several) across, then the verdicts."""
+    """The lines of the table: a row for each library, a column for each GPU (for each target, if
+    there are several), then the verdicts."""
     many = len(found) > 1
     columns = [
         (f"{one.name}:{device.name}" if many and len(one.devices) > 1 else
@@ -54,7 +55,7 @@ def table(found: Sequence[Audited]) -> tuple[str, ...]:
 
 
 def _short(paths: Iterable[str]) -> dict[str, str]:
-    """Each path's file name, or all of it where two have the same."""
+    """Path -> its file name, or the whole path where two have the same file name."""
     every = [(path, PurePosixPath(path).name) for path in paths]
     names = [name for _, name in every]
     return {path: name if names.count(name) == 1 else path for path, name in every}
@@ -62,8 +63,10 @@ def _short(paths: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PackageSize:
-    """The libraries of one distribution ("" where none claims them), largest first. In bytes;
-    `device_code` is what of `size` is kernels, as they are stored."""
+    """The libraries of one distribution, largest first; name is "" for those of none.
+
+    size and device_code in bytes; device_code is the kernels' share of size, as they are stored.
+    """
 
     name: str
     libraries: tuple[Library, ...]

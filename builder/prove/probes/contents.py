@@ -1,11 +1,11 @@
-"""What is in an image that should not be, and how large everything is.
+"""What is in the image that should not be, and how large is everything?
 
-Run as root and without a file system over /tmp, so that it sees every file of the image.
+It runs as root and with nothing mounted over /tmp, so that it sees every file of the image.
 
 Request: {"user": the image's USER, "python": "3.11", "packages": {name: version}, "strict": true,
           "skip": [folders that are mounted into the container]}
-`strict`: the image is all our own, so that a package beyond the locks or a cache is wrong; else (a
-published base) they are only reported.
+`strict`: every file of the image is ours, so a package beyond the locks or a cache is wrong. In a
+published base, both are only reported.
 """
 
 # Paths are text here, as in the other probes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
 READ_AT_MOST = 1 << 20
 TOP = 15
 
-# A file of this name is a secret, or holds one by its nature
+# A file of this name is a secret, or is made to hold one
 NAMES = {
     ".netrc": "a netrc with logins",
     "_netrc": "a netrc with logins",
@@ -57,7 +57,7 @@ PATTERNS = {
     "a login for a registry": rb'"auth"\s*:\s*"[A-Za-z0-9+/=]{8}',
     "an address with a password": rb"[a-z]://[^\s/:@'\"<>{}$%]+:[^\s/:@'\"<>{}$%]+@[\w.-]",
 }
-# In the documentation and tests of packages these are everywhere; in a configuration they are not
+# The documentation and tests of packages are full of these; only a configuration counts
 ONLY_IN_CONFIGURATION = {"a login for a registry", "an address with a password"}
 _PATTERNS = {what: re.compile(pattern) for what, pattern in PATTERNS.items()}
 _CONFIGURATION = re.compile(
@@ -91,7 +91,7 @@ class RegularFile:
 
 
 def walk(root: str, skip: list[str]) -> Iterator[RegularFile]:
-    """Every regular file of the image once, and each folder called .git as a file of size 0."""
+    """Every regular file of the image, once each, and each folder .git as a file of size 0."""
     left_out = {os.path.join(root, name.lstrip("/")) for name in (*skip, "proc", "sys", "dev")}
     seen: set[tuple[int, int]] = set()
     for folder, folders, names in os.walk(root):
@@ -116,7 +116,7 @@ def find_secret(root: str, file: RegularFile) -> str | None:
         return "a Git repository with its history"
     if name in NAMES:
         return NAMES[name]
-    compiled = "/__pycache__/" in file.path  # says what the source beside it says
+    compiled = "/__pycache__/" in file.path  # the source beside it holds the same
     if compiled or not 0 < file.size <= READ_AT_MOST:
         return None
     try:
@@ -197,7 +197,7 @@ def check_user(user: str, wrong: Wrong) -> int | None:
 
 
 def probe(request: Json, root: str = "/", path: list[str] | None = None) -> Json:
-    """All of it. `root` and `path` (where packages are) let a test describe another image."""
+    """Every question. root, path (where packages are): a test describes another image by them."""
     problems: list[dict[str, str]] = []
 
     def wrong(message: str, fix: str) -> None:
@@ -220,7 +220,7 @@ def probe(request: Json, root: str = "/", path: list[str] | None = None) -> Json
         if package is not None:
             package.bytes += file.size
             if package.recorded[file.path] == file.size:
-                continue  # public, and as it was published
+                continue  # a public file, unchanged
         cache = cache_of(file.path)
         if cache is not None:
             caches[cache] = caches.get(cache, 0) + file.size

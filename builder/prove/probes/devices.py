@@ -1,4 +1,4 @@
-"""Which GPUs the container was given, asked of the driver itself: no library of CUDA is needed.
+"""Which GPUs was the container given? It asks the driver, and needs no library of CUDA.
 
 Request: {}
 """
@@ -35,7 +35,7 @@ def devices(driver: Any) -> list[dict[str, Any]]:
 
 
 def main() -> dict[str, Any]:
-    """The devices; none where there is no driver."""
+    """The devices; none without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,4 +1,4 @@
-"""Is what a training run left behind usable? Run after it, as the user that trained.
+"""Can somebody use what a training run wrote? It runs after training, as the same user.
 
 Request: {"records": folder, "job": folder, "gpu": true where the container was given one}
 The job folder holds `model` (SavedModel), `logs` (TensorBoard), `checkpoints`.
@@ -138,7 +138,7 @@ def check_events(tf: Any, request: Json, wrong: Wrong) -> Json:
                             number = float(tf.make_ndarray(value.tensor))
                         series.setdefault(f"{run}/{value.tag}", {})[event.step] = number
         except tf.errors.DataLossError:
-            pass  # the run that was killed may have left half a record at the end of its file
+            pass  # the killed run may have left half a record at the end of its file
     if not series:
         wrong(
             f"no TensorBoard event in {folder} holds a loss ({len(found)} event files)",
@@ -161,7 +161,7 @@ def check_events(tf: Any, request: Json, wrong: Wrong) -> Json:
 
 
 def check_checkpoints(tf: Any, request: Json, wrong: Wrong) -> Json:
-    """The newest checkpoint of a known format reads back; others the resume has proven."""
+    """The newest checkpoint of a known format reads back. The resumed run has proven others."""
     numpy: Any = importlib.import_module("numpy")
     folder = os.path.join(request["job"], "checkpoints")
     found = files(folder)
@@ -209,7 +209,7 @@ def check_owners(request: Json, wrong: Wrong) -> Json:
 
 
 def check_devices(tf: Any, request: Json, wrong: Wrong) -> Json:
-    """Where the container was given a GPU, TensorFlow has to see it."""
+    """If the container was given a GPU, TensorFlow has to see it."""
     gpus = tf.config.list_physical_devices("GPU")
     if request["gpu"] and not gpus:
         wrong(

@@ -36,9 +36,10 @@ class Report:
 
 
 class Survey(NamedTuple):
-    """What is opened by name and what the loader picks for it; all keyed by OpenedLibrary.stem.
+    """What is opened by name, and what the loader picks for it; keyed by OpenedLibrary.stem.
 
-    objects: those that open others, TensorFlow under ""; everywhere: name -> files in the image.
+    objects: the libraries that open others, TensorFlow under "". everywhere: file name -> the files
+    of this name in the whole image.
     """
 
     libraries: dict[str, OpenedLibrary]
@@ -91,7 +92,7 @@ def _survey(
     objects, picked = {"": opener}, {}
     for stem, library in wanted.items():
         if library.opener not in objects:
-            continue  # what opens it is missing itself: said already
+            continue  # the library that opens it is missing, which is reported already
         found = loader.find(names[stem], objects[library.opener])
         elf = read_elf(found.path) if found.path else None
         if found.path and elf:

@@ -1,4 +1,4 @@
-"""Open libraries in a process of its own, so that a crash has a name: by path, or as TensorFlow."""
+"""Opening libraries, in a process of its own: if one crashes it, the crash has a name."""
 
 # The paths here are text, from ELF headers, /proc/self/maps and ld.so.cache
 # ruff: noqa: PTH100, PTH119, PTH120, PTH123
@@ -17,8 +17,11 @@ if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
 
 
 def _ask(handle: ctypes.CDLL, how: str) -> Version:
-    """A library's version by its own function: int or size (X * base + Y * 100 + Z, cudart Z / 10),
-    property (three calls), pair (two pointers)."""
+    """A library's version, from its own function.
+
+    how: the kind, the function, and the base. int, size: one number, X * base + Y * 100 + Z (cudart
+    has no Z, and Y * 10). property: three calls, one a number. pair: two pointers.
+    """
     kind, function, *base = how.split()
     call = getattr(handle, function)
     if kind == "property":
@@ -45,8 +48,10 @@ def _ask(handle: ctypes.CDLL, how: str) -> Version:
 
 
 def open_all(wanted: list[list[str]]) -> None:
-    """Open [soname, path, how to ask for the version] one after the other, as TensorFlow would, and
-    print a line for each: in a process of its own, so that a crash has a name."""
+    """Open libraries one after the other, as TensorFlow would, and print two lines for each.
+
+    wanted: [soname, path, how to ask for the version (see `_ask`)] of each.
+    """
     for name, path, how in wanted:
         print(json.dumps({"opening": name}), flush=True)
         answer: Json = {"soname": name}
@@ -76,6 +81,7 @@ def ask_tensorflow(framework: str, handles: dict[str, str]) -> None:
 
 
 def _mapped() -> dict[str, list[str]]:
+    """File name -> the files of this name that are mapped into this process."""
     files: dict[str, list[str]] = {}
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -89,7 +95,7 @@ def _mapped() -> dict[str, list[str]]:
 
 
 def in_child(mode: str, *arguments: str) -> tuple[list[Json], str]:
-    """This program once more, as a child: the JSON lines it printed, and how it died if it did."""
+    """Run this program once more, as a child: the JSON lines it printed, and how it died, if so."""
     done = subprocess.run(
         [sys.executable, "-B", os.path.dirname(os.path.abspath(__file__)), mode, *arguments],
         capture_output=True,
