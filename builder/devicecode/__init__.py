@@ -7,20 +7,16 @@ It needs the standard library only, and no other part of the factory: the folder
 images, where the image's own Python (3.9 or newer) runs it.
 """
 
-from .inventory import Group, Library, from_files, from_folder, from_paths, from_wheel, read_file
-from .pruning.errors import Malformed
-from .pruning.prune import Pruned, prune
+from .inventory import Group, Library, from_files, from_folder, from_paths
+from .pruning.prune import prune
 from .pruning.rule import ComputeCapability, choose, compute_capability, runs
-from .verdict import Audit, LibraryVerdict, Support, Verdict, as_dict, audit, carries, judge, remedy
+from .verdict import Audit, Support, Verdict, as_dict, audit, carries
 
 __all__ = [
     "Audit",
     "ComputeCapability",
     "Group",
     "Library",
-    "LibraryVerdict",
-    "Malformed",
-    "Pruned",
     "Support",
     "Verdict",
     "as_dict",
@@ -31,10 +27,6 @@ __all__ = [
     "from_files",
     "from_folder",
     "from_paths",
-    "from_wheel",
-    "judge",
     "prune",
-    "read_file",
-    "remedy",
     "runs",
 ]
