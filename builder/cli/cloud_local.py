@@ -198,7 +198,7 @@ def _folder(source: Path | None) -> Path:
 
     folder = source or Path.cwd()
     if not folder.is_dir():
-        raise InputError(f"--source: {folder} is no folder", "name a folder, or --no-source")
+        raise InputError(f"--source: {folder} is not a folder", "name a folder, or --no-source")
     return folder
 
 

@@ -158,7 +158,7 @@ def _walk(
             real = os.path.realpath(folder / path)
             if real in above:
                 raise InputError(
-                    f"{path}: this link leads back to a folder that it lies in",
+                    f"{path}: this link leads back to a folder above it",
                     f"remove the link, or add {path} to {IGNORE_FILE}",
                 )
             yield from _walk(folder, f"{path}/", rules, (*above, real))

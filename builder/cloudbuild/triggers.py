@@ -130,7 +130,9 @@ class _Table:
         name = self.table.get("name", "")
         if not _NAME.fullmatch(name):
             raise self.bad(
-                "name", f"{name!r} is no trigger's name", "write 1 to 64 letters, digits and -"
+                "name",
+                f"{name!r} is not a name for a trigger",
+                "write 1 to 64 letters, digits and -",
             )
         return str(name)
 
@@ -171,7 +173,7 @@ class _Table:
             re.compile(self.table[event])
         except re.error as error:
             raise self.bad(
-                event, f"{self.table[event]!r} is no pattern: {error}", "write RE2, as ^main$"
+                event, f"{self.table[event]!r} is not a pattern: {error}", "write RE2, as ^main$"
             ) from None
 
     def _source(self, event: str) -> dict[str, Any]:
@@ -196,7 +198,7 @@ class _Table:
             return {"github": {"owner": match[1], "name": match[2], **inner}}
         raise self.bad(
             "repository",
-            f"{repository!r} is no repository" if repository else "no repository is named",
+            f"{repository!r} is not a repository" if repository else "no repository is named",
             'write repository = "OWNER/NAME", or the full name of a connected one',
         )
 

@@ -115,7 +115,7 @@ def _engine(host: str, buildx: tuple[str, ...], environment: Mapping[str, str]) 
     version = str(info.get("ServerVersion", ""))
     if _version(version) < OLDEST_ENGINE:
         raise OutsideError(
-            f"the Docker engine at {host} is {version}, which knows no COPY --link",
+            f"the Docker engine at {host} is {version}, which does not have COPY --link",
             "install Docker 23.0 or newer, or use --engine private",
         )
     whole = {**environment, **_CLIENTS}

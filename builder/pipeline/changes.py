@@ -140,7 +140,7 @@ def _changed_files(root: Path, since: str) -> tuple[str, ...] | None:
     In a shallow clone the commit itself is fetched, without its ancestors.
     """
     if since.startswith("-"):
-        raise InputError(f"{since!r} is no commit", "name one: HEAD~1, a tag, a branch")
+        raise InputError(f"{since!r} is not a commit", "name one: HEAD~1, a tag, a branch")
     if _git(root, "rev-parse", "--verify", "--quiet", f"{since}^{{commit}}") is None:
         _git(root, "fetch", "--quiet", "--depth=1", "origin", since)
         if _git(root, "rev-parse", "--verify", "--quiet", f"{since}^{{commit}}") is None:

@@ -559,7 +559,7 @@ def test_stand_ins_for_builders() -> None:
         (["--map", "ubuntu"], "--map: 'ubuntu' is not IMAGE=LOCAL"),
         (["--secret", "NOT_THERE"], "--secret NOT_THERE: this shell has no variable NOT_THERE"),
         (["--secret", "T=gone"], "--secret T: gone cannot be read"),
-        (["--source", "gone"], "--source: gone is no folder"),
+        (["--source", "gone"], "--source: gone is not a folder"),
         (["--substitutions", "A"], "--substitutions: 'A' has no value"),
         (["--step", "nine"], "no step 'nine'"),
         (["other.yaml"], "other.yaml: no such file"),

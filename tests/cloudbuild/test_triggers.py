@@ -153,7 +153,7 @@ def test_files_for_gcloud_are_the_api_s_own_message(project: Path, tmp_path: Pat
     [
         ("included =", "includd =", "builder.toml:6: cloud.trigger.includd: unknown setting"),
         ('branch = "^main$"\n', "", "builder.toml:3: cloud.trigger.name: nothing starts it"),
-        ('"^v"', '"["', "builder.toml:13: cloud.trigger.tag: '[' is no pattern"),
+        ('"^v"', '"["', "builder.toml:13: cloud.trigger.tag: '[' is not a pattern"),
         ('"acme/training"', '"acme"', "builder.toml:4: cloud.trigger.repository: 'acme' is no"),
         ('"release"', '"main"', "builder.toml:11: cloud.trigger.name: a second trigger is called"),
         ("_GPU", "GPU", "builder.toml:8: cloud.trigger.substitutions: GPU = 'all' is none"),

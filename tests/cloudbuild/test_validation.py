@@ -49,7 +49,7 @@ CASES = [
     (STEP + "source: {}", "source", "cannot name its source"),
     (STEP + "options: {diskSizeGb: 4001}", "options.diskSizeGb", "4001 GB"),
     (STEP + "serviceAccount: a@b", "serviceAccount", "not a service account's full name"),
-    (STEP + "tags: ['a/b']", "tags[0]", "is no tag"),
+    (STEP + "tags: ['a/b']", "tags[0]", "is not a tag"),
     ("steps:\n" + "- {name: a, script: x}\n" * 301, "steps", "301 steps, at most 300"),
     # steps
     ("steps: [{script: 'true'}]", "steps[0]", "no name"),
@@ -121,7 +121,7 @@ CASES = [
     (
         "steps: [{name: a, args: ['${BUILD_ID@x}']}]\noptions: {dynamicSubstitutions: true}",
         "steps[0].args[0]",
-        "no expansion that bash knows",
+        "not an expansion of bash",
     ),
     # volumes
     (
@@ -150,7 +150,7 @@ CASES = [
         "steps: [{name: a, volumes: [{name: vol, path: /v}, {name: vol, path: /w}]},"
         " {name: b, volumes: [{name: vol, path: /x}]}]",
         "steps[0].volumes[0]",
-        "stands twice",
+        "appears twice",
     ),
     (
         "steps: [{name: a, volumes: [{name: vol, path: /v}]}, {name: b}]\n"
@@ -183,12 +183,12 @@ CASES = [
     (
         STEP + "artifacts: {objects: {location: bucket, paths: [x]}}",
         "artifacts.objects.location",
-        "is no bucket",
+        "is not a bucket",
     ),
     (
         STEP + "artifacts: {objects: {location: 'gs://bucket/../../x', paths: [x]}}",
         "artifacts.objects.location",
-        "is no bucket",
+        "is not a bucket",
     ),
     (STEP + "artifacts: {objects: {location: 'gs://bkt'}}", "artifacts.objects", "no paths"),
 ]

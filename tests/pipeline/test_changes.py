@@ -94,7 +94,7 @@ def test_without_git_everything_counts(repository: Path) -> None:
 
 
 def test_a_commit_is_no_option_of_git(repository: Path) -> None:
-    with pytest.raises(InputError, match="is no commit"):
+    with pytest.raises(InputError, match="is not a commit"):
         touched(repository, "--output=/etc/passwd")
 
 

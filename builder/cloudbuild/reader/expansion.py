@@ -203,7 +203,7 @@ def _apply(value: str, operation: str, inner: Callable[[str], str], whole: str) 
 
 def _unknown(whole: str) -> Unexpandable:
     return Unexpandable(
-        f"{whole} is no expansion that bash knows",
+        f"{whole} is not an expansion of bash",
         "write $$ for a literal $, or one of ${V:-d} ${V:0:7} ${V#p} ${V%p} ${V/p/r} ${V^^} ${V,,}",
     )
 
@@ -225,7 +225,7 @@ def _slice(value: str, bounds: str, whole: str) -> str:
         return value[start:]
     end = start + count if count >= 0 else len(value) + count
     if end < start:
-        raise Unexpandable(f"{whole}: the end lies before the start", "use a smaller number")
+        raise Unexpandable(f"{whole}: the end is before the start", "use a smaller number")
     return value[start:end]
 
 

@@ -123,7 +123,7 @@ class NodeReader:
                 self._unknown(key, name, kind, path)
                 continue
             if known in result:
-                self.bad(key, (*path, known), "stands twice", "keep one")
+                self.bad(key, (*path, known), "appears twice", "keep one")
             self.lines[(*path, known)] = key.start_mark.line + 1
             if item.tag != _TAG + "null":
                 value = self.value(item, kind.fields[known], (*path, known))
@@ -159,7 +159,7 @@ class NodeReader:
             elif key.value in own:
                 first = own[key.value][0].start_mark.line + 1
                 self.bad(
-                    key, (*path, key.value), f"stands twice, first in line {first}", "keep one"
+                    key, (*path, key.value), f"appears twice, first in line {first}", "keep one"
                 )
             else:
                 own[str(key.value)] = (key, item)
@@ -263,7 +263,7 @@ def _expected(node: Node, kind: str) -> tuple[str, str]:
     if kind == "duration":
         digits = re.match(r"\d+", str(node.value))
         fix = f"write {digits[0]}s" if str(node.value).isdigit() and digits else "write 600s"
-        return f"{found} is no duration: seconds, with an s", fix
+        return f"{found} is not a duration: write seconds, with an s", fix
     return f"must be {_KINDS[kind]}, found {found}", f"write {_KINDS[kind]}, without quotes"
 
 

@@ -1,4 +1,4 @@
-"""The substitutions of a build: their names, their values, and every text that they stand in."""
+"""The substitutions of a build: their names, their values, and the texts that use them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def resolve(given: Mapping[str, str], dynamic: bool, strict: bool) -> Values:
             return done.get(name)
         if name in above:
             circle = " -> ".join([*above[above.index(name) :], name])
-            raise Unexpandable(f"substitutions in a circle: {circle}", "let one stand alone", name)
+            raise Unexpandable(
+                f"substitutions in a circle: {circle}", "remove one of these references", name
+            )
         done[name] = expand(
             given[name], lambda other: look(other, (*above, name)), dynamic=True, strict=strict
         )

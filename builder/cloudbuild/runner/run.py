@@ -391,7 +391,7 @@ class BuildRun:
         with contextlib.suppress(KeyboardInterrupt):
             for file in files.files_of(self.sandbox):
                 file.save(self.workspace / file.path)
-            self.say(f"the workspace lies in {self.workspace}")
+            self.say(f"the workspace is in {self.workspace}")
 
 
 def _not_here(plan: BuildPlan) -> Iterator[str]:
@@ -405,4 +405,4 @@ def _not_here(plan: BuildPlan) -> Iterator[str]:
     if options.get("requestedVerifyOption") == "VERIFIED" or "steps.results" in plan.file.newer:
         yield "provenance and attestations: not made here"
     if options.get("pubsubTopic"):
-        yield "pubsubTopic: nobody is told"
+        yield "pubsubTopic: no message is sent here"

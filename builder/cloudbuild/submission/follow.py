@@ -55,7 +55,7 @@ def watch(
             failures += 1
             if time.monotonic() - heard > OUT_OF_TOUCH:
                 raise OutsideError(
-                    f"build {build.id}: nothing was heard of it for {OUT_OF_TOUCH / 60:.0f} "
+                    f"build {build.id}: there was no answer about it for {OUT_OF_TOUCH / 60:.0f} "
                     f"minutes ({error}); it goes on",
                     f"builder cloud logs {build.id}",
                 ) from error

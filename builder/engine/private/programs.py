@@ -72,7 +72,7 @@ def install(on_event: OnEvent) -> Software:
                 if folder.name.startswith(".new."):
                     shutil.rmtree(folder, ignore_errors=True)
         raise OutsideError(
-            f"no Docker of Debian's runs on this machine; tried {', '.join(tried)}",
+            f"none of Debian's Docker versions runs on this machine; tried {', '.join(tried)}",
             "install Docker and let the factory use it (engine = machine)",
         )
 

@@ -48,7 +48,10 @@ def step(report: Diagnostics, step: Step, values: Values | None) -> None:
     for code in step.allow_exit_codes:
         if not 1 <= code <= 255:
             report.add(
-                (*at, "allowExitCodes"), f"{code} is no failure's exit code", "1 to 255", SCHEMA
+                (*at, "allowExitCodes"),
+                f"{code} is not the exit code of a failure",
+                "1 to 255",
+                SCHEMA,
             )
     if step.allow_failure and step.allow_exit_codes:
         report.add(

@@ -45,14 +45,14 @@ def _volumes_of(report: Diagnostics, at: Place, volumes: tuple[Volume, ...]) -> 
         path = _normal(one.path)
         if not _VOLUME.fullmatch(one.name) and "$" not in one.name:
             report.add(
-                (*at, n), f"{one.name!r} is no name for a volume", "letters, digits, _ . -", API
+                (*at, n), f"{one.name!r} is not a name for a volume", "letters, digits, _ . -", API
             )
         if "$" not in path and not path.startswith("/"):
             report.add((*at, n), f"{one.path!r} is not absolute", f"write /{one.path}", API)
         if path in _RESERVED or path.startswith("/cloudbuild/") or path == "/cloudbuild":
             report.add((*at, n), f"{path} is the service's own", "choose another path", API)
         if names[one.name] > 1 or paths[path] > 1:
-            report.add((*at, n), f"{one.name} or {path} stands twice", "keep one", API)
+            report.add((*at, n), f"{one.name} or {path} appears twice", "keep one", API)
 
 
 def _normal(path: str) -> str:

@@ -136,7 +136,7 @@ def outputs(report: Diagnostics, values: Values | None) -> None:
         if tag and not _TAG.fullmatch(tag):  # an empty one is left out
             report.add(
                 ("tags", n),
-                f"{tag!r} is no tag of a build",
+                f"{tag!r} is not a tag of a build",
                 "letters, digits, _ . - only, at most 128",
                 "the service: must match format",
             )
@@ -145,6 +145,6 @@ def outputs(report: Diagnostics, values: Values | None) -> None:
     place: Place = ("artifacts", "objects", "location")
     where = report.expanded(objects.location, values)
     if not _BUCKET.fullmatch(where) or ".." in where.split("/"):
-        report.add(place, f"{objects.location!r} is no bucket", "write gs://BUCKET/FOLDER/", API)
+        report.add(place, f"{objects.location!r} is not a bucket", "write gs://BUCKET/FOLDER/", API)
     if not objects.paths:
         report.add(("artifacts", "objects"), "no paths", "add paths: [GLOB]", API)
