@@ -20,7 +20,7 @@ import pytest
 from builder.core.errors import OutsideError
 from builder.engine import private
 from builder.engine.private import daemon, network
-from builder.engine.private.place import Place, load
+from builder.engine.private.place import EnginePlace, load
 from builder.engine.private.programs import Software
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ needs_engine = [
 
 
 def test_configuration_keeps_out_of_what_the_machine_has(tmp_path: Path) -> None:
-    place = Place(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
+    place = EnginePlace(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
     software = Software(Path("/programs"), {})
     made = daemon.configuration(place, software, mtu=1400, native=False)
     assert made["hosts"] == ["unix:///run/training-image-factory/0badcafe/docker.sock"]

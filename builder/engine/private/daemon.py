@@ -18,7 +18,7 @@ from pathlib import Path
 from builder.core import files
 from builder.core.errors import OutsideError
 from builder.engine.private import network
-from builder.engine.private.place import Place
+from builder.engine.private.place import EnginePlace
 from builder.engine.private.programs import Software
 
 MARK = "TRAINING_IMAGE_FACTORY_ENGINE"
@@ -28,7 +28,9 @@ START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 
 
-def configuration(place: Place, software: Software, mtu: int, native: bool) -> dict[str, object]:
+def configuration(
+    place: EnginePlace, software: Software, mtu: int, native: bool
+) -> dict[str, object]:
     """dockerd's configuration file.
 
     mtu: in bytes. native: copy layers, because overlayfs does not work in the data root.
@@ -57,7 +59,7 @@ def configuration(place: Place, software: Software, mtu: int, native: bool) -> d
     return result
 
 
-def launch(place: Place, software: Software) -> subprocess.Popen[bytes]:
+def launch(place: EnginePlace, software: Software) -> subprocess.Popen[bytes]:
     for folder in (place.run, place.data / "docker"):
         folder.mkdir(parents=True, exist_ok=True)
     mtu = network.mtu()
@@ -88,7 +90,7 @@ def launch(place: Place, software: Software) -> subprocess.Popen[bytes]:
         )
 
 
-def await_api(place: Place, daemon: subprocess.Popen[bytes]) -> str:
+def await_api(place: EnginePlace, daemon: subprocess.Popen[bytes]) -> str:
     """Wait until the API answers, and return Docker's version.
 
     Raises OutsideError with the last error of the log if dockerd ends or takes too long.
@@ -136,7 +138,7 @@ def ping(path: Path) -> str:
 # --- what runs ------------------------------------------------------------------------------------
 
 
-def processes(place: Place) -> Iterator[tuple[int, str]]:
+def processes(place: EnginePlace) -> Iterator[tuple[int, str]]:
     """The number and name of each process of this engine that this PID namespace sees.
 
     Programs on the host carry MARK in their environment; those in containers are in its cgroup.
@@ -153,12 +155,12 @@ def processes(place: Place) -> Iterator[tuple[int, str]]:
             continue
 
 
-def pid(place: Place) -> int | None:
+def pid(place: EnginePlace) -> int | None:
     """The number of dockerd's process. None if this PID namespace does not see one."""
     return next((number for number, name in processes(place) if name == "dockerd"), None)
 
 
-def end(place: Place) -> bool:
+def end(place: EnginePlace) -> bool:
     """End dockerd with SIGTERM, then kill what it left behind. Returns whether anything ran."""
     ran = False
     if dockerd := pid(place):
@@ -181,7 +183,7 @@ def end(place: Place) -> bool:
     return ran
 
 
-def _unmount(place: Place) -> None:
+def _unmount(place: EnginePlace) -> None:
     """Unmount the roots and namespaces of containers that a killed engine left."""
     libc = ctypes.CDLL(None, use_errno=True)
     mounted = [
@@ -194,7 +196,7 @@ def _unmount(place: Place) -> None:
             libc.umount2(target.encode(), detach)
 
 
-def remove_cgroups(place: Place) -> None:
+def remove_cgroups(place: EnginePlace) -> None:
     """Remove the empty control groups of containers that are gone."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " - cgroup" in line:

@@ -11,7 +11,7 @@ from builder.core import files
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.engine.private import daemon, network, programs
-from builder.engine.private.place import Endpoint, Place, data_folder, load
+from builder.engine.private.place import Endpoint, EnginePlace, data_folder, load
 from builder.engine.private.programs import Software
 
 State = Literal["running", "stopped", "failed"]
@@ -101,7 +101,7 @@ def status(data: Path | None = None) -> EngineStatus:
     return EngineStatus("stopped", folder)
 
 
-def _endpoint(place: Place, software: Software, version: str) -> Endpoint:
+def _endpoint(place: EnginePlace, software: Software, version: str) -> Endpoint:
     host = f"unix://{place.socket}"
     path = f"{software.bin}:{os.environ.get('PATH', os.defpath)}"
     environment = {"DOCKER_HOST": host, "BUILDX_CONFIG": str(place.data / "buildx"), "PATH": path}

@@ -18,11 +18,11 @@ from typing import Literal
 
 from builder.core import files
 from builder.core.errors import OutsideError
-from builder.engine.private.place import BRIDGE_PREFIX, Place
+from builder.engine.private.place import BRIDGE_PREFIX, EnginePlace
 from builder.engine.private.programs import Software
 
 
-def with_network(place: Place, software: Software) -> Place:
+def with_network(place: EnginePlace, software: Software) -> EnginePlace:
     """The place with an address range of its own, which no other interface routes.
 
     Removes the bridges of engines that are gone. Raises OutsideError if no range is free.
@@ -54,7 +54,7 @@ def with_network(place: Place, software: Software) -> Place:
         "software": str(software.folder),
     }
     files.write(place.data / "engine.json", json.dumps(known, indent=1))
-    return Place(place.data, place.identity, network)
+    return EnginePlace(place.data, place.identity, network)
 
 
 def routes() -> list[tuple[str, ipaddress.IPv4Network]]:
@@ -78,7 +78,7 @@ def mtu() -> int:
     return 1500
 
 
-def add(place: Place, software: Software, mtu: int) -> None:
+def add(place: EnginePlace, software: Software, mtu: int) -> None:
     """Make the engine's bridge and firewall rules, and turn forwarding on. Raises OutsideError.
 
     mtu: the bridge's, in bytes.

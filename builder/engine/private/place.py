@@ -40,7 +40,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Place:
+class EnginePlace:
     """Where an engine lies.
 
     identity: random, made once for a data folder and kept in it. network: the engine's address
@@ -91,11 +91,11 @@ def data_home() -> Path:
     return Path(base) / "training-image-factory"
 
 
-def load(folder: Path) -> Place:
+def load(folder: Path) -> EnginePlace:
     """The engine of a data folder. Gives it an identity if it has none."""
     file = folder / "engine.json"
     if not file.exists():
         files.write(file, json.dumps({"identity": uuid.uuid4().hex[:8]}))
     known = json.loads(file.read_text())
     network = known.get("network")
-    return Place(folder, known["identity"], network and ipaddress.IPv4Network(network))
+    return EnginePlace(folder, known["identity"], network and ipaddress.IPv4Network(network))

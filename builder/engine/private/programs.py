@@ -14,7 +14,7 @@ from pathlib import Path
 from builder.core import files, mirrors
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent
-from builder.engine.private.place import Place, data_home
+from builder.engine.private.place import EnginePlace, data_home
 from builder.lock import debian
 
 SUITES = ("forky", "trixie")
@@ -156,7 +156,7 @@ def _runs(program: Path) -> bool:
     return done.returncode == 0
 
 
-def of(place: Place) -> Software:
+def of(place: EnginePlace) -> Software:
     """The programs that the engine of this place was started with.
 
     Raises OutsideError if they are gone.
