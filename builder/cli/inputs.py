@@ -89,10 +89,12 @@ def render(
     from dataclasses import asdict
 
     from builder.core.errors import CheckFailed
-    from builder.render import changes, cloud, committed
+    from builder.render import cloud, committed
 
     names = chosen(targets, not targets)
     if diff:
+        from builder.render import changes
+
         found = {name: changes.changes(root(), name, since) for name in names}
         if as_json:
             out({name: [asdict(one) for one in changed] for name, changed in found.items()})

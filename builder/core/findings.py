@@ -103,7 +103,7 @@ def problems(
 
 
 def _path(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str | int, ...]:
-    """Where in the file: pydantic's path without the names of its own types."""
+    """The path in the file: pydantic's path without the names of its types."""
     result: list[str | int] = []
     model: Any = root
     for step in loc:

@@ -10,7 +10,7 @@ MARKER = "builder.toml"
 IMAGES = "images"
 """The folder with a folder for each target."""
 BUILD = "build"
-"""The folder of what builds leave; it may be deleted."""
+"""The folder that builds write to; it may be deleted."""
 
 
 def find_root(start: Path | None = None) -> Path:
@@ -29,5 +29,5 @@ def find_root(start: Path | None = None) -> Path:
 
 
 def is_module(path: Path) -> bool:
-    """Whether `python -m` can start what lies there: path.py, or the folder's __main__.py."""
+    """Whether `python -m` can start this path: it is path.py, or a folder with __main__.py."""
     return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()

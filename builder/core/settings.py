@@ -243,7 +243,7 @@ def _chosen(
     environ: Mapping[str, str] | None,
     flags: Mapping[str, str | None],
 ) -> dict[str, Written]:
-    """Of the file's value, the variable's and the flag's, the last one that there is."""
+    """Each setting's value from its flag, else from its variable, else from the file."""
     environ = os.environ if environ is None else environ
     if unknown := set(flags) - set(names):
         raise TypeError(f"no such setting: {sorted(unknown)}")
@@ -295,7 +295,7 @@ def _engine(value: str, where: str) -> Engine:
 
 
 def _registry(value: str, where: str) -> str:
-    """HOST/PATH, as Docker writes a repository; the tag and the digest are the factory's to add."""
+    """HOST/PATH, as Docker writes a repository, without tag and digest: the factory adds those."""
     problem = fix = ""
     bare = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", "", value).strip("/ \t")
     host, _, path = bare.partition("/")

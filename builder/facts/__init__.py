@@ -1,1 +1,1 @@
-"""What is true of accelerators, CUDA, TensorFlow and machines, each value with its source."""
+"""Facts about accelerators, CUDA and machines: tables in which each value names its source."""

@@ -21,7 +21,7 @@ class CudaSet:
 
 @dataclass(frozen=True)
 class Cudnn:
-    """From version `since` on: the compute capabilities that every library has machine code for."""
+    """The compute capabilities that all of cuDNN's libraries run on, from version `since` on."""
 
     since: str
     capabilities: tuple[str, ...]
@@ -30,7 +30,7 @@ class Cudnn:
 
 @dataclass(frozen=True)
 class Driver:
-    """The oldest Linux driver for any toolkit of a major version of CUDA."""
+    """The oldest Linux driver for the toolkits of one major version of CUDA."""
 
     cuda: str
     driver: str
@@ -39,8 +39,11 @@ class Driver:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    """What is known about CUDA. sets: name -> the libraries of one toolkit; packages: a library's
-    short name -> the part of its wheel's name; cudnn, drivers: oldest first."""
+    """What is known about CUDA.
+
+    sets: name -> the libraries of one toolkit. packages: a library's short name -> the part of its
+    wheel's name. cudnn, drivers: oldest first.
+    """
 
     sets: Mapping[str, CudaSet]
     packages: Mapping[str, str]

@@ -1,1 +1,1 @@
-"""The lock as Dockerfiles and as Cloud Build's file."""
+"""Dockerfiles and cloudbuild.yaml, rendered from a lock and templates."""

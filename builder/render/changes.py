@@ -28,7 +28,7 @@ class Instruction:
 
     @property
     def summary(self) -> str:
-        """A few words for a person."""
+        """The instruction in a few words: the lock files that it installs, else its first line."""
         if self.reads:
             return f"{self.keyword} install {', '.join(self.reads)}"
         first = self.text.split("\n", 1)[0]

@@ -108,7 +108,7 @@ def builder_tag(root: Path, dockerfile: str) -> str:
 
 
 def check_cloud(root: Path) -> tuple[Difference, ...]:
-    """Each of Cloud Build's files that is not what would be rendered now."""
+    """Each of Cloud Build's files that differs from what would be rendered now."""
     if not has_cloud(root):
         return ()
     return tuple(
@@ -119,7 +119,7 @@ def check_cloud(root: Path) -> tuple[Difference, ...]:
 
 
 def write_cloud(root: Path) -> tuple[Path, ...]:
-    """Render and write Cloud Build's files; the paths of those that changed."""
+    """Render and write Cloud Build's files. Returns the paths of those that changed."""
     changed = {one.file for one in check_cloud(root)}
     for name, text in cloud_files(root).items() if changed else ():
         if name in changed:

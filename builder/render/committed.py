@@ -22,7 +22,7 @@ class Difference:
 
 
 def check(root: Path, targets: Iterable[str] | None = None) -> tuple[Difference, ...]:
-    """Every committed Dockerfile that is not what would be rendered now."""
+    """Every committed Dockerfile that differs from what would be rendered now."""
     names = targets if targets is not None else catalogue.targets(root)
     return tuple(
         one for name in names for one in differences(root, name, render_target(root, name))
@@ -30,7 +30,7 @@ def check(root: Path, targets: Iterable[str] | None = None) -> tuple[Difference,
 
 
 def differences(root: Path, target: str, rendered: Rendered) -> tuple[Difference, ...]:
-    """Every committed Dockerfile of a target that is not the rendered one."""
+    """Every committed Dockerfile of a target that differs from the rendered one."""
     found = []
     for path, text in _wanted(root, target, rendered):
         committed, name = text_of(path), catalogue.shown(path)
@@ -40,7 +40,7 @@ def differences(root: Path, target: str, rendered: Rendered) -> tuple[Difference
 
 
 def write(root: Path, targets: Iterable[str] | None = None) -> tuple[Path, ...]:
-    """Render and write; the paths of the files that changed."""
+    """Render and write the Dockerfiles. Returns the paths of those that changed."""
     names = targets if targets is not None else catalogue.targets(root)
     changed = [
         (path, text)

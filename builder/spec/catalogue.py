@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 class Trainer(FileModel):
-    """Where the program is, and how it is started."""
+    """The folder of the program, and how it is started."""
 
     package: fields.Folder = Field("trainer", examples=["trainer"])
     """The folder, relative to the project root, that is copied into the image."""
@@ -57,7 +57,7 @@ class ImageSpec(FileModel):
     model_config = ConfigDict(title="image.yaml", validate_default=False)
 
     accelerator: fields.AcceleratorName = Field(examples=["V100"])
-    """What the image is proven for: V100, T4, A100, L4, H100, TPU, CPU ..."""
+    """The accelerator that the image is made for: V100, T4, A100, L4, H100, TPU, CPU ..."""
 
     tensorflow: fields.Release = Field("2.21.0", examples=["2.21.0"])
     """The release of TensorFlow. Its CUDA libraries follow from it."""
@@ -68,7 +68,7 @@ class ImageSpec(FileModel):
     base: fields.BaseImage = Field(
         OWN, examples=[OWN, "docker.io/tensorflow/tensorflow:2.17.0-gpu@sha256:<digest>"]
     )
-    """`own`: made from Debian and locked wheels. Or any published image, by digest."""
+    """`own`, made from Debian and locked wheels, or any published image by digest."""
 
     apt: fields.DebianPackages = Field((), examples=[["libgl1"]])
     """Debian packages to add. `builder lock` chooses and pins their versions."""
@@ -97,15 +97,16 @@ class ImageSpec(FileModel):
         examples=["2.6 GB"],
         json_schema_extra={"type": "string", "pattern": r"^[0-9.]+ ?[KMGT]i?B$"},
     )
-    """How large the image may be, compressed, as a registry sends it."""
+    """The largest size that the image may have, compressed, as a registry sends it."""
 
     allow_ptx: bool = Field(False, examples=[True])
     """Accept an accelerator that TensorFlow has no machine code for: it is compiled from PTX at
     the first start, which takes minutes."""
 
     prune: fields.PruneMode = Field("tensorflow", examples=["off"])
-    """Device code for other GPUs to take out: of TensorFlow's libraries, or `all`: of NVIDIA's
-    too, whose EULA forbids to modify them. The image then runs on no other GPU generation."""
+    """The libraries that device code for other GPUs is taken out of: TensorFlow's, or `all`, which
+    includes NVIDIA's; their EULA forbids to modify them. The image then runs on no other GPU
+    generation."""
 
     cuda: dict[str, fields.Version] = Field({}, examples=[{"cudnn": "9.10.2.21"}])
     """CUDA libraries to take in another version than the one TensorFlow was tested with."""
@@ -175,7 +176,7 @@ def load(root: Path, target: str) -> ImageSpec:
 
 
 def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
-    """The text of one image.yaml. With `root`, what it names has to exist in the project.
+    """The ImageSpec of one image.yaml's text. With `root`, what it names has to exist there.
 
     Raises InputError with every problem of the text.
     """
@@ -205,7 +206,7 @@ def where(spec: ImageSpec, *field: str) -> str:
 
 
 def shown(path: Path) -> str:
-    """A target's file as a person names it: from images/ on."""
+    """The path of a target's file for a person: from images/ on."""
     return "/".join(path.parts[-3:])
 
 
@@ -224,7 +225,7 @@ def _slug(name: str) -> str:
 
 
 def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[Mistake]:
-    """The module has to be in the package's folder, because nothing else is copied."""
+    """A mistake where the module is not in the package's folder: nothing else is copied."""
     package = root / trainer.package
     steps = trainer.module.split(".")
     path = package.parent.joinpath(*steps)

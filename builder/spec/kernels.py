@@ -1,4 +1,4 @@
-"""Whether device code runs on a GPU: code that a library carries, code that an image kept."""
+"""Whether device code runs on a GPU: the code of a library, or what a pruned image kept."""
 
 from __future__ import annotations
 

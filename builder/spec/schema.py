@@ -16,7 +16,7 @@ from builder.tensorflow import releases
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of image.yaml, for an editor: what `builder schema` writes."""
+    """The JSON Schema of image.yaml."""
     result = ImageSpec.model_json_schema()
     _describe(ImageSpec, result)
     _describe(Trainer, result["$defs"]["Trainer"])
@@ -33,8 +33,10 @@ def schema() -> dict[str, Any]:
 
 
 def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
-    """Put the text below each field of a model into its schema. Pydantic would do that itself, and
-    look into this file whenever it is loaded."""
+    """Put the text below each field of a model into its schema.
+
+    Pydantic can do that, but it would read the source whenever the module is loaded.
+    """
     (body,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(body, ast.ClassDef)
     for field, text in pairwise(body.body):
@@ -45,5 +47,5 @@ def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
 
 
 def schema_text() -> str:
-    """The bytes of images/schema.json."""
+    """The text of images/schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"

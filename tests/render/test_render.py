@@ -12,26 +12,15 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.lock import model
-from builder.lock.model import Lock
 from builder.lock.pins import Pin
 from builder.render import changes, committed, jinja
 from builder.render import dockerfiles as render
-from builder.render.changes import RebuiltLayer
 from builder.render.dockerfiles import Rendered
 from builder.spec import catalogue, compatibility
 
 ROOT = Path(__file__).parents[2]
 TARGETS = catalogue.targets(ROOT)
 DIGEST = "sha256:" + "0" * 64
-
-
-def commit(root: Path) -> None:
-    for command in (
-        ["init", "--quiet"],
-        ["add", "."],
-        ["-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-qm", "locked"],
-    ):
-        subprocess.run(["git", *command], cwd=root, check=True)
 
 
 def rendered(text: str, change: "dict[str, object] | None" = None) -> Rendered:
@@ -227,119 +216,3 @@ def test_a_projects_own_template_wins_and_its_mistake_is_named(copy: Path) -> No
     jinja._environment.cache_clear()
     with pytest.raises(InputError, match=r"templates/Dockerfile\.j2:2"):
         render.render_target(copy, "cpu")
-
-
-# --- a change, told in layers --------------------------------------------------------------------
-
-
-def test_instructions_are_joined_and_comments_left_out() -> None:
-    text = (
-        "# a comment\nFROM debian\n\nRUN --mount=type=bind,source=a.lock,target=/a \\\n"
-        "    --network=none <<'END'\n# inside\nx\nEND\nUSER 1\n"
-    )
-    found = list(changes.instructions(text, {"a.lock": "content", "b.lock": "other"}))
-    assert [(one.keyword, one.line, dict(one.reads)) for one in found] == [
-        ("FROM", 2, {}),
-        ("RUN", 4, {"a.lock": "content"}),
-        ("USER", 9, {}),
-    ]
-    assert found[1].text.endswith("# inside\nx\nEND")
-
-
-def test_no_change_is_no_change(copy: Path) -> None:
-    commit(copy)
-    assert changes.changes(copy, "v100") == ()
-
-
-def test_an_environment_variable_rebuilds_nothing(copy: Path) -> None:
-    commit(copy)
-    path = copy / "images/v100/image.yaml"
-    path.write_text(f"{path.read_text()}\nenvironment: {{TF_CPP_MIN_LOG_LEVEL: '1'}}\n")
-    [change] = changes.changes(copy, "v100")
-    assert (change.file, change.change) == ("images/v100/Dockerfile", "added")
-    assert change.instruction == 'ENV TF_CPP_MIN_LOG_LEVEL="1"'
-    assert change.rebuilds == ()
-
-
-def test_another_cudnn_rebuilds_its_layer_and_the_ones_above(copy: Path) -> None:
-    commit(copy)
-    held = model.read(copy, "v100")
-    other = {"nvidia-cudnn-cu12": "9.10.2.21"}
-    model.write(copy, with_versions(held, other))
-    base, image = changes.changes(copy, "v100")
-    assert base.instruction == "RUN install cuda.lock"
-    assert base.detail == ("nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21",)
-    sizes = {n: sum(p.bytes or 0 for p in pins) for n, pins in held.wheels.items()}
-    assert base.rebuilds == (
-        RebuiltLayer("RUN install cuda.lock", sizes[model.CUDA]),
-        RebuiltLayer("RUN install tensorflow.lock", sizes[model.TENSORFLOW]),
-        RebuiltLayer("RUN install extra.lock", sizes[model.EXTRA]),
-    )
-    assert image.instruction.startswith("FROM ${REPOSITORY}:base-")
-    assert image.rebuilds == ()  # the trainer's copy is linked
-
-
-def test_another_python_package_leaves_cuda_alone(copy: Path) -> None:
-    commit(copy)
-    model.write(copy, with_versions(model.read(copy, "v100"), {"rich": "14.0.0"}))
-    base, _ = changes.changes(copy, "v100")
-    assert [layer.instruction for layer in base.rebuilds] == [
-        "RUN install tensorflow.lock",
-        "RUN install extra.lock",
-    ]
-
-
-def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
-    commit(copy)
-    held = model.read(copy, "cpu")
-    apt = {model.APT: {**held.apt[model.APT], "python3": "3.11.9-1"}}
-    model.write(copy, replace(held, apt=apt))
-    base, _ = changes.changes(copy, "cpu")
-    assert base.detail == (f"python3 {held.apt[model.APT]['python3']} -> 3.11.9-1",)
-    assert base.rebuilds[0] == RebuiltLayer("RUN install apt.lock", None)
-    assert [layer.instruction for layer in base.rebuilds][-2:] == [
-        "RUN install tensorflow.lock",
-        "RUN install extra.lock",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("instruction", "rebuilds"),
-    [
-        ("LABEL team=vision", ()),
-        ('ENTRYPOINT ["python"]', ()),
-        ("ENV A=1", (RebuiltLayer("RUN make", None), RebuiltLayer("COPY a /a", None))),
-        ("USER 1000", (RebuiltLayer("RUN make", None), RebuiltLayer("COPY a /a", None))),
-    ],
-)
-def test_what_makes_later_layers_anew(instruction: str, rebuilds: tuple[RebuiltLayer, ...]) -> None:
-    rest = "RUN make\nCOPY a /a\nCOPY --link b /b\n"
-    old, new = (
-        tuple(changes.instructions(f"FROM debian\n{first}{rest}", {}))
-        for first in ("", f"{instruction}\n")
-    )
-    [change] = changes._changes("Dockerfile", old, new)
-    assert (change.change, change.rebuilds) == ("added", rebuilds)
-
-
-def test_outside_of_git_the_files_that_lie_there_are_compared(copy: Path) -> None:
-    path = copy / "images/cpu/image.yaml"
-    path.write_text(f"{path.read_text()}\nlabels: {{team: vision}}\n")
-    [change] = changes.changes(copy, "cpu")
-    assert (change.change, change.rebuilds) == ("changed", ())
-    assert change.instruction.startswith("LABEL")
-
-
-def test_a_commit_that_is_not_there(copy: Path) -> None:
-    commit(copy)
-    with pytest.raises(InputError, match="'v9' is no commit"):
-        changes.changes(copy, "cpu", since="v9")
-
-
-def with_versions(held: Lock, versions: dict[str, str]) -> Lock:
-    """The lock with other versions of some packages."""
-    wheels = {
-        name: tuple(replace(pin, version=versions.get(pin.name, pin.version)) for pin in pins)
-        for name, pins in held.wheels.items()
-    }
-    return replace(held, wheels=wheels)
