@@ -8,7 +8,6 @@ from builder.core.errors import InputError
 from builder.jobs import package
 from builder.lock import model
 from builder.pipeline import plan
-from builder.prove.probes import imports
 from builder.render import dockerfiles as render
 from builder.spec import catalogue
 from builder.spec.compatibility import resolve
@@ -143,42 +142,3 @@ def test_a_bad_line_of_requirements_is_named_in_the_users_file(
         catalogue.load(home, name)
     shown = package._in_users_words(error.value, one, "cpu")
     assert shown.message.startswith(f"{script}/requirements.txt:2: '-r other.txt' is an option")
-
-
-# --- the probe of imports -------------------------------------------------------------------------
-
-
-def test_the_probe_names_the_line_of_an_import_that_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "main.py").write_text(
-        "import os, json\nimport helper\nfrom package.inside import x\n"
-        "try:\n    import not_there_but_guarded\nexcept ImportError:\n    pass\n"
-        "def late():\n    import not_there_at_all.sub\n"
-        "from . import relative\n"
-    )
-    (tmp_path / "helper.py").touch()
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package/inside.py").write_text("import pytest\nfrom sibling import y\n")
-    (tmp_path / "package/sibling.py").touch()
-    found = imports.examine(tmp_path)
-    assert found["problems"] == [
-        {
-            "message": "main.py:9: import not_there_at_all.sub: no module named not_there_at_all",
-            "fix": "add the package that brings not_there_at_all to requirements.txt",
-        }
-    ]
-    assert found["seen"] == {"modules": ["pytest"]}
-
-
-def test_the_probe_names_a_syntax_error_and_a_library_that_does_not_load(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, library = tmp_path / "app", tmp_path / "site"
-    folder.mkdir()
-    library.mkdir()
-    (library / "half_a_library.py").write_text("raise OSError('libx.so.1: cannot open')\n")
-    monkeypatch.syspath_prepend(library)
-    (folder / "a.py").write_text("def f(:\n")
-    (folder / "b.py").write_text("import half_a_library\n")
-    messages = [one["message"] for one in imports.examine(folder)["problems"]]  # type: ignore[attr-defined]
-    assert messages[0].startswith("a.py:1: ")
-    assert messages[1] == "b.py:1: import half_a_library: OSError: libx.so.1: cannot open"
