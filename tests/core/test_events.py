@@ -2,7 +2,16 @@
 
 import pytest
 
-from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted, prefixed, step
+from builder.core.events import (
+    Event,
+    StepDone,
+    StepLog,
+    StepProgress,
+    StepStarted,
+    begin,
+    prefixed,
+    step,
+)
 
 
 def test_a_step_tells_what_came_out() -> None:
@@ -41,3 +50,11 @@ def test_a_check_that_did_not_pass_is_an_error_without_an_exception() -> None:
         checking.error = "no kernel for sm_70"
     assert isinstance(events[-1], StepDone)
     assert events[-1].error == "no kernel for sm_70"
+
+
+def test_a_step_that_runs_elsewhere_is_begun_and_ended_by_what_is_heard_of_it() -> None:
+    seen: list[Event] = []
+    running = begin("build", seen.append)
+    running.error = "failure"
+    running.done(seconds=12.5)
+    assert seen == [StepStarted("build"), StepDone("build", 12.5, error="failure")]

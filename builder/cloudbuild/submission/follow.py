@@ -12,7 +12,7 @@ from builder.cloudbuild.submission import builds, logs
 from builder.cloudbuild.submission.builds import Sleep
 from builder.cloudbuild.submission.outcome import ENDED, GOOD, Finished, finished, status
 from builder.core.errors import OutsideError
-from builder.core.events import OnEvent, StepDone, StepStarted, ignore
+from builder.core.events import OnEvent, RunningStep, begin, ignore
 from builder.core.googleapi import passing
 
 if TYPE_CHECKING:
@@ -80,28 +80,26 @@ class _Steps:
 
     on_event: OnEvent
     told: dict[int, str] = field(default_factory=dict)
-    began: dict[int, float] = field(default_factory=dict)
-    waits: float = 0.0
+    running: dict[int, RunningStep] = field(default_factory=dict)
+    waiting: RunningStep | None = None
 
     def tell(self, build: Any) -> None:
         queued = status(build) in ("PENDING", "QUEUED")
-        if queued and not self.waits:
-            self.waits = time.monotonic()
-            self.on_event(StepStarted(WAITING))
-        elif self.waits and not queued:
-            self.on_event(StepDone(WAITING, time.monotonic() - self.waits))
-            self.waits = 0.0
+        if queued and not self.waiting:
+            self.waiting = begin(WAITING, self.on_event)
+        elif self.waiting and not queued:
+            self.waiting.done()
+            self.waiting = None
         for number, step in enumerate(build.steps):
             name, now = step.id or f"#{number}", step.status.name
             if self.told.get(number) == now:
                 continue
-            if now == "WORKING" or (now in ENDED and number not in self.began):
-                self.began[number] = time.monotonic()
-                self.on_event(StepStarted(name))
+            if now == "WORKING" or (now in ENDED and number not in self.running):
+                self.running[number] = begin(name, self.on_event)
             if now in ENDED:
-                seconds = time.monotonic() - self.began[number]
+                running, seconds = self.running[number], None
                 if step.timing.start_time and step.timing.end_time:
                     seconds = (step.timing.end_time - step.timing.start_time).total_seconds()
-                error = None if now == GOOD else now.lower()
-                self.on_event(StepDone(name, seconds, error=error))
+                running.error = None if now == GOOD else now.lower()
+                running.done(seconds)
             self.told[number] = now
