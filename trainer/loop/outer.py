@@ -192,7 +192,7 @@ class Controller:
             try:
                 checkpoint = self.checkpoints.load(step)
             except Torn as torn:
-                say("torn", f"a checkpoint that is not whole, passed: {torn}", "WARNING", step=step)
+                say("torn", f"skipped a checkpoint that is not whole: {torn}", "WARNING", step=step)
                 if self.place.chief:  # It would count as one of the checkpoints to keep.
                     self.checkpoints.remove(step)
                 continue

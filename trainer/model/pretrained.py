@@ -43,8 +43,8 @@ def _imagenet(network: keras.Model, config: Config, head: str, plain: Plain) -> 
         saved = plain("imagenet")
     except Exception as error:
         raise UsageError(
-            f"--weights imagenet: {config.model}'s cannot be had here "
-            f"({' '.join(str(error).split())[:120]}): put the file among KERAS_HOME/models, or "
+            f"--weights imagenet: those of {config.model} are not available here "
+            f"({' '.join(str(error).split())[:120]}): put the file into KERAS_HOME/models, or "
             "give it with --weights FILE"
         ) from error
     copied = _copy(saved, network, head)
@@ -116,7 +116,7 @@ def _checkpoint(network: keras.Model, config: Config, head: str) -> None:
             values = dict(checkpoints.load(step).variables)
             break
         except Torn as torn:
-            say("torn", f"a checkpoint that is not whole, passed: {torn}", "WARNING", step=step)
+            say("torn", f"skipped a checkpoint that is not whole: {torn}", "WARNING", step=step)
     if values is None:
         raise UsageError(
             f"--weights {config.weights}: no {' or '.join(WEIGHTS_FILES)} file, and a folder "

@@ -203,7 +203,7 @@ def _form(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Form | 
     heard = {name: vars(given)[name] for name in ("rate", "seconds") if vars(given)[name]}
     if asked and heard:
         text = f"--{next(iter(asked))} is of pictures and --{next(iter(heard))} of sounds"
-        parser.error(f"{text}: a source has the ones or the others")
+        parser.error(f"{text}: a source has either pictures or sounds")
     if given.background:
         _check_colour(parser, given.background)
     if asked:

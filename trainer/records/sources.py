@@ -100,7 +100,7 @@ def find(source: Path, work: Path, decompressing: Callable[[], None] = lambda: N
         return _zip(source) if name.endswith(".zip") else _tar(source, work, decompressing)
     if name.endswith((".csv", ".txt")):
         return _csv(source)
-    raise RecordsError(f"{source}: is no folder, CSV file or archive ({', '.join(ARCHIVES)})")
+    raise RecordsError(f"{source}: is not a folder, CSV file or archive ({', '.join(ARCHIVES)})")
 
 
 def _folder(folder: Path) -> Found:
@@ -163,7 +163,7 @@ def _csv(path: Path) -> Found:
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise RecordsError(f"{path}: is no CSV file in UTF-8: {error}") from error
+        raise RecordsError(f"{path}: is not a CSV file in UTF-8: {error}") from error
     lines = [(number, [cell.strip() for cell in row]) for number, row in enumerate(rows, start=1)]
     lines = [(number, row) for number, row in lines if any(row)]
     if not lines:
@@ -184,7 +184,7 @@ def _csv(path: Path) -> Found:
         if not name or not label:
             raise RecordsError(f"{where}: needs a path and a label")
         if use and use.lower() not in {*SPLITS, "unassigned"}:
-            raise RecordsError(f"{where}: {use!r} is no split: train, validation or test")
+            raise RecordsError(f"{where}: {use!r} is not a split: train, validation or test")
         if "://" in name:
             raise RecordsError(f"{where}: {name}: copy the files to a disk first")
         if name in seen:
@@ -212,7 +212,7 @@ def _zip(path: Path) -> Found:
     try:
         archive = zipfile_of(str(path))
     except zipfile.BadZipFile as error:
-        raise RecordsError(f"{path}: is no zip archive, or cut short: {error}") from error
+        raise RecordsError(f"{path}: is not a zip archive, or cut short: {error}") from error
 
     def make(name: str, label: str, split: str, number: int, info: zipfile.ZipInfo) -> Item:
         version = f"{info.CRC:08x}"
@@ -234,7 +234,7 @@ def _tar(path: Path, work: Path, decompressing: Callable[[], None]) -> Found:
         with tarfile.open(path, "r:") as archive:
             members = [member for member in archive if member.isreg()]
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise RecordsError(f"{path}: is no tar archive, or cut short: {error}") from error
+        raise RecordsError(f"{path}: is not a tar archive, or cut short: {error}") from error
 
     def make(name: str, label: str, split: str, member: tarfile.TarInfo) -> Item:
         offset, version = member.offset_data, str(member.mtime)
@@ -283,7 +283,7 @@ def _checked(source: str, items: list[Item], ignored: int) -> Found:
     sound, picture = (_first(items, known) for known in (sounds.SUFFIXES, pictures.SUFFIXES))
     if sound and picture:
         raise RecordsError(
-            f"{source}: has pictures ({picture}) and sounds ({sound}): give the ones or the others"
+            f"{source}: has pictures ({picture}) and sounds ({sound}): give one kind only"
         )
     return Found(tuple(items), ignored, bool(sound))
 
@@ -296,7 +296,7 @@ def _first(items: Sequence[Item], suffixes: Container[str]) -> str | None:
 def _file(name: str, label: str, split: str, path: Path) -> Item:
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
-        raise RecordsError(f"{path}: is no regular file")
+        raise RecordsError(f"{path}: is not a regular file")
     return Item(name, label, split, str(path), -1, about.st_size, str(about.st_mtime_ns))
 
 

@@ -223,7 +223,7 @@ def test_weights_that_keras_cannot_get_are_one_line(monkeypatch: pytest.MonkeyPa
         raise OSError("URL fetch failure: [Errno -2]\nName or service not known")
 
     monkeypatch.setattr(keras.src.utils.file_utils, "get_file", offline)
-    with pytest.raises(UsageError, match="mobilenetv2's cannot be had here") as error:
+    with pytest.raises(UsageError, match="those of mobilenetv2 are not available here") as error:
         networks.build(config("--model", "mobilenetv2", "--weights", "imagenet"), 3, "float32")
     assert "\n" not in str(error.value)
 

@@ -270,7 +270,7 @@ def test_vertex_ais_csv_without_a_header(pictures: Path, tmp_path: Path) -> None
         ("path,label\npictures/red/0.png,red\nnowhere.png,red", "p.csv, line 3: there is no"),
         ("pictures/red/0.png,red\npictures/red/0.png,grey", "line 2: .* is on line 1 already"),
         ("pictures/red/0.png,", "line 1: needs a path and a label"),
-        ("path,label,split\npictures/red/0.png,red,later", "line 2: 'later' is no split"),
+        ("path,label,split\npictures/red/0.png,red,later", "line 2: 'later' is not a split"),
         ("gs://bucket/0.png,red", "line 1: .* copy the files to a disk first"),
         ("", "is empty"),
     ],
@@ -353,11 +353,11 @@ def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -
     refused(tmp_path / "one", r"two or more classes, a folder each; has 1 \(red\)")
     refused(tmp_path / "nowhere", "there is no such file")
     (tmp_path / "x.zip").write_bytes(as_zip(pictures, tmp_path).read_bytes()[:-30])
-    refused(tmp_path / "x.zip", "x.zip: is no zip archive, or cut short")
+    refused(tmp_path / "x.zip", "x.zip: is not a zip archive, or cut short")
     (tmp_path / "x.tgz").write_bytes(as_tar(pictures, tmp_path, "tgz", "w:gz").read_bytes()[:-30])
-    refused(tmp_path / "x.tgz", "x.tgz: is no tar archive, or cut short")
+    refused(tmp_path / "x.tgz", "x.tgz: is not a tar archive, or cut short")
     (tmp_path / "x.doc").touch()
-    refused(tmp_path / "x.doc", "is no folder, CSV file or archive")
+    refused(tmp_path / "x.doc", "is not a folder, CSV file or archive")
     (tmp_path / "out").mkdir()
     (pictures / "empty").rmdir()
     with pytest.raises(RecordsError, match="exists"):
