@@ -6,7 +6,6 @@ the registry.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -129,12 +128,10 @@ def pushed_image(
 def _labels(
     there: registry.Registry, where: registry.Reference, image: registry.Manifest
 ) -> Mapping[str, str]:
-    """An image's labels; none of a list of images, or where its configuration cannot be read."""
+    """An image's labels; none for an index, or where its configuration cannot be read."""
     try:
-        config = registry.Descriptor.read(image.content["config"])
-        content = json.loads(there.blob(where.repository, config))
-        return dict(content["config"]["Labels"] or {})
-    except (FactoryError, ValueError, KeyError, TypeError):
+        return there.labels(where.repository, image)
+    except FactoryError:
         return {}
 
 

@@ -67,11 +67,6 @@ class ImagePlan:
     files: Mapping[str, File]
     installs: bool = False
 
-    @property
-    def bytes(self) -> int:
-        """Size of what it adds to the base, uncompressed."""
-        return sum(len(file.content) for file in self.files.values())
-
 
 @dataclass(frozen=True)
 class Plan:

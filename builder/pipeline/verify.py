@@ -27,7 +27,7 @@ ACCELERATOR: Final = "training-image-factory.accelerator"
 _CREATED: Final = "org.opencontainers.image.created"
 
 Holds = Callable[[Receipt, Sequence[str], Mapping[str, str]], Validity]
-"""Whether a receipt proves the image of these names (digest, id) and with these labels."""
+"""Whether a receipt proves the image with these names (digest, id) and labels."""
 
 
 @dataclass(frozen=True)
@@ -110,20 +110,15 @@ def proven(there: Registry, where: Reference, holds: Holds) -> tuple[Verificatio
             f"{where} is a list of images ({image.media_type}), and the factory proves single ones",
             "name one image by its digest",
         )
-    labels = _labels(there, where, image)
-    reason = "no receipt lies beside it"
+    labels = there.labels(where.repository, image)
     listed = there.referrers(where.repository, image.digest, RECEIPT_TYPE)
-    by_age = sorted(listed, key=lambda one: one.annotations.get(_CREATED, ""))
-    for one in reversed(by_age):  # the newest that holds; else the newest gives the reason
+    problems = []
+    by_age = sorted(listed, key=_created)
+    for one in reversed(by_age):
         receipt, problem = _receipt(there, where, one, image)
         if receipt is not None:
-            names = [image.digest] if receipt.digest else [image.config.digest]
-            held = holds(receipt, names, labels)
-            problem = held.reason
-            said = labels.get(ACCELERATOR, receipt.accelerator)
-            if held and said != receipt.accelerator:
-                problem = f"its label says {said}, its receipt {receipt.accelerator}"
-            elif held:
+            problem = _problem(receipt, image, labels, holds)
+            if not problem:
                 verification = Verification(
                     reference=str(where.at(image.digest)),
                     digest=image.digest,
@@ -133,7 +128,8 @@ def proven(there: Registry, where: Reference, holds: Holds) -> tuple[Verificatio
                     receipt_digest=one.digest,
                 )
                 return verification, image
-        reason = problem if one is by_age[-1] else reason
+        problems.append(problem)
+    reason = problems[0] if problems else "no receipt lies beside it"  # that of the newest
     raise CheckFailed(
         f"{where} ({image.digest}) is not proven: {reason}",
         "do not use it; prove and push it again: builder smoke TARGET, builder push TARGET",
@@ -143,7 +139,7 @@ def proven(there: Registry, where: Reference, holds: Holds) -> tuple[Verificatio
 def _receipt(
     there: Registry, where: Reference, one: Descriptor, image: Manifest
 ) -> tuple[Receipt | None, str]:
-    """A receipt that lies beside an image, or why it is none."""
+    """A receipt beside an image, or why it cannot be read."""
     made = there.manifest(where.repository, one.digest)
     if made is None:
         return None, f"its receipt {one.digest} is gone"
@@ -159,7 +155,16 @@ def _receipt(
         return None, error.message
 
 
-def _labels(there: Registry, where: Reference, image: Manifest) -> Mapping[str, str]:
-    """The image's labels, from its configuration."""
-    content = there.configuration(where.repository, image)
-    return dict((content.get("config") or {}).get("Labels") or {})
+def _problem(receipt: Receipt, image: Manifest, labels: Mapping[str, str], holds: Holds) -> str:
+    """Why a receipt does not prove an image; "" where it does."""
+    held = holds(receipt, [image.digest if receipt.digest else image.config.digest], labels)
+    if not held:
+        return held.reason
+    said = labels.get(ACCELERATOR, receipt.accelerator)
+    if said != receipt.accelerator:
+        return f"its label says {said}, its receipt {receipt.accelerator}"
+    return ""
+
+
+def _created(receipt: Descriptor) -> str:
+    return receipt.annotations.get(_CREATED, "")

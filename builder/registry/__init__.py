@@ -7,10 +7,8 @@ This face has what the rest of the factory uses most: `registry.parse(name)`,
 from builder.registry.client import Registry, fallback_tag
 from builder.registry.credentials import Credentials, credentials_for
 from builder.registry.manifests import (
-    DOCKER_LIST,
     DOCKER_MANIFEST,
     EMPTY,
-    OCI_INDEX,
     OCI_MANIFEST,
     Descriptor,
     Manifest,
@@ -21,7 +19,6 @@ from builder.registry.manifests import (
 )
 from builder.registry.names import (
     DOCKER_HUB,
-    DOCKER_HUB_API,
     Reference,
     is_loopback,
     login_command,
@@ -31,11 +28,8 @@ from builder.registry.refusals import refused
 
 __all__ = [
     "DOCKER_HUB",
-    "DOCKER_HUB_API",
-    "DOCKER_LIST",
     "DOCKER_MANIFEST",
     "EMPTY",
-    "OCI_INDEX",
     "OCI_MANIFEST",
     "Credentials",
     "Descriptor",

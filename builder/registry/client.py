@@ -160,6 +160,11 @@ class Registry:
         """An image's configuration. Raises what `blob` raises."""
         return object_in(self.blob(repository, image.config))
 
+    def labels(self, repository: str, image: Manifest) -> dict[str, str]:
+        """An image's labels; none for an index. Raises what `blob` raises."""
+        settings = {} if image.is_index else self.configuration(repository, image).get("config")
+        return dict((settings or {}).get("Labels") or {})
+
     @contextlib.contextmanager
     def stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
         """A blob of any size, in chunks as they arrive.
