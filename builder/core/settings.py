@@ -9,14 +9,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from builder.core.errors import InputError
 from builder.core.project import MARKER
 
 Engine = Literal["auto", "machine", "private"]
 Logging = Literal["CLOUD_LOGGING_ONLY", "GCS_ONLY", "LEGACY", "NONE"]
-ENGINES: tuple[Engine, ...] = ("auto", "machine", "private")
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 PREFIX = "BUILDER_"
 LOCAL_REPOSITORY = "training"
 
@@ -118,7 +118,7 @@ _CLOUD_SHAPES: Mapping[str, tuple[str, str]] = {
         "projects/PROJECT/locations/REGION/workerPools/NAME, or the name alone",
     ),
     "staging_bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket's name without gs://"),
-    "logging": (r"CLOUD_LOGGING_ONLY|GCS_ONLY|LEGACY|NONE", "CLOUD_LOGGING_ONLY, GCS_ONLY, ..."),
+    "logging": ("|".join(get_args(Logging)), f"one of {', '.join(get_args(Logging))}"),
     "logs_bucket": (r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?:/\S+)?", "gs://BUCKET[/FOLDER]"),
     "machine_type": ("|".join(MACHINE_TYPES), f"one of {', '.join(MACHINE_TYPES)}"),
     "endpoint": (r"https?://\S+", "https://HOST"),

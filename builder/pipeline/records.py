@@ -10,6 +10,7 @@ from pathlib import Path
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.spec import catalogue
+from builder.spec.fields import PruneMode
 
 RECORD = "image.json"
 
@@ -39,7 +40,7 @@ class ImageRecord:
     phases: Mapping[str, float]
     engine: str
     tensorflow: str
-    prune: str = "off"
+    prune: PruneMode = "off"
 
     @property
     def over_budget(self) -> bool:

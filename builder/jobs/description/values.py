@@ -7,10 +7,10 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from builder.core.errors import InputError
-from builder.core.findings import matches, refuse
+from builder.core.findings import FileModel, matches, refuse
 
 NAME_LENGTH = 63
 """A job's name becomes part of a display name (128), of a label's value (63), of a container's."""
@@ -168,5 +168,5 @@ Environment = Annotated[dict[Variable, Text], AfterValidator(_environment)]
 JobDir = Annotated[str, AfterValidator(_job_dir)]
 
 
-class WrittenModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+class WrittenModel(FileModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
