@@ -60,7 +60,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Run:
+class JobLog:
     """What is known of a job. lines: in the order in which they were said.
 
     exit_code: the job's, None where it is not known. out_of_memory: where the engine told that a
@@ -108,7 +108,7 @@ class Diagnosis:
     notes: tuple[str, ...] = field(default=())
 
 
-def diagnose(run: Run, table: Table | None = None) -> Diagnosis:
+def diagnose(run: JobLog, table: Table | None = None) -> Diagnosis:
     """Why this run ended, by the rule above."""
     table = table or known.load()
     matches = table.find([one.text for one in run.lines])
@@ -125,7 +125,7 @@ def diagnose(run: Run, table: Table | None = None) -> Diagnosis:
 # --- what the place says --------------------------------------------------------------------------
 
 
-def _of_state(run: Run, fatal: Sequence[Match]) -> Diagnosis | None:
+def _of_state(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     """Of a run that did not fail; None for one that did, or of which that is not known."""
     if run.state == "succeeded" or (run.state == "unknown" and run.exit_code == 0):
         return Diagnosis("ended-well", "certain", "The job ended well.", "Nothing.", "yes")
@@ -153,7 +153,7 @@ def _of_state(run: Run, fatal: Sequence[Match]) -> Diagnosis | None:
     return None
 
 
-def _done(run: Run, fatal: Sequence[Match]) -> Diagnosis | None:
+def _done(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     """The log's own word that the job is done, where no line after it speaks against that."""
     for index in range(len(run.lines) - 1, -1, -1):
         line = run.lines[index]
@@ -172,7 +172,7 @@ def _done(run: Run, fatal: Sequence[Match]) -> Diagnosis | None:
 # --- what the lines say ---------------------------------------------------------------------------
 
 
-def _live(run: Run, matches: Sequence[Match]) -> list[Match]:
+def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
     """Without those after which their replica went on training; of the service's lines: any."""
     fatal = {one.index for one in matches if not one.warning}
     signs: dict[str, list[int]] = {}
@@ -190,7 +190,7 @@ def _live(run: Run, matches: Sequence[Match]) -> list[Match]:
     return [one for one in matches if not outlived(one)]
 
 
-def _of_lines(run: Run, fatal: Sequence[Match], table: Table) -> Diagnosis | None:
+def _of_lines(run: JobLog, fatal: Sequence[Match], table: Table) -> Diagnosis | None:
     if run.out_of_memory:
         ending = table.named("host-memory")
         found = [one for one in fatal if one.ending.name == ending.name]
@@ -210,7 +210,7 @@ def _of_lines(run: Run, fatal: Sequence[Match], table: Table) -> Diagnosis | Non
     return None
 
 
-def _chosen(run: Run, level: Sequence[Match], fatal: Sequence[Match]) -> Match | None:
+def _chosen(run: JobLog, level: Sequence[Match], fatal: Sequence[Match]) -> Match | None:
     """Of one level: the last of a replica, and of several replicas the first."""
     beaten = {name for one in fatal for name in one.ending.over}
     left = [one for one in level if one.ending.name not in beaten] or list(level)
@@ -221,7 +221,7 @@ def _chosen(run: Run, level: Sequence[Match], fatal: Sequence[Match]) -> Match |
     return min(replicas or last.values(), key=lambda one: one.index, default=None)
 
 
-def _lines_of(run: Run, chosen: Match, fatal: Sequence[Match]) -> tuple[Evidence, ...]:
+def _lines_of(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> tuple[Evidence, ...]:
     """The first line of that ending in its replica, and the exit code."""
     replica = run.lines[chosen.index].replica
     first = next(
@@ -232,7 +232,7 @@ def _lines_of(run: Run, chosen: Match, fatal: Sequence[Match]) -> tuple[Evidence
     return (_evidence(run, first), *_code(run))
 
 
-def _own_exception(run: Run, chosen: Match, fatal: Sequence[Match], table: Table) -> int | None:
+def _own_exception(run: JobLog, chosen: Match, fatal: Sequence[Match], table: Table) -> int | None:
     """The line of an exception that no ending explains and that may have caused this consequence:
     another replica's, or this replica's own after it."""
     explained = {one.index for one in fatal}
@@ -243,7 +243,7 @@ def _own_exception(run: Run, chosen: Match, fatal: Sequence[Match], table: Table
     return None
 
 
-def _exceptions(run: Run, table: Table) -> list[int]:
+def _exceptions(run: JobLog, table: Table) -> list[int]:
     """The lines with an exception, without those that only pass on that a process ended."""
     return [
         index
@@ -255,7 +255,7 @@ def _exceptions(run: Run, table: Table) -> list[int]:
 # --- where no line is fatal -----------------------------------------------------------------------
 
 
-def _of_code(run: Run, table: Table, hard: bool = False) -> Diagnosis | None:
+def _of_code(run: JobLog, table: Table, hard: bool = False) -> Diagnosis | None:
     """What the exit code suggests. hard: only where it tells of a signal other than a stop."""
     code = run.exit_code
     if code is None or (ending := table.of_code(code, run.ours)) is None:
@@ -268,7 +268,7 @@ def _of_code(run: Run, table: Table, hard: bool = False) -> Diagnosis | None:
     )
 
 
-def _of_warnings(run: Run, live: Sequence[Match], table: Table) -> Diagnosis | None:
+def _of_warnings(run: JobLog, live: Sequence[Match], table: Table) -> Diagnosis | None:
     warnings = [one for one in live if one.warning]
     if not warnings or _exceptions(run, table):
         return None
@@ -277,7 +277,7 @@ def _of_warnings(run: Run, live: Sequence[Match], table: Table) -> Diagnosis | N
     return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))
 
 
-def _unknown(run: Run, table: Table, index: int | None = None) -> Diagnosis:
+def _unknown(run: JobLog, table: Table, index: int | None = None) -> Diagnosis:
     words = _last_words(run, table) if index is None else (_of_line(run, index),)
     do = "Read the lines before this one. Add a common cause to builder/jobs/why/endings.yaml."
     if not run.lines:
@@ -290,7 +290,7 @@ def _unknown(run: Run, table: Table, index: int | None = None) -> Diagnosis:
     return Diagnosis("unknown", "unknown", happened, do, "unknown", (*_code(run), *words))
 
 
-def _last_words(run: Run, table: Table) -> tuple[Evidence, ...]:
+def _last_words(run: JobLog, table: Table) -> tuple[Evidence, ...]:
     """The line that says most about the end: our trainer's error, the last exception, the last
     complaint, the last line."""
     errors = [index for index, line in enumerate(run.lines) if line.event == "error"]
@@ -318,20 +318,20 @@ def _diagnosis(ending: Ending, certainty: Certainty, evidence: tuple[Evidence, .
     )
 
 
-def _evidence(run: Run, match: Match) -> Evidence:
+def _evidence(run: JobLog, match: Match) -> Evidence:
     line = run.lines[match.index]
     return Evidence(excerpt(line.text, match.column), line.where)
 
 
-def _of_line(run: Run, index: int) -> Evidence:
+def _of_line(run: JobLog, index: int) -> Evidence:
     return Evidence(excerpt(run.lines[index].text, 0), run.lines[index].where)
 
 
-def _code(run: Run) -> tuple[Evidence, ...]:
+def _code(run: JobLog) -> tuple[Evidence, ...]:
     return (Evidence(f"exit code {run.exit_code}", "what the job left"),) if run.exit_code else ()
 
 
-def _seen(run: Run, matches: Sequence[Match], ending: str) -> tuple[Seen, ...]:
+def _seen(run: JobLog, matches: Sequence[Match], ending: str) -> tuple[Seen, ...]:
     """One line of each other ending that the log speaks of, outlived or not."""
     others: Mapping[str, Match] = {
         one.ending.name: one for one in reversed(matches) if one.ending.name != ending

@@ -10,14 +10,14 @@ from pathlib import Path
 from builder import contract
 from builder.core.errors import InputError
 from builder.jobs.why import text
-from builder.jobs.why.diagnose import Run, Said
+from builder.jobs.why.diagnose import JobLog, Said
 from builder.jobs.why.text import Text
 
 STDIN = "-"
 FIX = "name a log, or - for stdin"
 
 
-def of_log(name: str) -> Run:
+def of_log(name: str) -> JobLog:
     """The log in a file, a pipe or, as "-", on stdin. Reads its beginning and its end.
 
     Raises InputError where there is no such file, or where it cannot be read as one.
@@ -36,16 +36,16 @@ def of_log(name: str) -> Run:
         raise InputError(f"{text.harmless(name)}: {why}", FIX) from None
 
 
-def of_lines(lines: Sequence[str], name: str) -> Run:
+def of_lines(lines: Sequence[str], name: str) -> JobLog:
     """A run of which nothing is known but these lines."""
     numbered = enumerate(text.harmless("\n".join(lines)).split("\n"), 1)
     return _run(Text(tuple((number, line) for number, line in numbered if line.strip())), name)
 
 
-def _run(found: Text, name: str) -> Run:
+def _run(found: Text, name: str) -> JobLog:
     name = text.harmless(name)
     said = tuple(spoken(((line, f"{name}:{number}") for number, line in found.lines)))
-    return Run(name, said, ours=by_our_trainer(said), notes=tuple(_notes(found)))
+    return JobLog(name, said, ours=by_our_trainer(said), notes=tuple(_notes(found)))
 
 
 def _notes(found: Text) -> Iterator[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from builder.jobs.why.diagnose import SERVICE, Diagnosis, Run, Said, diagnose
+from builder.jobs.why.diagnose import SERVICE, Diagnosis, JobLog, Said, diagnose
 
 OOM = "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"
 PEER = "UnavailableError: Socket closed"
@@ -21,7 +21,7 @@ def said(*lines: str | tuple[str, str]) -> tuple[Said, ...]:
 
 
 def why(*lines: str | tuple[str, str], **more: object) -> Diagnosis:
-    return diagnose(replace(Run("cats", said(*lines)), **more))  # type: ignore[arg-type]
+    return diagnose(replace(JobLog("cats", said(*lines)), **more))  # type: ignore[arg-type]
 
 
 def event(name: str, text: str, replica: str = "chief-0") -> Said:
@@ -105,7 +105,7 @@ def test_a_signal_is_a_better_word_than_a_lost_peer_but_for_a_stop() -> None:
 )
 def test_our_trainers_exit_codes_are_known(code: int, ending: str) -> None:
     error = event("error", "--batch-size 7: is no multiple of the replicas")
-    run = Run("cats", (error,), "failed", code)
+    run = JobLog("cats", (error,), "failed", code)
     assert diagnose(run).ending == "unknown"
     found = diagnose(replace(run, ours=True))
     assert (found.ending, found.certainty) == (ending, "certain")
@@ -114,13 +114,15 @@ def test_our_trainers_exit_codes_are_known(code: int, ending: str) -> None:
 
 def test_the_trainers_own_line_names_the_cause_behind_its_code() -> None:
     error = event("error", "cannot go on: a/b; No space left on device")
-    assert diagnose(Run("cats", (error,), "failed", 3, ours=True)).ending == "disk-full"
+    assert diagnose(JobLog("cats", (error,), "failed", 3, ours=True)).ending == "disk-full"
     missing = event("error", "there are no records at /records/train-*")
-    assert diagnose(Run("cats", (missing,), "failed", 2, ours=True)).ending == "data-missing"
+    assert diagnose(JobLog("cats", (missing,), "failed", 2, ours=True)).ending == "data-missing"
     nan = event("error", "the loss of step 40 is nan: try a smaller --learning-rate")
-    assert diagnose(Run("cats", (nan,), "failed", 4, ours=True)).ending == "nan-loss"
+    assert diagnose(JobLog("cats", (nan,), "failed", 4, ours=True)).ending == "nan-loss"
     other = event("error", "the checkpoints in /job are of another model, image size")
-    assert diagnose(Run("cats", (other,), "failed", 2, ours=True)).ending == "checkpoint-mismatch"
+    assert (
+        diagnose(JobLog("cats", (other,), "failed", 2, ours=True)).ending == "checkpoint-mismatch"
+    )
 
 
 # --- nothing known, nothing wrong -----------------------------------------------------------------
@@ -148,7 +150,7 @@ def test_a_job_that_ended_well_says_so_and_what_it_warned_of() -> None:
     assert why("Job completed successfully.").ending == "ended-well"
     assert why("Job completed successfully.", OOM).ending == "device-memory"
     assert why("Job completed successfully.", OWN).ending == "unknown"
-    assert diagnose(Run("cats", (event("done", "finished at step 10"),))).ending == "ended-well"
+    assert diagnose(JobLog("cats", (event("done", "finished at step 10"),))).ending == "ended-well"
 
 
 @pytest.mark.parametrize("state", ["running", "cancelled", "waiting"])
