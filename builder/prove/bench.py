@@ -246,7 +246,7 @@ class Bench:
         program: a module or a package of the factory, which is copied into the container (see
         builder/prove/probes/__init__.py for what such a program is held to).
         """
-        content = _program(program)
+        content = program_files(program)
         first = (self.config.get("Entrypoint") or [""])[0]
         python = first if re.match(r"python[\d.]*$", Path(first).name) else "python3"
         start = next(iter(content)).partition("/")[0]
@@ -357,7 +357,7 @@ def _started(container: Container) -> queue.Queue[str | None]:
     return lines
 
 
-def _program(name: str) -> dict[str, bytes]:
+def program_files(name: str) -> dict[str, bytes]:
     """The files of a module (`builder.prove.probes.contents`) or of a package, by their path below
     the folder that they lie in."""
     parent, _, last = name.rpartition(".")

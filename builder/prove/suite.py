@@ -64,14 +64,14 @@ class Suite:
 
         A receipt of another suite is no proof, whatever checks it holds.
         """
-        if receipt is None:
-            return receipts.valid_for(None, image, {})
         held = receipts.valid_for(receipt, image, {})
-        if held and receipt.suite != self.name:
+        if receipt is None or not held:
+            return held
+        if receipt.suite != self.name:
             return Validity(
                 False, f"the receipt is of the suite {receipt.suite}, the image needs {self.name}"
             )
-        return held and receipts.valid_for(receipt, image, self.required(receipt.accelerator))
+        return receipts.valid_for(receipt, image, self.required(receipt.accelerator))
 
 
 def probed(run: Run) -> tuple[list[Defect], dict[str, Any]]:

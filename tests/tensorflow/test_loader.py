@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from builder.prove import bench
 from builder.tensorflow.probes.loader import elf, libraries, probe, search
 
 # --- shared objects ------------------------------------------------------------------------------
@@ -465,3 +466,32 @@ def test_a_file_too_short_for_a_header_is_none(tmp_path: Path, length: int) -> N
     path = tmp_path / "x"
     path.write_bytes(b"\x7fELF\x02\x01".ljust(length, b"\0")[:length])
     assert elf.read_elf(str(path)) is None
+
+
+# --- as the bench sends it ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "gpu"])
+def test_the_files_that_the_bench_sends_run_anywhere(tmp_path: Path, accelerator: str) -> None:
+    """On a Python that knows nothing of the factory, and finds no TensorFlow."""
+    files = bench.program_files("builder.tensorflow.probes.loader")
+    assert {"loader/__init__.py", "loader/__main__.py"} < files.keys()
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    request = {"accelerator": accelerator, "cuda": "12.5", "cudnn": "9.3", "locked": {}}
+    done = subprocess.run(
+        [sys.executable, "-S", "-B", tmp_path / "loader", json.dumps({**request, "strict": True})],
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert answer["problems"][0]["message"].endswith("finds no package tensorflow")
+
+
+def test_a_probe_of_one_module_is_one_file() -> None:
+    assert list(bench.program_files("builder.prove.probes.contents")) == ["contents.py"]
