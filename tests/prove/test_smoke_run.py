@@ -317,6 +317,16 @@ def test_a_run_that_is_over_too_soon_is_made_longer(
     assert check(receipt, "training").seen["steps"] in (80, 320)
 
 
+def test_a_run_that_cannot_begin_leaves_nothing(
+    engine: Engine, cpu_image: str, tmp_path: Path
+) -> None:
+    spec = catalogue.load(ROOT, "cpu")
+    subject = Subject(cpu_image, spec, compatibility.resolve(spec), {}, tmp_path / "no-records")
+    with pytest.raises(FileNotFoundError):
+        smoke.smoke(engine, subject, TRAINER, tmp_path)
+    assert left(engine) == []
+
+
 def test_an_image_that_is_not_there(prove: Callable[..., Any], tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="the engine holds no image training:nothing") as caught:
         prove("training:nothing", tmp_path)
