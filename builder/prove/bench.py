@@ -152,15 +152,16 @@ class Bench:
 
     def __enter__(self) -> Bench:
         self.client.volumes.create(name=self.name, labels=self.labels)
-        self._fill()
         return self
 
     def __exit__(self, *_: object) -> None:
         containers.remove(self.client, f"{LABEL}={self.name}")
 
-    def _fill(self) -> None:
-        """Put the records, and a job folder that anybody may write to, into the volume: through a
-        container that never runs."""
+    def fill(self) -> None:
+        """Put the records, and a job folder that anybody may write to, into the volume.
+
+        They go through a container that never runs.
+        """
         files = sorted(file for file in self.subject.records.iterdir() if file.is_file())
         content = {f"records/{file.name}": file.read_bytes() for file in files}
         folders = {"records": 0o755, "probes": 0o755, "job": 0o1777}

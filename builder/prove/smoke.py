@@ -57,6 +57,7 @@ def smoke(
             on_event=on_event,
         )
         with bench:
+            bench.fill()
             try:
                 results = _results(bench, suite.of(subject.stack.accelerator.kind))
             finally:
