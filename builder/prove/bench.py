@@ -46,7 +46,7 @@ RECORDS, JOB, PROBES = f"{PLACE}/records", f"{PLACE}/job", f"{PLACE}/probes"
 
 _NO_ACCELERATOR = {
     "NVIDIA_VISIBLE_DEVICES": "void",
-    # Without it libtpu asks Google's metadata server for two minutes, where there is none.
+    # Else libtpu waits two minutes for Google's metadata server, which is not there.
     "TPU_SKIP_MDS_QUERY": "1",
 }
 

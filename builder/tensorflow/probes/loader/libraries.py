@@ -14,9 +14,9 @@ NO_GPU = "TensorFlow sees no GPU and trains on the CPU: it registers GPUs only i
 class OpenedLibrary(NamedTuple):
     """One library that TensorFlow, or cuDNN for it, opens by name.
 
-    package: the wheel it comes in, without `-cu12`; version: how to ask it (see `_ask`);
-    opener: stem of the library whose code opens it ("" : TensorFlow itself);
-    handle: TensorFlow's own function that opens it; without: what happens where it is missing.
+    package: the wheel it comes in, without `-cu12`. version: how to ask for its version (`_ask` in
+    opening.py). opener: stem of the library whose code opens it, "" for TensorFlow itself. handle:
+    TensorFlow's own function that opens it. without: what happens if it is missing.
     """
 
     stem: str

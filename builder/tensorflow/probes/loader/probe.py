@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .checks import Report, build_info, check_driver, check_gpu, framework
+from .gpu import Report, build_info, check_driver, check_gpu, framework
 from .opening import in_child
 from .search import Loader, find_by_name, system_loader
 
