@@ -10,7 +10,7 @@ from tests.trainer.runs import Process, Task
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out modules whose mere import takes seconds where their tests would not run."""
+    """Ignore modules that import TensorFlow, which takes seconds, if their tests would not run."""
     if "not tensorflow" not in config.option.markexpr or collection_path.suffix != ".py":
         return None
     return True if "pytest.mark.tensorflow" in collection_path.read_text() else None
@@ -18,7 +18,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture
 def start() -> Iterator[type[Process]]:
-    """Start processes that do not outlive the test."""
+    """Starts processes, and ends them after the test."""
     started: list[Process] = []
 
     class Tracked(Process):

@@ -19,7 +19,7 @@ SMOKE = ROOT / "builder/prove/records"
 
 
 def cluster(*roles: str) -> list[dict[str, str]]:
-    """The environments of processes of these types, on free ports of loopback."""
+    """Environments for processes with these roles, on free ports of loopback."""
     sockets = [socket.socket() for _ in roles]
     hosts: dict[str, list[str]] = {}
     tasks = []
@@ -39,7 +39,7 @@ def cluster(*roles: str) -> list[dict[str, str]]:
 
 
 class Process:
-    """`python -m trainer.task` in a process of its own, read line by line."""
+    """`python -m trainer.task` in a process of its own, whose lines are read one by one."""
 
     def __init__(self, job: Path, *options: object, **environment: str) -> None:
         job.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ class Process:
         self.lines: list[dict] = []
 
     def until(self, event: str, step: int = 0) -> dict:
-        """Read on to the first such line at or after a step."""
+        """Read on to the first line of this event at or after a step."""
         assert self.process.stdout is not None
         for text in self.process.stdout:
             self.lines.append(json.loads(text))
@@ -68,7 +68,7 @@ class Process:
         self.process.send_signal(number)
 
     def end(self, timeout: float = 120) -> int:
-        """Read what is left and wait. Returns the exit code."""
+        """Read the remaining lines and wait. Returns the exit code."""
         text, _ = self.process.communicate(timeout=timeout)
         self.lines += map(json.loads, text.splitlines())
         return self.process.returncode
@@ -82,7 +82,7 @@ class Process:
 
 
 class Task:
-    """`trainer.task.main` in this process: what it said, and its exit code."""
+    """`trainer.task.main` in this process; a call returns exit code and event lines."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -97,8 +97,8 @@ class Task:
 
 @functools.cache
 def mirrored() -> Any:
-    """The one strategy of two devices in this process: a second one would use the same keys for
-    its collectives, and TensorFlow remembers the shapes that went with the first one's."""
+    """This process's only strategy of two devices. A second strategy would use the same keys for
+    its collective operations, for which TensorFlow remembers the first one's shapes."""
     import tensorflow as tf
 
     with contextlib.suppress(RuntimeError):  # too late only where another test did it
@@ -121,7 +121,7 @@ def same_weights(one: Path, other: Path, step: int) -> None:
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """What TensorBoard reads from a run's event files."""
+    """The scalars that TensorBoard reads from a run's event files, by tag and step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 

@@ -96,7 +96,7 @@ def test_each_trial_has_a_folder_of_its_own() -> None:
     config = parse(["--records", "r", "--job-dir", "gs://b/study"], {"CLOUD_ML_TRIAL_ID": "7"})
     assert config.job_dir == "gs://b/study/7"
     assert config.checkpoint_dir == "gs://b/study/7/checkpoints"
-    # Where Vertex AI says where to write, its folders are the trial's already.
+    # The folders that Vertex AI names already belong to the trial.
     assert parse(["--records=r"], {**VERTEX, "CLOUD_ML_TRIAL_ID": "7"}).job_dir == "gs://bucket/run"
 
 
@@ -132,7 +132,7 @@ def test_a_mistake_in_what_looks_on_is_one_line(wrong: list[str], message: str) 
 
 
 def options() -> list[argparse.Action]:
-    """Every option but --help, as argparse knows it."""
+    """argparse's action for every option but --help."""
     found: list[argparse.Action] = []
 
     def stop(parser: argparse.ArgumentParser, *_: object) -> None:
@@ -169,7 +169,7 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
     values |= {"weights_sha256": "0" * 64, "decay_at": "0.2,0.5", "export": "best,latest"}
     values |= {"metric": "loss", "model": "mobilenetv2", "warmup_steps": "4.0"}
     apart = {"epochs": "steps", "reuse_head": "weights_sha256", "cut": "crop"}
-    """Those that go with none of some other."""
+    """Options that exclude another one."""
     arguments, asked = [], {}
     for one in options():
         if one.dest in apart:

@@ -1,4 +1,4 @@
-"""What the trainer needs is in every image: the standard library, NumPy, TensorFlow and Keras."""
+"""Every image has what the trainer needs: the standard library, NumPy, TensorFlow and Keras."""
 
 import ast
 import sys
@@ -11,11 +11,11 @@ TOOLS = {"PIL", "fsspec", "google_crc32c", "psutil", "pynvml", "tf_keras", "gcsf
     "soundfile",
     "soxr",
 }
-"""Of the tools beside training, or done without where absent: imported where they are used."""
+"""Packages of the tools, or optional ones: they are imported inside functions."""
 
 
 def imported(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
-    """(package, whether in a function) of each import."""
+    """(package, whether inside a function) of each import."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name.split(".")[0], inside) for alias in node.names)

@@ -1,4 +1,4 @@
-"""It learns from real pictures, in a minute, through the records tool and the command line."""
+"""The trainer learns from real pictures in a minute, through the records tool and the command."""
 
 import json
 import time
@@ -23,7 +23,7 @@ def folders(images: np.ndarray, labels: list[str], out: Path) -> Path:
 
 
 def learned(pictures: Path, tmp_path: Path, task, *options: object) -> tuple[float, int, float]:
-    """Accuracy on what was held out, how many that were, and seconds."""
+    """Accuracy on held-out pictures, their number, and seconds."""
     made = tmp_path / "records"
     tool = [str(pictures), str(made), "--encoding", "png", "--validation", "0.25"]
     assert command.main(tool) == 0

@@ -1,4 +1,4 @@
-"""Sounds, from files to a SavedModel that is asked about files; and what can be heard of a run."""
+"""Sounds, from files to a SavedModel that classifies files; and TensorBoard's audio."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ STEPS, EVERY = 160, 80
 
 
 def sound(kind: str, random: np.random.Generator) -> np.ndarray:
-    """A third of a second of a tone that does what its name says, anywhere in pitch, with noise."""
+    """A third of a second of a tone that rises, falls and so on, at a random pitch, with noise."""
     time = np.arange(RATE // 3) / RATE
     low, high = sorted(random.uniform(300, 3000, 2) + np.array([0, 400]))
     course = {
@@ -76,7 +76,7 @@ def made(clips: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def job(made: Path) -> tuple[Path, list[dict]]:
-    """A run, and what it said."""
+    """A run and its event lines."""
     folder = made.parent / "job"
     options = {"steps": STEPS, "evaluate-every": EVERY, "steps-per-loop": 40}
     options |= {"schedule": "cosine", "learning-rate": 0.004, "shift": 0.02, "erase": 0.05}
@@ -202,7 +202,7 @@ def test_tensorboard_plays_what_was_heard_beside_its_pictures(
         (wav,) = blobs(metadata.PLUGIN_NAME, tag)[STEPS]
         assert clips[wav] == true
         assert (true == taken) == tag.startswith("recognised/")
-    # As many pictures, in the same order; the first two blobs are their width and height.
+    # The pictures are the same in number and order; the first two blobs are width and height.
     shown = blobs("images", "recognised")[STEPS]
     right = [tag for tag in said if tag.startswith("recognised/")]
     assert right == [f"recognised/{number}" for number in range(1, 9)]
@@ -239,7 +239,7 @@ def test_what_is_drawn_is_the_same_after_a_restart(made: Path) -> None:
         taken_up = batches(160, 5, augmentation)
         assert all((one == other).all() for one, other in zip(whole[8:], taken_up, strict=True))
         assert whole[0].dtype == np.uint8
-        # 180 records: the tenth batch is the second epoch's first. Other pieces of the same.
+        # With 180 records, the tenth batch is the second epoch's first: other parts of the sounds.
         again = {image.tobytes() for image in np.concatenate(whole[9:])}
         assert not again & {image.tobytes() for image in np.concatenate(whole[:4])}
 

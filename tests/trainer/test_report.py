@@ -1,4 +1,4 @@
-"""What the trainer says, to people and to machines. No TensorFlow."""
+"""The trainer's event lines, for people and for machines. No TensorFlow."""
 
 import json
 import sys

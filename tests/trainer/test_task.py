@@ -1,4 +1,4 @@
-"""Whole runs: learning, being killed, told to stop, going wrong, in one process and in two."""
+"""Whole runs: they learn, are killed, are told to stop, and fail, in one process and in two."""
 
 import errno
 import importlib.util
@@ -56,7 +56,7 @@ def test_a_killed_run_with_a_torn_checkpoint_ends_as_an_unbroken_one(
 
 
 def check_finished(lines: list[dict], job: Path) -> None:
-    """It says what it runs on, learns, and leaves what it promised."""
+    """A run reports its devices, learns, and writes all its files."""
     first, *_, evaluated, exported, done = lines
     assert (first["event"], first["tensorflow"]) == ("start", tf.__version__)
     assert {"keras", "cuda", "cudnn", "devices", "compute_capabilities"} <= first.keys()
@@ -106,7 +106,7 @@ def test_sigterm_during_start_up_leaves_at_once(start, tmp_path: Path) -> None:
     run = start(tmp_path)
     while b"trainer.task" not in Path(f"/proc/{run.process.pid}/cmdline").read_bytes():
         time.sleep(0.01)
-    # Until the handler is there: its bit in the mask of caught signals.
+    # Wait until the handler's bit is in the mask of caught signals.
     while not caught(run.process.pid) >> (signal.SIGTERM - 1) & 1:
         time.sleep(0.01)
     run.send(signal.SIGTERM)
@@ -127,7 +127,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(tmp_path: Pat
     assert (error["event"], error["severity"]) == ("error", "ERROR")
     assert f"the loss of step {error['step']} is" in error["message"]
     assert not (tmp_path / "DONE").exists()
-    # Nothing that came of it was saved.
+    # Nothing from after it was saved.
     for name, value in weights(tmp_path, error["step"] - 1).items():
         assert np.isfinite(value).all(), name
 
@@ -256,7 +256,7 @@ def test_two_runs_on_one_folder_do_not_meet(start, tmp_path: Path, task) -> None
 def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task, retries: int, code: int
 ) -> None:
-    """A ReLU makes 0 of NaN on some machines, so that only the last checkpoint shows it."""
+    """On some machines a ReLU makes 0 of NaN, so that only the last checkpoint shows it."""
     whole = inner.Trainer.snapshot
     spoil = [True]
 
@@ -278,7 +278,7 @@ def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is
 def test_a_program_that_is_edited_while_it_runs_is_traced_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorFlow reads a function's source when it first traces it, maybe hours later."""
+    """TensorFlow reads a function's source when it first traces it, which may be hours later."""
     path = tmp_path / "trainer_made_up.py"
     path.write_text("def whole(x):\n    return x\n")
     spec = importlib.util.spec_from_file_location("trainer.made_up", path)
@@ -303,7 +303,7 @@ def test_a_program_that_is_edited_while_it_runs_is_traced_as_it_was(
 def test_what_ends_the_run_is_left_for_an_evaluator_to_read(
     error: Exception, code: int, tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would wait for ever for trainers that are not started again."""
+    """The evaluator would wait for ever for trainers that are not started again."""
 
     def replace(*_: object) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""Folders carried to a bucket over the real protocol, to a folder, and what goes wrong."""
+"""Folders uploaded to a bucket over the real protocol and to a folder, and what can fail."""
 
 import base64
 import os
@@ -21,7 +21,7 @@ from trainer.upload import UploadError, sums_of  # noqa: E402
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    """Two files of records, one of which is sent in parts, and what lies beside them."""
+    """Two files of records, one of which is sent in parts, and the files beside them."""
     folder = tmp_path / "records"
     (folder / "more").mkdir(parents=True)
     (folder / "train-0.tfrecord").write_bytes(os.urandom(6 << 20))
@@ -33,7 +33,7 @@ def records(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """The endpoint of a Google Cloud Storage on loopback, with a bucket."""
+    """The address of a Google Cloud Storage emulator on loopback, with a bucket."""
     server = pytest.importorskip("gcp_storage_emulator.server")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -43,7 +43,7 @@ def bucket() -> Iterator[str]:
 
 @pytest.fixture(params=["gs", "folder", "memory"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An address, and what its file system is made with."""
+    """An address, and the options of its file system."""
     if request.param == "gs":
         endpoint = request.getfixturevalue("bucket")
         yield f"gs://bucket/{tmp_path.name}", {"token": "anon", "endpoint_url": endpoint}

@@ -1,4 +1,4 @@
-"""Each example once an epoch, whatever the files and workers, in an order that resumes."""
+"""Each example once an epoch, for any files and workers, in an order that a restart resumes."""
 
 import io
 import random
@@ -15,7 +15,7 @@ from PIL import Image
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from tests.trainer.input.making import context, labels, made, shards  # noqa: E402
+from tests.trainer.input.samples import context, labels, made, shards  # noqa: E402
 from trainer import config  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
 from trainer.input import augment, data, splits  # noqa: E402
@@ -131,7 +131,7 @@ def test_what_the_records_tool_writes_is_trained_and_evaluated_on(
 
 
 def photographs(folder: Path, *sizes: tuple[int, int], count: int = 24) -> Path:
-    """Class folders of JPEGs that are nowhere alike."""
+    """Class folders of JPEGs of noise, which have no two parts alike."""
     for kind in ("one", "other"):
         (folder / kind).mkdir(parents=True)
         for number in range(count):
@@ -209,7 +209,7 @@ def test_pictures_of_one_height_are_no_squares_yet(tmp_path: Path) -> None:
 def assert_no_picture_changes(
     known: tuple[Shard, ...], size: int, how: augment.Augmentation
 ) -> None:
-    """Where nothing is known of the files."""
+    """Records without dataset.json."""
     unknown = tuple(replace(shard, jpeg=(0, 0, 0)) for shard in known)
     for one, other in zip(
         pictures(known, 9, size, augmentation=how),
@@ -230,7 +230,8 @@ def test_a_cut_and_a_crop_are_two_ways_of_the_same() -> None:
 def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(
     tmp_path: Path, encoding: tuple[str, ...]
 ) -> None:
-    """Left to right the pictures become brighter, by 4 a pixel: so it is seen where each cut is."""
+    """The pictures become brighter from left to right, by 4 a pixel, which shows each cut's
+    place."""
     for kind in ("one", "other"):
         (tmp_path / "in" / kind).mkdir(parents=True)
         ramp = Image.fromarray(np.tile(np.arange(40, dtype=np.uint8) * 4, (40, 1)))
@@ -264,7 +265,7 @@ def test_one_picture_that_is_no_jpeg_makes_its_file_an_unknown_one(tmp_path: Pat
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 def test_a_crop_is_what_cutting_it_from_the_whole_picture_gives(subsampling: str) -> None:
-    """libjpeg-turbo decodes crops of subsampled pictures by code of its own."""
+    """libjpeg-turbo has separate code for crops of subsampled pictures."""
     buffer = io.BytesIO()
     noise = [Image.effect_noise((141, 97), 60 + channel) for channel in range(3)]
     Image.merge("RGB", noise).save(buffer, "jpeg", quality=90, subsampling=subsampling)
@@ -278,7 +279,7 @@ def test_a_crop_is_what_cutting_it_from_the_whole_picture_gives(subsampling: str
         seen = tf.constant([top, left, height, width])
         ours = data._jpeg_view(encoded, seen, 200, how, 97).numpy()
         theirs = whole[top : top + height, left : left + width]
-        # At the edge there is no neighbour to interpolate colours of half the resolution from.
+        # At the edge there is no neighbour from which to interpolate the colours.
         edge = 0 if subsampling == "4:4:4" else 1
         inside = (slice(edge, height - edge), slice(edge, width - edge))
         np.testing.assert_array_equal(ours[inside], theirs[inside])

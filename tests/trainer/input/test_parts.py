@@ -1,4 +1,4 @@
-"""Each record once an epoch, by arithmetic alone: any files, workers and restarts."""
+"""Each record once an epoch, for any files, workers and restarts: the arithmetic."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainer.input.parts import Piece, Shard, part, position, size
 
 FILES = st.lists(st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 400)), max_size=70)
-"""Records of each file: also none, also fewer files than workers."""
+"""Numbers of records in files: some have none, and there may be fewer files than workers."""
 WORKERS = st.integers(1, 64)
 
 
@@ -17,7 +17,7 @@ def named(sizes: list[int]) -> list[Shard]:
 
 
 def records(pieces: tuple[Piece, ...]) -> list[tuple[str, int]]:
-    """(file, number in it) of each record."""
+    """(file, number in the file) of each record."""
     return [(piece.path, piece.start + n) for piece in pieces for n in range(piece.count)]
 
 
@@ -27,7 +27,7 @@ def test_every_record_is_in_the_part_of_one_worker(sizes: list[int], workers: in
     files = named(sizes)
     parts = [part(files, worker, workers) for worker in range(workers)]
     seen = [record for pieces in parts for record in records(pieces)]
-    # Not only the same records: in the files' order, so that parts are contiguous.
+    # The order is the files', too, so the parts are contiguous.
     assert seen == [(file.path, n) for file in files for n in range(file.records)]
     counts = [size(pieces) for pieces in parts]
     assert max(counts) - min(counts) <= 1
@@ -39,7 +39,7 @@ def test_every_record_is_in_the_part_of_one_worker(sizes: list[int], workers: in
 def test_a_position_is_where_as_many_steps_from_the_start_lead(
     own: int, workers: int, steps: int
 ) -> None:
-    """One example a step and worker; the numbers are too large to walk, so by their order."""
+    """One example a step and worker. The numbers are too large for single steps."""
     epoch, place = position(steps * workers, workers, own)
     assert 0 <= place < own
     assert epoch * own + place == steps

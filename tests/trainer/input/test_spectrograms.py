@@ -1,4 +1,4 @@
-"""What is heard of a sound, and what of it can be seen."""
+"""Which part of a sound is heard, and how its spectrogram shows it."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ TENTH = Sound(RATE, 0.1)
 
 
 def wav(samples: np.ndarray, rate: int = RATE) -> bytes:
-    """Of float -1 to 1."""
+    """A WAV file of floats from -1 to 1."""
     return sounds.wav(np.rint(samples * 32768).clip(-32768, 32767).astype("<i2").tobytes(), rate)
 
 
 def counted(length: int) -> bytes:
-    """Each sample is another: its place, over 32768."""
+    """Each sample is its own place, over 32768."""
     return wav(np.arange(1, length + 1) / 32768)
 
 
@@ -66,7 +66,7 @@ def test_one_that_is_just_as_long_is_heard_whole_and_moved_if_asked() -> None:
 def test_channels_are_averaged_as_they_are_in_records() -> None:
     both = np.stack([np.full(1600, 1000), np.full(1600, 3000)], 1).astype("<i2")
     content = bytearray(sounds.wav(both.tobytes(), RATE))
-    # Channels, bytes of a second and of a frame.
+    # Channels, bytes a second and bytes a frame.
     content[22:24], content[28:32] = b"\x02\x00", (4 * RATE).to_bytes(4, "little")
     content[32:34] = b"\x04\x00"
     assert set(places(spectrograms.piece(bytes(content), TENTH))) == {2000}
@@ -80,7 +80,7 @@ def test_another_rate_is_refused_and_so_is_what_is_no_wav_file() -> None:
 
 
 def rows(image: tf.Tensor) -> np.ndarray:
-    """Of each column, the brightest row."""
+    """The brightest row of each column."""
     return image.numpy()[..., 0].argmax(axis=0)
 
 
@@ -132,7 +132,7 @@ def test_decibels_are_equally_far_apart() -> None:
     together = tone(500) + tone(3000) / 10  # 20 dB below.
     image = spectrograms.picture(tf.constant(together, tf.float32), RATE, 64).numpy()[:, 32, 0]
     low, high = image[40:].max(), image[:30].max()
-    # A mel band is the wider, the higher it is; of a tone's energy it takes its weight there.
+    # Higher mel bands are wider; a band takes a tone's energy times its weight there.
     assert low - high == pytest.approx(255 * 20 / 80, abs=12)
 
 
@@ -181,7 +181,7 @@ def test_a_column_is_the_mean_of_its_time(length: int, hop: int, size: int) -> N
     weights = spectrograms.column_weights(length, hop, size)
     assert weights.shape == (size, -(-length // hop))
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-6)
-    # Of what grows with time it is the value at its middle.
+    # For a value that grows with time, the mean is the value in the middle.
     starts = hop * np.arange(weights.shape[1])
     middles = (starts + np.minimum(starts + hop, length)) / 2
     expected = (np.arange(size) + 0.5) * length / size

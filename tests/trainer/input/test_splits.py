@@ -1,4 +1,4 @@
-"""What is in a folder of records: counted, named where it is damaged, and left out if asked."""
+"""A folder of records: records are counted, and damaged ones are named or left out."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.trainer.runs import SMOKE
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from tests.trainer.input.making import PIXEL, labels, made, shards  # noqa: E402
+from tests.trainer.input.samples import PIXEL, labels, made, shards  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
 from trainer.input import splits  # noqa: E402
 from trainer.records import tfrecord  # noqa: E402
@@ -43,7 +43,7 @@ def test_a_file_that_was_cut_short_is_named(tmp_path: Path) -> None:
 
 
 def damaged(folder: Path, damage: str) -> Path:
-    """Three records, the second of which is damaged."""
+    """Three records, of which the second is damaged."""
     record = serialise(PIXEL, 1)
     broken = {
         "no image": serialise(b"GIF89a and no more", 1),

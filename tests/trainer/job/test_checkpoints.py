@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there."""
+"""Checkpoints are whole or not there."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_one_that_was_cut_short_is_seen(checkpoints: Checkpoints, keep: float, s
 
 @pytest.mark.parametrize("content", [b"\0" * 200, b"[]", b'"step"', b"{}", b"7"])
 def test_a_marker_that_is_none_is_seen(checkpoints: Checkpoints, content: bytes) -> None:
-    """Zeros are what some file systems leave after a power cut."""
+    """Some file systems leave zeros after a power cut."""
     save(checkpoints, 20)
     (Path(checkpoints.folder) / "step-00000020.json").write_bytes(content)
     with pytest.raises(Torn):
@@ -107,7 +107,7 @@ def test_snapshots_are_written_one_after_the_other_behind_training(
 def test_a_snapshot_keeps_its_values_while_training_changes_the_variables(
     checkpoints: Checkpoints,
 ) -> None:
-    """What makes a snapshot free: a variable whose value is held elsewhere is not written over."""
+    """A snapshot is free because TensorFlow does not overwrite a value that is held elsewhere."""
     variables = [tf.Variable(tf.ones(1000)), tf.Variable(tf.zeros([], tf.int64))]
     snapshot = tf.function(lambda: [tf.identity(variable) for variable in variables])()
     for variable in variables:

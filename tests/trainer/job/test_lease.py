@@ -1,4 +1,5 @@
-"""One run at a time on a folder: by the kernel's lock on a disk, by signs of life in a bucket."""
+"""One run at a time on a folder: by the kernel's lock on a disk, by a rewritten file in a
+bucket."""
 
 import errno
 import shutil
@@ -17,7 +18,7 @@ from trainer.job.lease import Lease, Lost  # noqa: E402
 
 @pytest.fixture(params=["disk", "bucket"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """TensorFlow's in-memory files stand for a bucket: they know no locks either."""
+    """TensorFlow's in-memory files stand in for a bucket: they have no locks, either."""
     return str(tmp_path) if request.param == "disk" else f"ram://{uuid.uuid4().hex}"
 
 

@@ -1,4 +1,4 @@
-"""What a job folder says of its job: done, given up, no better; and what of a longer run."""
+"""Markers of a job: done, failed, no longer improving; and what they mean for a longer run."""
 
 import json
 import threading
@@ -69,7 +69,7 @@ def test_an_evaluator_s_word_on_a_shorter_run_stops_no_longer_one(
 def test_a_run_stopped_early_trains_on_where_more_steps_are_asked_for(
     tmp_path: Path, task: Any
 ) -> None:
-    """Patience is counted anew: two more evaluations without a better one, not none."""
+    """The patience starts anew: two more evaluations without a better one, not zero."""
     options = ("--records", SMOKE, "--job-dir", tmp_path, "--image-size", 8)
     options += ("--evaluate-every", 10, "--early-stopping", 2, "--early-stopping-delta", 1)
     for steps, stopped in ((500, 30), (1000, 50), (2000, 70)):
@@ -86,7 +86,7 @@ def test_a_run_stopped_early_trains_on_where_more_steps_are_asked_for(
 def test_trainers_that_gave_up_take_their_evaluator_with_them(
     tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until they are started again. An evaluator that was there first waits for them to be."""
+    """This holds until they are started again. An evaluator that starts first waits for them."""
     trainer, evaluator = (one["TF_CONFIG"] for one in cluster("worker", "evaluator"))
     options = ("--records", SMOKE, "--job-dir", tmp_path, "--image-size", 8)
     longer = (*options, "--steps", 40, "--checkpoint-every", 10, "--early-stopping", 2)
@@ -103,7 +103,7 @@ def test_trainers_that_gave_up_take_their_evaluator_with_them(
     given_up = json.loads((tmp_path / "wild/FAILED").read_text())
     assert (given_up["code"], given_up["message"]) == (4, lines[-1]["message"])
 
-    # Of an attempt before, and of one that was to make 20 steps.
+    # From the attempt before, which was to make 20 steps.
     earlier = {"code": 4, "message": "long ago", "time": 0.0}
     marker.write_text(json.dumps(earlier))
     judged = {"best": 0.99, "best_step": 5, "waited": 2}
@@ -125,7 +125,7 @@ def test_trainers_that_gave_up_take_their_evaluator_with_them(
     assert (found["step"], found["asked"], found["stop"]) == (20, 40, False)
     assert found["judge"] == {**judged, "waited": 1}, "patience is counted anew"
 
-    # Now that is the attempt before. It counts once the trainers have not come.
+    # Now this marker is from the attempt before. It counts after the trainers did not come.
     code, lines = run(evaluator, *longer, "--peer-timeout", 1)
     assert (code, lines[-1]["severity"]) == (4, "ERROR")
 

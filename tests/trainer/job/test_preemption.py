@@ -1,4 +1,4 @@
-"""Told to stop: at once, when everything is saved, and in any case before the time is up."""
+"""Requests to stop: an exit at once if everything is saved, and in any case within `grace`."""
 
 import signal
 import subprocess
@@ -13,7 +13,7 @@ from trainer.job.preemption import watch_metadata
 
 
 def run(code: str, *signals: int) -> tuple[int, str]:
-    """A process with a Preemption `p`, told to stop once it says so."""
+    """A process with a Preemption `p`, which gets a signal once it prints."""
     head = "import threading, time\nfrom trainer.job.preemption import Preemption\n"
     head += "p = Preemption(grace=0.3)\np.install()\n"
     process = subprocess.Popen(
@@ -70,7 +70,7 @@ def test_compute_engine_s_announcements_are_heard(key: str, value: str, ends: bo
     asked_again = threading.Event()
 
     class Metadata(BaseHTTPRequestHandler):
-        """The part of Compute Engine's metadata server that is asked."""
+        """The keys of Compute Engine's metadata server that the trainer reads."""
 
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")

@@ -1,4 +1,4 @@
-"""A worker of a small cluster that trains a model with BatchNorm, and says what becomes of its
+"""A worker of a small cluster that trains a model with BatchNorm, and prints what becomes of its
 statistics: one JSON object with the moving mean as this worker saw it, and as all agree on it."""
 
 import json

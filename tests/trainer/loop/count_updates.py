@@ -1,11 +1,12 @@
 """The chief of a small cluster whose every gradient is one, so that updates can be counted.
 
-Whatever the order, n subtractions of a power of two from zero, n additions of one, and n times the
-same locked kernel give one result each, to the bit; a lost update gives another. That is all that
-the rules here do, but for the last operation of adam's and lamb's, whose size depends on how many
-steps were known of. Prints what came
-out as one JSON object. With `keras` as its argument it does the same with Keras' own optimizer,
-which does lose updates: that the counting can fail is shown by that.
+The update rules subtract a power of two from zero, add one, and call one locked kernel, n times
+each. In any order this gives one result, to the bit, and a lost update gives another result. Only
+the last operation of adam and lamb differs: its size depends on the number of steps that the worker
+has seen.
+
+It prints the results as one JSON object. With the argument `keras` it does the same with Keras' own
+optimizer, which loses updates: this shows that the count can fail.
 """
 
 import json
@@ -25,7 +26,7 @@ RATE = 2.0**-10
 
 
 def tiny(*_: object, **__: object) -> keras.Model:
-    """Something to train, and something that changes without being trained."""
+    """A model with variables that are trained and variables that change without training."""
     images = keras.Input((8, 8, 3), dtype="uint8", name="images")
     x = keras.layers.Flatten(name="flatten")(keras.layers.Rescaling(1 / 255, name="scale")(images))
     x = keras.layers.BatchNormalization(name="norm")(x)
@@ -69,12 +70,12 @@ def count(strategy: object, optimizer: str) -> dict[str, object]:
 
 
 def found(variables: list) -> list[float]:
-    """The values that are in them."""
+    """The distinct values of all variables together."""
     return np.unique(np.concatenate([v.numpy().ravel() for v in variables])).tolist()
 
 
 def alone(optimizer: str) -> dict[str, object]:
-    """What one process makes of the same gradients."""
+    """The result of one process with the same gradients."""
     variable = keras.Variable([0.0])
     rule = parameter_servers.Rule(
         chosen(optimizer), networks.optimizer(chosen(optimizer), 1, 1, "")

@@ -1,4 +1,4 @@
-"""Real clusters on loopback: two workers and an evaluator, killed, told to stop, started again."""
+"""Real clusters on loopback: two workers and an evaluator are killed, stopped and restarted."""
 
 import json
 import os
@@ -26,7 +26,7 @@ STEPS = 100
 OPTIONS = ("--checkpoint-every", 20, "--deterministic", "--steps", STEPS)
 LOOKED_AT = ("--histograms-every", 25, "--activations-every", 25, "--summary-budget", 1)
 LOOKED_AT += ("--profile-steps", "31,33", "--sample-every", 0.5, "--price-per-hour", 1)
-"""All that can look on does; what is not named here is on anyway."""
+"""Options that switch on all observers; the others are on by default."""
 UNSEEN = ("--histograms-every", 0, "--activations-every", 0, "--scalars-every", 0)
 UNSEEN += ("--graph", "false", "--sample-every", 0)
 FAULT = """
@@ -35,16 +35,15 @@ from trainer.observe import drawing
 if os.environ.get("NAME") == "worker0":
     drawing.confusion = None
 """
-"""As sitecustomize.py: what looks on fails on the chief, and on it alone."""
+"""A sitecustomize.py with which an observer fails, on the chief alone."""
 EXACT, TOLERANCE = 10, 0.15
-"""Two workers add up their gradients in another order than one process. Rounding is all that
-differs, and it grows from step to step: the first EXACT losses are the same to 0.2 %, all of them
-within TOLERANCE."""
+"""Two workers add up their gradients in another order than one process. This differs by rounding,
+which grows from step to step: the first EXACT losses are equal to 0.2 %, all within TOLERANCE."""
 
 
 def test_killed_and_stopped_workers_end_as_unbroken_ones(start, tmp_path: Path) -> None:
-    """Ends with the same bits, and learns as one worker does with the same batches; whether
-    everything looks on, or next to nothing, and that fails on one of them."""
+    """They end with the same bits, and learn as one worker does with the same batches, with all
+    observers on, and with almost none and a fault of one on the chief."""
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     throttled = ("--evaluate-interval", 600, "--export", "final,best,latest")
     chief, worker, evaluator = (
@@ -87,7 +86,7 @@ def test_killed_and_stopped_workers_end_as_unbroken_ones(start, tmp_path: Path) 
 
 
 def check_summaries(job: Path, chief: int, evaluator: int) -> None:
-    """All of it is there, of the chief's writing (and of evaluations, the evaluator's)."""
+    """All event files are there; the chief wrote them, and the evaluator wrote evaluations."""
     written = sorted((job / "logs").rglob("events.out.tfevents.*"))
     by = {
         folder: {int(re.search(r"\.(\d+)\.\d{4}$", path.name)[1]) for path in found}
@@ -110,7 +109,7 @@ def check_summaries(job: Path, chief: int, evaluator: int) -> None:
 
 
 def test_workers_agree_on_what_batch_norm_saw() -> None:
-    """Each saw other pictures; what is saved and evaluated is the mean of both."""
+    """Each worker saw other pictures; what is saved and evaluated is the mean of both."""
     ranks = [
         subprocess.Popen(
             [sys.executable, ROOT / "tests/trainer/loop/agree.py"],
@@ -136,7 +135,7 @@ def test_workers_agree_on_what_batch_norm_saw() -> None:
 
 
 def check_evaluator(trainers: list[dict], evaluator: list[dict], job: Path) -> None:
-    """At most twice: when it started, and for the end of the job, which throttling gives way to."""
+    """At most two evaluations: at the start, and at the end of the job despite the limit."""
     evaluated = [line for line in evaluator if line["event"] == "evaluated"]
     assert 1 <= len(evaluated) <= 2
     assert evaluated[-1]["step"] == STEPS
@@ -150,7 +149,7 @@ def check_evaluator(trainers: list[dict], evaluator: list[dict], job: Path) -> N
 
 
 def check_losses(job: Path) -> None:
-    """As one process whose every batch is what the two workers had."""
+    """Train in one process on the batches that the two workers had together."""
     arguments = ["--records", str(SMOKE), "--job-dir", str(job), "--steps", str(STEPS)]
     chosen = config.parse(arguments, {})
     shards = splits.find(str(SMOKE), "train")

@@ -19,7 +19,7 @@ def tf_config(kind: str, index: int, **cluster: int) -> dict[str, str]:
 
 
 def spelt(cluster: object, **task: object) -> dict[str, str]:
-    """As a person writes it; task=None leaves the task out."""
+    """TF_CONFIG as a person writes it; task=None leaves the task out."""
     told = {} if task.get("task", 1) is None else {"task": {"type": "worker", "index": 0, **task}}
     return {"TF_CONFIG": json.dumps({"cluster": cluster, **told})}
 
@@ -199,7 +199,7 @@ NO_SERVICE = (
     "Collective ops is aborted by: Coordination service is not enabled.\n\n"
     "RPC: /tensorflow.CoordinationService/Heartbeat"
 )
-"""What a survivor is told whose heartbeat reached a chief that was being started again."""
+"""The error of a survivor whose heartbeat reached a chief that was just starting again."""
 
 
 @pytest.mark.tensorflow

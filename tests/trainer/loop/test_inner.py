@@ -1,4 +1,4 @@
-"""What runs on the devices: replicas that agree, gradients that are clipped as one."""
+"""The inner loop: replicas agree, and their gradients are clipped together."""
 
 import numpy as np
 import pytest

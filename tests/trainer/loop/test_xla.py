@@ -1,4 +1,4 @@
-"""XLA: the same losses where it works, a warning and the same losses where it does not."""
+"""XLA: the same losses if it works; a warning and the same losses if it does not."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ mirrored()  # Before TensorFlow touches the first device, or there is no second 
 
 
 class Foreign(keras.layers.Layer):
-    """Computed in Python: nothing that XLA could compile."""
+    """A layer that runs Python code, which XLA cannot compile."""
 
     def call(self, x: Any) -> Any:
         same = tf.py_function(lambda value: value, [x], tf.float32)
@@ -39,7 +39,7 @@ def network(classes: int = 2, foreign: bool = False) -> keras.Model:
 
 
 def trained(*options: str) -> tuple[inner.Trainer, np.ndarray, list[np.ndarray]]:
-    """After 6 steps: the trainer, the losses, what changes without being trained."""
+    """After 6 steps: the trainer, the losses, and the variables that are not trained."""
     random = np.random.default_rng(0)
     images = random.integers(0, 255, (48, 8, 8, 3)).astype(np.uint8)
     dataset = tf.data.Dataset.from_tensor_slices((images, random.integers(0, 2, 48)))
@@ -59,7 +59,7 @@ def same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 def compiled(trainer: inner.Trainer) -> bool:
-    """Is there a function in the training step's graph that XLA has to compile?"""
+    """Does the training step's graph have a function that XLA must compile?"""
     [step] = trainer._train._list_all_concrete_functions_for_serialization()
     library = step.graph.as_graph_def().library.function
     return any(function.attr["_XlaMustCompile"].b for function in library)
@@ -86,7 +86,7 @@ def test_a_compiled_step_learns_the_same(
 def test_what_xla_cannot_compile_is_trained_without_it(
     tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not a batch is lost by trying."""
+    """The failed try loses no batch."""
     monkeypatch.setattr(networks, "build", lambda *_, **__: network(10, foreign=True))
     options = ("--records", SMOKE, "--image-size", 8, "--steps", 9, "--steps-per-loop", 3)
     options += ("--graph", "false", "--activations-every", 0, "--export", "none")

@@ -1,4 +1,4 @@
-"""The SavedModel gives what evaluation gave, from files and from tensors."""
+"""The SavedModel returns what evaluation computes, from files and from tensors."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ CONFIG = parse(["--records", "-", "--job-dir", "-", "--image-size", "16"], {})
 
 @pytest.fixture(scope="module")
 def trained() -> object:
-    """A network whose weights are no one's initial ones."""
+    """A network with weights that no initializer gives."""
     network = networks.small_cnn(10, 16, "float32")
     for number, variable in enumerate(network.variables):
         values = np.random.default_rng(number).normal(0, 0.2, variable.shape)

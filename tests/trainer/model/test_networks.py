@@ -1,4 +1,4 @@
-"""Models: what goes in, what comes out, and what is trained of them."""
+"""Models: their inputs and outputs, and which of their layers are trained."""
 
 import hashlib
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_pretrained_weights_freeze_batch_norm_unless_asked_otherwise(
 
 
 def numbered(network: keras.Model) -> dict[str, np.ndarray]:
-    """As the loop names a checkpoint's variables."""
+    """Variables with names as in a checkpoint."""
     return {f"{n:04d} {path}": value for n, (path, value) in enumerate(values(network).items())}
 
 
@@ -190,7 +190,7 @@ def efficientnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_efficientnet_computes_what_keras_does_and_so_does_what_is_exported(
     efficientnet: Path, given: str
 ) -> None:
-    """Keras' own has one layer more with weights="imagenet" than without."""
+    """Keras' own network has one more layer with weights="imagenet" than without."""
     theirs = keras.applications.EfficientNetB0(
         include_top=False, weights="imagenet", input_shape=(32, 32, 3)
     )
@@ -201,7 +201,7 @@ def test_efficientnet_computes_what_keras_does_and_so_does_what_is_exported(
     expected = theirs(pixels().astype(np.float32)).numpy()
     apart = np.abs(features(pixels()).numpy() - expected).max()
     assert apart < 1e-3 * np.abs(expected).max()
-    # As the evaluator, the export and a checkpoint's reader make it.
+    # The evaluator, the export and a checkpoint's reader build it like this.
     again = networks.build(chosen, 3, "float32", pretrain=False)
     for variable, value in zip(again.variables, network.variables, strict=True):
         variable.assign(value)
@@ -313,7 +313,7 @@ def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> N
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -> None:
-    """Without a gradient nothing else moves; Keras' own AdamW decays if it is not told."""
+    """Without a gradient nothing else changes; Keras' AdamW decays by default."""
     options = ("--optimizer", name, "--learning-rate", 0.5, "--weight-decay", decay)
     inputs = keras.Input((3,))
     x = keras.layers.BatchNormalization()(keras.layers.Dense(2, bias_initializer="ones")(inputs))

@@ -1,1 +1,1 @@
-"""Tests of what a run tells about itself."""
+"""Tests of what a run reports about itself."""

@@ -1,4 +1,4 @@
-"""Zeros, dead and saturated units of layers, on their own."""
+"""Zeros, dead and saturated units of single layers."""
 
 from typing import Any
 

@@ -33,7 +33,7 @@ def losses(folder: Path) -> dict[int, float]:
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Callable[..., None]:
-    """One process of a job: what it trains and evaluates from a step on, by loss."""
+    """One process of a job, which trains and evaluates from a step on, with these losses."""
     config = parse(["--records", "r", "--job-dir", str(tmp_path)], {})
 
     def go(place: Cluster, start: int, *done: tuple[str, int, float]) -> None:
@@ -82,7 +82,7 @@ def test_an_attempt_forgets_the_evaluations_after_its_checkpoint(
 def test_back_to_a_checkpoint_in_one_process_both_curves_go_on_from_there(
     tmp_path: Path, attempt: Callable[..., None]
 ) -> None:
-    """After a loss that is not finite; evaluations then come at the same steps again."""
+    """After a loss that is not finite, evaluations come at the same steps again."""
     first = [("train", 1, 1.0), ("train", 2, 0.9), ("evaluate", 2, 0.8), ("train", 3, 0.7)]
     attempt(INLINE, 0, *first, ("train", 2, 0.6), ("evaluate", 2, 0.5))
     assert losses(tmp_path / "logs/train") == pytest.approx({1: 1.0, 2: 0.6})

@@ -1,4 +1,4 @@
-"""Which held-out examples are shown, on their own."""
+"""Which held-out examples TensorBoard shows."""
 
 import contextlib
 import types
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 class Shown:
-    """Stands for the board: what would be written, by tag."""
+    """A stand-in for the board: the pictures by tag."""
 
     writes = True
 
@@ -38,7 +38,7 @@ class Shown:
 def test_the_surest_mistakes_come_first_and_the_matrix_has_a_row_for_each_true_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The network answers what a picture's first value says, as sure as its second one is high."""
+    """The network answers with a picture's first value; the second value is its confidence."""
     answers, sureness = [0, 1, 2, 1, 0, 2], [9, 1, 2, 8, 3, 5]
     labels = np.array([0, 1, 1, 0, 2, 0])
     images = np.zeros((6, 2, 2, 3), np.uint8)
@@ -75,7 +75,7 @@ def test_of_what_is_right_each_class_has_its_turn() -> None:
 
 
 def test_the_pool_is_of_real_examples_alone() -> None:
-    """200 there are; batches are filled up with ones that count nothing."""
+    """There are 200; batches are filled up with examples that do not count."""
     config = parse(["--records", str(SMOKE), "--job-dir", "-", "--image-size", "8"], {})
     run: Any = types.SimpleNamespace(
         validation=splits.find(str(SMOKE), "validation"), config=config, names=tuple("0123456789")

@@ -1,4 +1,4 @@
-"""What the input costs."""
+"""The cost of the input."""
 
 import pytest
 
@@ -10,7 +10,8 @@ from trainer.observe.input_report import cost  # noqa: E402
 
 
 def test_the_cores_needed_are_those_that_would_never_let_a_step_wait() -> None:
-    # 10 steps of 64 in 2 s, half of it waited: 640 images in 1 s of computing; a core makes 100.
+    # 10 steps of 64 in 2 s, of which half is waiting: 640 images in 1 s of computing. A core
+    # makes 100.
     found = cost(seconds=2.0, waited=1.0, steps=10, batch=64, per_core=100.0, cores=2)
     assert found.wait_share == pytest.approx(0.5)
     assert found.step_seconds == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""The account of a run: it adds up, goes on over restarts, and knows what was lost."""
+"""The account of a run: it adds up, goes on after restarts, and shows what was lost."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ def summary(job: Path) -> dict:
 
 
 def adds_up(time: dict) -> None:
-    """Its parts are the wall clock, and less than 2 % of it is nobody's."""
+    """Its parts add up to the wall clock, and less than 2 % of it is unexplained."""
     assert sum(time["seconds"].values()) == pytest.approx(time["wall_seconds"])
     assert sum(time["work_seconds"].values()) == pytest.approx(time["wall_seconds"])
     assert sum(time["shares"].values()) == pytest.approx(1)
@@ -56,7 +56,7 @@ def test_the_account_of_a_job_that_was_killed_and_started_again(
     # The journal is written every few seconds, so the lost steps are at most those seen.
     lost = found["time"]["lost_steps"]
     assert 0 <= lost <= reached - resumed + 20
-    # Both attempts, but for what the first did after its last entry in the journal.
+    # Both attempts, without what the first one did after its last entry in the journal.
     measured = found["time"]["wall_seconds"]
     assert 0.98 * wall < measured < (wall + killed_after) * 1.02
     assert found["time"]["cost"]["total"] == pytest.approx(measured)  # at 1 a second
@@ -121,7 +121,7 @@ def test_a_run_that_diverged_or_failed_says_so(
 
 
 def test_observers_agree_on_where_a_call_ends_on_every_rank() -> None:
-    """What one rank alone decided would leave the others waiting for ever."""
+    """A decision of one rank alone would leave the others waiting for ever."""
     config = parse(
         ["--records", "r", "--job-dir", "j", "--profile-steps", "7,9", "--histograms-every", "4"],
         {},
@@ -157,7 +157,7 @@ def test_few_lines_about_a_long_run(
     assert len(told) == 100 + (10_000 - 100) * 0.25 // 10 + 1
     assert (told[-1]["step"], told[-1]["eta_seconds"]) == (10_000, 0)
     assert told[0]["examples_per_second"] == 40
-    # Each line tells of all steps since the one before.
+    # Each line covers all steps since the line before.
     assert told[100]["loss"] == np.mean(range(100, told[100]["step"]))
 
 

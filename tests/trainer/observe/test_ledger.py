@@ -1,4 +1,4 @@
-"""Where the time of a run goes. No TensorFlow, and a clock that is turned by hand."""
+"""Where the time of a run goes, with a clock that the test sets. No TensorFlow."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def spend(ledger: Ledger, clock: Clock, part: str, seconds: float) -> None:
 
 
 def running(ledger: Ledger, clock: Clock) -> Ledger:
-    """After the first call, which counts as start-up."""
+    """A ledger after its first call, which counts as startup."""
     spend(ledger, clock, "compute", 2)
     return ledger
 

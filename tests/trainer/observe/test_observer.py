@@ -1,4 +1,4 @@
-"""What looks on does not end a run: it is told of, and left out."""
+"""An observer's fault does not end a run: it is reported, and the observer is left out."""
 
 import json
 import types
@@ -30,7 +30,7 @@ def failing(occasion: str) -> Observer:
 
 
 class Counting(Observer):
-    """Counts what it is told, and may fail at a step."""
+    """Counts its calls, and may fail at a step."""
 
     name = "counting"
 
@@ -75,7 +75,7 @@ def test_one_that_fails_is_told_of_once_and_the_others_go_on(
 
 
 def test_one_that_is_left_out_still_says_where_a_call_ends() -> None:
-    """The other ranks, where it did not fail, end their calls there."""
+    """The other ranks, on which it did not fail, end their calls there."""
     here, there = (Watch([Counting(fails_at=step, every=5), Counting(every=7)]) for step in (1, 0))
     for watch in (here, there):
         watch.steps(run_at(), 1, {})
@@ -102,7 +102,7 @@ def test_a_state_that_json_does_not_know_is_not_left_to_the_checkpoint(
 def test_a_run_with_observers_that_fail_is_done_and_says_which(
     tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for each occasion, and four of the trainer's own."""
+    """One observer for each occasion, and four of the trainer's own."""
 
     def broken(*_: object, **__: object) -> Any:
         raise OSError("broken for the test")

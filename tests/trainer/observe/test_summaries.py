@@ -31,7 +31,7 @@ STEPS, EVERY = 60, 30
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, list[dict]]]]:
-    """Two jobs in one folder, and what they said."""
+    """Two jobs in one folder, and their event lines."""
     folder = tmp_path_factory.mktemp("jobs")
     said = {}
     for rate in ("0.002", "0.0001"):
@@ -211,7 +211,7 @@ def test_cadences_and_what_is_too_dear_is_skipped_and_told(
 
 @pytest.fixture(scope="module")
 def tensorboard(jobs: tuple[Path, dict[str, list[dict]]]) -> Iterator[str]:
-    """TensorBoard itself over both jobs: the address of its pages."""
+    """The address of a TensorBoard that shows both jobs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

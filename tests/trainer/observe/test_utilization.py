@@ -1,4 +1,4 @@
-"""A look at the machine, and what of its arithmetic was the model's."""
+"""Samples of the machine, and the share of its arithmetic that was the model's."""
 
 import json
 import math
@@ -139,7 +139,7 @@ def test_gpus() -> None:
     ],
 )
 def test_only_the_gpus_of_this_process(visible: str | None, looked_at: list[int]) -> None:
-    """A trial beside others on one machine has one of its GPUs."""
+    """A trial beside others on one machine uses one of its GPUs."""
     busy = (90, 50)
     module = nvml(UtilizationRates=lambda n: SimpleNamespace(gpu=busy[n]))
     module.nvmlDeviceGetHandleByUUID = lambda uuid: {"GPU-a": 0, "GPU-b": 1}[uuid]
@@ -253,7 +253,7 @@ def test_flops_are_those_that_tensorflow_counts() -> None:
         options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
         options["output"] = "none"
         counted = tf.compat.v1.profiler.profile(graph, options=options).total_float_ops
-        # Theirs counts additions of biases and the like, too, and what BatchNorm does.
+        # TensorFlow also counts BatchNorm and additions of biases.
         assert forward == pytest.approx(counted, rel=0.06), name
         assert forward < counted
 

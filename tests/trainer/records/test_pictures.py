@@ -1,4 +1,4 @@
-"""Picture files of all kinds, made by Pillow, end as what a person sees. No TensorFlow."""
+"""Picture files of all kinds, made by Pillow, are stored as a person sees them. No TensorFlow."""
 
 import io
 from typing import Any
@@ -129,8 +129,8 @@ def test_black_and_white_is_grey() -> None:
 
 
 def test_a_colour_profile_is_applied() -> None:
-    # A profile whose red and blue are swapped would be plain; Pillow makes LAB, XYZ and sRGB ones.
-    # sRGB itself is no change.
+    # A profile with red and blue swapped would show it best, but Pillow makes only LAB, XYZ and
+    # sRGB profiles, and sRGB changes nothing.
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     made = prepare(file(picture(), "PNG", icc_profile=profile), PictureForm("png"))
     assert "colour profile applied" not in made.facts

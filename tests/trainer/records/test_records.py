@@ -1,4 +1,4 @@
-"""Folders, CSV files and archives into records: complete, reproducible, and gone on with."""
+"""Folders, CSV files and archives into records: complete, reproducible, resumed after a kill."""
 
 import io
 import json
@@ -27,7 +27,7 @@ from trainer.records.sources import RecordsError
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """20 reddish and 20 grey ones, PNG and JPEG, of different sizes."""
+    """20 reddish and 20 grey pictures, PNG and JPEG, of different sizes."""
     folder = tmp_path / "pictures"
     for name in ("red", "grey"):
         (folder / name / "more").mkdir(parents=True)
@@ -400,7 +400,7 @@ def test_copies_are_reported_and_kept_on_one_side_if_asked(pictures: Path, tmp_p
     assert dataset["duplicates"]["all"]["pictures"] == 8
 
 
-# Killed, and started again
+# Killed and restarted
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def tone(path: Path, hertz: float, seconds: float, rate: int = 16000) -> None:
 
 @pytest.fixture
 def clips(tmp_path: Path) -> Path:
-    """20 low and 20 high ones, of 0.1 to 0.29 s, in four formats and three rates."""
+    """20 low and 20 high tones of 0.1 to 0.29 s, in four formats and at three rates."""
     folder = tmp_path / "clips"
     for name, hertz in (("low", 200), ("high", 2000)):
         for number in range(20):
@@ -42,7 +42,7 @@ def dataset(out: Path) -> dict[str, Any]:
 
 
 def refused(capsys: Any, *arguments: object) -> str:
-    """What a run with these arguments says, in one line, that ends with exit code 2."""
+    """The one line that a run with these arguments prints before it exits with 2."""
     assert run(*arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")

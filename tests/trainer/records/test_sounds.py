@@ -1,4 +1,5 @@
-"""Sound files of all kinds, made by libsndfile, end as what a person hears. No TensorFlow."""
+"""Sound files of all kinds, made by libsndfile, are stored as a person hears them. No
+TensorFlow."""
 
 import io
 import struct
@@ -157,7 +158,7 @@ def test_what_cannot_be_heard_is_refused_with_its_reason(content: bytes, reason:
     ],
 )
 def test_a_file_that_is_cut_short_is_refused(kind: str, subtype: str) -> None:
-    # Noise, so that no codec makes nothing of it.
+    # Noise, because a codec could drop silence.
     whole = file(np.random.default_rng(0).normal(0, 0.1, 32000), kind, subtype)
     prepare(whole, SoundForm())
     for share in (0.5, 0.8) if kind == "MP3" else (0.5, 0.8, 0.97, 0.999):

@@ -1,4 +1,4 @@
-"""Records to read in tests."""
+"""Records for tests to read."""
 
 import io
 from pathlib import Path
@@ -17,7 +17,7 @@ PIXEL = _file.getvalue()
 
 
 def shards(folder: Path, *sizes: int, split: str = "train") -> tuple[Shard, ...]:
-    """Files of these sizes; labels number the records through."""
+    """Files with these numbers of records; the labels count all records from 0."""
     label = 0
     for number, size in enumerate(sizes):
         with tf.io.TFRecordWriter(str(folder / f"{split}-{number:05d}.tfrecord")) as writer:
@@ -28,7 +28,8 @@ def shards(folder: Path, *sizes: int, split: str = "train") -> tuple[Shard, ...]
 
 
 def filled(folder: Path, **colours: str) -> Path:
-    """Class folders of 40 pictures of 60 x 40 with a colour each, left half white."""
+    """Class folders of 40 pictures of 60 x 40, with the left half white and the right half in a
+    colour."""
     for name, colour in colours.items():
         (folder / name).mkdir(parents=True)
         for number in range(40):
