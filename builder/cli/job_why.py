@@ -4,28 +4,48 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.common import Json, out, say
+from builder.cli.common import Json, out, root, say
+from builder.cli.job_vertex import Project, Region
 
 
 def why(
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help="A job that runs or ran here, or on Vertex AI."),
+    ] = None,
     log: Annotated[
-        str,
+        str | None,
         typer.Option("--log", metavar="FILE", help="The log of any program; - reads stdin."),
-    ],
+    ] = None,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="The one on Vertex AI, where one has run here, too.")
+    ] = False,
+    project: Project = None,
+    region: Region = None,
     as_json: Json = False,
 ) -> None:
     """Say why a job ended: what happened, the line that shows it, what to do.
 
     \b
+    builder job why cats
     builder job why --log train.log
     kubectl logs trainer-0 | builder job why --log -
 
     An ending that is not in the table of known endings is said to be unknown.
     """
-    from builder.jobs.why import logs, told
+    from builder.core.errors import InputError
+    from builder.jobs.places import choose
+    from builder.jobs.why import jobs, logs, told
     from builder.jobs.why.diagnose import diagnose
 
-    run = logs.of_log(log)
+    if (job is None) == (log is None):
+        raise InputError("name a job or a log", "builder job why JOB, or --log FILE")
+    if log is not None:
+        run = logs.of_log(log)
+    else:
+        assert job is not None
+        place, status, _ = choose.watched(root(), job, remote, project, region, 0.0)
+        run = jobs.of_job(place, status)
     found = diagnose(run)
     for line in told.lines(run.name, found):
         say(line)

@@ -106,6 +106,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("list",), 2, "no project is known", "--project"),
         (("wait", "cats", "--timeout", "x"), 2, "--timeout x", "2h"),
         (("watch", "dogs"), 2, "dogs has not run here, and Vertex AI cannot be asked", "--project"),
+        (("why", "dogs"), 2, "dogs has not run here, and Vertex AI cannot be asked", "--project"),
         (("watch", "cats", "--remote"), 2, "no project is known", "--project"),
         (("local", "tuned", "--kill", "chief:0@5"), 2, "tuned is a study: --kill", "leave them"),
     ],
@@ -321,6 +322,26 @@ def test_watch_where_the_log_may_not_be_read(run: Run, loopback: emulator.Loopba
     view = json.loads(out)
     assert (code, view["state"]) == (0, "succeeded")
     assert "the log cannot be read: logs: not allowed" in view["notes"][-1]
+
+
+def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
+    line = "OOM when allocating tensor with shape[64]"
+    loopback.service.executor = emulator.Script((("workerpool0-0", line),), code=1)
+    assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 1
+    code, out, err = run("job", "why", "cats", "--json")
+    found = json.loads(out)
+    assert (code, found["ending"]) == (0, "device-memory")
+    assert found["evidence"][0]["text"] == line
+    assert found["evidence"][0]["where"].startswith("chief-0, ")
+    loopback.service.faults.bursts = [("/v2/entries:list", 403, 10)]
+    code, out, err = run("job", "why", "cats", "--json")
+    assert (code, json.loads(out)["known"]) == (0, False)
+    assert "note: its log cannot be read: logs: not allowed" in err
+
+
+def test_why_a_job_that_is_not_there(run: Run, loopback: emulator.Loopback) -> None:
+    code, out, err = run("job", "why", "dogs", "--region", "us-central1")
+    assert (code, out) == (3, "") and "dogs" in err
 
 
 def test_what_ran_here_is_watched_here(run: Run, loopback: emulator.Loopback, here: Path) -> None:

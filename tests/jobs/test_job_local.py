@@ -504,7 +504,7 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
     assert json.loads((folder / "study.json").read_text())["best"] == 4
     with pytest.raises(InputError, match="has been run already"):
         run_study(engine, job(REPORT), study())
-    with pytest.raises(InputError, match="a study; one of its trials can be watched"):
+    with pytest.raises(InputError, match="a study; name one of its trials"):
         ThisMachine(ROOT).find(str(folder))
     board = hparams(folder)
     assert board["experiment"] == ["rate"]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from builder import contract
+from builder.jobs.places.protocol import SERVICE
 from builder.jobs.why import table as known
 from builder.jobs.why.table import Again, Ending, Match, Table
 from builder.jobs.why.text import excerpt
@@ -27,9 +28,7 @@ from builder.jobs.why.text import excerpt
 State = Literal["unknown", "waiting", "running", "succeeded", "failed", "cancelled"]
 Certainty = Literal["certain", "likely", "unknown"]
 
-JOB = "job"
-SERVICE = "service"
-WHOLE = (JOB, SERVICE, "")
+WHOLE = (SERVICE, "")
 """Names under which not a replica speaks, but what runs the job."""
 OUTLIVED = 3
 """Signs of progress after a line that show that the run outlived it."""
@@ -178,7 +177,7 @@ def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
     signs: dict[str, list[int]] = {}
     for index, line in enumerate(run.lines):
         trained = line.event in _TRAINED or (not line.event and _PROGRESS.search(line.text))
-        if trained and index not in fatal and line.replica not in (JOB, SERVICE):
+        if trained and index not in fatal and line.replica != SERVICE:
             signs.setdefault(line.replica, []).append(index)
     anyone = sorted(index for indices in signs.values() for index in indices)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder.core import project
+from builder.jobs.studies import record
 
 Run = Callable[..., tuple[int, str, str]]
 LOG = "step 1 of 9\nE  ran into trouble\nOOM when allocating tensor with shape[64]\n"
@@ -109,3 +110,31 @@ def test_a_file_that_may_not_be_read_is_refused(run: Run, tmp_path: Path) -> Non
     (tmp_path / "x.log").chmod(0)
     code, _, err = run("--log", "x.log")
     assert code == 2 and "Permission denied" in err
+
+
+def test_a_job_or_a_log_not_both(run: Run) -> None:
+    for words in ((), ("cats", "--log", "x.log")):
+        code, _, err = run(*words)
+        assert code == 2 and "name a job or a log" in err
+
+
+def test_a_job_of_this_machine_by_its_name(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "build/jobs/cats/local"
+    folder.mkdir(parents=True)
+    state = {"job": "cats", "state": "failed", "message": "", "seconds": 1.0, "replicas": []}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "chief-0.log").write_text("2026-11-21T07:00:01+00:00 No space left on device\n")
+    code, out, err = run("cats", "--json")
+    assert code == 0 and err.startswith("cats: disk-full\n")
+    assert "  chief-0, 2026-11-21 07:00:01 UTC: No space left on device\n" in err
+    assert json.loads(out)["job"] == "cats"
+
+
+def test_a_study_is_asked_about_by_its_trials(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "build/jobs/tuned"
+    (folder / "3/local").mkdir(parents=True)
+    (folder / "3/local/state.json").write_text("{}")
+    (folder / record.FILE).write_text("{}")
+    code, _, err = run("tuned")
+    assert code == 2 and "a study; name one of its trials (3)" in err
+    assert "build/jobs/tuned/3" in err

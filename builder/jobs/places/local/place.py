@@ -120,7 +120,7 @@ class ThisMachine:
     def newest(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
         """The jobs of the project, newest first; with `name` those of one description."""
         folders = [one.parents[1] for one in (self.root / FOLDER).glob(f"*/{LOCAL}/{STATE}")]
-        found = [_status(one) for one in folders]
+        found = [_status(one) for one in folders if _content(one)]
         wanted = [one for one in found if name is None or one.display_name == name]
         return tuple(sorted(wanted, key=age, reverse=True)[:limit])
 
@@ -132,9 +132,13 @@ class ThisMachine:
         return self.get(str(folder))
 
     def get(self, name: str) -> JobStatus:
-        """The job in a folder. Raises OutsideError where none has run there."""
-        if not (Path(name) / LOCAL / STATE).is_file():
+        """The job in a folder. Raises OutsideError where none has run there, or where its state
+        cannot be read."""
+        state = Path(name) / LOCAL / STATE
+        if not state.is_file():
             raise OutsideError(f"{name}: no job has run there", "builder job local JOB")
+        if not _content(Path(name)):
+            raise OutsideError(f"{state}: cannot be read", "builder job local JOB writes it anew")
         return _status(Path(name))
 
     def cancel(self, job: JobStatus) -> JobStatus:
@@ -168,10 +172,8 @@ def has_run(folder: Path) -> bool:
         ran = {path.parents[1].name for path in folder.glob(f"*/{LOCAL}/{STATE}")}
         trials = sorted(ran, key=lambda name: (len(name), name))
         raise InputError(
-            f"{folder}: a study; one of its trials can be watched "
-            f"({', '.join(trials) or 'none yet'})",
-            f"builder job watch {folder}/{trials[-1] if trials else 1}; builder tensorboard "
-            f"{folder.name} shows all",
+            f"{folder}: a study; name one of its trials ({', '.join(trials) or 'none yet'})",
+            f"{folder}/{trials[-1] if trials else 1}; builder tensorboard {folder.name} shows all",
         )
     return (folder / LOCAL / STATE).is_file()
 

@@ -1,0 +1,106 @@
+"""A job at any place as a run to be diagnosed: its state, its error, its lines by time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from builder.core.errors import OutsideError
+from builder.jobs.places.protocol import SERVICE, JobStatus, LogLine, Place
+from builder.jobs.why import text
+from builder.jobs.why.diagnose import JobLog, Said, State
+from builder.jobs.why.logs import by_our_trainer
+
+FAILED = "FAILED"
+"""What our trainer leaves in its folder when it gives up: {"code": ..., "message": ...}."""
+MOST = 100_000
+"""Lines of a job that are looked at: the newest."""
+
+_STATES: Mapping[str, State] = {
+    "queued": "waiting",
+    "pending": "waiting",
+    "paused": "waiting",
+    "running": "running",
+    "updating": "running",
+    "cancelling": "running",
+    "succeeded": "succeeded",
+    "partially_succeeded": "succeeded",
+    "failed": "failed",
+    "expired": "failed",
+    "lost": "failed",
+    "cancelled": "cancelled",
+}
+
+
+def of_job(place: Place[Any], status: JobStatus) -> JobLog:
+    """What a place tells of a job. A log that may not be read is a note of the run."""
+    notes = []
+    lines: tuple[LogLine, ...] = ()
+    try:
+        lines = place.log(status).new()
+    except OutsideError as error:
+        notes.append(f"its log cannot be read: {error.message}")
+    if len(lines) > MOST:
+        notes.append(f"older lines that were not read: {len(lines) - MOST:,}")
+    said = [one for line in lines[-MOST:] for one in _spoken(line)]
+    marker = _marker(status)
+    if "message" in marker and not any(one.event == "error" for one in said):
+        said += _parts(str(marker["message"]), FAILED, SERVICE, "error")
+    said += _parts(status.error, f"what {place.title} says", SERVICE)
+    if status.state == "expired":
+        said += _parts("the job exceeded its timeout", "the job's state", SERVICE)
+    names = (one.name for one in status.replicas)
+    return JobLog(
+        name=text.harmless(status.display_name),
+        lines=tuple(said),
+        state=_STATES.get(status.state, "unknown"),
+        exit_code=_exit_code(status, marker),
+        out_of_memory=next(
+            (name for name in names if status.error.startswith(f"{name} ran out of memory")), ""
+        ),
+        ours=bool(marker) or by_our_trainer(said),
+        notes=tuple(text.harmless(one) for one in notes),
+    )
+
+
+def _spoken(line: LogLine) -> Iterator[Said]:
+    event = line.fields.get("event", "")
+    replica = f"trial {line.trial}, {line.replica}" if line.trial else line.replica
+    when = f"{line.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return _parts(line.text, f"{replica}, {when}", replica, event if isinstance(event, str) else "")
+
+
+def _parts(words: str, where: str, replica: str, event: str = "") -> Iterator[Said]:
+    for part in text.harmless(words).split("\n"):
+        if part.strip():
+            yield Said(text.shortened(part), text.harmless(where), replica, event)
+
+
+def _exit_code(status: JobStatus, marker: Mapping[str, Any]) -> int | None:
+    """The code of the replica that failed, else the one that our trainer left."""
+    if status.state not in ("failed", "lost"):
+        return None
+    codes = (
+        status.code,
+        *(one.exit_code for one in status.replicas if one.state == "failed"),
+        marker.get("code"),
+    )
+    return next((code for code in codes if isinstance(code, int) and code), None)
+
+
+def _marker(status: JobStatus) -> dict[str, Any]:
+    """The trainer's word in a folder of this machine; {} for an earlier run's."""
+    path = Path(status.output) / FAILED
+    if "://" in status.output or not status.output:
+        return {}
+    try:
+        if status.started and path.stat().st_mtime < status.started.timestamp() - 1:
+            return {}
+        with path.open("rb") as file:
+            found = json.loads(file.read(text.HEAD))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
