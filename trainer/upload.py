@@ -27,9 +27,9 @@ from trainer.records.statusline import StatusLine
 from trainer.records.tfrecord import checksum
 
 TRIES = 4
-"""Of each file."""
+"""Most tries for each file."""
 PARALLEL = 8
-"""Files at a time, unless told otherwise."""
+"""Files that are sent at once, by default."""
 BLOCK = 1 << 20
 
 
@@ -53,7 +53,7 @@ class Sums:
 
 @dataclass
 class Transfer:
-    """How far it is."""
+    """How far an upload is."""
 
     files: int
     bytes: int
@@ -65,7 +65,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What was done."""
+    """What an upload did."""
 
     files: int
     bytes: int

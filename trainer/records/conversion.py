@@ -34,7 +34,7 @@ SOUND_OPTIONS = "--rate and --seconds"
 
 @dataclass
 class Conversion:
-    """How far it is."""
+    """How far a conversion is."""
 
     total: int
     done: int = 0
