@@ -82,3 +82,25 @@ def test_the_tests_to_copy_exist() -> None:
     names = re.findall(r"`(test_\w+)`", text)
     files = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
     assert names and [name for name in names if f"def {name}(" not in files] == []
+
+
+def test_every_document_is_reached_from_the_readme() -> None:
+    reached, ahead = set[Path](), [ROOT / "README.md"]
+    while ahead:
+        here = ahead.pop()
+        reached.add(here)
+        named = {(ROOT / "docs" / Path(path).name) for path in paths(here.read_text("utf-8"))}
+        ahead += [path for path in named & set(DOCUMENTS) if path not in reached]
+    assert reached == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_lines_are_wrapped(document: Path) -> None:
+    """At 100 columns; tables and code stand as they are."""
+    lines = document.read_text(encoding="utf-8").splitlines()
+    long = [
+        f"{number}: {line[:60]}"
+        for number, line in enumerate(lines, 1)
+        if len(line) > 100 and not line.startswith(("|", "    "))
+    ]
+    assert not long
