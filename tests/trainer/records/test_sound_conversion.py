@@ -12,7 +12,7 @@ from PIL import Image
 
 soundfile = pytest.importorskip("soundfile")
 
-from tests.trainer.records.test_records import content, read, run  # noqa: E402
+from tests.trainer.records.folders import content, read, run  # noqa: E402
 from trainer.records import conversion, sounds  # noqa: E402
 from trainer.records.options import Options  # noqa: E402
 from trainer.records.pictures import PictureForm  # noqa: E402
