@@ -81,7 +81,7 @@ def test_what_is_no_regular_file_is_written_to_and_stays(tmp_path: Path) -> None
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_lock_that_is_held_is_refused_where_nobody_wants_to_wait(tmp_path: Path) -> None:
+def test_a_lock_that_is_held_raises_at_once_without_waiting(tmp_path: Path) -> None:
     path = tmp_path / "folder/lock"
     with files.locked(path), pytest.raises(BlockingIOError), files.locked(path, wait=False):
         pass

@@ -1,4 +1,4 @@
-"""What the host knows about proxies, certificates, indexes and mirrors, and its secrets."""
+"""The host's proxies, certificates, indexes and mirrors, and the build secrets made from them."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ class Host:
 
 
 def exported(network: BuildNetwork) -> dict[str, str]:
-    """What a RUN sees after it sourced the `network` secret, as a real shell reads it."""
+    """The variables of a RUN that sourced the `network` secret, as a real shell reads it."""
     script = network.secrets().get("network", b"").decode() + "env -0\n"
     output = subprocess.run(
         ["sh", "-c", script], env={"PATH": os.environ["PATH"]}, check=True, capture_output=True

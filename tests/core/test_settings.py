@@ -1,4 +1,4 @@
-"""Where things go: flag over environment over builder.toml, and what a wrong value is told."""
+"""Settings: flag over environment over builder.toml, and the errors for wrong values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks: what is kept, what is refused, how staleness is told; and uv against the real index."""
+"""Locks: what is kept, what is refused, why a lock is stale; and uv against the real index."""
 
 import json
 import re

@@ -117,7 +117,7 @@ def root(locked: dict[str, str]) -> RootTarball:
 
 @pytest.fixture
 def other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own, with the packages that are there already: the root is made anew."""
+    """An empty cache that shares the packages of the real one: the root is made anew."""
     here = files.cache_home()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     there = files.cache_home()

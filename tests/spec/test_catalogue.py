@@ -1,4 +1,4 @@
-"""What a person may write in image.yaml, and what each mistake is told."""
+"""What a person may write in image.yaml, and the message for each mistake."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ def test_the_schema_describes_every_field_with_an_example() -> None:
 
 
 def test_the_trainer_extra_follows_the_default(root: Path) -> None:
-    """What the trainer is developed with is what the images hold."""
+    """The trainer is developed with the versions that the images hold."""
     extra = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     default = ImageSpec.model_fields["tensorflow"].default
     assert f"tensorflow-cpu=={default}" in extra["trainer"]

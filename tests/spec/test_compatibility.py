@@ -1,4 +1,4 @@
-"""What goes together, and that what does not is refused with the nearest thing that does."""
+"""Versions that work together; others are refused, with the nearest that do."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_what_cannot_work_is_refused_with_what_does(
 def test_the_nearest_that_is_named_really_works(
     accelerator: str, fields: dict[str, Any], what: str, fix: str
 ) -> None:
-    """What a person is told to write is written, and is not refused again."""
+    """A person writes what the error says, and it is not refused again."""
     _, instead = refused(accelerator, **fields)
     changed = {**fields}
     first = instead.split(",")[0].split(";")[0].removeprefix("write ")
@@ -224,7 +224,7 @@ def test_the_nearest_that_is_named_really_works(
 def test_a_tensorflow_that_needs_cuda_13_is_refused_for_a_v100(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """None is published yet; the day one stands in the table, V100s stay on the last before it."""
+    """None is published yet. Once one is in the table, V100s stay on the last release before it."""
     tables = releases.tables()
     moved = replace(tables.releases[-1], cuda="13.0", capabilities=("sm_75", "compute_90"))
     monkeypatch.setattr(
@@ -365,7 +365,7 @@ def test_a_target_that_cannot_work_is_a_problem() -> None:
 @pytest.mark.network
 @pytest.mark.parametrize("python", OWN_PYTHON)
 def test_every_set_of_libraries_can_be_installed(python: str, tmp_path: Path) -> None:
-    """PyPI has them, and TensorFlow takes them: the tables hold no typing error."""
+    """PyPI has them, and TensorFlow accepts them: the tables hold no typing error."""
     compile = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--only-binary=:all:"]
     compile += ["--python-platform", "x86_64-manylinux_2_36"]
     for release in releases.tables().releases:

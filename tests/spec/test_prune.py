@@ -1,4 +1,4 @@
-"""prune: in image.yaml: what is kept, who shares a base, what is said of it, and to whom."""
+"""image.yaml's prune: what is kept, which targets share a base, and the labels that say so."""
 
 import os
 import subprocess
