@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def targets(root: Path) -> dict[str, str]:
-    """Target -> accelerator of a project; targets that cannot be read are left out."""
+    """The accelerator of each target of a project, without targets that cannot be read."""
     found = {}
     for name in catalogue.targets(root):
         try:
@@ -40,7 +40,7 @@ def targets(root: Path) -> dict[str, str]:
 
 
 def target_of(root: Path, name: str) -> str:
-    """The target whose base a package is put onto. Raises InputError for an image that is none."""
+    """The target whose base a package uses. Raises InputError for an image that is no target."""
     if name not in catalogue.targets(root):
         raise InputError(
             f"--package: {name} is no target of images/",
@@ -50,9 +50,9 @@ def target_of(root: Path, name: str) -> str:
 
 
 def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, tuple[str, ...]]:
-    """The job's image as this machine knows it, and what is still open about it.
+    """The job's image as this machine knows it, and notes about what it does not know.
 
-    Raises InputError: neither a target nor a reference.
+    Raises InputError for a name that is neither a target nor a reference.
     """
     name = job.image
     if name not in catalogue.targets(root):
@@ -74,9 +74,9 @@ def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, tuple[
 def pushed_image(
     root: Path, job: Job, settings: Settings, on_event: OnEvent = ignore
 ) -> tuple[Image, tuple[str, ...]]:
-    """The job's image as its registry holds it, by digest; one of ours with its receipt.
+    """The job's image by its digest in the registry, proven by its receipt; and notes.
 
-    Raises InputError, OutsideError (not there) or CheckFailed (not proven).
+    Raises InputError, OutsideError for a missing image, CheckFailed for one that is not proven.
     """
     from builder.pipeline import verify
     from builder.tensorflow import suite as suites
@@ -136,7 +136,7 @@ def _labels(
 
 
 def planned_image(root: Path, job: Job, settings: Settings) -> Image:
-    """What a program's image will be, as far as it is known before it is made.
+    """What is known of a program's image before it is built.
 
     Raises InputError for a job whose image is no target, or where no registry is named.
     """
@@ -152,7 +152,7 @@ def planned_image(root: Path, job: Job, settings: Settings) -> Image:
 
 
 def _pruned(spec: catalogue.ImageSpec) -> bool:
-    """Whether other GPUs' device code is taken out: only where there is a GPU to keep it for."""
+    """Whether the device code of other GPUs is taken out; only an image for a GPU has any."""
     return spec.prune != "off" and accelerators.find(spec.accelerator).kind == "gpu"
 
 
@@ -164,7 +164,7 @@ def packaged_image(
     engine: Engine,
     on_event: OnEvent = ignore,
 ) -> Image:
-    """A program's folder as an image over the job's target: locked, built, proven and pushed.
+    """Lock, build, prove and push a program's folder as an image on the job's target.
 
     Raises InputError for a job whose image is no target, CheckFailed, OutsideError.
     """
@@ -185,12 +185,12 @@ def packaged_image(
 
 _NO_REGISTRY = (
     "no registry is named in builder.toml: the image has a name on this machine only, and cannot "
-    "be sent so"
+    "be sent"
 )
 
 
 def _by_tag(name: str) -> str:
-    return f"{name} is a tag: `builder job submit` sends the digest that it leads to"
+    return f"{name} is a tag: `builder job submit` sends its digest"
 
 
 def _foreign(root: Path, name: str) -> Image:

@@ -1,7 +1,7 @@
-"""Which machine carries which accelerator, how many of them, and in which region: the offer.
+"""Google's offer: which machine carries which accelerators, how many, and in which regions.
 
-data/machines.yaml holds what Vertex AI's custom training has; here it is asked. What it does not
-have is refused with the nearest thing that it has.
+builder/facts/machines.yaml holds the machines of Vertex AI's custom training. What is not on offer
+is refused with the nearest thing that is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TABLE = "machines.yaml"
 
 @dataclass(frozen=True, eq=False)
 class OfferedAccelerator:
-    """One accelerator of the service. There is one object of each, so identity is equality.
+    """One accelerator on offer. Each has one object, so identity is equality.
 
-    type: the API's name, None where a topology says it all. machines: machine type -> how many it
-    may carry. topologies: machine type -> topology -> chips. listed: regions that have it, but
-    not for training. pods: regions where a TPU may have a multiple of `pod_multiple` cores.
+    type: the API's name, None for one that only a topology names. machines: machine type -> how
+    many it may carry. topologies: machine type -> topology -> chips. listed: regions that have it,
+    but not for training. pods: regions where a TPU may have a multiple of `pod_multiple` cores.
     """
 
     name: str
@@ -47,7 +47,7 @@ class OfferedAccelerator:
 
 @dataclass(frozen=True)
 class Placement:
-    """What one replica runs on. `count`: accelerators on it, a TPU's cores or chips."""
+    """The machine of one replica. count: its accelerators; of a TPU its cores or chips."""
 
     machine: str
     device: OfferedAccelerator | None = None
@@ -84,7 +84,7 @@ class Offer:
 
 @cache
 def offer() -> Offer:
-    """data/machines.yaml, read once a process."""
+    """builder/facts/machines.yaml, read once for each process."""
     document = yamlfile.parse((DATA / TABLE).read_text(encoding="utf-8"), TABLE)
     if document.problems:
         problem = document.problems[0]
@@ -129,7 +129,7 @@ def offer() -> Offer:
 
 @cache
 def combinations() -> tuple[Placement, ...]:
-    """Everything on offer, of a TPU pod the smallest two sizes."""
+    """Every combination on offer; of TPU pods the two smallest sizes."""
     known = offer()
     found = [Placement(machine) for machine in known.cpu]
     for device in known.devices.values():
@@ -150,7 +150,7 @@ _SHORT = {"H100": "H100-80GB", "H100-MEGA": "H100-MEGA-80GB", "H200": "H200-141G
 
 
 def _devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
-    """The devices that a person may mean: `A100` is two, by memory; the machine decides."""
+    """The accelerators that a name may mean. `A100` means two, which the machine tells apart."""
     known = offer().devices
     key = name.upper().replace("_", "-")
     for device in known.values():
@@ -189,10 +189,7 @@ def device(name: str, machine: str = "") -> OfferedAccelerator:
 def place(
     machine: str, accelerator: str | None = None, count: int = 0, topology: str | None = None
 ) -> Placement:
-    """What is asked for, if it is on offer.
-
-    Raises InputError with the nearest thing that is.
-    """
+    """The machine and accelerators asked for. Raises InputError with the nearest ones on offer."""
     if topology is not None:
         return _with_topology(machine, topology)
     if accelerator is None:
@@ -277,7 +274,7 @@ def _machines() -> frozenset[str]:
 
 
 def nearest(machine: str, wanted: OfferedAccelerator, count: int) -> Placement:
-    """The placement of `wanted` that changes the least: the number first, then the machine."""
+    """The nearest placement of `wanted`: on the same machine type, else by number and type."""
     found = [one for one in combinations() if one.device == wanted]
     return min(
         found,
@@ -302,7 +299,7 @@ def _closest_topology(wanted: OfferedAccelerator, machine: str, chips: int) -> P
 
 
 def _distance(machine: str, other: Placement) -> float:
-    """How far a machine type is from another: family, series and size."""
+    """How much two machine types differ in family, series and size."""
     family, size = _parts(machine)
     near_family, near_size = _parts(other.machine)
     unlike = 1 - difflib.SequenceMatcher(None, family, near_family).ratio()
@@ -330,13 +327,11 @@ def _or(counts: tuple[int, ...]) -> str:
 
 
 def check_region(placement: Placement, region: str) -> None:
-    """Whether the region has this accelerator for training.
-
-    Raises InputError with the nearest region that has it.
-    """
+    """Raises InputError, with the nearest region that fits, where a region does not offer this
+    accelerator for training."""
     known, wanted = offer(), placement.device
     if wanted is None:
-        return  # the table tells where accelerators are
+        return  # the table has regions of accelerators only
     if region not in known.regions:
         near = difflib.get_close_matches(region, known.regions, n=1)
         fix = f"write {near[0]}; " if near else ""
@@ -365,5 +360,5 @@ def _single(device: OfferedAccelerator) -> frozenset[int]:
 
 
 def _alike(one: str, other: str) -> int:
-    """Near by name: the same part of the continent before the same continent before any other."""
+    """How near two regions are by name: 2 in the same part of a continent, 1 on the same one, 0."""
     return (one.split("-")[0] == other.split("-")[0]) + (one[:-1] == other[:-1])

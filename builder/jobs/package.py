@@ -1,11 +1,11 @@
 """Any Python program as a training image, without a Dockerfile.
 
-A folder and a module become a small project of its own below build/packages/: the target's
-image.yaml with this program in the trainer's place, its locks (so that everything that does not
-change keeps its version and its layers), and a copy of the folder. From there on it is an image
-like any other: locked with hashes, rendered, built, proven and pushed. Nobody knows the options of
-such a program, so its image has a label for the suite of checks that asks for less than the
-trainer's. Requirements that would move TensorFlow are refused by name.
+A folder and a module become a small project below build/packages/: the target's image.yaml with
+this program as the trainer, the target's locks (so that everything that stays the same keeps its
+version and its layers), and a copy of the folder. This project's image is made like any other:
+locked with hashes, rendered, built, proven and pushed. The options of such a program are not known,
+so a label of its image names a suite of checks that asks for less than the trainer's. Requirements
+that would change TensorFlow's version are refused by name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HELD = "target.lock"
 
 @dataclass(frozen=True)
 class PythonProgram:
-    """A folder with a Python program, and the module that is started.
+    """A folder with a Python program, and the module to start.
 
     flat: the module lies in the folder itself, not in a package of the folder's name.
     """
@@ -52,14 +52,14 @@ class PythonProgram:
 
     @property
     def slug(self) -> str:
-        """A part of an image's tag."""
+        """The folder's name as a part of an image's tag."""
         name = re.sub(r"[^a-z0-9]+", "-", self.folder.name.lower()).strip("-")
         return name[:30].strip("-") or "program"
 
 
 @dataclass(frozen=True)
 class ProvenPackage:
-    """A program's image, proven. `root` is its own little project, `target` its name there."""
+    """A program's proven image. root: the program's own project; target: the image's name there."""
 
     root: Path
     target: str

@@ -75,8 +75,8 @@ class Outcome:
 
 
 class Stop:
-    """A request to end, from another thread or from a signal. The first one ends the containers
-    with SIGTERM and their grace, the second one kills them.
+    """Requests to end a job, from another thread or from a signal. The first request ends the
+    containers with SIGTERM and their grace, the second one with SIGKILL.
 
     of: another Stop; its requests count here, too, but requests made here do not count there.
     """
@@ -92,12 +92,12 @@ class Stop:
 
     @property
     def requests(self) -> int:
-        """How often an end was asked for."""
+        """How many requests there were."""
         return self._requests + (self._of.requests if self._of else 0)
 
     @property
     def signal(self) -> int:
-        """The last signal that asked for it, 0 for none."""
+        """The signal of the last request, 0 before the first."""
         return self._signal or (self._of.signal if self._of else 0)
 
 

@@ -1,4 +1,4 @@
-"""Jobs for a person's eyes: lines with their replica's name and colour, and the summary."""
+"""Jobs on the terminal: lines with their replica's name and colour, and tables of results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red",
 
 
 def message(line: str) -> tuple[str, str]:
-    """Severity and text of a line, as Cloud Logging reads it: one JSON object, or plain text."""
+    """Severity and text of a line, read as Cloud Logging does: one JSON object, or plain text."""
     found = contract.fields(line)
     if "message" in found:
         return str(found.get("severity", "INFO")), str(found["message"])
@@ -48,7 +48,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def summary(outcome: Outcome) -> Table:
-    """Replica, state, exit code, restarts, seconds, memory."""
+    """A row for each replica: state, exit code, restarts, seconds, memory."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -69,7 +69,7 @@ def summary(outcome: Outcome) -> Table:
 
 
 def study_table(outcome: StudyOutcome) -> Table:
-    """A row a trial, the best one marked."""
+    """A row for each trial; the best one is marked."""
     from rich.table import Table
 
     from builder.jobs.studies.results import shown

@@ -1,10 +1,9 @@
-"""TensorBoard over job folders, here and in Cloud Storage, several jobs in one view.
+"""TensorBoard over job folders on this machine and in Cloud Storage, several jobs in one view.
 
-One folder of links is what TensorBoard looks at: a link a job, so that each run is called
-<job>/train, <job>/validation. What lies in gs:// is copied to a folder beside it, event files only,
-and again whenever an object has grown; TensorBoard's own reading of gs:// would want TensorFlow.
-TensorBoard is started without TensorFlow even where that is installed: it needs it for nothing
-here, and its import takes most of the start.
+TensorBoard reads one folder with a link for each job, so that a run is called <job>/train or
+<job>/validation. Event files in gs:// are copied beside it, and copied again when they have grown,
+because TensorBoard reads gs:// only with TensorFlow. TensorBoard runs without TensorFlow even where
+that is installed, because its import takes most of the start.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _ADDRESS = re.compile(r"TensorBoard \S+ at (\S+)")
 
 @dataclass(frozen=True)
 class JobLogs:
-    """One job's place in the view: `name` there, and a folder or a gs:// address."""
+    """One job in the view: its name there, and its folder or gs:// address."""
 
     name: str
     place: str
@@ -103,7 +102,7 @@ def _source(root: Path, name: str) -> JobLogs:
 
 @contextlib.contextmanager
 def view(found: Sequence[JobLogs], on_line: Callable[[str], None]) -> Iterator[Path]:
-    """The folder that TensorBoard looks at; what is remote is kept up to date while it is open.
+    """The folder for TensorBoard; copies of remote files are kept up to date in the block.
 
     Raises OutsideError where Cloud Storage refuses.
     """
@@ -134,7 +133,7 @@ def view(found: Sequence[JobLogs], on_line: Callable[[str], None]) -> Iterator[P
 
 
 def _logs(folder: Path) -> Path:
-    """A job's logs where they lie alone; a study's folder whole, and one of another layout."""
+    """A job's logs/ where it holds all event files, else the whole folder."""
     logs = folder / "logs"
     others = (path for path in folder.rglob("*tfevents*") if not path.is_relative_to(logs))
     return logs if logs.is_dir() and next(others, None) is None else folder
@@ -147,7 +146,7 @@ def _keep(
         for mirror in mirrors:
             try:
                 mirror.update()
-            except OutsideError as error:  # it may pass; what is there stays in view
+            except OutsideError as error:  # it may pass; the copies stay in view
                 on_line(f"{error.message}; tried again in {MIRROR_EVERY:.0f} s")
 
 
@@ -193,7 +192,7 @@ class BucketMirror:
         return len(self._seen)
 
     def _write(self, path: Path, content: bytes) -> None:
-        """In place where the file has only grown: TensorBoard reads on where it was."""
+        """Append where the file has only grown: TensorBoard reads on where it stopped."""
         old = path.stat().st_size if path.exists() else 0
         if old and len(content) >= old and path.read_bytes() == content[:old]:
             with path.open("ab") as file:
@@ -232,7 +231,7 @@ def serve(
     with view(found, on_line) as logs:
         command = [sys.executable, "-c", _PROGRAM, f"--logdir={logs}", f"--port={port}"]
         command += [f"--host={host}", "--reload_interval=5"]
-        # a group of its own: Ctrl-C reaches it through us only, in order
+        # in a process group of its own, Ctrl-C reaches it only through us
         process = subprocess.Popen(
             command,
             stderr=subprocess.PIPE,
@@ -274,5 +273,5 @@ _LIBC = ctypes.CDLL(None)
 
 
 def _end_with_parent() -> None:
-    """In the child: it does not outlive us, not even a SIGKILL (prctl PR_SET_PDEATHSIG)."""
+    """Runs in the child: it ends when we do, even by SIGKILL (prctl PR_SET_PDEATHSIG)."""
     _LIBC.prctl(1, signal.SIGTERM)

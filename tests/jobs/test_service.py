@@ -131,7 +131,7 @@ def test_a_built_target_is_known_by_its_receipts_digest(here: Path) -> None:
 def test_an_image_that_is_no_target(here: Path) -> None:
     image, notes = images.local_image(here, jobfiles.job("image: team/x:1\n" + BASE), Settings())
     assert (image.reference, image.target) == ("docker.io/team/x:1", None)
-    assert "sends the digest" in notes[0]
+    assert "sends its digest" in notes[0]
     with pytest.raises(InputError) as caught:
         images.local_image(here, jobfiles.job("image: v10\n" + BASE), Settings())
     assert "neither a target nor the reference" in caught.value.message

@@ -281,7 +281,7 @@ def test_results_that_cannot_be_compared_are_not_mixed(
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"trials": [{}]}'])
 def test_a_file_that_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / record.FILE).write_text(text)
-    with pytest.raises(InputError, match="no study that could go on"):
+    with pytest.raises(InputError, match="no study that can be continued"):
         record.earlier(tmp_path, record.asked_for("i", (), study(MIXED), 0))
 
 

@@ -1,8 +1,7 @@
-"""An old AI Platform config.yaml -> today's jobs/*.yaml, with a note for all that is different.
+"""An old AI Platform config.yaml as a job of today, with a note for each difference.
 
-Reads what gcloud's `--config` took (a Job with its `trainingInput`) and what stood on the command
-line beside it. Nothing is dropped in silence: what has no counterpart becomes a note, and what is
-not a field of `trainingInput` at all is refused at its line.
+The input is the file of gcloud's `--config` (a Job with its `trainingInput`) and the options beside
+it. A field without a counterpart becomes a note; an unknown field is refused at its line.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _SCALES = {value: key for key, value in legacy.SCALES.items()}
 
 @dataclass(frozen=True)
 class Converted:
-    """The text of a jobs/*.yaml, and what a person has to know about it."""
+    """The text of a jobs/*.yaml, and notes about its differences from the old file."""
 
     text: str
     notes: tuple[str, ...]
@@ -58,7 +57,7 @@ class Converted:
 
 @dataclass
 class _OldConfig:
-    """What is known while a file is read; nothing of it leaves `convert`."""
+    """The old file while it is read, and the notes so far."""
 
     document: Document
     where: str
@@ -69,7 +68,7 @@ class _OldConfig:
         return InputError(f"{self.where}:{self.document.line(*path)}: {name}: {what}", fix)
 
     def only(self, value: Any, known: Sequence[str], path: tuple[str, ...]) -> Mapping[str, Any]:
-        """The mapping at `path`, if it holds nothing that is not known."""
+        """The mapping at `path`. Raises InputError for a name that is not `known`."""
         if not isinstance(value, dict):
             raise self.refuse(path, "expected `name: value` lines", "indent what belongs to it")
         for name in value:
@@ -105,10 +104,10 @@ def convert(
     arguments: Sequence[str] = (),
     targets: Mapping[str, str] | None = None,
 ) -> Converted:
-    """The job of an old config.yaml, and of what stood on gcloud's command line beside it.
+    """The job of an old config.yaml and of gcloud's options beside it.
 
-    `targets`: target -> accelerator of the project, to propose an image where the old job had none
-    or has one that is for another machine. Raises InputError at the line that is wrong.
+    targets: the accelerator of each target of the project, to propose an image where the old job
+    named none. Raises InputError at the line that is wrong.
     """
     document = yamlfile.parse(text, str(source))
     if document.problems:
@@ -421,7 +420,7 @@ def _parameter(
 
 
 def _plain(value: Any) -> Any:
-    """A number as a number, where it is written the same way again."""
+    """A number from its text, if it is written back the same."""
     for kind in (int, float):
         try:
             number = kind(str(value))
@@ -455,7 +454,7 @@ def _remarks(reader: _OldConfig, old: Mapping[str, Any]) -> None:
 
 
 def _checked(reader: _OldConfig, job: dict[str, Any], source: Path) -> Converted:
-    """The text, which must be a job that can be read: a fault here is one of the old file."""
+    """The text of the job. It has to be readable; what makes it unreadable is in the old file."""
     order = [name for name in description.Job.model_fields if name in job]
     text = yamlfile.dump(
         {name: job[name] for name in order},

@@ -1,9 +1,8 @@
 """AI Platform's scale tiers, on machines that Vertex AI has today.
 
-The tiers ended with AI Platform on 2025-01-31. What each was: AI Platform Training, "Specifying
-machine types or scale tiers". Two of its machines have no successor of the same size: n1-highcpu-8
-(the smallest n1-highcpu of Vertex AI has 16 vCPUs, so n1-standard-8 stands for it) and the K80
-(no longer offered, so a T4 stands for it).
+The tiers ended with AI Platform on 2025-01-31. Source: AI Platform Training, "Specifying machine
+types or scale tiers". Two machines have no successor of the same size: n1-highcpu-8 became
+n1-standard-8 (the smallest n1-highcpu of Vertex AI has 16 vCPUs), and the K80 became a T4.
 
 The sizes of the tiers and machines are confirmed by AI Platform's own price list: five
 complex_model_s and three standard are the 4.0571 units of STANDARD_1, twenty complex_model_m and
@@ -20,7 +19,7 @@ from builder.jobs.pools import Pool
 
 @dataclass(frozen=True)
 class Preset:
-    """What stands for one scale tier; `was`: what the tier itself was."""
+    """The pools that replace a scale tier. was: the tier's own machines, in words."""
 
     pools: tuple[Pool, ...]
     was: str
@@ -56,7 +55,7 @@ PRESETS: Mapping[str, Preset] = {
         "n1-standard-4 with 8 TPU v2 cores",
     ),
 }
-"""By the tier's name. CUSTOM is no preset: it is what the file itself says."""
+"""By the tier's name. CUSTOM is no preset: there the file itself names the machines."""
 
 LEGACY_MACHINES: Mapping[str, tuple[str, str | None, int]] = {
     "standard": ("n1-standard-4", None, 0),

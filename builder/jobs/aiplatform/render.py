@@ -1,8 +1,8 @@
-"""A job as AI Platform took it: the `trainingInput` of its REST API, and gcloud's config.yaml.
+"""A job in the format of AI Platform: the `trainingInput` of its REST API, and its config.yaml.
 
-AI Platform Training was shut down on 2025-01-31, so nothing takes these any more. They show an old
-job beside its description, and prove that nothing of it was lost on the way (`convert` reads them).
-Schema: aiplatform's predecessor `ml.v1`, GoogleCloudMlV1__TrainingInput.
+AI Platform Training was shut down on 2025-01-31, so no service takes this format any more. It shows
+an old job beside its description, and proves that `convert` loses nothing. Schema: aiplatform's
+predecessor `ml.v1`, GoogleCloudMlV1__TrainingInput.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FAMILIES = ("a2-", "c2-", "e2-", "m1-", "n1-", "n2-", "cloud-tpu")
 
 
 def training_input(ready: Ready) -> dict[str, Any]:
-    """The whole trainingInput, as the REST API took it. Raises InputError for what it had not."""
+    """The whole trainingInput of the REST API. Raises InputError for what it did not have."""
     job = ready.job
     found = _cluster(ready)
     found["masterConfig"] = found.get("masterConfig", {}) | {"imageUri": ready.image.reference}
@@ -72,7 +72,7 @@ def training_input(ready: Ready) -> dict[str, Any]:
 
 
 def config(ready: Ready) -> tuple[str, dict[str, Any]]:
-    """The gcloud command of the time, and its config.yaml: what no flag could say."""
+    """The gcloud command of the time, and its config.yaml, which holds what no flag could."""
     job = ready.job
     words = [
         f"gcloud ai-platform jobs submit training {job_id(job)}",

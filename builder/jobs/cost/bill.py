@@ -1,7 +1,7 @@
-"""What a job costs: before it runs, and after; beside a notebook left on, and on spot machines.
+"""The bill of a job, before or after it runs; the same work on a notebook and on spot machines.
 
-Times are seconds, amounts USD. A line whose price is not known has no amount, and the total says
-that it is at least what it is. Nothing is rounded before it is shown, but for the billed time.
+Times are seconds, amounts USD. A line without a known price has no amount, and the total then says
+"at least". Only the billed time is rounded; amounts are rounded when they are shown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEFT_ON_HOURS = 15.0
 
 @dataclass(frozen=True)
 class BillLine:
-    """One thing that is paid for: quantity x price. `usd` None: the price is not known."""
+    """One line of a bill: quantity x price. usd: None where the price is not known."""
 
     what: str
     quantity: float
@@ -44,7 +44,7 @@ class BillLine:
 
 @dataclass(frozen=True)
 class Bill:
-    """What is paid, line by line. `seconds`: of machine time that the bill is for."""
+    """What is paid, line by line. seconds: the machine time of the bill."""
 
     lines: tuple[BillLine, ...]
     seconds: float
@@ -62,7 +62,7 @@ class Bill:
 
     @property
     def verified(self) -> bool:
-        """Whether every price was read by us."""
+        """Whether somebody of this project has read every price in its source."""
         return all(line.source.verified for line in self.lines)
 
 
@@ -100,7 +100,7 @@ def of_status(job: JobStatus) -> tuple[Pool, ...]:
 def training(
     pools: Sequence[Pool], seconds: float, prices: Prices, *, spot: bool = False
 ) -> tuple[BillLine, ...]:
-    """Machines, accelerators and disks for so many seconds."""
+    """Machines, accelerators and disks for a time in seconds."""
     hours = math.ceil(seconds / BILLED_SECONDS) * BILLED_SECONDS / 3600
     share = prices.need("spot/share") if spot else None
     lines = []
@@ -153,7 +153,7 @@ def _line(
 
 @dataclass(frozen=True)
 class Extras:
-    """What a job costs beside its machines. Gigabytes, months, minutes."""
+    """What a job pays beside its machines, in gigabytes, months and minutes."""
 
     storage_gb: float = 0.0
     image_gb: float = 0.0
@@ -163,7 +163,7 @@ class Extras:
 
 
 def extras(wanted: Extras, prices: Prices) -> tuple[BillLine, ...]:
-    """Storage of outputs and image, and Cloud Build. What is free is taken off first."""
+    """Storage of outputs and images, and Cloud Build. Free quantities are subtracted."""
     lines = []
     if wanted.storage_gb:
         item = "storage/standard"
@@ -202,7 +202,7 @@ def bill(
     spot: bool = False,
     more: Extras | None = None,
 ) -> Bill:
-    """Everything: machines for `seconds`, and what is beside them."""
+    """The whole bill: machines for `seconds`, and the extras."""
     lines = (*training(pools, seconds, prices, spot=spot), *extras(more or Extras(), prices))
     notes = []
     if region != prices.region:
@@ -277,7 +277,7 @@ def asked_examples(arguments: Sequence[str]) -> float | None:
 
 @dataclass(frozen=True)
 class Notebook:
-    """The same machine as a notebook: for the work itself, and for the hours it is left on."""
+    """The cost of the same machine as a notebook: for the work, and for hours it stays on."""
 
     work: float
     idle: float
@@ -293,10 +293,9 @@ class Notebook:
 def notebook(
     pools: Sequence[Pool], seconds: float, prices: Prices, left_on: float = LEFT_ON_HOURS
 ) -> Notebook:
-    """The chief's machine as a notebook: Compute Engine's price, which is without training's fee.
+    """The chief's machine as a notebook, at Compute Engine's price without the fee of training.
 
-    `left_on`: hours that it stays on after the work is done. A managed notebook's own fee is not in
-    the table and not in the sum.
+    left_on: hours that it stays on after the work. The fee of a managed notebook is not included.
     """
     chief = pools[:1]
     fee = prices.need("fee/training")

@@ -1,7 +1,7 @@
-"""One dated table of list prices, each row with its source; a project's own rows win.
+"""One dated table of list prices, each row with its source; a project's own rows override it.
 
-What is computed and not read (a machine from its vCPUs and memory) says so as its source. A price
-that is not known is None: nobody's guess stands for it.
+A price that is computed (a machine from its vCPUs and memory) says so in its source. An unknown
+price is None, never a guess.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHAPE = re.compile(
 
 @dataclass(frozen=True)
 class Price:
-    """USD for one unit of an item; `free`: units that cost nothing."""
+    """The price of one unit of an item in USD. free: units that cost nothing."""
 
     item: str
     usd: float
@@ -36,7 +36,10 @@ class Price:
 
 @dataclass(frozen=True)
 class Family:
-    """USD an hour on Compute Engine for a vCPU and a GB; GB a vCPU; accelerators in the price."""
+    """A machine family on Compute Engine: USD an hour for a vCPU and for a GB of memory.
+
+    gb_each: GB for each vCPU. carries: the accelerator that the machines' price includes.
+    """
 
     vcpu: float
     gb: float
@@ -58,7 +61,7 @@ class Prices:
     own: frozenset[str] = frozenset()
 
     def get(self, item: str) -> Price | None:
-        """The price of an item, None where nobody knows it."""
+        """The price of an item, None where it is not known."""
         return self.rows.get(item)
 
     def need(self, item: str) -> Price:
@@ -71,7 +74,7 @@ class Prices:
         return found
 
     def machine(self, machine: str, accelerators: int = 0) -> tuple[Price | None, bool]:
-        """An hour of a machine in training, and whether that includes its accelerators."""
+        """The price of an hour of training on a machine; whether it includes the accelerators."""
         family_name, _, size = machine.rpartition("-")
         family = self.families.get(family_name)
         own_accelerators = machine.startswith(("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-"))
@@ -92,7 +95,7 @@ class Prices:
 
 @cache
 def table() -> Prices:
-    """data/prices.yaml, read once a process."""
+    """builder/facts/prices.yaml, read once for each process."""
     document = yamlfile.parse((DATA / TABLE).read_text(encoding="utf-8"), TABLE)
     content: Any = document.value
     sources = {
@@ -124,7 +127,7 @@ def table() -> Prices:
 
 
 def load(root: Path | None = None, file: Path | None = None) -> Prices:
-    """The table, with the rows of the project's prices.yaml and of `file` in place of its own.
+    """The table, overridden by the project's prices.yaml, and that by `file`.
 
     Raises InputError with file and line for a row that is wrong.
     """

@@ -1,4 +1,4 @@
-"""The answer to `builder job cost`: a bill, what stands beside it, and how both are told."""
+"""The answer to `builder job cost`: a bill with its comparisons, as lines or as JSON."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from builder.jobs.ready import Ready
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person asks. Times in seconds; `lasting` of one run, `measured` says it otherwise.
+    """What a person asks. Times are seconds.
 
-    own_image: take the size of the image that was built, where it is known.
+    lasting: how long one run takes; measured: the folder of a run that tells it instead. own_image:
+    take the size of the built image, where it is known.
     """
 
     lasting: float | None = None
@@ -39,7 +40,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Quote:
-    """A job's bill, the same work on a notebook, and on the other kind of machine."""
+    """A job's bill, and the same work on a notebook and on spot or standard machines."""
 
     what: str
     basis: str
@@ -50,7 +51,7 @@ class Quote:
 
 
 def before(root: Path, ready: Ready, prices: Prices, wanted: Wanted) -> Quote:
-    """What a job will cost. Raises InputError where it is not said how long it runs."""
+    """What a job will cost. Raises InputError where nothing says how long it runs."""
     seconds, basis = _seconds(ready, wanted)
     study = ready.job.study
     if study is not None:
@@ -72,7 +73,7 @@ def before(root: Path, ready: Ready, prices: Prices, wanted: Wanted) -> Quote:
 
 
 def after(job: JobStatus, prices: Prices, wanted: Wanted) -> Quote:
-    """What a job that ended on Vertex AI has cost, by what it ran."""
+    """What a job has cost, from what it ran. Raises InputError before its end."""
     if job.active:
         raise InputError(
             f"{job.display_name} is {job.state}: it has not ended", f"builder job wait {job.id}"
@@ -146,7 +147,7 @@ def _seconds(ready: Ready, wanted: Wanted) -> tuple[float, str]:
 
 
 def image_gb(root: Path, target: str | None) -> float | None:
-    """Gigabytes that the built image takes in a registry, None where it is not known."""
+    """The size of the built image in a registry in GB, None where it is not known."""
     if target is None:
         return None
     try:
@@ -197,7 +198,7 @@ def told(quote: Quote, prices: Prices) -> Iterator[str]:
 
 
 def _mark(verified: bool) -> str:
-    """What stands behind every amount that rests on a price which nobody of us has read."""
+    """The mark of an amount that rests on a price which nobody of this project has read."""
     return "" if verified else "  unverified"
 
 
@@ -226,7 +227,7 @@ def legacy(line: BillLine) -> str:
 
 
 def as_json(quote: Quote) -> dict[str, Any]:
-    """The answer for machines; no infinite number, which JSON does not know."""
+    """The answer as JSON values; an infinite number becomes None."""
     spot = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in asdict(quote.spot).items()

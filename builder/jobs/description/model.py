@@ -65,7 +65,7 @@ class Accelerators(WrittenModel):
     type: Annotated[str, matches(r"[A-Za-z][\w.-]*", "an accelerator", "write V100")] = Field(
         examples=["V100"]
     )
-    """V100, T4, A100, A100-80GB, L4, H100, TPU-v3 ...; the API's own names do as well."""
+    """V100, T4, A100, A100-80GB, L4, H100, TPU-v3 ...; the API's own names are understood, too."""
 
     count: int = Field(1, ge=1, le=4096, examples=[2])
     """How many on each machine; of a TPU v2 or v3 the number of cores."""
@@ -75,7 +75,7 @@ AcceleratorsField = Annotated[Accelerators, BeforeValidator(_accelerators)]
 
 
 class PoolSpec(WrittenModel):
-    """The replicas of one role. What is left out is as the chief has it."""
+    """The replicas of one role. What is left out is as for the chief."""
 
     count: int = Field(1, ge=1, le=1000, examples=[2])
     """How many replicas."""
@@ -84,7 +84,7 @@ class PoolSpec(WrittenModel):
     """The machine type of each."""
 
     accelerators: AcceleratorsField | Literal["none"] | None = Field(None, examples=["2 x V100"])
-    """What each carries; `none`: no accelerator. Parameter servers have none where it is left
+    """What each carries; `none`: no accelerator. Parameter servers have none where this is left
     out."""
 
 
@@ -92,7 +92,7 @@ class Replicas(WrittenModel):
     """The replicas beside the chief, of which there is always exactly one."""
 
     workers: Annotated[PoolSpec, BeforeValidator(_pool)] | None = Field(None, examples=[2])
-    """Workers, beside the chief, which works too."""
+    """Workers beside the chief; the chief works, too."""
 
     parameter_servers: Annotated[PoolSpec, BeforeValidator(_pool)] | None = Field(
         None, examples=[2]
@@ -100,7 +100,7 @@ class Replicas(WrittenModel):
     """Parameter servers."""
 
     evaluator: Annotated[PoolSpec, BeforeValidator(_pool)] | None = Field(None, examples=[1])
-    """An evaluator; it never is part of the cluster that trains."""
+    """An evaluator. It is never part of the cluster that trains."""
 
 
 _ALONE = Replicas(workers=None, parameter_servers=None, evaluator=None)
@@ -112,14 +112,14 @@ class BootDisk(WrittenModel):
     type: Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"] | None = Field(
         None, examples=["pd-ssd"]
     )
-    """pd-ssd where it is left out, hyperdisk-balanced on machines that take no other."""
+    """By default pd-ssd, or hyperdisk-balanced on machines that take no other."""
 
     size_gb: int = Field(DISK_GB[0], ge=DISK_GB[0], le=DISK_GB[1], examples=[200])
-    """Gigabytes, from 100."""
+    """The size in gigabytes, at least 100."""
 
 
 class Scheduling(WrittenModel):
-    """When machines are given, how long the job may take, and what happens when one fails."""
+    """Which machines the job waits for, how long it may run, and what happens when one fails."""
 
     strategy: Literal["standard", "spot", "flex-start"] = Field("standard", examples=["spot"])
     """standard; spot: cheaper, can be taken away at any time; flex-start: waits for machines."""
@@ -164,7 +164,7 @@ class Job(WrittenModel):
         ]
         | None
     ) = Field(None, examples=["cats-and-dogs"])
-    """The job's name; left out, it is the file's."""
+    """The job's name; by default the file's."""
 
     project: (
         Annotated[
@@ -175,7 +175,7 @@ class Job(WrittenModel):
         ]
         | None
     ) = Field(None, examples=["my-project"])
-    """The Google Cloud project; left out, it is the one of the flag or of the environment."""
+    """The Google Cloud project; by default that of the flag or of the environment."""
 
     region: (
         Annotated[
@@ -196,7 +196,7 @@ class Job(WrittenModel):
     """A scale tier of AI Platform, on today's machines. CUSTOM: as `machine` says."""
 
     machine: Machine | None = Field(None, examples=["n1-standard-8"])
-    """The machine type of the chief, and of every replica that says nothing else."""
+    """The machine type of the chief, and of each replica that names no other."""
 
     accelerators: AcceleratorsField | None = Field(None, examples=["2 x V100"])
     """What the chief's machine carries: `2 x V100`, or {type: V100, count: 2}."""
@@ -210,10 +210,10 @@ class Job(WrittenModel):
     """Workers, parameter servers and evaluator beside the chief."""
 
     command: tuple[Text, ...] | None = Field(None, examples=[["python", "-m", "trainer.task"]])
-    """Takes the place of the image's ENTRYPOINT."""
+    """Replaces the image's ENTRYPOINT."""
 
     arguments: Arguments = Field((), examples=[{"steps": "1000"}])
-    """What the trainer is told: `name: value` lines, or a list as on a command line."""
+    """The trainer's arguments: `name: value` lines, or a list as on a command line."""
 
     environment: Environment = Field({}, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}])
     """Environment variables of every replica."""
@@ -222,7 +222,7 @@ class Job(WrittenModel):
     """Where the job writes: gs://BUCKET/FOLDER. {job} is replaced by the job's own id."""
 
     pass_job_dir: bool = Field(False, examples=[True])
-    """Pass --job-dir too, as AI Platform did; AIP_MODEL_DIR and its like are always there."""
+    """Pass --job-dir, too, as AI Platform did. AIP_MODEL_DIR and its like are always set."""
 
     service_account: (
         Annotated[
@@ -231,10 +231,10 @@ class Job(WrittenModel):
         ]
         | None
     ) = Field(None, examples=["trainer@my-project.iam.gserviceaccount.com"])
-    """Whom the job runs as."""
+    """The account that the job runs as."""
 
     network: Text | None = Field(None, examples=["projects/123456789/global/networks/default"])
-    """A VPC network to peer with; with the project's number, not its name."""
+    """A VPC network to peer with, named with the project's number."""
 
     tensorboard: Text | None = Field(
         None, examples=["projects/my-project/locations/us-central1/tensorboards/123"]
@@ -294,7 +294,7 @@ class Job(WrittenModel):
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """Chief, workers, parameter servers, evaluator: those there are, with their machines."""
+        """The pools of chief, workers, parameter servers and evaluator, those that the job has."""
         if self.preset != "CUSTOM":
             return tuple(self._with_disk(one) for one in presets.PRESETS[self.preset].pools)
         assert self.machine is not None
@@ -324,7 +324,7 @@ class Job(WrittenModel):
 
     @property
     def distributed(self) -> bool:
-        """Whether there is more than one replica, which is when the service sets TF_CONFIG."""
+        """Whether there is more than one replica; only then the service sets TF_CONFIG."""
         return sum(pool.count for pool in self.pools) > 1
 
 

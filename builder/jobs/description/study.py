@@ -12,7 +12,7 @@ from builder.jobs.description.values import Number, Text, WrittenModel
 
 
 class Parameter(WrittenModel):
-    """One thing a study tries: a range (min, max) or values."""
+    """One parameter that a study varies: a range (min, max) or values."""
 
     min: Number | None = Field(None, examples=["0.0001"])
     """The least value."""
@@ -26,14 +26,14 @@ class Parameter(WrittenModel):
     type: Literal["double", "integer", "discrete", "categorical"] | None = Field(
         None, examples=["integer"]
     )
-    """As it is written where left out: integer for whole min and max, discrete for numbers."""
+    """By default what the values look like: integer for whole min and max, discrete for numbers."""
 
     scale: Literal["linear", "log", "reverse-log"] = Field("linear", examples=["log"])
     """How the range is searched."""
 
     @property
     def kind(self) -> Literal["double", "integer", "discrete", "categorical"]:
-        """What the parameter is: as written, or as its values look."""
+        """The type as written, or as the values look."""
         if self.type:
             return self.type
         if self.values is not None:
@@ -58,7 +58,7 @@ class Parameter(WrittenModel):
         if self.kind in ("double", "integer"):
             raise refuse(f"a list of values is not {self.kind}", "write type: discrete")
         if not values or len(set(values)) < len(values):
-            raise refuse("the values are empty or stand twice", "write different values")
+            raise refuse("the values are empty or repeated", "write different values")
         if self.kind == "discrete":
             if not all(_is_number(one) for one in values):
                 raise refuse("discrete values are numbers", "write type: categorical")
@@ -93,25 +93,25 @@ class Study(WrittenModel):
     """A hyperparameter study: the job is run once for each trial, with other arguments."""
 
     metric: Annotated[str, AfterValidator(_metric)] = Field(examples=["validation_accuracy"])
-    """What the trainer reports, by this name."""
+    """The name under which the trainer reports the result."""
 
     goal: Literal["maximize", "minimize"] = Field("maximize", examples=["maximize"])
-    """Which way is better."""
+    """Whether a larger or a smaller value is better."""
 
     trials: int = Field(10, ge=1, le=1000, examples=[20])
     """How many trials."""
 
     parallel: int = Field(1, ge=1, le=100, examples=[2])
-    """How many at once. The fewer, the more each learns from those before."""
+    """How many run at once. With fewer, each trial learns from more earlier ones."""
 
     algorithm: Literal["bayesian", "random", "grid"] = Field("bayesian", examples=["random"])
     """How the next trial is chosen."""
 
     max_failed: int = Field(0, ge=0, le=1000, examples=[3])
-    """How many trials may fail before the study does; 0: the service decides."""
+    """How many trials may fail before the study fails; 0: the service decides."""
 
     early_stopping: Literal["none", "median", "curve"] = Field("none", examples=["median"])
-    """Stop a trial that is worse than the median so far, or whose curve will not get there."""
+    """Stop a trial that is worse than the median so far, or whose curve predicts a bad end."""
 
     parameters: dict[
         Annotated[
@@ -120,7 +120,7 @@ class Study(WrittenModel):
         ],
         Parameter,
     ] = Field(min_length=1, examples=[{"learning-rate": {"min": "0.0001", "max": "0.1"}}])
-    """What is tried. Each arrives as --name=value after the job's own arguments."""
+    """What is varied. Each trial gets it as --name=value after the job's own arguments."""
 
     @model_validator(mode="after")
     def _fits(self) -> Study:

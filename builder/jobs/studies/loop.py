@@ -56,7 +56,7 @@ from builder.jobs.studies.results import (
 )
 
 FAILED_IN_A_ROW = 3
-"""A study without max_failed ends when its first trials all failed, this many."""
+"""Where max_failed is 0, a study ends when this many first trials all failed."""
 JUDGED_EVERY = 0.5
 """Seconds between two looks at what a trial has reported."""
 
@@ -167,7 +167,7 @@ class _StudyRun:
             self.tell(Note("", text))
 
     def tell(self, event: JobEvent) -> None:
-        """A terminal that is gone ends the study in order."""
+        """Tell an event. A terminal that is gone ends the study in order."""
         with self.lock:
             try:
                 self.on_event(event)
@@ -179,13 +179,13 @@ class _StudyRun:
         with signals(self.stop), ThreadPoolExecutor(at_once) as pool:
             try:
                 message = self._try_all(pool, at_once)
-            except BaseException:  # what the job cannot be, or an engine that is gone
-                self.stop.request()  # or the pool would wait for what still runs
+            except BaseException:  # a job that is refused, or an engine that is gone
+                self.stop.request()  # otherwise the pool waits for the running trials
                 raise
         return self._end(message)
 
     def _try_all(self, pool: ThreadPoolExecutor, at_once: int) -> str:
-        """Trial after trial until none is left to try, or it is enough: then why."""
+        """Run trials until none is left. Returns why the study was given up, or ""."""
         board = Board(self.trials.folder, self.study)
         pending: dict[Future[TrialResult], tuple[int, int, Any]] = {}
         lanes = deque(range(at_once))
@@ -225,7 +225,7 @@ class _StudyRun:
     def _start(
         self, number: int, values: Mapping[str, Value], lane: tuple[int, int]
     ) -> Callable[[], TrialResult]:
-        """On record before it runs: a trial's folder is never another trial's later."""
+        """Record a trial before it runs, so that no other trial gets its folder later."""
         words = ", ".join(f"{name} {shown(value)}" for name, value in values.items())
         self.tell(Note(f"trial {number}", f"starts: {words}"))
         self.done[number] = TrialResult(number, "running", values)
@@ -261,7 +261,7 @@ class _StudyRun:
         return result(number, values, outcome, self.trials.reported(number), metric, early)
 
     def _curves(self) -> list[tuple[Point, ...]]:
-        """What the trials that ran to their end have reported. Called in other threads."""
+        """The reports of the trials that ran to their end. Called from other threads."""
         return [one.curve for one in list(self.done.values()) if one.state == "succeeded"]
 
     def _end(self, message: str) -> StudyOutcome:
@@ -300,7 +300,7 @@ class _StudyRun:
 
 
 def _given_up(study: Study, done: Mapping[int, TrialResult]) -> str:
-    """Why no further trial is started; "" where the study goes on."""
+    """Why no further trial starts; "" where the study continues."""
     failed = sum(one.state == "failed" for one in done.values())
     if study.max_failed and failed > study.max_failed:
         return f"{failed} trials failed, more than max_failed: {study.max_failed}"

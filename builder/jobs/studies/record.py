@@ -27,7 +27,7 @@ class Earlier:
 
 
 def asked_for(image: str, arguments: Sequence[str], study: Study, seed: int) -> dict[str, Any]:
-    """What stands in study.json for a later run to compare."""
+    """What study.json holds about the study, for a later run to compare."""
     return {
         "metric": study.metric,
         "goal": study.goal,
@@ -43,7 +43,7 @@ def asked_for(image: str, arguments: Sequence[str], study: Study, seed: int) -> 
 
 
 def earlier(folder: Path, asked: Mapping[str, Any]) -> Earlier:
-    """What a run of this study left in its folder; empty where none has run.
+    """What a run of this study left in its folder; empty before the first run.
 
     Raises InputError for a study that is over (unless more trials are asked for now), or that
     asked for something else: its results cannot be compared.
@@ -63,7 +63,7 @@ def earlier(folder: Path, asked: Mapping[str, Any]) -> Earlier:
     except FileNotFoundError:
         return Earlier()
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path}: no study that could go on", away) from None
+        raise InputError(f"{path}: no study that can be continued", away) from None
     if different:
         raise InputError(
             f"{path}: this study has begun with other {' and '.join(different)}: its results "

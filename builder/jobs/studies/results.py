@@ -18,7 +18,7 @@ its own number."""
 Value = float | int | str
 TrialState = Literal["running", "succeeded", "stopped", "failed", "cancelled"]
 ENDED = ("succeeded", "stopped", "failed")
-"""Of these a result is known; `stopped`: early, with its last value."""
+"""States of a trial that has a result; `stopped` means early, with its last value."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Point:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial. `value` is None where it failed; `curve`: what it reported, in order."""
+    """One trial. value: None where it failed. curve: what it reported, in order."""
 
     number: int
     state: TrialState

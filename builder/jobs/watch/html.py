@@ -1,4 +1,4 @@
-"""A job as one HTML page: tables and plots, nothing from outside, no scripts."""
+"""A job as one HTML page: tables and plots, without scripts and without outside resources."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from html import escape
 from builder.jobs.watch.view import BY_STEP, Points, View
 
 WIDTH, HEIGHT = 460, 230
-"""Of a plot, in CSS pixels."""
+"""The size of a plot in CSS pixels."""
 
 COLOURS = ("#1a73e8", "#d93025", "#188038", "#e37400", "#9334e6", "#12858d", "#c5221f", "#5f6368")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 10, 10, 34
 MOST_POINTS = 400
-"""Of one line; a longer one is thinned out, its last point kept."""
+"""The most points of a line; a longer line is thinned, its last point is kept."""
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #202124; background: #fff; margin: 0; }
@@ -39,7 +39,7 @@ pre { background: #f1f3f4; padding: 10px; font-size: 12px; overflow-x: auto; }
 
 
 def html(view: View) -> str:
-    """The page, whole."""
+    """The whole page."""
     plots = "".join(
         plot(chart, lines, "step" if chart in BY_STEP else "seconds")
         for chart, lines in sorted(view.series.items(), key=lambda one: _order(one[0]))
@@ -63,7 +63,7 @@ def html(view: View) -> str:
 
 
 def _order(chart: str) -> int:
-    """Loss and accuracy first, then as they came."""
+    """The order of charts: loss, accuracy and speed first."""
     first = ("loss", "accuracy", "examples per second")
     return first.index(chart) if chart in first else len(first)
 

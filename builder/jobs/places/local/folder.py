@@ -23,24 +23,24 @@ FOLDER = "training-image-factory.job.folder"
 
 
 def sweep(client: docker.DockerClient) -> None:
-    """Remove containers and networks of this machine's jobs whose builder was killed, and give
-    their folders back."""
+    """Remove what jobs of this machine left whose builder was killed: containers and networks.
+    Their folders are given back."""
     left = containers.sweep(client, LABEL)
     for folder in {labels.get(FOLDER, "") for labels in left} - {""}:
         give_back(Path(folder))
 
 
 def user() -> str | None:
-    """Whom a container runs as: None for the image's own user.
+    """The user of a container, None for the image's own.
 
-    Root's own jobs run as the image says, and the files are given back at the end. Anybody else's
-    run as that person, so that no file of another's can ever be left, whatever ends the run.
+    A job that root starts runs as the image says, and the files are given back at the end. A job of
+    anyone else runs as that person, so that all files belong to that person whatever ends the run.
     """
     return None if os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
 
 
 def open_up(folder: Path) -> None:
-    """Let the containers' user write into a folder, and into what an earlier run left there."""
+    """Let the containers' user write into a folder, and into the files of an earlier run."""
     folder.mkdir(parents=True, exist_ok=True)
     if os.geteuid() != 0:
         return
@@ -52,13 +52,13 @@ def open_up(folder: Path) -> None:
 
 
 def open_folder(folder: Path) -> None:
-    """The same for a folder alone, without what is in it."""
+    """Let the containers' user write into a folder, but not into what it holds."""
     if os.geteuid() == 0:
         folder.chmod(0o777)
 
 
 def give_back(folder: Path) -> None:
-    """Make the person who started the run the owner of all that containers wrote."""
+    """Give all files of a folder to the person who started the run."""
     if os.geteuid() != 0 or not folder.is_dir():
         return
     uid = int(os.environ.get("SUDO_UID", "0"))

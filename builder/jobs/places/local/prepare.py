@@ -1,4 +1,4 @@
-"""A described job (jobs/*.yaml) as it is run on this machine."""
+"""A described job (jobs/*.yaml) as a local job: its image, its folders, its data."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from builder.pipeline import records
 from builder.spec import catalogue
 
 FOLDER = Path("build") / "jobs"
-"""Where the folders of local jobs lie, relative to the project."""
+"""The folder of the local jobs' folders, in the project."""
 
 BUCKETS = Path("build") / "buckets"
-"""Its folders stand for buckets, where --buckets names no other."""
+"""The default of --buckets: the folders in it stand for buckets."""
 
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """What the command line says beside the job's name. None or empty: as the job says."""
+    """The options of the command line. None or empty: as the job's description says."""
 
     image: str | None = None
     records: Path | None = None
@@ -48,7 +48,7 @@ class LocalOptions:
 
 
 def load(root: Path, name: str) -> Job:
-    """A job by its name or file; a target of images/ is a job of one machine, too.
+    """A job by its name or file. A target of images/ stands for a job of one machine.
 
     Raises InputError.
     """
@@ -137,7 +137,7 @@ def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> Loca
 
 
 def _records_of_project(root: Path, arguments: Sequence[str]) -> Path | None:
-    """The folder of the project that `--records` names, where it is one: `data/records`."""
+    """The folder of the project that `--records` names, such as `data/records`; None for others."""
     found = contract.options(arguments).get(contract.RECORDS)
     inside = found and not found.startswith(("gs://", "/")) and (root / found).is_dir()
     return root / found if found and inside else None
@@ -152,7 +152,7 @@ def image_of(root: Path, engine: Engine, name: str) -> str:
         record = records.read(root, name)
         if record is not None and engine.image(record.image_id) is not None:
             return record.image_id
-        tag = f"{LOCAL_REPOSITORY}:{name}"  # built, and its record removed
+        tag = f"{LOCAL_REPOSITORY}:{name}"  # it was built, and its record removed
         if engine.image(tag) is not None:
             return tag
         raise OutsideError(

@@ -1,8 +1,8 @@
-"""A job on this machine: its replicas, and what Vertex AI would tell each of them.
+"""The replicas of a local job, and the environment that Vertex AI would give each of them.
 
-Pure: a LocalJob goes in, frozen replicas come out. Names, ports and variables are those of the
-service's custom containers (Vertex AI, "Use custom containers": CLUSTER_SPEC, TF_CONFIG, AIP_*),
-so that a trainer cannot tell the difference; only the folders are local ones.
+These functions are pure: a LocalJob goes in, frozen replicas come out. Names, ports and variables
+are those of the service's custom containers (Vertex AI, "Use custom containers": CLUSTER_SPEC,
+TF_CONFIG, AIP_*), so that a trainer sees no difference. Only the folders are local.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Literal
 
 from builder import contract
 from builder.core.errors import InputError
-from builder.jobs.pools import Pool
+from builder.jobs.pools import ROLES, Pool
 
 PORT = 2222
-"""Where replicas reach each other. Source: Vertex AI, distributed training, CLUSTER_SPEC."""
+"""The replicas' port. Source: Vertex AI, distributed training, CLUSTER_SPEC."""
 
 JOB, GCS, RECORDS = "/job", "/gcs", "/records"
-"""Where a container finds the job's folder, the buckets, and the data of --records."""
+"""The folders in a container for the job, the buckets, and the data of --records."""
 
 METRICS = "/tmp/hypertune"
-"""Where cloudml-hypertune writes output.metrics, which is what the service reads of a trial."""
+"""The folder where cloudml-hypertune writes output.metrics, the result of a trial."""
 
 Restarts = Literal["worker", "job", "never"]
 
@@ -34,7 +34,7 @@ Restarts = Literal["worker", "job", "never"]
 class Trial:
     """One trial of a study: its number from 1, its arguments, the folder its metrics arrive in.
 
-    place: among the `at_once` trials that run side by side, from 0: no two have the same.
+    place: a number from 0 among the `at_once` trials that run side by side; no two share it.
     """
 
     number: int
@@ -46,12 +46,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class LocalJob:
-    """What is run. `image` is a reference or an id that the engine holds.
+    """A job for this machine. `image` is a reference or an id that the engine holds.
 
     folder: the job's folder on this machine; base: the gs:// folder that it stands for, "" for
     none; records: a folder of data, mounted read-only, passed as --records; buckets: a folder whose
-    folders stand for buckets; timeout and grace in seconds; shm in bytes. key, run: a
-    hash of everything that the job asks for, and the count of its submissions; the place sets both.
+    folders stand for buckets; timeout and grace in seconds; shm in bytes. key: a hash of everything
+    that the job asks for; run: the count of its submissions; the place sets both.
     """
 
     name: str
@@ -118,16 +118,12 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
 
 
 def place_of(job: LocalJob) -> str:
-    """Where a container finds the job's folder; a trial has a part of its own in its study's."""
+    """The job's folder in a container; a trial has its own part of the study's folder."""
     return f"{JOB}/{job.trial.number}" if job.trial else JOB
 
 
-def _position(role: str) -> int:
-    return Pool(role).position
-
-
 def _host(role: str, index: int, identity: str) -> str:
-    return f"cmle-training-workerpool{_position(role)}-{identity}-{index}"
+    return f"cmle-training-workerpool{ROLES.index(role)}-{identity}-{index}"
 
 
 def _environment(
@@ -142,14 +138,14 @@ def _environment(
     pools: dict[str, list[str]] = {}
     for (other, _), host in hosts.items():
         address = f"{host}:{PORT}"
-        pools.setdefault(f"workerpool{_position(other)}", []).append(address)
+        pools.setdefault(f"workerpool{ROLES.index(other)}", []).append(address)
         if other != "evaluator":  # it is never part of the cluster that trains
             named.setdefault(other, []).append(address)
     trial = {"trial": str(job.trial.number)} if job.trial else {}
     cluster_spec = {
         "cluster": pools,
         "environment": "cloud",
-        "task": {"type": f"workerpool{_position(role)}", "index": index, **trial},
+        "task": {"type": f"workerpool{ROLES.index(role)}", "index": index, **trial},
         "job": {"worker_pool_specs": _pool_specs(job)},
     }
     task: dict[str, Any] = {"type": role, "index": index, **trial}
@@ -173,7 +169,7 @@ def _environment(
 
 
 def _pool_specs(job: LocalJob) -> list[dict[str, Any]]:
-    """The pools by position, those that are skipped empty, as the service's own job has them."""
+    """The pools by position, as in the service's own job: a missing role is an empty pool."""
     found: list[dict[str, Any]] = []
     for pool in job.pools:
         position = pool.position
@@ -188,7 +184,7 @@ def _arguments(job: LocalJob) -> tuple[str, ...]:
     if job.records is not None:
         given = [*_without(given, contract.RECORDS), f"{contract.RECORDS}={RECORDS}"]
     if job.pass_job_dir:
-        # the same for all trials, as it is in a HyperparameterTuningJob; AIP_* are each one's
+        # the same for all trials, as in a HyperparameterTuningJob; AIP_* differ for each trial
         given = [*_without(given, contract.JOB_DIR), f"{contract.JOB_DIR}={JOB}"]
     return (*given, *(job.trial.arguments if job.trial else ()))
 
@@ -211,14 +207,14 @@ _URL = re.compile(r"gs://([a-z0-9][a-z0-9._-]+)((?:/[^\s,;]*)?)")
 
 
 def _local(text: str, job: LocalJob, where: str) -> str:
-    """Cloud Storage as a container on this machine finds it: the job's own folder, or /gcs."""
+    """A text with each gs:// address replaced by its folder in the container: /job or /gcs."""
 
     def replace(match: re.Match[str]) -> str:
         whole, bucket, rest = match[0].rstrip("/"), match[1], match[2]
         if job.base and (whole + "/").startswith(job.base.rstrip("/") + "/"):
             return JOB + whole[len(job.base.rstrip("/")) :]
         if option == contract.RECORDS and job.records is not None:
-            return match[0]  # left out later
+            return match[0]  # --records replaces this argument later
         _known(bucket, job, where)
         return f"{GCS}/{bucket}{rest}"
 
@@ -249,8 +245,11 @@ class Share:
 
 
 def _of_trial(gpus: Sequence[str], trial: Trial | None) -> tuple[Sequence[str], bool]:
-    """The GPUs of a trial among those that run at once, and whether others use them, too: as many
-    for each, what does not divide stays idle; one of them, where there are fewer than trials."""
+    """The GPUs of one trial, and whether other trials use them, too.
+
+    Trials that run at once get the same number each; a remainder stays idle. Where there are fewer
+    GPUs than trials, each trial gets one.
+    """
     if trial is None or trial.at_once == 1 or not gpus:
         return gpus, False
     each = len(gpus) // trial.at_once
@@ -260,8 +259,11 @@ def _of_trial(gpus: Sequence[str], trial: Trial | None) -> tuple[Sequence[str], 
 
 
 def _shares(wanted: Sequence[int], gpus: Sequence[str], crowded: bool = False) -> list[Share]:
-    """GPUs among the replicas that would carry some: each its own as far as they reach, else they
-    go round. `crowded`: other trials use them, too."""
+    """Distribute GPUs among the replicas that ask for some.
+
+    Each replica gets its own while they last; after that they are shared in turn. crowded: other
+    trials use these GPUs, too.
+    """
     total = sum(wanted)
     if not gpus or not total:
         return [Share() for _ in wanted]

@@ -1,18 +1,17 @@
 """Run a job as containers on this machine, as Vertex AI would.
 
-A network, a container a replica, restarts as the service does them, and an end when the chief ends.
-Works with any image: what a container prints is shown as it is; lines of JSON with `event` and
-`step` are understood, too. Everything lies in the job's folder: what the trainer writes, and in
-`local/` the state (state.json), each replica's lines (<replica>.log) and its use of CPU and memory
-(<replica>.stats).
+Each job has a network, each replica a container; the job ends when the chief ends. Any image works:
+its lines are shown as they are, and lines of JSON with `event` and `step` are understood. The job's
+folder holds what the trainer writes, and in `local/` the state (state.json), each replica's lines
+(<replica>.log) and its use of CPU and memory (<replica>.stats).
 
-Restarts (Vertex AI, "Understanding the training service"): a replica that ends by a signal (exit
-code 128 and above: 134, 139, 143 ...) is started again, up to 5 times; after that all of them are,
+Restarts (Vertex AI, "Understanding the training service"): a replica that a signal ends (exit code
+128 and above: 134, 139, 143 ...) starts again, up to 5 times; after that all replicas start again,
 up to 3 times. An exit code from 1 to 127 is an error of the program and ends the job, as does a
 replica that ran out of memory.
 
-Whatever ends the run, no container and no network stays: signals only set a flag, each thing
-carries a label, and a run whose builder was killed is removed by the next one.
+No container and no network stays, whatever ends the run: signals only set a flag, each thing has a
+label, and the next run removes what a killed builder left.
 """
 
 from __future__ import annotations
@@ -79,8 +78,9 @@ def run(
 ) -> Outcome:
     """Run a job to its end. Returns how it ended, even where it failed.
 
-    May run in any thread; in the main one, Ctrl-C and SIGTERM end it in order. Raises InputError
-    for an image, a folder or a replica that is not there, OutsideError for an engine that refuses.
+    It may run in any thread; in the main thread, Ctrl-C and SIGTERM end the job in order. Raises
+    InputError for an image, a folder or a replica that does not exist, OutsideError for an engine
+    that refuses.
     """
     if not engine.host.startswith(("unix://", "npipe://")):
         raise OutsideError(
@@ -154,7 +154,7 @@ class _Ended:
 
 @dataclass
 class _Cluster:
-    """One run's state machine. Only `run` and what it calls touch it; threads only fill the
+    """One run's state machine. Only the thread of `run` changes it; other threads only fill the
     queue and the files of statistics."""
 
     client: docker.DockerClient
@@ -226,7 +226,7 @@ class _Cluster:
             self._ended(one)
 
     def _ended(self, one: _Running) -> None:
-        """A container ended by itself, or was killed by `_strike`."""
+        """Handle the end of a container, whether by itself or by `_strike`."""
         code, out_of_memory = self._collect(one)
         if code == 0:
             one.state = "succeeded"
@@ -272,7 +272,7 @@ class _Cluster:
             self._end("failed", f"{name} {how}; no restarts are left")
 
     def _restart_all(self) -> None:
-        """All replicas from the start, unless the chief got done while they were being ended."""
+        """Start all replicas again, unless the chief succeeded while they were being stopped."""
         self._stop_all(grace=0.0)
         if any(one.replica.primary and one.state == "succeeded" for one in self.running.values()):
             self._end("succeeded", "the chief is done")
@@ -282,7 +282,7 @@ class _Cluster:
     def _chief_was_done_before(self, one: _Running) -> bool:
         """Whether the chief ended with 0 before this replica failed.
 
-        The replicas' ends arrive through a thread each: what came first is what the engine says.
+        Each replica's end arrives through its own thread, so the engine's times tell the order.
         """
         for chief in self.running.values():
             if chief.replica.primary and chief.state == "running" and chief is not one:
@@ -291,7 +291,7 @@ class _Cluster:
         return False
 
     def broke_off(self, error: BaseException) -> None:
-        """The run ends with an error of the engine or of the factory: state.json says so."""
+        """Record in state.json that an error of the engine or of the factory ended the run."""
         if self.running:
             asked = isinstance(error, KeyboardInterrupt)
             self.state = "cancelled" if asked else "failed"
@@ -345,7 +345,7 @@ class _Cluster:
             self._start(one)
 
     def _start(self, one: _Running) -> None:
-        """A new container under the same name, with its followers."""
+        """Start a new container under the replica's name; its lines go to the queue."""
         if one.container is not None:
             one.container.remove(force=True, v=True)
         one.attempt += 1
@@ -367,7 +367,7 @@ class _Cluster:
         return code, out_of_memory
 
     def _stop_all(self, grace: float) -> None:
-        """SIGTERM to all that run, SIGKILL after the grace, or at once where someone insists."""
+        """End all replicas: SIGTERM, then SIGKILL after the grace or at a further request."""
         alive = [one for one in self.running.values() if one.state == "running"]
         if grace > 0:
             for one in alive:
@@ -392,7 +392,7 @@ class _Cluster:
                 one.state = "succeeded" if code == 0 else "stopped"
 
     def _drain(self) -> None:
-        """Lines that arrived with the end."""
+        """Handle the lines that arrived together with the end."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self.queue.get_nowait()
@@ -400,7 +400,7 @@ class _Cluster:
                     self._handle(event)
 
     def _measure(self, one: _Running, measured_container: Container) -> None:
-        """In a thread: the container's use of CPU and memory, until it ends."""
+        """Write down the container's use of CPU and memory until it ends; runs in a thread."""
         path = one.log.with_suffix(".stats")
         last = 0.0
         with contextlib.suppress(Exception):  # the container or the engine is gone
@@ -425,7 +425,7 @@ class _Cluster:
         self._tell(Note(replica, text))
 
     def _tell(self, event: JobEvent) -> None:
-        """A terminal that is gone ends the run in order: the trainers get their grace."""
+        """Tell an event. A terminal that is gone ends the run, with the trainers' grace."""
         try:
             self.on_event(event)
         except OSError:

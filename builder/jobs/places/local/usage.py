@@ -36,7 +36,7 @@ def usage(sample: Any) -> dict[str, Any] | None:
 
 
 def machine_gpus(client: docker.DockerClient) -> tuple[str, ...]:
-    """The ids of the GPUs that this engine can hand out; none where it has no runtime for them."""
+    """The ids of the GPUs that the engine can give to containers; () without a runtime for them."""
     if "nvidia" not in (client.info().get("Runtimes") or {}):
         return ()
     found = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))

@@ -10,10 +10,10 @@ from builder.jobs.ready import Ready
 
 
 def check(ready: Ready, storage: Any) -> tuple[str, ...]:
-    """That the bucket of the job directory is there and in the job's region.
+    """Check that the job directory's bucket exists, in the job's region alone. Returns notes.
 
-    Training needs a bucket of one region. `storage`: a google.cloud.storage.Client. Returns notes.
-    Raises InputError for a bucket elsewhere, OutsideError for one that is not there.
+    storage: a google.cloud.storage.Client. Raises InputError for a bucket in another or in several
+    regions, OutsideError for a missing one.
     """
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError

@@ -1,7 +1,7 @@
-"""What is checked before a job is sent, or shown as it would be sent.
+"""The checks before a job is sent to Vertex AI, or rendered for it.
 
-Each check is a function of values; `ready` runs all of them and reports every problem at once, at
-the line of the job's file that causes it, each with the nearest thing that works.
+Each check is a function of values. `ready` runs all of them and reports all problems at
+once, each at the line of the job's file that causes it, with the nearest thing that works.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def ready(
     targets: Mapping[str, str] | None = None,
     cloud: bool = True,
 ) -> Ready:
-    """The job, checked. `targets`: target -> accelerator of the project, to suggest one.
+    """The job, checked. Raises InputError with every problem, each at its line.
 
-    `cloud`: it goes to Google's own service, which pulls from Artifact Registry and Docker Hub.
-    Raises InputError with every problem, each at its line.
+    targets: the accelerator of each target of the project, to suggest one. cloud: the job goes to
+    Google's own service, which pulls from Artifact Registry and Docker Hub.
     """
     problems: list[tuple[str, InputError]] = []
     notes: list[str] = []
@@ -83,7 +83,7 @@ def ready(
 
 
 def machines_of(job: Job) -> tuple[Placement, ...]:
-    """What each pool runs on, in the job's own region where it names one; without its image.
+    """The machines of each pool, checked in the job's region where it names one.
 
     Raises InputError at the line that asks for what is not on offer.
     """
@@ -106,7 +106,7 @@ def _error(problems: list[tuple[str, InputError]]) -> InputError:
         return InputError(f"{where}: {error.message}", error.fix)
     problems = sorted(problems, key=lambda one: _line_number(one[0]))
     lines = [f"{where}: {error.message} -> {error.fix}" for where, error in problems]
-    return InputError("\n".join(lines), f"mend these {len(lines)} lines, then try again")
+    return InputError("\n".join(lines), f"correct these {len(lines)} lines, then try again")
 
 
 def _line_number(where: str) -> int:
@@ -188,10 +188,10 @@ def _check_disk(job: Job, placements: list[Placement]) -> None:
 def _check_image(
     image: Image, placements: list[Placement], targets: Mapping[str, str]
 ) -> list[str]:
-    """That the image is made for what the replicas carry."""
+    """Check that the image is made for the replicas' accelerators. Returns notes."""
     wanted = {_base_name(one): one for one in placements if one.device is not None}
     if image.accelerator is None:
-        return [f"what {image.reference} is made for is not known: it is not an image of ours"]
+        return [f"{image.reference} is not an image of ours: its accelerator is not known"]
     made_for = accelerators.find(image.accelerator).name
     for name, placement in wanted.items():
         known = accelerators.find(name)
@@ -243,9 +243,7 @@ def _check_registry(image: Image) -> None:
 def _advice(job: Job) -> list[str]:
     notes = []
     if job.job_dir is None:
-        notes.append(
-            "no job_dir: AIP_MODEL_DIR and its like are not set, and what is written is lost"
-        )
+        notes.append("no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost")
     if job.scheduling.strategy == "spot" and job.scheduling.restarts == "never":
         notes.append("spot without restarts: the job ends when a machine is taken away")
     synchronous = sum(pool.count for pool in job.pools if pool.role in ("chief", "worker")) > 1

@@ -1,4 +1,4 @@
-"""A checked job -> what Vertex AI takes: its own protos, and gcloud's YAML of them."""
+"""A checked job as Vertex AI takes it: the API's messages, and gcloud's YAML of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
 
 KEY_LABEL = "builder-key"
-"""What the job asks for, as a hash: the same command finds the job that it made."""
+"""The label with the job's key, by which the same command finds the job that it created."""
 NAME_LABEL = "builder-job"
 RUN_LABEL = "builder-run"
 KEY_LENGTH = 12
@@ -41,7 +41,7 @@ _INT64 = frozenset({"replicaCount", "maxTrialCount", "parallelTrialCount", "minV
 def key(ready: Ready) -> str:
     """A hash of all that the job asks for: image, machines, arguments, region, project.
 
-    Where the job runs a second time on purpose, the run's number is told apart by a label.
+    Runs of the same job have the same key; another label holds the run's number.
     """
     told = [ready.project, ready.region, to_dict(_message(ready, None, 1))]
     text = json.dumps(told, sort_keys=True, ensure_ascii=False)
@@ -49,12 +49,12 @@ def key(ready: Ready) -> str:
 
 
 def display_name(job: Job, suffix: str) -> str:
-    """`<name>-<suffix>`, the name cut where it would be longer than the service takes."""
+    """`<name>-<suffix>`; the name is cut to the length that the service takes."""
     return f"{job.id[: DISPLAY_NAME_LENGTH - len(suffix) - 1]}-{suffix}"
 
 
 def job_id(ready: Ready, run: int = 1) -> str:
-    """What the job is called on the service, and what {job} stands for in job_dir."""
+    """The job's display name, which also replaces {job} in job_dir."""
     return display_name(ready.job, key(ready) + (f"-{run}" if run > 1 else ""))
 
 
@@ -86,7 +86,7 @@ def _message(ready: Ready, found: str | None, run: int) -> CustomJob | Hyperpara
 
 
 def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
-    """What a replica's container is told, `--job-dir` last where it is asked for."""
+    """The arguments of a replica's container, with `--job-dir` last where the job passes it."""
     passed = (f"{contract.JOB_DIR}={job_dir}",) if job.pass_job_dir and job_dir else ()
     return (*job.arguments, *passed)
 
@@ -104,7 +104,7 @@ def _spec(ready: Ready, name: str | None) -> CustomJobSpec:
     )
     if plan.max_wait is not None:
         scheduling.max_wait_duration = timedelta(seconds=plan.max_wait)
-    pools: list[Any] = []  # a pool that is skipped stands as {}: positions are roles
+    pools: list[Any] = []  # a missing role is an empty pool, because a position is a role
     for pool, placement in ready.pools:
         pools += [aiplatform_v1.WorkerPoolSpec()] * (pool.position - len(pools))
         pools.append(_pool(ready, pool, placement, job_dir))
@@ -202,9 +202,9 @@ def to_dict(job: CustomJob | HyperparameterTuningJob) -> dict[str, Any]:
 
 
 def gcloud(ready: Ready, run: int = 1) -> tuple[str, dict[str, Any]]:
-    """The gcloud command, and the config file that it is given.
+    """The gcloud command and its config file.
 
-    gcloud takes the display name, labels and the study's numbers as flags, the rest as YAML.
+    gcloud takes the display name, labels and the study's numbers as flags, and the rest as YAML.
     """
     told = to_dict(message(ready, run))
     flags = [f"--region={ready.region}"]
@@ -225,7 +225,7 @@ def gcloud(ready: Ready, run: int = 1) -> tuple[str, dict[str, Any]]:
 
 
 def _numbers(value: Any, name: str = "") -> Any:
-    """int64 is text in proto3 JSON; in YAML a person expects a number."""
+    """The value with each int64 as a number: proto3 JSON writes it as text."""
     if isinstance(value, Mapping):
         return {key: _numbers(one, key) for key, one in value.items()}
     if isinstance(value, list):

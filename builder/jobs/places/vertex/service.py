@@ -35,7 +35,7 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Service:
-    """Which service, for whom and where. `endpoint` None: Google's own of the region."""
+    """A project and region of the service. endpoint: None for Google's own."""
 
     project: str | None = None
     region: str | None = None
@@ -45,7 +45,7 @@ class Service:
 
     @property
     def parent(self) -> str:
-        """The resource that jobs are made in. Raises InputError where it is not known."""
+        """The parent resource of jobs. Raises InputError without a project or a region."""
         if not self.project:
             raise InputError(
                 "no project is known",
@@ -61,7 +61,7 @@ class Service:
         return f"projects/{self.project}/locations/{self.region}"
 
     def known(self) -> Service:
-        """Itself, if project and region are known: asked before credentials are looked for."""
+        """Itself. Raises InputError without a project or a region; needs no credentials."""
         _ = self.parent
         return self
 
@@ -97,7 +97,7 @@ def load(
 def of_job(
     root: Path, name: str | None, project: str | None = None, region: str | None = None
 ) -> Service:
-    """Where to ask about a job: as its whole name says, or the description of that name.
+    """Where to ask about a job: from its whole name, or from the description of that name.
 
     Raises InputError where no project or no region is known.
     """
@@ -123,7 +123,7 @@ def _written(root: Path) -> dict[str, Written]:
 
 
 def jobs_client(service: Service) -> JobServiceClient:
-    """A client of the job service. An http:// endpoint needs no credentials: it is an emulator."""
+    """A client of the job service. An http:// endpoint is an emulator: it gets no credentials."""
     from google.api_core.client_options import ClientOptions
     from google.cloud import aiplatform_v1
 
@@ -172,7 +172,7 @@ def logging_client(service: Service) -> Any:
 
 
 def storage_client(service: Service) -> Any:
-    """A client of Cloud Storage; STORAGE_EMULATOR_HOST is honoured by the library itself."""
+    """A client of Cloud Storage. The library itself reads STORAGE_EMULATOR_HOST."""
     from google.cloud.storage import Client  # type: ignore[import-untyped]
 
     if os.environ.get("STORAGE_EMULATOR_HOST"):
