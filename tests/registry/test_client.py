@@ -160,6 +160,27 @@ def test_an_anonymous_client_does_not_ask_for_credentials(
             there.head("x", "y")
 
 
+def test_a_public_image_is_read_with_a_token_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text("{")  # would be refused
+    with faulty() as proxy:
+        words = f'realm="http://{proxy.host}/token",service="x",scope="repository:debian:pull"'
+        proxy.faults = [
+            Fault("HEAD", "/manifests/", 401, headers={"WWW-Authenticate": f"Bearer {words}"}),
+            Fault("GET", "/token", 200, body=b'{"token": "for nobody"}'),
+            Fault("HEAD", "/manifests/", 200, headers={"Docker-Content-Digest": DIGEST}),
+        ]
+        with Registry(proxy.host, QUICK, anonymous=True) as there:
+            assert there.head("debian", "bookworm-slim") == DIGEST
+        assert proxy.seen == [
+            "HEAD /v2/debian/manifests/bookworm-slim",
+            "GET /token?service=x&scope=repository:debian:pull",
+            "HEAD /v2/debian/manifests/bookworm-slim",
+        ]
+
+
 # TLS --------------------------------------------------------------------------------------------
 
 
