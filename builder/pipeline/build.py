@@ -13,14 +13,15 @@ from typing import Literal
 from builder import registry
 from builder.core import files, project
 from builder.core.errors import CheckFailed, OutsideError
-from builder.core.events import OnEvent, StepProgress, ignore, prefixed, step
+from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.network import discover
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
 from builder.lock import debian, model, osroot, python
-from builder.pipeline import plan, records
+from builder.pipeline import plan, records, repository
 from builder.pipeline.prepare import Prepared
 from builder.pipeline.records import ImageRecord
+from builder.registry import Reference
 from builder.render import dockerfiles as render
 
 BASES_AT_ONCE = 2
@@ -193,7 +194,7 @@ def in_registry(settings: Settings, tag: str) -> bool:
     """Whether the project's repository has this tag. Raises OutsideError."""
     if not settings.registry:
         return False
-    there = registry.parse(settings.registry).tagged(tag)
+    there = repository.of(settings)
     with registry.Registry(there.host) as client:
         return client.head(there.repository, tag) is not None
 
@@ -202,33 +203,34 @@ def _pulled(
     settings: Settings, engine: Engine, tag: str, reference: str, on_event: OnEvent
 ) -> EngineImage | None:
     """The base from the registry, under its local name; None where it is not there."""
-    if not settings.registry or not in_registry(settings, tag):
+    if not in_registry(settings, tag):
         return None
-    there = registry.parse(settings.registry).tagged(tag)
+    there = repository.of(settings).tagged(tag)
     with step(f"pull {tag}", on_event) as pulling:
-        pull(engine, there.name, tag, pulling.name, on_event)
-        image = engine.client.images.get(f"{there.name}:{tag}")
-        image.tag(*reference.rsplit(":", 1))
+        _pull(engine, there, pulling)
+        engine.client.images.get(str(there)).tag(*reference.rsplit(":", 1))
     return engine.image(reference)
 
 
-def pull(engine: Engine, repository: str, tag: str, step: str, on_event: OnEvent) -> None:
+def _pull(engine: Engine, image: Reference, pulling: RunningStep) -> None:
     """Pull an image onto the engine, with progress. Raises OutsideError."""
     amounts: dict[str, tuple[int, int]] = {}
-    known = registry.credentials_for(registry.parse(repository).host)
+    known = registry.credentials_for(image.host)
     answers = engine.client.api.pull(
-        repository, tag, stream=True, decode=True, auth_config=known.for_engine() if known else None
+        image.name,
+        image.tag,
+        stream=True,
+        decode=True,
+        auth_config=known.for_engine() if known else None,
     )
     for message in answers:
         if "error" in message:
-            raise OutsideError(
-                f"{repository}:{tag}: the pull failed: {message['error']}", "run it again"
-            )
+            raise OutsideError(f"{image}: the pull failed: {message['error']}", "run it again")
         detail = message.get("progressDetail") or {}
         if message.get("status") == "Downloading" and detail.get("total"):
             amounts[message["id"]] = (detail["current"], detail["total"])
             current, total = (sum(column) for column in zip(*amounts.values(), strict=True))
-            on_event(StepProgress(step, current, total))
+            pulling.progress(current, total)
 
 
 def _image(
