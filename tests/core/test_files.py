@@ -77,8 +77,6 @@ def test_what_is_no_regular_file_is_written_to_and_stays(tmp_path: Path) -> None
     reader.join(10)
     assert read == ["text"]
     assert pipe.is_fifo()
-    files.write(Path("/dev/null"), "text")
-    assert Path("/dev/null").is_char_device()
 
 
 def test_a_lock_that_is_held_raises_at_once_without_waiting(tmp_path: Path) -> None:
