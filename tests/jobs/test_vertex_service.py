@@ -1,0 +1,69 @@
+"""Where a job goes on Vertex AI: flags, the job's file, the environment, builder.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.core import project
+from builder.core.errors import InputError
+from builder.jobs.places.vertex import service
+from builder.spec import catalogue
+from tests.jobs import jobfiles
+
+ROOT = project.find_root(Path(__file__).parent)
+BASE = "region: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "builder.toml").write_text('[job]\nproject = "toml-project"\n')
+    folder = tmp_path / "images" / "v100"
+    folder.mkdir(parents=True)
+    (folder / catalogue.FILE).write_text((ROOT / "images" / "v100" / catalogue.FILE).read_text())
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "task.py").write_text("")
+    return tmp_path
+
+
+def test_a_flag_wins_over_the_file_over_the_environment_over_the_project(here: Path) -> None:
+    job = jobfiles.job("image: v100\nproject: file-project\n" + BASE)
+    bare = jobfiles.job("image: v100\n" + BASE.replace("region: us-central1\n", ""))
+    environ = {"BUILDER_JOB_PROJECT": "environ-project", "GOOGLE_CLOUD_PROJECT": "gcloud-project"}
+    load = service.load
+    assert load(here, job, environ=environ, project="flag-project").project == "flag-project"
+    assert load(here, job, environ=environ).project == "file-project"
+    assert load(here, bare, environ=environ).project == "environ-project"
+    assert load(here, bare, environ={}).project == "toml-project"
+    assert load(here, job, environ={}).parent == "projects/file-project/locations/us-central1"
+    (here / "builder.toml").write_text("")
+    assert load(here, bare, environ={"GOOGLE_CLOUD_PROJECT": "g-project"}).project == "g-project"
+    (here / "builder.toml").write_text('[cloud]\nproject = "cloud-project"\n')
+    assert load(here, bare, environ={}).project == "cloud-project"
+
+
+def test_what_is_not_known_is_asked_for(here: Path) -> None:
+    with pytest.raises(InputError, match="no project is known"):
+        service.Service(region="us-central1").known()
+    with pytest.raises(InputError, match="no region is known"):
+        service.Service(project="my-project").known()
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "said"),
+    [
+        ("[job]\nprojekt = 'x'\n", {}, "job.projekt: unknown setting"),
+        ("[job]\nproject = 3\n", {}, "expected text, found 3"),
+        ("[job]\nregion = 'us-central1-a'\n", {}, "'us-central1-a' is not what is expected"),
+        ("job = 3\n", {}, "job: expected a table"),
+        ("[job\n", {}, "not TOML"),
+        ("", {"BUILDER_JOB_TRANSPORT": "http"}, "BUILDER_JOB_TRANSPORT: 'http'"),
+        ("", {"BUILDER_JOB_ENDPOINT": "localhost:1"}, "BUILDER_JOB_ENDPOINT: 'localhost:1'"),
+    ],
+)
+def test_settings_that_are_wrong(here: Path, text: str, environ: dict[str, str], said: str) -> None:
+    (here / "builder.toml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        service.load(here, None, environ=environ)
+    assert said in caught.value.message and caught.value.fix
