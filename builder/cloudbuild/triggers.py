@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from builder.cloudbuild.clients import Clients, explaining
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
+from builder.core.googleapi import account_name
 from builder.core.project import MARKER
-from builder.core.settings import CloudSettings, load_cloud
+from builder.core.settings import ACCOUNT, ACCOUNT_EXAMPLE, CloudSettings, load_cloud
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import BuildTrigger
@@ -162,8 +163,11 @@ class _Table:
             **self._source(event),
         }
         if account := self.table.get("service_account") or settings.service_account:
-            where = account.split("@")[-1].split(".")[0]
-            made["serviceAccount"] = f"projects/{where}/serviceAccounts/{account}"
+            if not re.fullmatch(ACCOUNT, account):
+                raise self.bad(
+                    "service_account", f"{account!r} is no address", f"write {ACCOUNT_EXAMPLE}"
+                )
+            made["serviceAccount"] = account_name(account)
         if self.table.get("approval"):
             made["approvalConfig"] = {"approvalRequired": True}
         return {key: value for key, value in made.items() if value not in ("", [], {}, False)}

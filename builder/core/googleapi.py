@@ -138,3 +138,28 @@ def first_line(error: BaseException) -> str:
     text = re.sub(r"^(?:GET|POST|PUT|PATCH|DELETE) https?://\S+: ", "", text)
     found = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return found[:300] or type(error).__name__
+
+
+# --- names of things ------------------------------------------------------------------------------
+
+_OF_A_PROJECT = re.compile(r"[^@]+@([a-z][a-z0-9-]*)((?:\.[a-z0-9-]+)*)\.iam\.gserviceaccount\.com")
+_DEFAULT = re.compile(
+    r"(\d+)-compute@developer\.gserviceaccount\.com|(\d+)@cloudbuild\.gserviceaccount\.com"
+    r"|([a-z0-9.-]+)@appspot\.gserviceaccount\.com"
+)
+
+
+def account_name(address: str) -> str:
+    """The full name of a service account: projects/PROJECT/serviceAccounts/ADDRESS.
+
+    The default accounts of Compute Engine, Cloud Build and App Engine begin with their project's
+    number or id. A domain's project, acme.com:p, is p.acme.com in an address. `-` lets the service
+    find the project of any other address.
+    """
+    project = "-"
+    if found := _OF_A_PROJECT.fullmatch(address):
+        domain = found[2].removeprefix(".")
+        project = f"{domain}:{found[1]}" if domain else found[1]
+    elif found := _DEFAULT.fullmatch(address):
+        project = next(one for one in found.groups() if one)
+    return f"projects/{project}/serviceAccounts/{address}"

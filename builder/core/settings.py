@@ -105,14 +105,15 @@ class CloudSettings:
 
 CLOUD_NAMES = tuple(field.name for field in fields(CloudSettings) if field.name != "triggers")
 
+ACCOUNT = r"[^@\s]+@[a-z0-9.-]+\.gserviceaccount\.com"
+ACCOUNT_EXAMPLE = "its address: builder@my-project.iam.gserviceaccount.com"
+"""The shape of a service account's address, and an example."""
+
 # Shape and example of each value of [cloud]; the service refuses what else is wrong.
 _CLOUD_SHAPES: Mapping[str, tuple[str, str]] = {
     "project": (r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "a project's id: my-project"),
     "region": (r"global|[a-z]+-[a-z]+[0-9]+", "a region: europe-west4, or global"),
-    "service_account": (
-        r"[^@\s]+@[a-z0-9.-]+\.gserviceaccount\.com",
-        "its address: builder@my-project.iam.gserviceaccount.com",
-    ),
+    "service_account": (ACCOUNT, ACCOUNT_EXAMPLE),
     "worker_pool": (
         r"projects/[^/\s]+/locations/[a-z0-9-]+/workerPools/[a-z0-9-]+|[a-z][a-z0-9-]{0,62}",
         "projects/PROJECT/locations/REGION/workerPools/NAME, or the name alone",

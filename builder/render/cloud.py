@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from builder.core import files
 from builder.core.files import hash_of
+from builder.core.googleapi import account_name
 from builder.core.templates import folder_of
 from builder.lock import model
 from builder.render.committed import Difference, text_of, unified
@@ -62,8 +63,7 @@ def cloud_files(root: Path) -> dict[str, str]:
         disk_gb=_disk_gb(specs, bases, published),
         logging=cloud.logging or "CLOUD_LOGGING_ONLY",
         logs_bucket=cloud.logs_bucket,
-        service_account=account
-        and f"projects/{account.split('@')[1].split('.')[0]}/serviceAccounts/{account}",
+        service_account=account and account_name(account),
     )
     return {BUILDER_DOCKERFILE: dockerfile, CLOUDBUILD: text}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,18 @@ def test_the_registry_of_the_call_is_a_substitution(cloud: LoopbackCloud, run: R
     code, _, err = run("build", "cpu", "--registry", "other.test/x", "--substitutions", "_GPU=a")
     assert code == 0, err
     assert only(cloud).substitutions == {"_GPU": "a", "_REGISTRY": "other.test/x"}
+
+
+def test_a_clean_tree_sends_only_what_the_file_uses_of_its_commit(
+    there: Path, cloud: LoopbackCloud, run: Run
+) -> None:
+    (there / "cloudbuild.yaml").write_text(FILE.replace("'echo'", "'echo', '$SHORT_SHA'"))
+    git = ["git", "-C", there, "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init"], ["add", "-A", "--force"], ["commit", "-m", "all"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    code, _, err = run("build", "cpu")
+    assert code == 0, err
+    assert set(only(cloud).substitutions) == {"_GPU", "_REGISTRY", "SHORT_SHA"}
 
 
 def test_status_logs_list_cancel_and_retry(cloud: LoopbackCloud, run: Run) -> None:

@@ -6,12 +6,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder.cloudbuild import submission
 from builder.cloudbuild.clients import Clients
+from builder.cloudbuild.reader import buildfile
 from builder.cloudbuild.submission import Finished, follow
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import Event, StepDone, StepStarted
@@ -278,9 +280,58 @@ def test_a_build_over_a_limit_and_an_unused_substitution(
         submission.create(clients, build(substitutions={"_NO_ONE": "reads this"}))
 
 
+def test_a_commit_that_the_file_does_not_use_is_refused_as_any_substitution(
+    cloud: LoopbackCloud, connected: Connect
+) -> None:
+    with pytest.raises(OutsideError, match=r'"COMMIT_SHA" in the substitution data is not matched'):
+        submission.create(connected(), build(substitutions={"COMMIT_SHA": "0" * 40}))
+
+
 def test_a_build_that_nobody_knows(connected: Connect, transport: str) -> None:
     with pytest.raises(OutsideError, match="build no-such: not found"):
         submission.get(connected(transport), "no-such")
+
+
+# What is sent -------------------------------------------------------------------------------------
+
+COMMIT = {"COMMIT_SHA": "a" * 40, "SHORT_SHA": "a" * 7, "BRANCH_NAME": "main", "REPO_NAME": "r"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("steps: [{name: a}]", set()),
+        (
+            "steps: [{name: a, args: [$SHORT_SHA]}]\ntags: ['$BRANCH_NAME']",
+            {"SHORT_SHA", "BRANCH_NAME"},
+        ),
+        ("steps: [{name: a, script: 'echo $COMMIT_SHA'}]", set()),
+        ("steps: [{name: a, args: [$$COMMIT_SHA]}]", set()),
+        ("steps: [{name: a, args: ['${COMMIT_SHA:0:4}']}]", set()),
+        (
+            "steps: [{name: a, args: ['${COMMIT_SHA:0:4}']}]\n"
+            "options: {dynamicSubstitutions: true}",
+            {"COMMIT_SHA"},
+        ),
+        (
+            "steps: [{name: a, args: [$_V]}]\nsubstitutions: {_V: 'v-$SHORT_SHA'}\n"
+            "options: {dynamicSubstitutions: true}",
+            {"SHORT_SHA"},
+        ),
+        ("steps: [{name: a, script: x, automapSubstitutions: true}]", set(COMMIT)),
+        ("steps: [{name: a, script: x}]\noptions: {automapSubstitutions: true}", set(COMMIT)),
+        (
+            "steps: [{name: a, script: x, automapSubstitutions: false}]\n"
+            "options: {automapSubstitutions: true}",
+            set(),
+        ),
+    ],
+)
+def test_of_a_commit_only_what_the_file_uses_is_sent(text: str, sent: set[str]) -> None:
+    file = buildfile.parse(text, Path("c.yaml"))
+    assert submission.values(file, (), None, "global", COMMIT, {}) == {
+        name: COMMIT[name] for name in sent
+    }
 
 
 # What the settings add ----------------------------------------------------------------------------
@@ -298,6 +349,10 @@ def test_a_service_account_gets_a_log_that_it_may_write(
     assert made.options.logging == LOGGING
     assert plain.service_account == ""
     assert run(connected(), made)[0].status == "SUCCESS", "the service takes it"
+    default = CloudSettings(service_account="123-compute@developer.gserviceaccount.com")
+    assert submission.prepared(plain, default, {}).service_account == (
+        "projects/123/serviceAccounts/123-compute@developer.gserviceaccount.com"
+    )
     made.options.logging = api.BuildOptions.LoggingMode.LEGACY
     with pytest.raises(OutsideError, match="service_account"):
         submission.create(connected(), made)

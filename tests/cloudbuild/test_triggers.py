@@ -158,6 +158,11 @@ def test_files_for_gcloud_are_the_api_s_own_message(project: Path, tmp_path: Pat
         ('"release"', '"main"', "builder.toml:11: cloud.trigger.name: a second trigger is called"),
         ("_GPU", "GPU", "builder.toml:8: cloud.trigger.substitutions: GPU = 'all' is none"),
         ("approval = true", 'approval = "yes"', "builder.toml:14: cloud.trigger.approval: expect"),
+        (
+            '"^v"',
+            '"^v"\nservice_account = "me"',
+            "builder.toml:14: cloud.trigger.service_account: 'm",
+        ),
         ('"^v"', '"^v"\nfile = "no.yaml"', "builder.toml:14: cloud.trigger.file: there is no"),
     ],
 )

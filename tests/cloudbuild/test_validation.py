@@ -279,6 +279,7 @@ def test_values_of_the_call_count() -> None:
     text = "steps: [{name: a, args: [$_A]}]"
     assert check(text, _A="1") == ()
     assert "_B is not used" in check(text, _A="1", _B="2")[0].what
+    assert "SHORT_SHA is not used" in check(text, _A="1", SHORT_SHA="2")[0].what
     assert "10,004" in check(text, _A="x" * 10_004)[0].what  # measured after substitution
 
 

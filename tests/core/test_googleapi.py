@@ -76,3 +76,19 @@ def test_what_may_pass_is_tried_again_and_nothing_else() -> None:
     again = googleapi.reading()._predicate
     assert again(exceptions.ServiceUnavailable("")) and again(requests.ConnectionError())
     assert not again(exceptions.NotFound("")) and not again(exceptions.RetryError("", None))
+
+
+@pytest.mark.parametrize(
+    ("address", "project"),
+    [
+        ("builder@my-project.iam.gserviceaccount.com", "my-project"),
+        ("builder@proj.acme.com.iam.gserviceaccount.com", "acme.com:proj"),
+        ("123456-compute@developer.gserviceaccount.com", "123456"),
+        ("123456@cloudbuild.gserviceaccount.com", "123456"),
+        ("my-project@appspot.gserviceaccount.com", "my-project"),
+        ("other@somewhere.gserviceaccount.com", "-"),
+    ],
+)
+def test_the_project_of_a_service_account(address: str, project: str) -> None:
+    named = f"projects/{project}/serviceAccounts/{address}"
+    assert googleapi.account_name(address) == named

@@ -316,13 +316,7 @@ class CloudBuild:
             )  # fmt: skip
         if len(build.steps) > 300:
             raise Refused(400, "INVALID_ARGUMENT", "invalid build: too many steps (max 300)")
-        text = json.dumps(api.Build.to_dict(build), default=str)
-        loose = options.substitution_option == api.BuildOptions.SubstitutionOption.ALLOW_LOOSE
-        for key in build.substitutions:
-            used = re.search(rf"\$\{{?{key}\b", text) or options.automap_substitutions
-            if key.startswith("_") and not used and not loose:
-                message = f"key in the substitution data {key!r} is not matched in the template"
-                raise Refused(400, "INVALID_ARGUMENT", f"generic::invalid_argument: {message}")
+        self._matched(build)
         if build.source.storage_source:
             self.storage.get(
                 build.source.storage_source.bucket, build.source.storage_source.object_
@@ -338,6 +332,26 @@ class CloudBuild:
             build.logs_bucket = build.logs_bucket or f"gs://{PROJECT}.cloudbuild-logs"
             self.storage.make(build.logs_bucket.removeprefix("gs://").split("/")[0])
         return build
+
+    def _matched(self, build: api.Build) -> None:
+        """MUST_MATCH: each substitution of a request stands in the template, built-in ones too."""
+        options = build.options
+        loose = options.substitution_option == api.BuildOptions.SubstitutionOption.ALLOW_LOOSE
+        mapped = options.automap_substitutions or any(s.automap_substitutions for s in build.steps)
+        if loose or mapped:
+            return
+        template = api.Build(build)
+        for step in template.steps:
+            step.script = ""
+        text = json.dumps(api.Build.to_dict(template), default=str)
+        unmatched = [
+            f'key "{key}" in the substitution data is not matched in the template'
+            for key in build.substitutions
+            if not re.search(rf"\$\{{?#?{key}\b", text)
+        ]
+        if unmatched:
+            why = "generic::invalid_argument: " + ";".join(unmatched)
+            raise Refused(400, "INVALID_ARGUMENT", why)
 
     def _carry_out(self, key: str) -> None:
         build, cancelled = self.builds[key], self.cancels[key]

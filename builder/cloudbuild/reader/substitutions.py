@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from builder.cloudbuild.reader.build import Build, Objects, Step, Volume
-from builder.cloudbuild.reader.expansion import BUILT_IN, Unexpandable, expand
+from builder.cloudbuild.reader.expansion import BUILT_IN, Unexpandable, expand, references
 from builder.core.errors import InputError
 
 FIXED = ("PROJECT_ID", "BUILD_ID")
@@ -134,6 +135,31 @@ def templates(build: Build) -> Iterator[tuple[Place, str]]:
         yield ("logsBucket",), build.logs_bucket
 
 
+def maps_all(build: Build) -> bool:
+    """Whether a step gets every substitution as a variable. Then each one counts as used."""
+    every = build.options.automap_substitutions
+    own = (step.automap_substitutions for step in build.steps)
+    return any(every if one is None else one for one in own)
+
+
+def texts(build: Build, dynamic: bool) -> Iterator[tuple[Place, str]]:
+    """Every text in which a reference counts: the templates, and values that are expanded."""
+    yield from templates(build)
+    if dynamic:
+        yield from ((("substitutions", name), text) for name, text in build.substitutions.items())
+
+
+def used(build: Build, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names that a build by hand uses. Under MUST_MATCH the service refuses others."""
+    if maps_all(build):
+        return tuple(names)
+    dynamic, found = build.options.dynamic_substitutions, set[str]()
+    for _, text in texts(build, dynamic):
+        with contextlib.suppress(Unexpandable):  # the rules for substitutions report it
+            found.update(references(text, dynamic))
+    return tuple(name for name in names if name in found)
+
+
 def _in_volumes(at: Place, volumes: tuple[Volume, ...]) -> Iterator[tuple[Place, str]]:
     for n, volume in enumerate(volumes):
         yield (*at, n, "name"), volume.name
@@ -144,7 +170,7 @@ def apply(build: Build, values: Values) -> Build:
     """The build with every text expanded. Raises Unexpandable."""
     text = values.expand
 
-    def texts(many: tuple[str, ...]) -> tuple[str, ...]:
+    def every(many: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(text(one) for one in many)
 
     def volumes(many: tuple[Volume, ...]) -> tuple[Volume, ...]:
@@ -155,28 +181,28 @@ def apply(build: Build, values: Values) -> Build:
             one,
             name=text(one.name),
             id=text(one.id),
-            args=texts(one.args),
+            args=every(one.args),
             entrypoint=text(one.entrypoint),
-            env=texts(one.env),
-            secret_env=texts(one.secret_env),
+            env=every(one.env),
+            secret_env=every(one.secret_env),
             dir=text(one.dir),
-            wait_for=None if one.wait_for is None else texts(one.wait_for),
+            wait_for=None if one.wait_for is None else every(one.wait_for),
             volumes=volumes(one.volumes),
         )
 
     options = dataclasses.replace(
         build.options,
-        env=texts(build.options.env),
-        secret_env=texts(build.options.secret_env),
+        env=every(build.options.env),
+        secret_env=every(build.options.secret_env),
         volumes=volumes(build.options.volumes),
     )
     objects = build.objects
     return dataclasses.replace(
         build,
         steps=tuple(step(one) for one in build.steps),
-        images=texts(build.images),
-        tags=texts(build.tags),
-        objects=Objects(text(objects.location), texts(objects.paths)) if objects else None,
+        images=every(build.images),
+        tags=every(build.tags),
+        objects=Objects(text(objects.location), every(objects.paths)) if objects else None,
         options=options,
         secrets={env: text(version) for env, version in build.secrets.items()},
         service_account=text(build.service_account),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from builder.cloudbuild.reader.substitutions import used
 from builder.core.errors import InputError
+from builder.core.googleapi import account_name
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
@@ -32,14 +34,16 @@ def values(
     given: those of the call; they win. targets, repository, region: the values of _GPU, _REGISTRY
     and _REGION, for a file that declares these names; so any project's file can be submitted.
     commit: COMMIT_SHA and the other names that a trigger would set; empty for a tree that differs
-    from its commit.
+    from its commit. Only those that the file uses are sent: the service refuses another one under
+    MUST_MATCH.
     """
     declared = file.build.substitutions
     known = {GPU: ",".join(targets), REGISTRY: repository or "", REGION: region}
     if region == "global":  # a region of builds, not of registries
         known.pop(REGION)
     ours = {name: value for name, value in known.items() if value and name in declared}
-    git = {name: commit[name] for name in FROM_GIT if commit.get(name)}
+    wanted = used(file.build, FROM_GIT)
+    git = {name: commit[name] for name in wanted if commit.get(name)}
     return {**git, **ours, **given}
 
 
@@ -67,8 +71,7 @@ def prepared(
             )
         )
     if settings.service_account:
-        project = settings.service_account.split("@")[1].split(".")[0]
-        new.service_account = f"projects/{project}/serviceAccounts/{settings.service_account}"
+        new.service_account = account_name(settings.service_account)
     if settings.logs_bucket:
         new.logs_bucket = settings.logs_bucket
     mode = api.BuildOptions.LoggingMode

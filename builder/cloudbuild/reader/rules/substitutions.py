@@ -85,10 +85,7 @@ def values_of(report: Diagnostics) -> Values | None:
 def _uses(report: Diagnostics, dynamic: bool) -> dict[str, Place]:
     """Each name that the build uses, with the place of its first use."""
     used: dict[str, Place] = {}
-    texts = list(substitutions.templates(report.build))
-    if dynamic:
-        texts += [(("substitutions", k), v) for k, v in report.build.substitutions.items()]
-    for place, text in texts:
+    for place, text in substitutions.texts(report.build, dynamic):
         try:
             names = references(text, dynamic)
         except Unexpandable as error:
@@ -101,11 +98,10 @@ def _uses(report: Diagnostics, dynamic: bool) -> dict[str, Place]:
 
 def _unused(report: Diagnostics, own: Mapping[str, str], used: Mapping[str, Place]) -> None:
     steps = report.build.steps
-    mapped = report.build.options.automap_substitutions
-    if any(mapped if s.automap_substitutions is None else s.automap_substitutions for s in steps):
+    if substitutions.maps_all(report.build):
         return
     for key in {**own, **report.given}:
-        if key in used or not key.startswith("_"):
+        if key in used:
             continue
         in_script = any(re.search(rf"\$\{{?{key}\b", step.script) for step in steps)
         why = ": nothing is substituted in script" if in_script else ""
