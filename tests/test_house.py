@@ -1,0 +1,133 @@
+"""The shape of the code: what lies where, how long it is, and that a name stands for one thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.core.project import find_root
+
+ROOT = find_root(Path(__file__).parent)
+BUILDER, TRAINER = ROOT / "builder", ROOT / "trainer"
+MODULE_LINES, FUNCTION_LINES, TOP_MODULES = 500, 60, 3
+
+RUNS_ALONE = BUILDER / "devicecode" / "pruning" / "errors.py"
+"""The pruning program runs alone inside an image, so it cannot import builder.core.errors. It has
+its own InputError and CheckFailed. No other class name stands twice."""
+
+
+def modules(folder: Path) -> Iterator[tuple[Path, str, ast.Module]]:
+    """Every Python file below a folder, with its text and its syntax tree."""
+    for path in sorted(folder.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        yield path, text, ast.parse(text)
+
+
+def long_modules(folder: Path) -> list[str]:
+    """Modules with too many lines."""
+    counted = ((path, len(text.splitlines())) for path, text, _ in modules(folder))
+    return [f"{path}: {lines} lines" for path, lines in counted if lines > MODULE_LINES]
+
+
+def long_functions(folder: Path) -> list[str]:
+    """Functions with too many lines, decorators left out."""
+    found = []
+    for path, _, tree in modules(folder):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES:
+                    found.append(f"{path}:{node.lineno}: {node.name} has {lines} lines")
+    return found
+
+
+def repeated_classes(folder: Path) -> list[str]:
+    """Names of classes that stand for more than one class."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, _, tree in modules(folder):
+        if path == RUNS_ALONE:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    return [f"{name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1]
+
+
+def hand_made_steps(folder: Path) -> list[str]:
+    """Places that hand a StepStarted to a callback, which `step` and `begin` of core/events.py do.
+
+    A generator that turns the progress of another program into events yields them; it calls nobody.
+    """
+    found = []
+    for path, _, tree in modules(folder):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and path != BUILDER / "core" / "events.py":
+                given = [ast.unparse(one.func) for one in node.args if isinstance(one, ast.Call)]
+                if any(name.split(".")[-1] == "StepStarted" for name in given):
+                    found.append(f"{path}:{node.lineno}")
+    return found
+
+
+@pytest.mark.parametrize("folder", [BUILDER, TRAINER], ids=lambda path: path.name)
+@pytest.mark.parametrize("finds", [long_modules, long_functions])
+def test_nothing_is_too_long(finds: Callable[[Path], list[str]], folder: Path) -> None:
+    assert finds(folder) == []
+
+
+@pytest.mark.parametrize("finds", [repeated_classes, hand_made_steps])
+def test_one_name_one_class_and_one_way_to_report_a_step(
+    finds: Callable[[Path], list[str]],
+) -> None:
+    assert finds(BUILDER) == []
+
+
+def top() -> tuple[set[str], set[str]]:
+    """The folders and the modules at the top of builder/."""
+    folders = {path.parent.name for path in BUILDER.glob("*/__init__.py")}
+    return folders, {path.stem for path in BUILDER.glob("*.py")} - {"__init__", "__main__"}
+
+
+def test_the_top_of_builder_holds_folders() -> None:
+    assert len(top()[1]) <= TOP_MODULES
+
+
+def test_the_import_contract_orders_every_folder() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (corridor,) = [
+        one for one in settings["contracts"] if one["name"] == "one corridor, one direction"
+    ]
+    ordered = set(re.findall(r"\bbuilder\.(\w+)", " ".join(corridor["layers"])))
+    folders, files = top()
+    assert ordered == folders | files
+
+
+def test_the_architecture_names_every_folder() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    names = [path.parent.relative_to(ROOT).as_posix() for path in TRAINER.glob("*/__init__.py")]
+    names += [f"builder/{name}" for name in top()[0]]
+    assert [name for name in names if f"| `{name}/`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("finds", "text"),
+    [
+        (long_modules, "x = 1\n" * (MODULE_LINES + 1)),
+        (long_functions, "def f():\n" + "    x = 1\n" * FUNCTION_LINES),
+        (repeated_classes, "class A: ...\nclass A: ...\n"),
+        (hand_made_steps, "on_event(events.StepStarted('a'))\n"),
+    ],
+)
+def test_each_rule_finds_what_breaks_it(
+    finds: Callable[[Path], list[str]], text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "module.py").write_text(text)
+    (found,) = finds(tmp_path)
+    assert "module.py" in found
+    (tmp_path / "module.py").write_text("\n".join(text.splitlines()[:-1]))
+    assert finds(tmp_path) == []
