@@ -19,6 +19,7 @@ import pytest
 from builder.core.errors import InputError, OutsideError
 from builder.engine import BuildRequest, Engine, containers
 from builder.jobs import description
+from builder.jobs.eventfiles import without_tensorflow
 from builder.jobs.places.local import folder as folders
 from builder.jobs.places.local import run as local
 from builder.jobs.places.local.kills import parse_kill
@@ -27,7 +28,6 @@ from builder.jobs.places.local.replicas import LocalJob
 from builder.jobs.places.local.trials import run_study
 from builder.jobs.pools import Pool
 from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine, Stop
-from builder.jobs.studies import board
 from builder.jobs.studies.proposers import Sampled
 from builder.jobs.watch.reader import Reader
 
@@ -513,7 +513,7 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
 
 def hparams(folder: Path) -> dict[str, Any]:
     """What TensorBoard's HParams reads of a study."""
-    board.without_tensorflow()
+    without_tensorflow()
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.plugins.hparams import metadata
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-import types
 from pathlib import Path
 from typing import Any
 
 from builder.jobs.description import Parameter, Study
+from builder.jobs.eventfiles import without_tensorflow
 from builder.jobs.studies.results import TrialResult
 
 
@@ -107,9 +106,3 @@ def _write(folder: Path, summaries: list[tuple[int, Any]]) -> None:
     for step, one in summaries:
         writer.add_event(Event(wall_time=time.time(), step=step, summary=one))
     writer.close()
-
-
-def without_tensorflow() -> None:
-    """TensorBoard's writers need no TensorFlow; where it is installed, its import takes seconds."""
-    if "tensorflow" not in sys.modules:
-        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.jobs.studies.board import without_tensorflow
+from builder.jobs.eventfiles import without_tensorflow
 from builder.jobs.watch.view import TAGS
 
 
