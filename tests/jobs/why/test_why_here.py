@@ -1,0 +1,49 @@
+"""A job that ran on the engine, and why it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from builder.engine import Engine
+from builder.jobs.places.local import run as local
+from builder.jobs.places.local.place import ThisMachine
+from builder.jobs.places.local.replicas import LocalJob
+from builder.jobs.pools import Pool
+from builder.jobs.why import jobs
+from builder.jobs.why.diagnose import Diagnosis, diagnose
+from tests.jobs.test_job_local import ROLE, job, shell  # noqa: F401
+
+pytestmark = [pytest.mark.engine]
+
+
+def why(engine: Engine, one: LocalJob) -> Diagnosis:
+    """Run a job to its end, and read its folder."""
+    local.run(engine, one)
+    place = ThisMachine(one.folder)
+    return diagnose(jobs.of_job(place, place.find(str(one.folder))))
+
+
+def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(
+    engine: Engine,
+    job: Callable[..., LocalJob],  # noqa: F811
+) -> None:
+    script = ROLE + (
+        'if [ "$role" = chief ]; then echo "failed to connect to all addresses"; sleep 60; fi; '
+        'sleep 1; echo "OOM when allocating tensor with shape[64]"; exit 1'
+    )
+    found = why(engine, job(script, grace=0.2, pools=(Pool("chief"), Pool("worker"))))
+    assert found.ending == "device-memory"
+    assert found.evidence[0].where.startswith("worker-0, ")
+    assert found.evidence[1].text == "exit code 1"
+    assert [one.ending for one in found.seen] == ["peer-lost"]
+
+
+def test_silent_ends(
+    engine: Engine,
+    job: Callable[..., LocalJob],  # noqa: F811
+) -> None:
+    assert why(engine, job("exit 0")).ending == "ended-well"
+    assert why(engine, job("exit 7")).ending == "unknown"
+    assert why(engine, job("exit 137", restarts="never")).ending == "killed"
