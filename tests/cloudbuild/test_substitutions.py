@@ -32,6 +32,7 @@ def dynamic(text: str) -> str:
         ("$(date) $1 $? $lower ${lower} $", "$(date) $1 $? $lower ${lower} $"),
         ("$TAG_NAME", ""),  # built in, without a value
         ("${_NAME:0:4}", "${_NAME:0:4}"),  # bash's expansions are off
+        ("${TF_VAR_x}", "${TF_VAR_x}"),  # the shell's: names of substitutions are upper case
     ],
 )
 def test_without_expansions(text: str, becomes: str) -> None:
@@ -73,6 +74,8 @@ def test_a_name_that_is_not_built_in_is_an_error_even_when_loose() -> None:
         ("${_GONE:-${_NAME,,}}", "hello-world"),
         ("${_NAME:0:$_N}", "Hel"),
         ("${_NAME//[lo]/_}", "He___-W_r_d"),
+        ("${TF_VAR_x:?}", "${TF_VAR_x:?}"),  # the shell's
+        ("${#_Name} ${_NAMEs-x}", "${#_Name} ${_NAMEs-x}"),
     ],
 )
 def test_expansions(text: str, becomes: str) -> None:

@@ -243,6 +243,73 @@ def test_a_warning(text: str, field: str, what: str) -> None:
     assert any(one.field == field and what in one.what for one in warnings), warnings
 
 
+EVERYWHERE = """steps: [{name: a, secretEnv: [T, U]}, {name: b, env: ['X=${TF_VAR_x:?}']}]
+substitutions:
+  _SECRET: projects/p/secrets/s/versions/1
+  _KEY: projects/p/locations/global/keyRings/r/cryptoKeys/k
+  _ACCOUNT: projects/p/serviceAccounts/a@p.iam.gserviceaccount.com
+  _POOL: projects/p/locations/europe-west4/workerPools/mine
+  _BUCKET: gs://bucket-of-ours
+  _LOGS: gs://logs-of-ours
+  _MAVEN: https://europe-west4-maven.pkg.dev/p/r
+  _NPM: https://europe-west4-npm.pkg.dev/p/r
+  _PYTHON: https://europe-west4-python.pkg.dev/p/r
+  _URL: https://github.com/owner/repository
+availableSecrets:
+  secretManager: [{env: T, versionName: $_SECRET}]
+  inline: [{kmsKeyName: $_KEY, envMap: {U: aGVsbG8=}}]
+serviceAccount: ${_ACCOUNT}
+logsBucket: ${_LOGS}
+options: {pool: {name: $_POOL}}
+artifacts:
+  objects: {location: $_BUCKET, paths: [x]}
+  mavenArtifacts: [{repository: $_MAVEN, path: x}]
+  npmPackages: [{repository: $_NPM, packagePath: x}]
+  pythonPackages: [{repository: $_PYTHON, paths: [x]}]
+dependencies: [{gitSource: {repository: {url: $_URL}, revision: main, destPath: x}}]
+"""
+
+
+def test_substitutions_are_read_wherever_the_service_reads_them() -> None:
+    assert check(EVERYWHERE) == ()
+    old = "options: {pool: {name: $_POOL}}"
+    assert check(EVERYWHERE.replace(old, "options: {workerPool: $_POOL}"))[0].what == "deprecated"
+    missing = check(EVERYWHERE.replace("  _URL: https://github.com/owner/repository\n", ""))
+    assert [(one.field, one.what, one.line) for one in missing] == [
+        ("dependencies[0].gitSource.repository.url", "$_URL has no value", 23)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("_SECRET", "is not a secret's version"),
+        ("_KEY", "is not a secret's version"),
+        ("_ACCOUNT", "is not a service account's full name"),
+        ("_BUCKET", "is not a bucket"),
+    ],
+)
+def test_the_value_of_a_substitution_is_checked_where_it_is_used(name: str, what: str) -> None:
+    assert [what in one.what for one in check(EVERYWHERE, **{name: "no/such"})] == [True]
+    assert check(EVERYWHERE, **{name: ""}) == (), "most likely, the call sets it"
+
+
+@pytest.mark.parametrize("name", ["_HEAD_BRANCH", "_BASE_BRANCH", "_HEAD_REPO_URL", "_PR_NUMBER"])
+def test_what_a_pull_request_gives_draws_no_warning(name: str) -> None:
+    text = f"steps: [{{name: a, args: [${name}]}}]\n"
+    assert check(text, trigger=True) == ()
+    assert check(text + "options: {substitutionOption: ALLOW_LOOSE}") == ()
+    (by_hand,) = check(text)
+    assert (by_hand.level, by_hand.what) == ("error", f"${name} has no value")
+    assert by_hand.fix.startswith("check it with --as-trigger")
+
+
+def test_a_shell_variable_of_mixed_case_is_the_shell_s() -> None:
+    text = "steps: [{name: a, args: ['${TF_VAR_x:?}', '${TF_VAR_x}']}]\n"
+    assert check(text) == check(text, trigger=True) == ()
+    assert check(text + "options: {dynamicSubstitutions: true}") == ()
+
+
 def test_the_line_of_a_finding() -> None:
     findings = check("""steps:
 - name: a

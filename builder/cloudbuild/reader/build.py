@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 DEFAULT_TIMEOUT = 3600.0
 """Seconds that a build may take if it says nothing (API reference, Build.timeout)."""
+
+
+Place = tuple[str | int, ...]
+"""Where something stands in a file: ("steps", 0, "args", 1)."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ class Build:
 
     images: `images` and `artifacts.images`, each once. other_artifacts: the other kinds of packages
     that it uploads (mavenArtifacts, npmPackages ...). secrets: environment variable -> the Secret
-    Manager version or the KMS key that it comes from.
+    Manager version or the KMS key that it comes from. elsewhere: the other texts that the service
+    expands, and that a run on this machine does not need, each with its place in the file.
     """
 
     steps: tuple[Step, ...] = ()
@@ -92,6 +97,7 @@ class Build:
     secrets: Mapping[str, str] = field(default_factory=dict)
     logs_bucket: str = ""
     service_account: str = ""
+    elsewhere: tuple[tuple[Place, str], ...] = ()
 
 
 def seconds(duration: str) -> float:
@@ -129,7 +135,27 @@ def build_of(value: Mapping[str, Any]) -> Build:
         secrets=_secrets(value),
         logs_bucket=value.get("logsBucket", ""),
         service_account=value.get("serviceAccount", ""),
+        elsewhere=tuple(_elsewhere(value, other)),
     )
+
+
+def _elsewhere(value: Mapping[str, Any], artifacts: tuple[str, ...]) -> Iterator[tuple[Place, str]]:
+    """The texts of pools, packages and dependencies."""
+    places = [("options", "pool", "name"), ("options", "workerPool"), ("dependencies",)]
+    for place in [*places, *(("artifacts", name) for name in artifacts)]:
+        part: Any = value
+        for name in place:
+            part = part.get(name, {})
+        yield from _texts(part, place)
+
+
+def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list | dict):
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in inside:
+            yield from _texts(inner, (*place, key))
 
 
 def _step(index: int, value: Mapping[str, Any]) -> Step:

@@ -10,6 +10,7 @@ its users report):
 * A built-in name without a value is empty text.
 * `${NAME:0:7}` and the other expansions of bash are read only under dynamicSubstitutions. Otherwise
   they stay as they are, and do not count as a use of NAME.
+* `${TF_VAR_x}` is the shell's: a lower-case letter in a name in braces makes it no substitution.
 * Nothing is substituted in `script`.
 """
 
@@ -31,6 +32,8 @@ OF_TRIGGERS = (
     "TRIGGER_BUILD_CONFIG_PATH",
 )
 """The built-in names that have a value only in a build that a trigger starts."""
+OF_PULL_REQUESTS = ("_HEAD_BRANCH", "_BASE_BRANCH", "_HEAD_REPO_URL", "_PR_NUMBER")
+"""The names that have a value only in a build that a pull request starts."""
 BUILT_IN = (
     "PROJECT_ID",
     "PROJECT_NUMBER",
@@ -43,7 +46,7 @@ BUILT_IN = (
 
 _NAME = r"[A-Z][A-Z0-9_]*|_[A-Z0-9_]+"
 _REFERENCE = re.compile(
-    rf"\$(?:(?P<escape>\$)|(?P<bare>{_NAME})|\{{(?P<length>#?)(?P<name>{_NAME}))"
+    rf"\$(?:(?P<escape>\$)|(?P<bare>{_NAME})|\{{(?P<length>#?)(?P<name>{_NAME})(?![A-Za-z0-9_]))"
 )
 
 

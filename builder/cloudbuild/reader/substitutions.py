@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.cloudbuild.reader.build import Build, Objects, Step, Volume
+from builder.cloudbuild.reader.build import Build, Objects, Place, Step, Volume
 from builder.cloudbuild.reader.expansion import BUILT_IN, Unexpandable, expand, references
 from builder.core.errors import InputError
 
@@ -104,9 +104,6 @@ def bad_key(key: str) -> tuple[str, str] | None:
 # --- the whole build ------------------------------------------------------------------------------
 
 
-Place = tuple[str | int, ...]
-
-
 def templates(build: Build) -> Iterator[tuple[Place, str]]:
     """Every text of a build that the service expands, with its place in the file."""
     for step in build.steps:
@@ -133,6 +130,7 @@ def templates(build: Build) -> Iterator[tuple[Place, str]]:
         yield ("serviceAccount",), build.service_account
     if build.logs_bucket:
         yield ("logsBucket",), build.logs_bucket
+    yield from build.elsewhere
 
 
 def maps_all(build: Build) -> bool:

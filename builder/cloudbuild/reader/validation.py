@@ -29,13 +29,13 @@ def check(
     for one in file.notes:
         found = Diagnostic(one.line, one.field, one.what, one.fix, "warning", "gcloud's apitools")
         report.found.append(found)
-    whole.whole(report)
     values = substitutions.values_of(report)
+    whole.whole(report, values)
     for step in report.build.steps:
         steps.step(report, step, values)
     steps.ids(report)
     volumes.volumes(report)
-    secrets.secrets(report)
+    secrets.secrets(report, values)
     whole.outputs(report, values)
     unique = {(one.line, one.field, one.what): one for one in report.found}
     return tuple(sorted(unique.values(), key=lambda one: (one.line, one.field)))

@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from builder import registry
-from builder.cloudbuild.reader.build import Build
+from builder.cloudbuild.reader.build import Build, Place
 from builder.cloudbuild.reader.buildfile import BuildFile
-from builder.cloudbuild.reader.expansion import OF_TRIGGERS, Unexpandable, references
+from builder.cloudbuild.reader.expansion import (
+    OF_PULL_REQUESTS,
+    OF_TRIGGERS,
+    Unexpandable,
+    references,
+)
 from builder.cloudbuild.reader.nodes import dotted
-from builder.cloudbuild.reader.substitutions import Place, Values
+from builder.cloudbuild.reader.substitutions import Values
 from builder.core.errors import InputError
 
 Level = Literal["error", "warning"]
@@ -98,13 +103,24 @@ class Diagnostics:
         except Unexpandable:
             return text  # the rules for substitutions report it
 
+    def settled(self, text: str, values: Values | None) -> str:
+        """A text with its substitutions, for a rule about what it names.
+
+        Empty if a value is missing (the rules for substitutions report it) or is empty in the file
+        (most likely, the call sets it).
+        """
+        if values is None:
+            return ""
+        names = references(text, values.dynamic)
+        return self.expanded(text, values) if all(map(values.known.get, names)) else ""
+
     def image(self, place: Place, text: str, values: Values) -> None:
         """Check an image's name as a trigger would fill it in, and as a call by hand would."""
         used = references(text, values.dynamic)
         if any(one not in values.known for one in used):
             return  # the rules for substitutions report it
         name = self.expanded(text, values)
-        by_hand = {**values.known, **dict.fromkeys(OF_TRIGGERS, "")}
+        by_hand = {**values.known, **dict.fromkeys((*OF_TRIGGERS, *OF_PULL_REQUESTS), "")}
         plain = Values({**by_hand, **self.given}, values.dynamic, values.strict)
         try:
             registry.parse(name)

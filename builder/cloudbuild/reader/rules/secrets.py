@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 
+from builder.cloudbuild.reader.build import Place
 from builder.cloudbuild.reader.rules.report import API, Diagnostics
-from builder.cloudbuild.reader.substitutions import Place
+from builder.cloudbuild.reader.substitutions import Values
 
 MAX_SECRETS = 100  # API, InlineSecret.env_map
 
 
-def secrets(report: Diagnostics) -> None:
+def secrets(report: Diagnostics, values: Values | None) -> None:
     """Check that secrets and their uses fit together."""
     build = report.build
     used = {name for step in build.steps for name in step.secret_env}
@@ -38,7 +39,8 @@ def secrets(report: Diagnostics) -> None:
             report.add(place, f"no step uses {name}", f"add secretEnv: [{name}] to a step", API)
         manager = r"projects/[^/]+/(locations/[^/]+/)?secrets/[^/]+/versions/[^/]+"
         kms = r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/.+"
-        if not re.fullmatch(f"{manager}|{kms}", version):
+        named = report.settled(version, values)
+        if (named or not version) and not re.fullmatch(f"{manager}|{kms}", named):
             report.add(
                 place,
                 f"{version!r} is not a secret's version",

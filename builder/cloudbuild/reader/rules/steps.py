@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from builder.cloudbuild.reader.build import Step
+from builder.cloudbuild.reader.build import Place, Step
 from builder.cloudbuild.reader.order import AT_ONCE, circle
 from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Diagnostics
-from builder.cloudbuild.reader.substitutions import Place, Values
+from builder.cloudbuild.reader.substitutions import Values
 
 MAX_ARGS, MAX_ARG = 100, 10_000  # SCHEMA
 MAX_NAME = 1000  # LOCAL

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 
 from builder.cloudbuild.reader import substitutions
+from builder.cloudbuild.reader.build import Place
 from builder.cloudbuild.reader.expansion import BUILT_IN, Unexpandable, references
 from builder.cloudbuild.reader.rules.report import VALUES, Diagnostics
-from builder.cloudbuild.reader.substitutions import Place, Values
+from builder.cloudbuild.reader.substitutions import Values
 
 _EXPANSION = re.compile(r"(?<!\$)\$\{#?(_[A-Z0-9_]+|[A-Z][A-Z0-9_]*)([:#%/^,}=?+-])")
 _SAMPLE = {
@@ -31,6 +32,13 @@ _SAMPLE = {
     "SERVICE_ACCOUNT": "projects/project/serviceAccounts/builder@project.iam.gserviceaccount.com",
 }
 """Values like those that a trigger gives."""
+_OF_PULL_REQUESTS = {
+    "_HEAD_BRANCH": "feature",
+    "_BASE_BRANCH": "main",
+    "_HEAD_REPO_URL": "https://github.com/owner/repository",
+    "_PR_NUMBER": "1",
+}
+"""Values like those that a pull request gives."""
 
 
 def values_of(report: Diagnostics) -> Values | None:
@@ -59,7 +67,7 @@ def values_of(report: Diagnostics) -> Values | None:
     used = _uses(report, dynamic)
     if strict:
         _unused(report, own, used)
-    known = {**_SAMPLE, **every}
+    known = {**_SAMPLE, **({} if strict else _OF_PULL_REQUESTS), **every}
     for name, place in used.items():
         _missing(report, name, place, known, strict)
     if not dynamic:
@@ -146,6 +154,8 @@ def _missing(
         return
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     suggestion = f"write ${near[0]}, or " if near else ""
+    if name in _OF_PULL_REQUESTS:
+        suggestion = "check it with --as-trigger (a pull request's build has it), or "
     report.add(
         place,
         f"${name} has no value" + ("" if strict else ": it becomes empty text"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from builder.cloudbuild.reader.build import Volume
+from builder.cloudbuild.reader.build import Place, Volume
 from builder.cloudbuild.reader.rules.report import API, Diagnostics
-from builder.cloudbuild.reader.substitutions import Place
 
 _VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 _RESERVED = ("/workspace", "/builder/home", "/builder/outputs", "/var/run/docker.sock")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from builder.cloudbuild.reader.build import Place
 from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Diagnostics
-from builder.cloudbuild.reader.substitutions import Place, Values
+from builder.cloudbuild.reader.substitutions import Values
 
 MAX_STEPS = 300  # SCHEMA
 MAX_TIMEOUT = 24 * 3600.0  # SCHEMA
@@ -36,7 +37,7 @@ _OUTPUT_ONLY = (
 )
 
 
-def whole(report: Diagnostics) -> None:
+def whole(report: Diagnostics, values: Values | None) -> None:
     """Check what concerns the whole build."""
     value, build = report.file.value, report.build
     if not build.steps:
@@ -73,8 +74,8 @@ def whole(report: Diagnostics) -> None:
             "the service: INVALID_ARGUMENT",
             "warning",
         )
-    account = r"projects/[^/]+/serviceAccounts/[^/]+"
-    if build.service_account and not re.fullmatch(account, build.service_account):
+    account = report.settled(build.service_account, values)
+    if account and not re.fullmatch(r"projects/[^/]+/serviceAccounts/[^/]+", account):
         report.add(
             ("serviceAccount",),
             f"{build.service_account!r} is not a service account's full name",
@@ -143,8 +144,9 @@ def outputs(report: Diagnostics, values: Values | None) -> None:
     if (objects := build.objects) is None:
         return
     place: Place = ("artifacts", "objects", "location")
-    where = report.expanded(objects.location, values)
-    if not _BUCKET.fullmatch(where) or ".." in where.split("/"):
+    where = report.settled(objects.location, values)
+    bad = not _BUCKET.fullmatch(where) or ".." in where.split("/")
+    if (where or not objects.location) and bad:
         report.add(place, f"{objects.location!r} is not a bucket", "write gs://BUCKET/FOLDER/", API)
     if not objects.paths:
         report.add(("artifacts", "objects"), "no paths", "add paths: [GLOB]", API)
