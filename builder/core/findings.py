@@ -192,6 +192,7 @@ def _words(
         "model_attributes_type": "`name: value` lines",
         "bool_parsing": "true or false",
         "int_type": "a whole number",
+        "int_parsing_size": "a whole number of at most 18 digits",
         "int_parsing": "a whole number",
         "int_from_float": "a whole number",
         "too_short": "at least one entry",
@@ -206,7 +207,8 @@ def _words(
 def _found(value: object) -> str:
     if isinstance(value, dict):
         return "`name: value` lines"
-    return "a list" if isinstance(value, list) else repr(value)
+    found = "a list" if isinstance(value, list) else repr(value)
+    return found if len(found) < 80 else f"{found[:60]}... ({len(found)} characters)"
 
 
 def to_yaml(value: object) -> str:

@@ -7,15 +7,24 @@ takes the values converts them. A key that stands twice is a mistake, and is rep
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, NodeEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from builder.core.errors import InputError
+
+VALUES: Final = 20_000
+"""How many values and keys a file holds at most, with each alias written out."""
+
+DEPTH: Final = 100
+"""How many lists and mappings stand in each other at most."""
+
+_CHARACTERS: Final = 1 << 20
 
 Value = str | None | list["Value"] | dict[str, "Value"]
 _NULL = "tag:yaml.org,2002:null"
@@ -59,8 +68,9 @@ class Document:
 def parse(text: str, where: str) -> Document:
     """Read one YAML document; `where` is what an error calls the file.
 
-    Raises InputError with the line of a syntax error.
+    Raises InputError with the line of a syntax error, or of the value that is one too many.
     """
+    check_bounds(text, where)
     try:
         root = YAML(typ="safe", pure=False).compose(text)
     except ReaderError as error:
@@ -76,6 +86,47 @@ def parse(text: str, where: str) -> Document:
     problems: list[Mistake] = []
     value = _value(root, "", problems, ()) if root is not None else {}
     return Document(value, root, tuple(problems))
+
+
+def check_bounds(text: str, where: str) -> None:
+    """Raise InputError, with its line, for what would take a reader's time or memory for nothing.
+
+    A few lines of aliases in aliases stand for billions of values. What is not YAML passes: the
+    reader says what is wrong with it.
+    """
+    if len(text) > _CHARACTERS:
+        raise InputError(
+            f"{where}: {len(text)} characters, more than {_CHARACTERS}",
+            "name the file that you meant, or write less into it",
+        )
+    whole: dict[str, int] = {}  # the values of each anchor, with its aliases written out
+    open_: list[tuple[str | None, int]] = []  # anchor and number of its first value, to the top
+    seen = 0
+    try:
+        for event in YAML(typ="safe", pure=False).parse(text):
+            if isinstance(event, CollectionEndEvent):
+                anchor, first = open_.pop()
+                if anchor:
+                    whole[anchor] = seen - first
+            elif isinstance(event, NodeEvent):
+                first = seen
+                alias = isinstance(event, AliasEvent)
+                seen += whole.get(event.anchor, 1) if alias else 1
+                if isinstance(event, CollectionStartEvent):
+                    open_.append((event.anchor, first))
+            line = event.start_mark.line + 1
+            if seen > VALUES:
+                raise InputError(
+                    f"{where}:{line}: more than {VALUES} values up to here, each alias written out",
+                    "write less into the file",
+                )
+            if len(open_) > DEPTH:
+                raise InputError(
+                    f"{where}:{line}: more than {DEPTH} lists and mappings in each other",
+                    "write the value flat",
+                )
+    except YAMLError:
+        pass
 
 
 def _syntax_fix(problem: str) -> str:
@@ -103,7 +154,12 @@ def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ..
     assert isinstance(node, MappingNode)
     result: dict[str, Value] = {}
     lines: dict[str, int] = {}
-    for name, line, item in _pairs(node):
+    for key, item in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, ScalarNode):
+            problems.append(Mistake(line, path, "a name must be text", "write `name: value`"))
+            continue
+        name = str(key.value)
         field = f"{path}.{name}" if path else name
         if name in result:
             problems.append(
@@ -112,11 +168,6 @@ def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ..
         lines.setdefault(name, line)
         result[name] = _value(item, field, problems, inside)
     return result
-
-
-def _pairs(node: MappingNode) -> Iterator[tuple[str, int, Node]]:
-    for key, value in node.value:
-        yield str(key.value), key.start_mark.line + 1, value
 
 
 def dump(value: object, comment: str = "") -> str:

@@ -20,17 +20,20 @@ from builder.cloudbuild.reader.fields import (
     named,
 )
 from builder.core.errors import InputError
-from builder.core.yamlfile import Mistake
+from builder.core.yamlfile import Mistake, check_bounds
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import MappingNode, Node
 
-_DURATION = re.compile(r"(\d+)(\.\d{1,9})?s")
+_DURATION = re.compile(r"(\d+)(\.\d{1,9})?s", re.ASCII)
+_INT64 = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+_FLOAT = re.compile(r"[-+]?[0-9]{1,300}(\.[0-9]{0,300})?(e[-+]?[0-9]{1,3})?", re.IGNORECASE)
 _TAG = "tag:yaml.org,2002:"
 
 
 def check_json(text: str, path: Path) -> None:
     """Raises InputError with the line of what is not JSON."""
+    check_bounds(text.replace("\t", " "), str(path))  # JSON is YAML, but for tabs
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -48,6 +51,7 @@ def compose(text: str, path: Path) -> Node | None:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    check_bounds(text, str(path))
     loader = YAML(typ="safe", pure=True)
     loader.version = (1, 1)
     try:
@@ -164,9 +168,13 @@ class NodeReader:
             else:
                 own[str(key.value)] = (key, item)
         for other in merged:
-            if isinstance(other, MappingNode) and other is not node:
+            if other is node or any(other is one for one in self.above[:-1]):
+                self.bad(other, path, "contains itself", "write the value out")
+            elif isinstance(other, MappingNode):
+                self.above.append(other)
                 for name, key, item in self._pairs(other, path):
                     own.setdefault(name, (key, item))
+                self.above.pop()
             else:
                 self.bad(other, path, "`<<` takes a mapping", "name the anchor of a mapping")
         for name, (key, item) in own.items():
@@ -224,9 +232,9 @@ class NodeReader:
                     return text
                 case "bool" if node.tag == _TAG + "bool":
                     return text.lower() in ("true", "yes", "on", "y")
-                case "int" if re.fullmatch(r"-?(0|[1-9]\d*)", text):  # the API takes "100", too
+                case "int" if _INT64.fullmatch(text):  # the API takes "100", too
                     return int(text)
-                case "float" if node.tag in (_TAG + "float", _TAG + "int"):
+                case "float" if _FLOAT.fullmatch(text) and not _is_text(node):
                     return float(text)
                 case "duration" if _is_text(node) and _DURATION.fullmatch(text):
                     return text

@@ -83,6 +83,12 @@ class _OldConfig:
             raise self.refuse(path, "expected one value", "write it on the same line")
         return value
 
+    def number(self, value: Any, path: tuple[str, ...], fix: str) -> int:
+        text = self.text(value, path)
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise self.refuse(path, f"{text[:20]!r} is no number", fix)
+        return int(text)
+
 
 def convert_file(config: Path, **options: Any) -> Converted:
     """`convert` for a file on this machine, with its options. Raises InputError."""
@@ -178,9 +184,7 @@ def _cluster(reader: _OldConfig, old: Mapping[str, Any], path: tuple[str, ...]) 
     replicas = {}
     for prefix, name in _ROLES.items():
         count = old.get(f"{prefix}Count", "0")
-        if not re.fullmatch(r"[0-9]+", reader.text(count, (*path, f"{prefix}Count"))):
-            raise reader.refuse((*path, f"{prefix}Count"), f"{count!r} is no number", "write 2")
-        if int(count) == 0:
+        if reader.number(count, (*path, f"{prefix}Count"), "write 2") == 0:
             continue
         if f"{prefix}Type" not in old:
             raise reader.refuse(
@@ -214,10 +218,9 @@ def _pool(
         if "type" not in given:
             raise reader.refuse(place, "has no type", "add type: NVIDIA_TESLA_V100")
         name = reader.text(given["type"], (*place, "type"))
-        number = reader.text(given.get("count", "1"), (*place, "count"))
-        if not re.fullmatch(r"[0-9]+", number) or int(number) < 1:
-            raise reader.refuse((*place, "count"), f"{number!r} is no number", "write count: 2")
-        count = int(number)
+        count = reader.number(given.get("count", "1"), (*place, "count"), "write count: 2")
+        if count < 1:
+            raise reader.refuse((*place, "count"), "'0' is no number", "write count: 2")
     if "tpuTfVersion" in config:
         reader.notes.append("tpuTfVersion: the version of TensorFlow is the image's now")
     if name is None:
@@ -329,7 +332,10 @@ def _what(
                 ("bootDiskType", "bootDiskSizeGb"),
                 (*path, "masterConfig", "diskConfig"),
             )
-            size = {"size_gb": int(disk["bootDiskSizeGb"])} if "bootDiskSizeGb" in disk else {}
+            size = {}
+            if "bootDiskSizeGb" in disk:
+                here = (*path, "masterConfig", "diskConfig", "bootDiskSizeGb")
+                size = {"size_gb": reader.number(disk["bootDiskSizeGb"], here, "write 100")}
             kind = {"type": disk["bootDiskType"]} if "bootDiskType" in disk else {}
             found["disk"] = kind | size
     if every := [*found.get("arguments", []), *given, *arguments]:
