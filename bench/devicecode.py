@@ -22,8 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from builder.devicecode import Audit, Library, audit
+from builder.devicecode.inventory import Library
 from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, PTX
+from builder.devicecode.verdict import Audit, audit
 
 STACK = "tensorflow[and-cuda]==2.21.0"
 CUOBJDUMP = "nvidia-cuda-cuobjdump==13.5.37"

@@ -71,7 +71,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """List what an image holds, by package and library."""
-    from builder.devicecode import carries
+    from builder.devicecode.verdict import carries
     from builder.engine import connect
     from builder.prove import audit as auditing
 

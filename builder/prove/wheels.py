@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from builder.core import files, network
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, step
-from builder.devicecode import Audit, Group, Library, Support, carries
-from builder.devicecode import audit as read_paths
+from builder.devicecode.inventory import Group, Library
 from builder.devicecode.pruning.fatbin import COMPILED, Target
+from builder.devicecode.verdict import Audit, Support, carries
+from builder.devicecode.verdict import audit as read_paths
 from builder.lock import model, pins, python, requirements
 from builder.prove.audit import passes
 from builder.spec import catalogue, compatibility

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.devicecode import Audit, Support, Verdict, carries
+from builder.devicecode.verdict import Audit, Support, Verdict, carries
 from builder.facts import accelerators
 from builder.prove import wheels
 from builder.tensorflow import releases

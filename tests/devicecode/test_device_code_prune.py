@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.devicecode import Support, audit, compute_capability
 from builder.devicecode.__main__ import main
 from builder.devicecode.pruning import prune as pruning
 from builder.devicecode.pruning.errors import CheckFailed, InputError, Malformed
 from builder.devicecode.pruning.fatbin import containers
+from builder.devicecode.pruning.rule import compute_capability
+from builder.devicecode.verdict import Support, audit
 
 from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 

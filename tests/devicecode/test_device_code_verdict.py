@@ -12,18 +12,11 @@ from typing import IO
 
 import pytest
 
-from builder.devicecode import (
-    Audit,
-    Support,
-    Verdict,
-    as_dict,
-    audit,
-    compute_capability,
-    from_files,
-    from_paths,
-)
 from builder.devicecode.__main__ import main
+from builder.devicecode.inventory import from_files, from_paths
 from builder.devicecode.pruning.errors import InputError
+from builder.devicecode.pruning.rule import compute_capability
+from builder.devicecode.verdict import Audit, Support, Verdict, as_dict, audit
 
 from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 

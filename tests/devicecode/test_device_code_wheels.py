@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.devicecode import Support, audit, compute_capability
 from builder.devicecode.pruning import prune as pruning
 from builder.devicecode.pruning.errors import Malformed
 from builder.devicecode.pruning.fatbin import COMPILED, ELF, PTX, Container, containers
+from builder.devicecode.pruning.rule import compute_capability
+from builder.devicecode.verdict import Support, audit
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from builder.devicecode import choose, compute_capability, runs
 from builder.devicecode.pruning.errors import InputError
 from builder.devicecode.pruning.fatbin import ELF, LTO_IR, PTX, Target
+from builder.devicecode.pruning.rule import choose, compute_capability, runs
 
 KINDS = {"sm": ELF, "compute": PTX, "lto": LTO_IR, "mercury": 0x10}
 

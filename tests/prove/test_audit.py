@@ -18,7 +18,9 @@ import zstandard
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.devicecode import Audit, ComputeCapability, Support, from_files, from_folder
+from builder.devicecode.inventory import from_files, from_folder
+from builder.devicecode.pruning.rule import ComputeCapability
+from builder.devicecode.verdict import Audit, Support
 from builder.engine import Engine
 from builder.prove import audit
 from builder.prove.audit import in_registry, on_engine

@@ -11,7 +11,8 @@ import pytest
 
 from builder.core import network
 from builder.core.errors import InputError
-from builder.devicecode import Audit, from_folder
+from builder.devicecode.inventory import from_folder
+from builder.devicecode.verdict import Audit
 from builder.lock import making, model
 from builder.lock.model import Lock
 from builder.prove import wheels

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import CheckFailed, InputError
-from builder.devicecode import Audit, from_folder
+from builder.devicecode.inventory import from_folder
 from builder.devicecode.pruning import announce
+from builder.devicecode.verdict import Audit
 from builder.lock import model
 from builder.prove import audit
 from builder.render import dockerfiles as render

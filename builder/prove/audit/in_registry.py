@@ -18,7 +18,8 @@ from typing import IO, Any, cast
 from builder import registry
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
-from builder.devicecode import Audit, Library, from_files
+from builder.devicecode.inventory import Library, from_files
+from builder.devicecode.verdict import Audit
 from builder.prove.audit.reader import Chunks, as_library, program
 
 

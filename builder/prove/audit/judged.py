@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder.core.errors import CheckFailed
-from builder.devicecode import Audit, ComputeCapability, Support, Verdict, as_dict
+from builder.devicecode.pruning.rule import ComputeCapability
+from builder.devicecode.verdict import Audit, Support, Verdict, as_dict
 
 
 @dataclass(frozen=True)

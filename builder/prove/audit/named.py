@@ -11,8 +11,9 @@ from builder import registry
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, StepLog, ignore, step
 from builder.core.settings import LOCAL_REPOSITORY, Settings
-from builder.devicecode import Audit, compute_capability
-from builder.devicecode import audit as read_paths
+from builder.devicecode.pruning.rule import compute_capability
+from builder.devicecode.verdict import Audit
+from builder.devicecode.verdict import audit as read_paths
 from builder.facts import accelerators
 from builder.prove.audit.in_registry import of_registry
 from builder.prove.audit.judged import Audited, Gpu

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from builder.devicecode import Audit, from_files
+from builder.devicecode.inventory import from_files
+from builder.devicecode.verdict import Audit
 from builder.engine import refusals
 from builder.prove.audit.reader import Chunks, as_library, program
 
@@ -31,7 +32,7 @@ reader, root, *left_out = sys.argv[1:]
 sys.path.insert(0, reader)
 import dataclasses, json
 from pathlib import Path
-from devicecode import from_folder
+from devicecode.inventory import from_folder
 for top in sorted(Path(root).iterdir()):
     if top.name not in left_out and top.is_dir() and not top.is_symlink():
         for library in from_folder(top):

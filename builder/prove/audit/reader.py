@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import devicecode
-from builder.devicecode import Group, Library
+from builder.devicecode.inventory import Group, Library
 from builder.devicecode.pruning.fatbin import Target
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from builder.devicecode import Audit, Library, Support
+from builder.devicecode.inventory import Library
+from builder.devicecode.verdict import Audit, Support
 from builder.prove.audit.judged import Audited
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.devicecode import Audit, Support
+from builder.devicecode.verdict import Audit, Support
 from builder.prove.audit import instead, of_image, passes
 from builder.prove.bench import Bench
 from builder.prove.receipts import Defect
