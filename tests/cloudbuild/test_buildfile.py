@@ -144,3 +144,9 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_an_empty_build() -> None:
     assert read("").build == Build()
+
+
+def test_a_value_that_the_api_cannot_hold_is_no_fault_of_the_factory() -> None:
+    file = buildfile.parse("steps: [{name: a}]\ncreateTime: yesterday\n", Path("cloudbuild.yaml"))
+    with pytest.raises(InputError, match=r"^cloudbuild.yaml: .*createTime"):
+        file.to_proto()

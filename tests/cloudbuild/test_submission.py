@@ -375,3 +375,4 @@ def test_a_worker_pool_has_machines_of_its_own() -> None:
     assert made.options.disk_size_gb == 0
     settings = CloudSettings(machine_type="E2_HIGHCPU_32")
     assert submission.prepared(file, settings, {}).options.machine_type.name == "E2_HIGHCPU_32"
+    assert submission.prepared(made, settings, {}).options.machine_type == 0, "the file's own pool"

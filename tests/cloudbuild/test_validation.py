@@ -40,6 +40,8 @@ options: {logging: CLOUD_LOGGING_ONLY}
 
 
 LONG = "x" * 10_001
+KEY = "projects/p/locations/global/keyRings/r/cryptoKeys/k"
+MANAGED = "{env: T, versionName: projects/p/secrets/s/versions/1}"
 CASES = [
     # the build
     ("tags: [a]", "", "no steps"),
@@ -82,6 +84,11 @@ CASES = [
     ),
     # substitutions
     ("steps: [{name: a, args: [$_A]}]", "steps[0].args[0]", "$_A has no value"),
+    (
+        "steps: [{name: a, args: [$BRANCH_NAME]}]\nsubstitutions: {BRANCH_NAME: x}",
+        "substitutions.BRANCH_NAME",
+        "is built in: a file cannot set it",
+    ),
     ("steps: [{name: a, args: [$HOME]}]", "steps[0].args[0]", "$HOME is not a built-in"),
     (STEP + "substitutions: {_A: x}", "substitutions._A", "_A is not used"),
     (
@@ -178,6 +185,78 @@ CASES = [
         "availableSecrets.T",
         "not a secret's version",
     ),
+    (
+        f"steps: [{{name: a, secretEnv: [T]}}]\navailableSecrets: {{secretManager: [{MANAGED}, "
+        "{env: T, versionName: projects/p/secrets/s/versions/2}]}",
+        "availableSecrets.secretManager[1]",
+        "T is the variable of two secrets, of Secret Manager",
+    ),
+    (
+        f"steps: [{{name: a, secretEnv: [T]}}]\navailableSecrets: {{secretManager: [{MANAGED}], "
+        f"inline: [{{envMap: {{T: aGk=}}, kmsKeyName: {KEY}}}]}}",
+        "availableSecrets.inline[0].envMap.T",
+        "of Secret Manager and of Cloud KMS",
+    ),
+    (
+        f"steps: [{{name: a, secretEnv: [T]}}]\navailableSecrets: {{secretManager: [{MANAGED}]}}\n"
+        f"secrets: [{{secretEnv: {{T: aGk=}}, kmsKeyName: {KEY}}}]",
+        "secrets[0].secretEnv.T",
+        "of Secret Manager and of Cloud KMS",
+    ),
+    (
+        STEP
+        + "availableSecrets: {secretManager: [{versionName: projects/p/secrets/s/versions/1}]}",
+        "availableSecrets.secretManager[0]",
+        "no env",
+    ),
+    (
+        "steps: [{name: a, secretEnv: [$_V]}]\nsubstitutions: {_V: U}\n"
+        f"availableSecrets: {{secretManager: [{MANAGED}]}}",
+        "steps[0].secretEnv[0]",
+        "no secret has the variable U",
+    ),
+    (STEP + "options: {secretEnv: [T]}", "options.secretEnv[0]", "no secret has the variable T"),
+    (
+        STEP + "options: {env: [T=1], secretEnv: [T]}\n"
+        f"availableSecrets: {{secretManager: [{MANAGED}]}}",
+        "options.secretEnv",
+        "T is in env, too",
+    ),
+    (
+        "steps: [{name: a, secretEnv: [T]}]\n"
+        f"availableSecrets: {{inline: [{{envMap: {{T: hidden!}}, kmsKeyName: {KEY}}}]}}",
+        "availableSecrets.inline[0].envMap.T",
+        "is no base64",
+    ),
+    (
+        "steps: [{name: a, secretEnv: [T]}]\n"
+        f"availableSecrets: {{inline: [{{envMap: {{T: aGVsbG8hI}}, kmsKeyName: {KEY}}}]}}",
+        "availableSecrets.inline[0].envMap.T",
+        "is no base64",
+    ),
+    # pools and buckets
+    (STEP + "options: {pool: {name: mine}}", "options.pool.name", "is not a private pool's full"),
+    (
+        STEP + "options: {pool: {name: projects/p/workerPools/mine}}",
+        "options.pool.name",
+        "is not a private pool's full name",
+    ),
+    (STEP + "options: {workerPool: mine}", "options.workerPool", "is not a private pool's full"),
+    (
+        STEP + "options: {pool: {name: projects/p/locations/l/workerPools/x}, diskSizeGb: 200}",
+        "options.diskSizeGb",
+        "a private pool has machines of its own",
+    ),
+    (
+        STEP + "options: {workerPool: projects/p/workerPools/x, machineType: E2_HIGHCPU_8}",
+        "options.machineType",
+        "has machines of its own",
+    ),
+    (STEP + "logsBucket: gs://My_Bucket", "logsBucket", "'gs://My_Bucket' is not a bucket"),
+    (STEP + "logsBucket: gs://192.168.5.4/logs", "logsBucket", "192.168.5.4/logs' is not a bucket"),
+    (STEP + f"logsBucket: gs://{'b' * 64}", "logsBucket", "bb' is not a bucket"),
+    (STEP + f"logsBucket: gs://a.{'b' * 64}.com", "logsBucket", "b.com' is not a bucket"),
+    (STEP + "logsBucket: gs://goog-ours", "logsBucket", "goog-ours' is not a bucket"),
     # what comes out
     (STEP + "images: ['gcr.io/p/X']", "images[0]", "names no image"),
     (
@@ -206,7 +285,13 @@ def test_an_error(text: str, field: str, what: str) -> None:
     [
         (STEP + "id: x", "id", "sets this itself"),
         ("steps: [{name: a, exitCode: 1}]", "steps[0].exitCode", "sets this itself"),
-        (STEP + "options: {workerPool: x}", "options.workerPool", "deprecated"),
+        (STEP + "options: {workerPool: projects/p/workerPools/x}", "options.workerPool", "deprec"),
+        (
+            "steps: [{name: a, secretEnv: [T, T]}]\n"
+            f"availableSecrets: {{secretManager: [{MANAGED}]}}",
+            "steps[0].secretEnv[1]",
+            "T appears twice",
+        ),
         (
             STEP + "options: {defaultLogsBucketBehavior: LEGACY_BUCKET}",
             "options.defaultLogsBucketBehavior",
@@ -268,6 +353,30 @@ artifacts:
   pythonPackages: [{repository: $_PYTHON, paths: [x]}]
 dependencies: [{gitSource: {repository: {url: $_URL}, revision: main, destPath: x}}]
 """
+
+
+@pytest.mark.parametrize(
+    "text", ["aGVsbG8hIQ==", "aGVsbG8hIQ", "CiQA_-+/", '"aGVs\\nbG8h\\nIQ==\\n"']
+)
+def test_base64_as_the_api_reads_it(text: str) -> None:
+    file = buildfile.parse(
+        "steps: [{name: a, secretEnv: [T]}]\n"
+        f"availableSecrets: {{inline: [{{envMap: {{T: {text}}}, kmsKeyName: {KEY}}}]}}",
+        Path("c.yaml"),
+    )
+    assert validation.check(file) == ()
+    assert file.to_proto().available_secrets.inline[0].env_map["T"] in (
+        b"hello!!",
+        b"\n$\0\xff\xef\xbf",
+    )
+
+
+def test_a_secret_that_is_no_base64_is_not_shown() -> None:
+    (found,) = check(
+        "steps: [{name: a, secretEnv: [T]}]\n"
+        f"availableSecrets: {{inline: [{{envMap: {{T: hidden!}}, kmsKeyName: {KEY}}}]}}",
+    )[:1]
+    assert "hidden!" not in f"{found}"
 
 
 def test_substitutions_are_read_wherever_the_service_reads_them() -> None:
@@ -381,6 +490,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 2
     found = json.loads(done.stdout)
     assert (found["valid"], found["findings"][0]["line"]) == (False, 3)
-    warned = "steps: [{name: a}]\noptions: {workerPool: x}"
+    warned = "steps: [{name: a}]\noptions: {workerPool: projects/p/workerPools/x}"
     assert call(warned).exit_code == 0
     assert call(warned, "--strict").exit_code == 2

@@ -317,6 +317,9 @@ class CloudBuild:
         if len(build.steps) > 300:
             raise Refused(400, "INVALID_ARGUMENT", "invalid build: too many steps (max 300)")
         self._matched(build)
+        if options.pool.name and (options.machine_type or options.disk_size_gb):
+            message = "a private pool's machine type and disk are those of the pool"
+            raise Refused(400, "INVALID_ARGUMENT", f"invalid build: {message}")
         if build.source.storage_source:
             self.storage.get(
                 build.source.storage_source.bucket, build.source.storage_source.object_

@@ -58,12 +58,18 @@ class BuildFile:
         return build_of(self.value)
 
     def to_proto(self) -> ProtoBuild:
-        """The API's message, for google-cloud-build, without the fields in `newer`."""
+        """The API's message, for google-cloud-build, without the fields in `newer`.
+
+        Raises InputError for a value that the message cannot hold.
+        """
         from google.cloud.devtools import cloudbuild_v1
         from google.protobuf import json_format  # type: ignore[import-untyped]
 
         message = cloudbuild_v1.Build.pb(cloudbuild_v1.Build())
-        json_format.ParseDict(dict(self.value), message, ignore_unknown_fields=True)
+        try:
+            json_format.ParseDict(dict(self.value), message, ignore_unknown_fields=True)
+        except json_format.ParseError as error:  # a number or a time out of its range
+            raise InputError(f"{self.path}: {error}", "write a value that it can have") from None
         return cloudbuild_v1.Build.wrap(message)  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 class Scalar:
     """Text, a number or a truth value."""
 
-    kind: Literal["string", "bool", "int", "float", "duration"]
+    kind: Literal["string", "bytes", "bool", "int", "float", "duration"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,9 @@ def _single(one: Any) -> Type:
         return Scalar("bool")
     if one.type in (one.TYPE_DOUBLE, one.TYPE_FLOAT):
         return Scalar("float")
-    return TEXT if one.type in (one.TYPE_STRING, one.TYPE_BYTES) else Scalar("int")
+    if one.type == one.TYPE_BYTES:
+        return Scalar("bytes")
+    return TEXT if one.type == one.TYPE_STRING else Scalar("int")
 
 
 def newer_in(value: Mapping[str, Any]) -> Iterator[str]:

@@ -25,6 +25,8 @@ from builder.core.yamlfile import Mistake, check_bounds
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import MappingNode, Node
 
+_BASE64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{2,3}={0,2})?", re.ASCII)
+"""Base64 as protobuf's JSON has it: of either alphabet, with or without `=` at its end."""
 _DURATION = re.compile(r"(\d+)(\.\d{1,9})?s", re.ASCII)
 _INT64 = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _FLOAT = re.compile(r"[-+]?[0-9]{1,300}(\.[0-9]{0,300})?(e[-+]?[0-9]{1,3})?", re.IGNORECASE)
@@ -230,6 +232,8 @@ class NodeReader:
             match kind:
                 case "string" if _is_text(node):
                     return text
+                case "bytes" if _is_text(node) and _BASE64.fullmatch(re.sub(r"\s", "", text)):
+                    return re.sub(r"\s", "", text)
                 case "bool" if node.tag == _TAG + "bool":
                     return text.lower() in ("true", "yes", "on", "y")
                 case "int" if _INT64.fullmatch(text):  # the API takes "100", too
@@ -262,7 +266,9 @@ def _expected(node: Node, kind: str) -> tuple[str, str]:
     found = _found(node)
     if not isinstance(node, ScalarNode) or found == "nothing":
         return f"must be {_KINDS[kind]}, found {found}", f"write {_KINDS[kind]} here"
-    if kind == "string":
+    if kind == "bytes" and _is_text(node):  # it may be a secret: not shown
+        return "is no base64", "write what gcloud kms encrypt made of it, through base64 -w 0"
+    if kind in ("string", "bytes"):
         tag = str(node.tag).rpartition(":")[2]
         what = {"int": "a number", "float": "a number", "bool": "true or false"}.get(
             tag, f"a {tag}"
@@ -277,6 +283,7 @@ def _expected(node: Node, kind: str) -> tuple[str, str]:
 
 _KINDS = {
     "string": "text",
+    "bytes": "text in base64",
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",

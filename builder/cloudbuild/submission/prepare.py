@@ -93,6 +93,6 @@ def prepared(
         new.options.pool = api.BuildOptions.PoolOption(name=settings.pool)
         new.options.machine_type = api.BuildOptions.MachineType(0)
         new.options.disk_size_gb = 0
-    elif settings.machine_type:
+    elif settings.machine_type and not (new.options.pool.name or new.options.worker_pool):
         new.options.machine_type = getattr(api.BuildOptions.MachineType, settings.machine_type)
     return new

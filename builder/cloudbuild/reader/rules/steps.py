@@ -71,11 +71,18 @@ def step(report: Diagnostics, step: Step, values: Values | None) -> None:
                 "warning",
             )
     report.environment((*at, "env"), step.env)
-    both = {one.partition("=")[0] for one in step.env} & set(step.secret_env)
-    for name in both:
-        report.add((*at, "secretEnv"), f"{name} is in env, too", "keep one of the two", LOCAL)
+    _secret_and_plain(report, step)
     for name, text in (("dir", step.dir), ("name", step.name)):
         report.limit((*at, name), len(text), MAX_NAME, "characters", LOCAL, "shorten it")
+
+
+def _secret_and_plain(report: Diagnostics, step: Step) -> None:
+    """Check that no variable of a step, or of all steps, is a secret and plain text at once."""
+    options = report.build.options
+    plain = {one.partition("=")[0] for one in (*options.env, *step.env)}
+    for name in sorted(plain & {*options.secret_env, *step.secret_env}):
+        at: Place = ("steps", step.index) if name in step.secret_env else ("options",)
+        report.add((*at, "secretEnv"), f"{name} is in env, too", "keep one of the two", LOCAL)
 
 
 def ids(report: Diagnostics) -> None:

@@ -12,6 +12,7 @@ from builder.cloudbuild.reader.expansion import BUILT_IN, Unexpandable, referenc
 from builder.cloudbuild.reader.rules.report import VALUES, Diagnostics
 from builder.cloudbuild.reader.substitutions import Values
 
+GCLOUD = "gcloud: config cannot specify built-in substitutions"
 _EXPANSION = re.compile(r"(?<!\$)\$\{#?(_[A-Z0-9_]+|[A-Z][A-Z0-9_]*)([:#%/^,}=?+-])")
 _SAMPLE = {
     "PROJECT_ID": "project",
@@ -49,6 +50,9 @@ def values_of(report: Diagnostics) -> Values | None:
         place: Place = ("substitutions", key)
         if problem := substitutions.bad_key(key):
             report.add(place, *problem, VALUES)
+        elif key in BUILT_IN:
+            fix = f"remove it; --substitutions {key}=VALUE sets it for one build"
+            report.add(place, f"{key} is built in: a file cannot set it", fix, GCLOUD)
         if len(key.encode()) > substitutions.MAX_KEY_BYTES:
             report.add(place, "the name is longer than 100 bytes", "shorten it", VALUES)
         if len(text.encode()) > substitutions.MAX_VALUE_BYTES:
@@ -109,7 +113,7 @@ def _unused(report: Diagnostics, own: Mapping[str, str], used: Mapping[str, Plac
     if substitutions.maps_all(report.build):
         return
     for key in {**own, **report.given}:
-        if key in used:
+        if key in used or (key in own and key in BUILT_IN):
             continue
         in_script = any(re.search(rf"\$\{{?{key}\b", step.script) for step in steps)
         why = ": nothing is substituted in script" if in_script else ""

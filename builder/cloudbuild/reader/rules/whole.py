@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from builder.cloudbuild.reader.build import Place
 from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Diagnostics
@@ -15,7 +16,8 @@ MAX_DISK_GB = 4000  # API
 MAX_IMAGES, MAX_TAGS = 100, 64  # LOCAL
 
 _TAG = re.compile(r"[\w][\w.-]{0,127}")  # the service's own words: "must match format"
-_BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/.*)?")
+_POOL = re.compile(r"projects/[^/]+/(locations/[^/]+/)?workerPools/[a-z0-9-]{1,63}")  # API
+BUCKETS = "Cloud Storage, bucket names"
 _ALLOWED = ("CLOUD_LOGGING_ONLY", "NONE", "STACKDRIVER_ONLY")
 _OUTPUT_ONLY = (
     "name",
@@ -66,6 +68,12 @@ def whole(report: Diagnostics, values: Values | None) -> None:
     if build.queue_ttl is not None and build.queue_ttl <= 0:
         report.add(("queueTtl",), "must be more than 0s", "queueTtl: 3600s", SCHEMA)
     _options(report, value.get("options", {}))
+    _pool(report, value.get("options", {}), values)
+    logs = report.settled(build.logs_bucket, values)
+    if logs and not is_bucket(logs.removeprefix("gs://").partition("/")[0]):
+        report.add(
+            ("logsBucket",), f"{logs!r} is not a bucket", "write gs://BUCKET[/FOLDER]", BUCKETS
+        )
     if build.service_account and not _logs_chosen(report):
         report.add(
             ("serviceAccount",),
@@ -84,6 +92,46 @@ def whole(report: Diagnostics, values: Values | None) -> None:
         )
 
 
+def is_bucket(name: str) -> bool:
+    """Whether a bucket can have this name."""
+    parts = name.split(".")
+    return (
+        bool(re.fullmatch(r"[a-z0-9][a-z0-9._-]*[a-z0-9]", name))
+        and 3 <= len(name) <= (222 if parts[1:] else 63)
+        and all(1 <= len(part) <= 63 for part in parts)
+        and not re.fullmatch(r"\d+(\.\d+){3}", name)
+        and not name.startswith("goog")
+    )
+
+
+def _pool(report: Diagnostics, options: Mapping[str, Any], values: Values | None) -> None:
+    """Check the name of a private pool, and that the build asks for no machine beside it."""
+    pools: dict[Place, str] = {
+        ("options", "pool", "name"): options.get("pool", {}).get("name", ""),
+        ("options", "workerPool"): options.get("workerPool", ""),
+    }
+    for place, text in pools.items():
+        name = report.settled(text, values)
+        old = place[-1] == "workerPool"
+        if name and not ((found := _POOL.fullmatch(name)) and (old or found[1])):
+            report.add(
+                place,
+                f"{name!r} is not a private pool's full name",
+                "write projects/P/locations/L/workerPools/NAME",
+                API,
+            )
+    if not any(pools.values()):
+        return
+    for field in ("machineType", "diskSizeGb"):
+        if options.get(field) not in (None, "UNSPECIFIED", 0):
+            report.add(
+                ("options", field),
+                "a private pool has machines of its own",
+                f"remove {field}, or the pool",
+                "the service: a private pool's workers have their own configuration",
+            )
+
+
 def _logs_chosen(report: Diagnostics) -> bool:
     options = report.file.value.get("options", {})
     return bool(
@@ -93,7 +141,7 @@ def _logs_chosen(report: Diagnostics) -> bool:
     )
 
 
-def _options(report: Diagnostics, options: Mapping[str, object]) -> None:
+def _options(report: Diagnostics, options: Mapping[str, Any]) -> None:
     size = report.build.options.disk_size_gb
     if "diskSizeGb" in options and not 0 < size <= MAX_DISK_GB:
         report.add(("options", "diskSizeGb"), f"{size} GB", f"write 1 to {MAX_DISK_GB}", API)
@@ -145,7 +193,9 @@ def outputs(report: Diagnostics, values: Values | None) -> None:
         return
     place: Place = ("artifacts", "objects", "location")
     where = report.settled(objects.location, values)
-    bad = not _BUCKET.fullmatch(where) or ".." in where.split("/")
+    scheme, _, path = where.partition("://")
+    bucket, *folders = path.split("/")
+    bad = scheme != "gs" or not is_bucket(bucket) or ".." in folders
     if (where or not objects.location) and bad:
         report.add(place, f"{objects.location!r} is not a bucket", "write gs://BUCKET/FOLDER/", API)
     if not objects.paths:
