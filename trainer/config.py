@@ -109,7 +109,9 @@ class Config:
     steps: int = _run(
         1000, "optimizer steps of the whole run, those before a restart included", least=1
     )
-    epochs: float = _run(0.0, "passes over the training records, in place of --steps; 0: --steps")
+    epochs: float = _run(
+        0.0, "passes over the training records, in place of --steps; 0: --steps", most=1e6
+    )
     batch_size: int = _run(32, "examples a step, all replicas", alias="--batch", least=1)
     learning_rate: float = _run(0.002, "after the warm-up, before any decay", over=0)
     image_size: int = _run(32, "pixels a side: every image becomes such a square", least=8)
@@ -119,7 +121,7 @@ class Config:
     steps_per_loop: int = _run(
         10, "most steps before the host looks at the loss, signals and the clock", least=1
     )
-    seed: int = _run(0, "of initial weights, order and augmentation")
+    seed: int = _run(0, "of initial weights, order and augmentation", most=2**32 - 1)
     precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = _run(
         "auto", "auto: by the device"
     )

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
+LARGEST = 2**53
+"""No option is a whole number beyond this, above which a float is no longer exact."""
+
 
 class UsageError(Exception):
     """What the user gave cannot be right: one line, exit code 2."""
@@ -142,9 +145,11 @@ def _check_bounds(name: str, value: Any, option: Option) -> None:
     if over > -math.inf:
         if not over < value <= most or value == math.inf:
             raise UsageError(f"{name} {value}: must be more than {over:g}")
+    elif value == math.inf and most == math.inf:
+        raise UsageError(f"{name} {value}: must be a finite number")
     elif not least <= value <= most:
         shown = f"{value:g}" if isinstance(value, float) else value
-        bounds = f"between {least:g} and {most:g}" if most < math.inf else f"{least:g} or more"
+        bounds = f"between {least:g} and {most:.10g}" if most < math.inf else f"{least:g} or more"
         raise UsageError(f"{name} {shown}: must be {bounds}")
 
 
@@ -169,10 +174,12 @@ def whole_number(text: str) -> int:
     """32, and also 32.0, as a tuning service writes it."""
     try:
         value = float(text)
-        if value.is_integer():
-            return int(value)
     except ValueError:
-        pass
+        value = math.nan
+    if abs(value) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large")
+    if value.is_integer():
+        return int(value)
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
 
 

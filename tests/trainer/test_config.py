@@ -49,6 +49,12 @@ def test_an_option_wins_over_the_environment_and_the_environment_over_the_job_fo
         (["--steps", "0"], "--steps 0: must be 1 or more"),
         (["--batch-size", "-1"], "--batch-size -1: must be 1 or more"),
         (["--learning-rate", "nan"], "--learning-rate nan: must be more than 0"),
+        (["--epochs", "inf"], "--epochs inf: must be"),
+        (["--epochs", "1e300"], "--epochs 1e+300: must be between 0 and 1000000"),
+        (["--price-per-hour", "inf"], "--price-per-hour inf: must be a finite number"),
+        (["--seed", "1e10"], "--seed 10000000000: must be between 0 and 4294967295"),
+        (["--steps", "1e300"], "argument --steps: '1e300' is too large"),
+        (["--clip-norm", "nan"], "--clip-norm nan: must be 0 or more"),
         (["--precision", "int4"], "argument --precision: invalid choice: 'int4'"),
     ],
 )
@@ -57,6 +63,15 @@ def test_a_mistake_is_one_line_that_names_the_option(wrong: list[str], message: 
         parse(["--records", "r", "--job-dir", "j", *wrong], {})
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_no_number_of_a_run_may_be_without_end() -> None:
+    numbers = [one.option_strings[0] for one in options() if one.type is float]
+    assert {"--epochs", "--grace", "--evaluate-interval"} < set(numbers)
+    for name in numbers:
+        for value in ("inf", "-inf", "nan"):
+            with pytest.raises(UsageError, match=rf"^{name} {value}: must be [^\n]*$"):
+                parse(["--records", "r", "--job-dir", "j", f"{name}={value}"], {})
 
 
 def test_a_run_without_a_place_to_write_is_refused() -> None:
