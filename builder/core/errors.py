@@ -4,6 +4,11 @@ Exit codes: 2 the user wrote something wrong, 3 the outside world (engine, regis
 refused, 4 a check did not pass; 1 is a fault of the factory.
 """
 
+from __future__ import annotations
+
+import errno
+from typing import Final
+
 
 class FactoryError(Exception):
     """What is wrong (`message`), and how to fix it (`fix`); a line each."""
@@ -32,3 +37,40 @@ class CheckFailed(FactoryError):  # noqa: N818 - not a fault of the program: a c
     """A check that did not pass."""
 
     exit_code = 4
+
+
+_FIXES: Final = {
+    errno.ENOSPC: "free space there; TMPDIR and XDG_CACHE_HOME name folders on another disk",
+    errno.EDQUOT: "free space there; TMPDIR and XDG_CACHE_HOME name folders on another disk",
+    errno.EFBIG: "raise this user's limit of a file's size: ulimit -f unlimited",
+    errno.EROFS: "name a folder that can be written; TMPDIR and XDG_CACHE_HOME name two of them",
+    errno.EACCES: "let this user read and write there: chown or chmod it",
+    errno.EPERM: "let this user read and write there: chown or chmod it",
+    errno.EMFILE: "raise this user's limit of open files: ulimit -n 4096",
+    errno.ENFILE: "end programs that hold many files open, then run this again",
+    errno.ENOMEM: "end other programs, then run this again",
+    errno.EIO: "look at the disk: the system's log says what it refused",
+    errno.ESTALE: "mount the network's folder again",
+    errno.ENOTDIR: "move the file away that stands where a folder belongs",
+    errno.EISDIR: "move the folder away that stands where a file belongs",
+    errno.ELOOP: "remove the link that leads to itself",
+    errno.ENAMETOOLONG: "use a shorter path",
+    errno.ETXTBSY: "end the program that uses it, then run this again",
+}
+_NO_TEMPORARY: Final = "No usable temporary directory"
+
+
+def refusal(error: OSError, path: str = "") -> OutsideError | None:
+    """What the operating system refused, with the path; None where it is no refusal.
+
+    path: where, if the system's error does not say. This is the only place that tells a full disk,
+    a folder of someone else and the like from a fault of the factory.
+    """
+    if _NO_TEMPORARY in str(error.strerror):
+        return OutsideError(str(error.strerror), _FIXES[errno.ENOSPC])
+    if error.errno not in _FIXES:
+        return None
+    where = error.filename2 or error.filename or path
+    where = where.decode("utf-8", "replace") if isinstance(where, bytes) else where
+    shown = f"{where}: " if isinstance(where, str) and where else ""
+    return OutsideError(f"{shown}{error.strerror}", _FIXES[error.errno])

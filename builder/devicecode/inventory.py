@@ -182,8 +182,12 @@ def _read_stream(file: IO[bytes], path: str) -> Library:
     with tempfile.TemporaryFile() as unpacked:
         try:
             shutil.copyfileobj(file, unpacked, 1 << 20)
-        except (*_BROKEN_ARCHIVE, OSError) as error:
+        except _BROKEN_ARCHIVE as error:
             return Library(path, 0, broken=f"cannot be unpacked: {error}")
+        except OSError as error:
+            if error.errno is None:  # gzip's word for damage
+                return Library(path, 0, broken=f"cannot be unpacked: {error}")
+            raise  # this machine's fault, which says nothing of the library
         unpacked.seek(0)
         return _read_open(unpacked, path)
 

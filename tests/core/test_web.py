@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import base64
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 from urllib3.exceptions import HTTPError
@@ -18,6 +13,7 @@ from builder.core.errors import InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.web import Client, proxy_of
 from builder.registry import Registry
+from tests.emulators.answers import Handler, serving
 
 QUICK = Retry(attempts=2, first=0.01)
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -29,67 +25,6 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-
-
-class Server(ThreadingHTTPServer):
-    """Answers by path: a status, headers, a body. `seen`: method, path and headers of each request.
-
-    CONNECT is answered with `tunnel`; what would go through the tunnel does not get far.
-    """
-
-    daemon_threads = True
-
-    def __init__(self, answers: dict[str, tuple[int, dict[str, str], bytes]], tunnel: int = 200):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers = answers
-        self.tunnel = tunnel
-        self.seen: list[tuple[str, str, dict[str, str]]] = []
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Server
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def answer(self) -> None:
-        self.server.seen.append((self.command, self.path, dict(self.headers)))
-        missing: tuple[int, dict[str, str], bytes] = (404, {}, b"")
-        status, headers, body = self.server.answers.get(self.path, missing)
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
-
-    def do_CONNECT(self) -> None:
-        self.server.seen.append(("CONNECT", self.path, dict(self.headers)))
-        self.send_response(self.server.tunnel)
-        self.end_headers()
-        self.close_connection = True
-
-
-@contextmanager
-def serving(
-    answers: dict[str, tuple[int, dict[str, str], bytes]] | None = None, tunnel: int = 200
-) -> Iterator[Server]:
-    server = Server(answers or {}, tunnel)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def basic(words: str) -> str:
@@ -105,7 +40,7 @@ def test_an_answer_of_any_status_is_an_answer() -> None:
 def test_one_connection_serves_many_requests() -> None:
     ports = set()
 
-    class Counting(_Handler):
+    class Counting(Handler):
         def answer(self) -> None:
             ports.add(self.client_address[1])
             super().answer()
@@ -273,7 +208,7 @@ def test_a_host_that_says_nothing_is_given_up_on() -> None:
 
 
 def test_a_page_that_breaks_off_is_an_error() -> None:
-    class Torn(_Handler):
+    class Torn(Handler):
         def answer(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", "10")

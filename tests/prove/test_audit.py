@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,13 @@ from builder.engine import Engine
 from builder.prove import audit
 from builder.prove.audit import in_registry, on_engine
 from builder.prove.checks import device_code
-from builder.registry import DOCKER_MANIFEST, Registry, manifest, parse
+from builder.registry import DOCKER_MANIFEST, Registry, manifest, manifests, parse
+from builder.registry.manifests import OCI_CONFIG, OCI_LAYER_GZIP
 from builder.spec import catalogue, compatibility
 from builder.spec.stack import Stack
 from builder.tensorflow.suite import PROGRAM, TRAINER
 from tests.devicecode.writer import container, install, library, ptx, sass
+from tests.emulators.answers import serving
 
 VOLTA = library(container(sass(70)))
 HOPPER = library(container(sass(90)))
@@ -259,6 +262,31 @@ def test_an_images_own_python_reads_what_we_would(tmp_path: Path) -> None:
     )
     assert on_engine._answer(done.stdout) == Audit(tuple(from_folder(tmp_path / "root/opt")))
     assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_a_full_disk_says_nothing_of_a_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what was read whole is kept: with space again, the same layer is judged anew."""
+    packed = gzip.compress(layer({"opt/a.so": VOLTA}))
+    one = manifests.Descriptor.of(OCI_LAYER_GZIP, packed)
+    config = manifests.Descriptor.of(OCI_CONFIG, b"{}")
+    image = manifests.image(config, [one])
+    answers = {
+        "/v2/team/image/manifests/v1": (200, {"Content-Type": image.media_type}, image.data),
+        f"/v2/team/image/blobs/{one.digest}": (200, {}, packed),
+    }
+    with serving(answers) as server:
+        name = parse(f"127.0.0.1:{server.server_port}/team/image:v1")
+        with monkeypatch.context() as full:
+            full.setattr(
+                "tempfile.TemporaryFile", partial(Path("/dev/full").open, "r+b", buffering=0)
+            )
+            with pytest.raises(OutsideError, match="No space left on device") as raised:
+                audit.of_registry(name, tmp_path)
+        assert "TMPDIR" in raised.value.fix
+        assert not list(tmp_path.iterdir())
+        assert [one.broken for one in audit.of_registry(name, tmp_path).libraries] == [""]
 
 
 @pytest.mark.network

@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import json
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -17,7 +18,7 @@ from typing import IO, Any, cast
 
 from builder import registry
 from builder.core import files
-from builder.core.errors import CheckFailed, InputError
+from builder.core.errors import CheckFailed, InputError, refusal
 from builder.devicecode.inventory import Library, from_files
 from builder.devicecode.verdict import Audit
 from builder.prove.audit.reader import Chunks, as_library, program
@@ -48,7 +49,7 @@ def of_registry(
     was found in it is kept by its digest in `kept_in` (the user's cache by default), so a layer of
     several images is read once. on_layer: called with each layer, and whether it was known.
     Raises InputError where there is no such image, CheckFailed for a layer that cannot be unpacked,
-    OutsideError for what the registry refuses.
+    OutsideError for what the registry or this machine refuses.
     """
     folder = kept_in or files.cache_home() / "layers"
     with registry.Registry(reference.host) as client:
@@ -69,6 +70,8 @@ def of_registry(
                     raise CheckFailed(
                         f"{reference}: a layer cannot be unpacked: {error}", "push the image again"
                     ) from error
+                except OSError as error:
+                    raise refusal(error, tempfile.gettempdir()) or error from error
                 _remember(folder, layer.digest, known)
             read.append(known)
     return Audit(merge(reversed(read)))

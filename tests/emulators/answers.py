@@ -1,0 +1,70 @@
+"""A server on loopback that answers by path: a status, headers, a body."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by path: a status, headers, a body. `seen`: method, path and headers of each request.
+
+    CONNECT is answered with `tunnel`; what would go through the tunnel does not get far.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, answers: dict[str, tuple[int, dict[str, str], bytes]], tunnel: int = 200):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers = answers
+        self.tunnel = tunnel
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def answer(self) -> None:
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        missing: tuple[int, dict[str, str], bytes] = (404, {}, b"")
+        status, headers, body = self.server.answers.get(self.path, missing)
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
+
+    def do_CONNECT(self) -> None:
+        self.server.seen.append(("CONNECT", self.path, dict(self.headers)))
+        self.send_response(self.server.tunnel)
+        self.end_headers()
+        self.close_connection = True
+
+
+@contextmanager
+def serving(
+    answers: dict[str, tuple[int, dict[str, str], bytes]] | None = None, tunnel: int = 200
+) -> Iterator[Server]:
+    server = Server(answers or {}, tunnel)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
