@@ -299,7 +299,12 @@ class Registry:
         """
         url = place if "://" in place else f"{self.address}/v2/{repository}/{place}"
         headers = {"Accept": accept} | ({"Content-Type": content_type} if content_type else {})
-        own = urlsplit(url).netloc == urlsplit(self.address).netloc
+        own = urlsplit(url)[:2] == urlsplit(self.address)[:2]
+        if not own and urlsplit(self.address).scheme == "https" != urlsplit(url).scheme:
+            raise OutsideError(
+                f"{self.host} wants this sent in plain text, to {refusals.shown(url)}",
+                "tell the registry its own address with https (X-Forwarded-Proto of its proxy)",
+            )
 
         def send() -> Response:
             shown = self._authorization.header(repository, right) if own else {}

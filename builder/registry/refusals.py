@@ -137,6 +137,12 @@ def broken(error: HTTPError, url: str) -> Exception:
     return Passing(f"{host}: the connection failed: {reason}")
 
 
+def shown(url: str) -> str:
+    """Scheme and host of an address that a registry gave: the rest may hold a signature."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"[:100]
+
+
 def message(response: Response) -> str:
     """The registry's own words on one line, "" where it has none."""
     try:

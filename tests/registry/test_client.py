@@ -231,6 +231,42 @@ def test_an_unknown_ca_is_one_line_and_a_named_one_is_trusted(
             assert there.head("x", "y") is None
 
 
+def test_a_password_does_not_follow_from_https_to_http(
+    certificate: tuple[Path, Path],
+    registry_test: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer to the start of an upload leads to the same host and port, without TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    asked: list[str] = []
+    with faulty() as proxy:
+        proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
+        host = proxy.host.replace("127.0.0.1", "registry.test")
+        docker_config(tmp_path, {"auths": {host: {"auth": coded()}}})
+        place = f"http://{host}/v2/x/blobs/uploads/1?signature=secret"
+        proxy.faults = [
+            Fault("POST", "/uploads/", 401, headers={"WWW-Authenticate": 'Basic realm="x"'}),
+            Fault("POST", "/uploads/", 202, times=None, headers={"Location": place}),
+        ]
+        with Registry(host, QUICK) as there:
+            sent = there._http.request
+
+            def noted(method: str, url: str, **how: Any) -> Any:
+                asked.append(url)
+                return sent(method, url, **how)
+
+            monkeypatch.setattr(there._http, "request", noted)
+            with pytest.raises(OutsideError, match="in plain text, to http://registry") as raised:
+                there.put_blob("x", b"content")
+            there.check_write("x")
+    assert "secret" not in raised.value.message
+    assert all(url.startswith("https://") for url in asked)
+
+
 def test_a_host_without_tls_is_one_line(registry_test: None) -> None:
     with faulty() as proxy:
         host = proxy.host.replace("127.0.0.1", "registry.test")
