@@ -1,6 +1,7 @@
 """Checks and suites: what an image has to go through, and which receipt proves it."""
 
 import importlib
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +49,15 @@ def test_every_check_that_there_is_stands_in_a_suite() -> None:
             found[check.name] = check
     used = {check.name: check for suite in (TRAINER, PROGRAM) for check in suite.checks}
     assert used == found
+
+
+def test_the_document_says_which_checks_an_image_needs() -> None:
+    text = (Path(__file__).parents[2] / "docs/proof.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| *(yes)? *\| *(yes)? *\|$", text, re.MULTILINE)
+    for number, suite in enumerate((TRAINER, PROGRAM), start=1):
+        assert [row[0] for row in rows if row[number]] == [check.name for check in suite.checks]
+    for name in {row[0] for row in rows}:
+        assert f"**`{name}`: " in text, f"{name} has no paragraph"
 
 
 def test_device_code_is_asked_for_where_there_is_a_gpu_only() -> None:
