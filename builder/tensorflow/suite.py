@@ -15,7 +15,7 @@ from builder.core.errors import CheckFailed
 from builder.prove import receipts
 from builder.prove.checks import contents, device_code, imports, size, starts, training
 from builder.prove.suite import Suite
-from builder.tensorflow.checks import loader, outputs
+from builder.tensorflow.checks import environment, loader, outputs
 
 LABEL: Final = "training-image-factory.suite"
 """The label of an image that names its suite; TRAINER's images have none."""
@@ -25,6 +25,7 @@ TRAINER: Final = Suite(
     (
         size.CHECK,
         device_code.CHECK,
+        environment.CHECK,
         loader.CHECK,
         contents.CHECK,
         training.CHECK,
@@ -37,6 +38,7 @@ PROGRAM: Final = Suite(
     receipts.PROGRAM,
     (
         device_code.CHECK,
+        environment.CHECK,
         loader.CHECK,
         contents.CHECK,
         imports.CHECK,

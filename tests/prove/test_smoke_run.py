@@ -289,6 +289,22 @@ def test_a_stub_libcuda_on_the_loaders_path(
     ]
 
 
+def test_an_environment_that_names_what_is_not_in_the_image(
+    broken: Callable[..., str], prove: Callable[..., Any], tmp_path: Path
+) -> None:
+    image = broken(
+        "ENV LD_PRELOAD=/usr/lib/libtcmalloc.so.4 XLA_FLAGS=/etc/xla-flags TF_XLA_FLAG=--x\n"
+        "ENTRYPOINT []"
+    )
+    receipt, _ = prove(image, tmp_path)
+    assert [line.partition(":")[0] for line in messages(receipt, "environment")] == [
+        "nothing reads TF_XLA_FLAG",
+        "XLA_FLAGS=/etc/xla-flags is read as the name of a file with flags, and there is none",
+        "LD_PRELOAD names /usr/lib/libtcmalloc.so.4, which cannot be loaded (cannot open shared "
+        "object file)",
+    ]
+
+
 def test_too_little_memory_is_named(
     cpu_image: str, prove: Callable[..., Any], tmp_path: Path
 ) -> None:
