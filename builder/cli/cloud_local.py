@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,13 +18,18 @@ from builder.cli.common import OPTIONS, EngineChoice, Json, out, say
 from builder.cli.console import duration
 
 if TYPE_CHECKING:
-    from builder.cloudbuild.reader.rules.report import Diagnostic
     from builder.cloudbuild.runner import BuildPlan, Result
     from builder.engine import Engine
 
 FILE = Path("cloudbuild.yaml")
 
 File = Annotated[Path, typer.Argument(help="A cloudbuild.yaml or .json.", metavar="FILE")]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Files, or globs like 'ci/**/*.yaml' (default: cloudbuild.yaml).", metavar="FILE"
+    ),
+]
 Substitutions = Annotated[
     list[str] | None,
     typer.Option("--substitutions", metavar="_NAME=VALUE,...", help="As gcloud takes them."),
@@ -88,39 +94,56 @@ Location = Annotated[str, typer.Option(help="$LOCATION.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run.")]
 
 
+class Format(StrEnum):
+    """The forms of the findings."""
+
+    TEXT = "text"
+    GITHUB = "github"
+    SARIF = "sarif"
+
+
 def validate(
-    file: File = FILE,
+    files: Files = None,
     substitutions: Substitutions = None,
     as_trigger: AsTrigger = False,
     strict: Annotated[bool, typer.Option("--strict", help="Take warnings for errors.")] = False,
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format", help="github: beside the lines of a pull request. sarif: code scanning."
+        ),
+    ] = Format.TEXT,
     as_json: Json = False,
 ) -> None:
-    """Show what Cloud Build would refuse in a file, each finding with its line.
+    """Show what Cloud Build would refuse in files, each finding with its line.
 
     It checks fields and types, limits, substitutions, the order of the steps, volumes, secrets and
     names. It sends nothing anywhere. The exit code is 2 if there is an error.
     """
-    from builder.cloudbuild.reader import buildfile, validation
+    from builder.cloudbuild.reader import verdicts
     from builder.cloudbuild.reader.substitutions import assignments
+    from builder.core.errors import InputError
 
-    read = buildfile.read(file)
-    findings = validation.check(read, assignments(tuple(substitutions or ())), as_trigger)
-    bad = [one for one in findings if one.level == "error" or strict]
+    if as_json and form != Format.TEXT:
+        raise InputError(f"--json and --format {form.value} exclude each other", "leave one out")
+    given = assignments(tuple(substitutions or ()))
+    paths = verdicts.files_of(files or [str(FILE)])
+    found = [verdicts.verdict(path, given, as_trigger, strict) for path in paths]
     if as_json:
-        out({"file": str(file), "valid": not bad, "findings": [vars(one) for one in findings]})
+        rows = [one.summary for one in found]
+        out(rows[0] if files is None or files == [str(paths[0])] else rows)
+    elif form == Format.SARIF:
+        out(verdicts.sarif(found))
     else:
-        for one in findings:
-            sys.stdout.write(_shown(file, one) + "\n")
-        steps = len(read.build.steps)
-        warnings = len(findings) - len([one for one in findings if one.level == "error"])
-        say(f"{file}: {steps} steps, {len(findings) - warnings} errors, {warnings} warnings")
-    if bad:
+        lines = verdicts.github if form == Format.GITHUB else verdicts.plain
+        sys.stdout.writelines(f"{line}\n" for line in lines(found))
+    for one in found:
+        errors = len([finding for finding in one.findings if finding.level == "error"])
+        warnings = len(one.findings) - errors
+        if not as_json:
+            say(f"{one.path}: {one.steps} steps, {errors} errors, {warnings} warnings")
+    if any(one.bad for one in found):
         raise typer.Exit(2)
-
-
-def _shown(file: Path, one: "Diagnostic") -> str:
-    field = f"{one.field}: " if one.field else ""
-    return f"{file}:{one.line}: {one.level}: {field}{one.what}; {one.fix} [{one.source}]"
 
 
 def run_local(

@@ -13,6 +13,7 @@ from builder.cli.cloud import cloud_app
 from builder.cloudbuild.reader import buildfile, validation
 from builder.cloudbuild.reader.order import dependencies, needed_for
 from builder.cloudbuild.reader.rules.report import Diagnostic
+from builder.core.errors import InputError
 
 STEP = "steps: [{name: a, script: 'true'}]\n"
 
@@ -493,3 +494,108 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warned = "steps: [{name: a}]\noptions: {workerPool: projects/p/workerPools/x}"
     assert call(warned).exit_code == 0
     assert call(warned, "--strict").exit_code == 2
+
+
+# Several files, and other forms -------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A good file, one with an error, one with a warning, and one that is no YAML."""
+    texts = {
+        "a/good.yaml": STEP,
+        "a/b/bad.yaml": "steps:\n- name: a\n  nope: 1\n",
+        "a/b/warned.yaml": STEP + "options: {workerPool: projects/p/workerPools/x}\n",
+        "c/broken.yaml": "steps:\n- name: 'a\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def called(*words: str) -> Result:
+    return CliRunner().invoke(cloud_app, ["validate", *words])
+
+
+def test_several_files_and_globs(folder: Path) -> None:
+    done = called("a/good.yaml", "a/**/*.yaml")
+    assert done.exit_code == 2
+    assert [line.partition(": ")[0] for line in done.stdout.splitlines()] == [
+        "a/b/bad.yaml:3",
+        "a/b/warned.yaml:2",
+    ]
+    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == [
+        "a/good.yaml",
+        "a/b/bad.yaml",
+        "a/b/warned.yaml",
+    ]
+    assert called("a/good.yaml", "a/b/warned.yaml").exit_code == 0
+    assert called("a/good.yaml", "a/b/warned.yaml", "--strict").exit_code == 2
+
+
+def test_a_file_that_is_no_yaml_does_not_hide_the_others(folder: Path) -> None:
+    done = called("c/broken.yaml", "a/b/bad.yaml")
+    assert done.exit_code == 2
+    broken, bad = done.stdout.splitlines()
+    assert broken.startswith("c/broken.yaml:3: error: not YAML: ")
+    assert bad.startswith("a/b/bad.yaml:3: error: steps[0].nope: ")
+
+
+@pytest.mark.parametrize("name", ["gone.yaml", "gone/*.yaml"])
+def test_a_name_or_a_glob_of_no_file_is_an_error(folder: Path, name: str) -> None:
+    done = called("a/good.yaml", name)
+    assert isinstance(done.exception, InputError)
+    assert done.exception.message == f"{name}: no such file"
+
+
+def test_json_of_several_files_is_a_list(folder: Path) -> None:
+    rows = json.loads(called("a/b/*.yaml", "--json").stdout)
+    assert [(row["file"], row["valid"]) for row in rows] == [
+        ("a/b/bad.yaml", False),
+        ("a/b/warned.yaml", True),
+    ]
+    assert [row["file"] for row in json.loads(called("a/*.yaml", "--json").stdout)] == [
+        "a/good.yaml"
+    ]
+    done = called("a/good.yaml", "--json", "--format", "sarif")
+    assert isinstance(done.exception, InputError)
+
+
+def test_findings_as_commands_of_github(folder: Path) -> None:
+    done = called("a/**/*.yaml", "--format", "github")
+    assert done.exit_code == 2
+    bad, warned = done.stdout.splitlines()
+    assert bad.startswith("::error file=a/b/bad.yaml,line=3,title=steps[0].nope::steps[0].nope: ")
+    assert warned.startswith("::warning file=a/b/warned.yaml,line=2,title=options.workerPool::")
+    (folder / "50%,a:b.yaml").write_text("steps: []\n")
+    odd = called("50%,a:b.yaml", "--format", "github").stdout
+    assert odd.startswith("::error file=50%25%2Ca%3Ab.yaml,line=1,title=")
+    assert called("a/b/warned.yaml", "--strict", "--format", "github").stdout.startswith("::error")
+
+
+def test_findings_as_sarif(folder: Path) -> None:
+    (folder / "a/b/of ours.yaml").write_text("steps: [{name: a, args: [$_A]}]\n")
+    done = called("a/**/*.yaml", "c/*.yaml", "--format", "sarif")
+    assert done.exit_code == 2
+    log = json.loads(done.stdout)
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    found = [
+        (
+            one["ruleId"],
+            one["level"],
+            one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
+            one["locations"][0]["physicalLocation"]["region"]["startLine"],
+        )
+        for one in run["results"]
+    ]
+    assert found == [
+        ("steps.nope", "error", "a/b/bad.yaml", 3),
+        ("steps.args", "error", "a/b/of%20ours.yaml", 1),
+        ("options.workerPool", "warning", "a/b/warned.yaml", 2),
+        ("build", "error", "c/broken.yaml", 3),
+    ]
+    assert {one["id"] for one in run["tool"]["driver"]["rules"]} == {one[0] for one in found}
+    assert all(one["message"]["text"] for one in run["results"])
