@@ -10,8 +10,9 @@
     substitutions = { _GPU = "all" }
 
 The tables are compared with the existing triggers. The difference is shown, and then the triggers
-are changed to match. A trigger that builder.toml does not name stays as it is. The build of a pull
-request does not push, unless its substitutions say so.
+are changed to match. A request names the fields that it changes, so a field that a table cannot
+name stays as it is, as does a trigger that builder.toml does not name. The build of a pull request
+does not push, unless its substitutions say so.
 """
 
 from __future__ import annotations
@@ -57,16 +58,33 @@ _KEY = re.compile(r"_[A-Z0-9_]+")
 _ITS_OWN = ("id", "createTime", "resourceName")
 _ITS_OWN_WITHIN = (("github", "installationId"), ("repositoryEventConfig", "repositoryType"))
 
+# What a table says of a trigger. Of a message that it names, only these fields; a message that it
+# does not name is removed.
+_FIELDS = ("description", "tags", "filename", "substitutions", "includedFiles", "ignoredFiles")
+_MESSAGES = {
+    "github": ("owner", "name", "push", "pullRequest"),
+    "repositoryEventConfig": ("repository", "push", "pullRequest"),
+    "approvalConfig": ("approvalRequired",),
+}
+# Another event, and another origin of the build: a table names its own instead.
+_INSTEAD = (
+    "triggerTemplate", "pubsubConfig", "webhookConfig", "autodetect", "build", "gitFileSource"
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Planned:
-    """A trigger and the change to make. content: the wanted trigger, under the API's JSON names."""
+    """A trigger and the change to make. content: the wanted trigger, under the API's JSON names.
+
+    mask: the fields that an update changes.
+    """
 
     name: str
     action: Action
     diff: tuple[str, ...] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     existing: Any = None
+    mask: tuple[str, ...] = ()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -272,12 +290,48 @@ def plan(root: Path, clients: Clients) -> tuple[Planned, ...]:
 def _planned(name: str, want: dict[str, Any], have: Any) -> Planned:
     if have is None:
         return Planned(name, "create", tuple(f"+ {line}" for line in _lines(want)), want)
-    now = content(have)
-    if "serviceAccount" not in want:  # leave the service's default
-        now.pop("serviceAccount", None)
-    if now == want:
-        return Planned(name, "unchanged", (), want, have)
-    return Planned(name, "update", tuple(_diff(now, want)), want, have)
+    now, after = content(have), content(have)
+    want = content(_message(want))  # as the service would answer it, without default values
+    mask = tuple(path for path in _said(want) if _at(now, path) != _at(want, path))
+    for path in mask:
+        _set(after, path, _at(want, path))
+    action: Action = "update" if mask else "unchanged"
+    return Planned(name, action, tuple(_diff(now, after)), want, have, mask)
+
+
+def _said(want: Mapping[str, Any]) -> Iterator[str]:
+    """The fields that a table decides, also those that it leaves empty."""
+    yield from (*_FIELDS, "disabled", *_INSTEAD)
+    for message, inner in _MESSAGES.items():
+        yield from (f"{message}.{name}" for name in inner) if message in want else (message,)
+    if "serviceAccount" in want:  # else the trigger keeps its own, or the service's default
+        yield "serviceAccount"
+
+
+def _at(value: Mapping[str, Any], path: str) -> Any:
+    for name in path.split("."):
+        value = value.get(name, {})
+    return value or None
+
+
+def _set(value: dict[str, Any], path: str, to: Any) -> None:
+    *above, last = path.split(".")
+    for name in above:
+        value = value.setdefault(name, {})
+    if to is None:
+        value.pop(last, None)
+    else:
+        value[last] = to
+
+
+def _message(want: Mapping[str, Any]) -> BuildTrigger:
+    from google.cloud.devtools import cloudbuild_v1 as api
+    from google.protobuf import json_format
+
+    message = api.BuildTrigger.pb(api.BuildTrigger())
+    json_format.ParseDict(dict(want), message)
+    trigger: BuildTrigger = api.BuildTrigger.wrap(message)
+    return trigger
 
 
 def deletion(clients: Clients, names: Sequence[str]) -> tuple[Planned, ...]:
@@ -325,29 +379,30 @@ def carry_out(clients: Clients, planned: Sequence[Planned], on_done: Callable[[s
     Raises OutsideError at the first change that is refused. Those before it are done.
     """
     from google.cloud.devtools import cloudbuild_v1 as api
-    from google.protobuf import json_format
+    from google.protobuf import field_mask_pb2
 
     for one in planned:
         with explaining(f"trigger {one.name}"):
-            if one.action in ("create", "update"):
-                message = api.BuildTrigger.pb(api.BuildTrigger())
-                json_format.ParseDict(dict(one.content), message)
-                trigger = api.BuildTrigger.wrap(message)
             if one.action == "create":
-                clients.build.create_build_trigger(
-                    api.CreateBuildTriggerRequest(**clients.within, trigger=trigger), timeout=60.0
+                request = api.CreateBuildTriggerRequest(
+                    **clients.within, trigger=_message(one.content)
                 )
+                clients.build.create_build_trigger(request, timeout=60.0)
                 on_done(f"{one.name}: created")
             elif one.action == "update":
-                ids = _named(clients, one.existing)
+                ids, trigger = _named(clients, one.existing), _message(one.content)
                 trigger.resource_name, trigger.id = ids.pop("name"), one.existing.id
+                mask = field_mask_pb2.FieldMask()
+                mask.FromJsonString(",".join(one.mask))
                 clients.build.update_build_trigger(
-                    api.UpdateBuildTriggerRequest(ids, trigger=trigger), timeout=60.0
+                    api.UpdateBuildTriggerRequest(ids, trigger=trigger, update_mask=mask),
+                    timeout=60.0,
                 )
                 on_done(f"{one.name}: changed")
             elif one.action == "delete":
-                request = api.DeleteBuildTriggerRequest(_named(clients, one.existing))
-                clients.build.delete_build_trigger(request, timeout=60.0)
+                clients.build.delete_build_trigger(
+                    api.DeleteBuildTriggerRequest(_named(clients, one.existing)), timeout=60.0
+                )
                 on_done(f"{one.name}: deleted")
 
 

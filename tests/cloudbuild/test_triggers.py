@@ -113,6 +113,85 @@ def test_what_the_service_adds_is_no_difference_and_what_a_person_changed_is(
     }
 
 
+def test_what_a_table_cannot_name_survives_a_change(
+    project: Path, cloud: LoopbackCloud, connected: Connect, transport: str
+) -> None:
+    clients = connected(transport)
+    written(project)
+    carry_out(project, clients)
+    (main,) = [one for one in cloud.build.triggers.values() if one.name == "main"]
+    cloud.build.unknown[main.id] = {"includeBuildLogs": "INCLUDE_BUILD_LOGS_WITH_STATUS"}
+    main.service_account = "projects/p/serviceAccounts/own@p.iam.gserviceaccount.com"
+    main.filter = '_GPU == "all"'
+    main.github.installation_id = 12345
+    main.github.push.branch = "^other$"
+    main.disabled, main.description = True, "by hand"
+    assert carry_out(project, clients)[0] == ("main", "update")
+    (main,) = [one for one in cloud.build.triggers.values() if one.name == "main"]
+    assert (main.github.push.branch, main.disabled, main.description) == ("^main$", False, "")
+    assert main.service_account.endswith("own@p.iam.gserviceaccount.com")
+    assert main.filter == '_GPU == "all"'
+    assert main.github.installation_id == 12345
+    assert cloud.build.unknown[main.id]["includeBuildLogs"]
+    assert carry_out(project, clients)[0] == ("main", "unchanged")
+
+
+def test_the_difference_is_what_the_request_changes(
+    project: Path, cloud: LoopbackCloud, connected: Connect
+) -> None:
+    from dataclasses import replace
+
+    clients = connected()
+    written(project)
+    clients = replace(
+        clients,
+        settings=replace(clients.settings, triggers=tables(project)),  # type: ignore[arg-type]
+    )
+    build = api.Build(steps=[api.BuildStep(name="busybox")])
+    cloud.build.create_build_trigger(
+        api.CreateBuildTriggerRequest(
+            trigger=api.BuildTrigger(
+                name="release",
+                build=build,
+                filter="x",
+                pubsub_config=api.PubsubConfig(topic="projects/p/topics/t"),
+            )
+        )
+    )
+    release = triggers.plan(project, clients)[1]
+    assert release.mask == (
+        "filename",
+        "pubsubConfig",
+        "build",
+        "github.owner",
+        "github.name",
+        "github.push",
+        "approvalConfig.approvalRequired",
+    )
+    assert [line for line in release.diff if line.startswith("-")] == [
+        "- build:",
+        "-   steps:",
+        "-   - name: busybox",
+        "- pubsubConfig:",
+        "-   topic: projects/p/topics/t",
+    ]
+    assert not [line for line in release.diff if "filter" in line]
+    triggers.carry_out(clients, [release], lambda line: None)
+    (made,) = cloud.build.triggers.values()
+    assert (made.filename, made.filter, made.github.push.tag) == ("cloudbuild.yaml", "x", "^v")
+    assert not made.build.steps
+    assert not made.pubsub_config.topic
+
+
+def test_a_default_value_that_is_written_out_is_no_difference(
+    project: Path, cloud: LoopbackCloud, connected: Connect
+) -> None:
+    clients = connected()
+    written(project, TOML + 'comment_control = "COMMENTS_DISABLED"\n')
+    carry_out(project, clients)
+    assert carry_out(project, clients)[2] == ("pull-request", "unchanged")
+
+
 def test_one_that_builder_toml_does_not_name_is_left_alone(
     project: Path, cloud: LoopbackCloud, connected: Connect
 ) -> None:

@@ -213,6 +213,8 @@ class CloudBuild:
         self.lock = threading.RLock()
         self.builds: dict[str, api.Build] = {}
         self.triggers: dict[str, api.BuildTrigger] = {}
+        self.unknown: dict[str, dict[str, Any]] = {}
+        """Of each trigger, the fields that the installed client does not know."""
         self.entries: list[dict[str, Any]] = []
         self.cancels: dict[str, threading.Event] = {}
         self.workers = ThreadPoolExecutor(4)
@@ -274,7 +276,14 @@ class CloudBuild:
     def update_build_trigger(self, request: api.UpdateBuildTriggerRequest) -> api.BuildTrigger:
         with self.lock:
             old = self._trigger(request.trigger_id)
-            new = request.trigger
+            new = api.BuildTrigger(old)
+            if request.update_mask.paths:
+                request.update_mask.MergeMessage(
+                    api.BuildTrigger.pb(request.trigger), api.BuildTrigger.pb(new), True, True
+                )
+            else:  # a full update: whatever the request lacks is gone
+                new = request.trigger
+                self.unknown.pop(old.id, None)
             new.id, new.resource_name, new.create_time = old.id, old.resource_name, old.create_time
             self.triggers[old.id] = new
         return new
@@ -549,12 +558,17 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "PATCH":
             trigger = self._read(api.BuildTrigger)
             request = api.UpdateBuildTriggerRequest(trigger_id=key, trigger=trigger)
+            request.update_mask.FromJsonString(self.query.get("updateMask", ""))
             self._message(service.update_build_trigger(request))
         elif self.command == "DELETE":
             service.delete_build_trigger(api.DeleteBuildTriggerRequest(trigger_id=key))
             self._json({})
         else:
-            self._message(service.list_build_triggers(api.ListBuildTriggersRequest()))
+            listed = service.list_build_triggers(api.ListBuildTriggersRequest())
+            value = json_format.MessageToDict(api.ListBuildTriggersResponse.pb(listed))
+            for one in value.get("triggers", ()):
+                one.update(service.unknown.get(one["id"], {}))
+            self._json(value)
 
     def _read(self, kind: Any) -> Any:
         message = kind.pb(kind())
