@@ -1,5 +1,9 @@
 """The command line: each command parses, calls one function and prints. No logic stands here."""
 
+import contextlib
+import errno
+import io
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -9,7 +13,7 @@ from builder.cli import audit, images, inputs, machine, registry, tensorboard
 from builder.cli.cloud import cloud_app
 from builder.cli.common import OPTIONS
 from builder.cli.job import job_app
-from builder.core.errors import FactoryError
+from builder.core.errors import FactoryError, OutsideError, refusal
 
 HELP = """From one small file per accelerator to a proven TensorFlow training image.
 
@@ -75,26 +79,68 @@ app.add_typer(job_app, name="job")
 
 def main() -> NoReturn:
     """Run the command line. An error becomes two lines and an exit code."""
+    _prepare_streams()
     try:
-        app()
-    except FactoryError as error:
-        if OPTIONS.debug:
+        try:
+            app()
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):  # typer calls that 1
+                raise end.__context__ from None
+            sys.stdout.flush()
             raise
-        for line in getattr(error, "log", ()):  # what a failed step of a build printed last
-            sys.stderr.write(f"    {line}\n")
-        sys.stderr.write(f"error: {error.message}\n")
-        if error.fix:
-            sys.stderr.write(f"fix:   {error.fix}\n")
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        sys.exit(130)
+        _leave(130, "stopped")
     except BrokenPipeError:
-        sys.exit(141)
+        _leave(141)
     except Exception as error:
         if OPTIONS.debug:
             raise
-        sys.stderr.write(f"error: {type(error).__name__}: {error}\n")
-        sys.stderr.write("fix:   this is a bug in the factory; builder --debug shows where\n")
-        sys.exit(1)
-    sys.exit(0)
+        known = error if isinstance(error, FactoryError) else _refusal(error)
+        if known is None:
+            _leave(
+                1,
+                f"error: {type(error).__name__}: {error}",
+                "fix:   this is a bug in the factory; builder --debug shows where",
+            )
+        log = [f"    {line}" for line in getattr(known, "log", ())]  # of a failed step of a build
+        fix = [f"fix:   {known.fix}"] if known.fix else []
+        _leave(known.exit_code, *log, f"error: {known.message}", *fix)
+    _leave(0)
+
+
+def _refusal(error: Exception) -> OutsideError | None:
+    """What the operating system refused, wherever that was; None for a fault of the factory."""
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        name = error.object.encode(errors="backslashreplace").decode()
+        return OutsideError(
+            f"{name}: the name is not UTF-8", "give the file or folder another name"
+        )
+    if not isinstance(error, OSError):
+        return None
+    temporary = os.environ.get("TMPDIR", "/tmp")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return refusal(error, f"standard output, or the temporary folder {temporary}" if full else "")
+
+
+def _prepare_streams() -> None:
+    """Give the process the standard streams that it was started without."""
+    while (free := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(free)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file's name may be no text
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _leave(code: int, *lines: str) -> NoReturn:
+    """End with these lines on stderr. A stream that takes nothing more changes no exit code."""
+    for stream, text in ((sys.stdout, ""), (sys.stderr, "".join(f"{line}\n" for line in lines))):
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)

@@ -68,8 +68,8 @@ def refusal(error: OSError, path: str = "") -> OutsideError | None:
     """
     if _NO_TEMPORARY in str(error.strerror):
         return OutsideError(str(error.strerror), _FIXES[errno.ENOSPC])
-    if error.errno not in _FIXES:
-        return None
+    if error.errno not in _FIXES or type(error).__module__ != "builtins":
+        return None  # a library's own error: ssl counts from 1 too
     where = error.filename2 or error.filename or path
     where = where.decode("utf-8", "replace") if isinstance(where, bytes) else where
     shown = f"{where}: " if isinstance(where, str) and where else ""

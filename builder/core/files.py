@@ -34,7 +34,11 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
             yield file
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        error.filename = str(path)
+        raise
     new = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -43,7 +47,9 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
             mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
         new.chmod(mode)
         new.replace(path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename in (None, name):
+            error.filename = str(path)  # so that what is said of a full disk names it
         new.unlink(missing_ok=True)
         raise
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import ssl
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,6 +65,121 @@ def test_an_error_is_two_lines_and_an_exit_code(
     monkeypatch.setattr("builder.cli.images.root", fails)
     assert left(monkeypatch, "list") == code
     assert capsys.readouterr().err == "error: it went wrong\nfix:   do this instead\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "first"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "/a/b: No space left on device"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "standard output, or the temporary folder /tmp: No space left on device",
+        ),
+        (OSError(errno.EROFS, "Read-only file system", "/a"), "/a: Read-only file system"),
+        (PermissionError(errno.EACCES, "Permission denied", b"/a"), "/a: Permission denied"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/a"), "/a: Not a directory"),
+        (
+            FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"),
+            "No usable temporary directory found in ['/tmp']",
+        ),
+        (
+            UnicodeEncodeError("utf-8", "/a/\udcff", 3, 4, "surrogates not allowed"),
+            "/a/\\udcff: the name is not UTF-8",
+        ),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+)
+def test_what_the_operating_system_refuses_is_no_fault_of_the_factory(
+    error: Exception,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails() -> Path:
+        raise error
+
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr("builder.cli.images.root", fails)
+    assert left(monkeypatch, "list") == 3
+    said, fix = capsys.readouterr().err.splitlines()
+    assert said == f"error: {first}"
+    assert fix.startswith("fix:   ")
+    assert "bug" not in fix
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ssl.SSLError(1, "[SSL] a library's own number"), FileNotFoundError(2, "No such file", "/a")],
+    ids=["ssl", "missing"],
+)
+def test_what_the_factory_should_have_handled_stays_a_bug(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> Path:
+        raise error
+
+    monkeypatch.setattr("builder.cli.images.root", fails)
+    assert left(monkeypatch, "list") == 1
+    assert "this is a bug" in capsys.readouterr().err
+
+
+STREAMS = {
+    "a full stdout": (">/dev/full", 3, "No space left on device"),
+    "a full stderr": ("--no-such 2>/dev/full", 3, ""),
+    "no stdout": (">&-", 0, ""),
+    "no streams": ("<&- >&- 2>&-", 0, ""),
+}
+
+
+@pytest.mark.parametrize("words", ["explain --help", "list --help"])
+@pytest.mark.parametrize(("streams", "code", "said"), STREAMS.values(), ids=STREAMS)
+def test_streams_that_take_nothing(
+    streams: str, code: int, said: str, words: str, project: Path
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m builder {words} {streams}"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, "bug" in done.stderr) == (code, False), done.stderr
+    assert said in done.stderr
+
+
+def test_a_reader_that_went_away_ends_the_command_quietly(project: Path) -> None:
+    taken, given = os.pipe()
+    os.close(taken)
+    done = subprocess.run(
+        [sys.executable, "-m", "builder", "--help"],
+        cwd=project,
+        stdout=given,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(given)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """The kernel names no file where a write fails; the file that was to be replaced is named."""
+    done = subprocess.run(
+        [
+            *("sh", "-c", f'ulimit -f 1; exec {sys.executable} -c "$0"'),
+            "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+            "from pathlib import Path; from builder.core import errors, files\n"
+            f"try: files.write(Path({str(tmp_path / 'one.json')!r}), bytes(1 << 20))\n"
+            "except OSError as error: print(errors.refusal(error))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == f"{tmp_path}/one.json: File too large"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_bug_says_that_it_is_one_and_debug_shows_where(
