@@ -271,6 +271,12 @@ class Config:
     erase: float = _input(
         0.0, "share of the area that is made grey, in half of the pictures", most=0.9
     )
+    mixup: float = _input(
+        0.0, "alpha of mixup: pairs of pictures are blended, and their labels; 0: never", most=100
+    )
+    cutmix: float = _input(
+        0.0, "alpha of cutmix: a rectangle comes from another picture; 0: never", most=100
+    )
 
     seconds: float = _sounds(
         0.0, "what the model hears of each sound; 0: as the records say", most=600

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config import UsageError
-from trainer.input import augment, parts, spectrograms
+from trainer.input import augment, mixing, parts, spectrograms
 from trainer.input.augment import NONE, Augmentation
 from trainer.input.parts import Piece, Shard, Sound, part
 
@@ -94,24 +94,29 @@ def training(
     seed: int,
     consumed: int,
     augmentation: Augmentation = NONE,
+    mix: mixing.Mixing = mixing.NONE,
 ) -> tf.data.Dataset:
-    """Endless batches of one worker: (uint8 images, int64 labels).
+    """Endless batches of one worker: (uint8 images, int64 labels), or with `mix` (uint8 images,
+    float32 [n, classes] shares of the classes).
 
     `batch_size` is a replica's; `consumed` counts the examples that all workers together have
     already trained on. Raises UsageError where this worker has no records.
     """
-    pieces = part(shards, context.input_pipeline_id, context.num_input_pipelines)
+    worker, workers = context.input_pipeline_id, context.num_input_pipelines
+    if not mix.none and batch_size < 2:
+        raise UsageError("--mixup and --cutmix: each replica needs a batch of 2 or more")
+    pieces = part(shards, worker, workers)
     own = parts.size(pieces)
     if not own:
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
-    first, offset = parts.position(consumed, context.num_input_pipelines, own)
+    first, offset = parts.position(consumed, workers, own)
     stored = _Stored(shards[0].sound, shards[0].side, *_jpeg(shards))
     sized = stored.sized(image_size, augmentation)
     size, together = window(shards), group(shards)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
-        key = tf.constant([seed, context.input_pipeline_id], tf.int64)
+        key = tf.constant([seed, worker], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
         examples = _shuffled(pieces, key, size, together, classes, stored.form, sized, augmentation)
         # Encoded records are skipped, so no example before the position is decoded.
@@ -119,24 +124,21 @@ def training(
 
     examples = tf.data.Dataset.range(first, tf.int64.max).flat_map(epoch)
     if stored.side == image_size and augmentation.none:  # Nothing to do for each: a batch at once.
-        return (
-            examples.batch(batch_size, drop_remainder=True)
-            .map(
-                lambda contents, labels, *_: (_pixels(contents, image_size), labels),
-                num_parallel_calls=tf.data.AUTOTUNE,
-                deterministic=True,
-            )
-            .prefetch(tf.data.AUTOTUNE)
-        )
-    return (
-        examples.map(
-            _example(stored, image_size, augmentation),
+        batches = examples.batch(batch_size, drop_remainder=True).map(
+            lambda contents, labels, *_: (_pixels(contents, image_size), labels),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        .batch(batch_size, drop_remainder=True)
-        .prefetch(tf.data.AUTOTUNE)
-    )
+    else:
+        batches = examples.map(
+            _example(stored, image_size, augmentation),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        ).batch(batch_size, drop_remainder=True)
+    if not mix.none:
+        made = consumed // workers // batch_size
+        batches = mixing.mixed(batches, mix, classes, seed, worker, made)
+    return batches.prefetch(tf.data.AUTOTUNE)
 
 
 def _example(stored: _Stored, image_size: int, how: Augmentation) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import augment, data
+from trainer.input import augment, data, mixing
 from trainer.input.parts import Shard
 from trainer.model import networks, optimization
 from trainer.report import say
@@ -119,6 +119,7 @@ class Trainer:
                 seed=self.config.seed,
                 consumed=consumed,
                 augmentation=augment.of(self.config),
+                mix=mixing.of(self.config),
             )
 
         return iter(self.strategy.distribute_datasets_from_function(make))
@@ -256,7 +257,7 @@ class Trainer:
                 extra += tf.cast(one, tf.float32)
             loss += extra / self.replicas
             scaled = self.optimizer.scale_loss(loss)
-        right = tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float32)
+        right = optimization.right(labels, logits)
         accuracy = tf.reduce_sum(right) / self.config.batch_size
         return loss, accuracy, tape.gradient(scaled, variables)
 
@@ -340,7 +341,7 @@ class Evaluation:
     def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
         images, labels, weights = batch
         logits = self.model(images, training=False)
-        correct = tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float32)
+        correct = optimization.right(labels, logits)
         losses = optimization.plain_losses(labels, logits)
         sums = (weights * losses, weights * correct, weights)
         return tf.stack([tf.reduce_sum(values) for values in sums])

@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import augment, data
+from trainer.input import augment, data, mixing
 from trainer.input.parts import Shard
 from trainer.job import markers, storage
 from trainer.job.preemption import RESTART, Preemption
@@ -97,6 +97,7 @@ class ParameterServers(inner.Trainer):
                 seed=self.config.seed,
                 consumed=consumed,
                 augmentation=augment.of(self.config),
+                mix=mixing.of(self.config),
             )
 
         spec = make(0).element_spec
@@ -149,7 +150,7 @@ class ParameterServers(inner.Trainer):
                 logits = self.model(images, training=True)
                 examples = optimization.losses(self.config, labels, logits)
                 loss = tf.reduce_mean(examples) + optimization.penalty(self.config, trained)
-        right = tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float32)
+        right = optimization.right(labels, logits)
         before = pulled[len(trained) :]
         changes = [
             tf.convert_to_tensor(scope.get_current_value(v)) - old

@@ -99,14 +99,26 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
 
 
 def losses(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Cross entropy of each example with --label-smoothing, for training: float32 [batch]."""
-    if not config.label_smoothing:
+    """Cross entropy of each example with --label-smoothing, for training: float32 [batch].
+
+    `labels` are the classes' numbers [batch], or their shares [batch, classes] of mixed pictures.
+    """
+    classes, mixed = logits.shape[-1], labels.shape.rank == 2
+    if not (config.label_smoothing or mixed):
         return plain_losses(labels, logits)
-    classes = logits.shape[-1]
-    targets = tf.one_hot(labels, classes) * (1 - config.label_smoothing)
+    targets = labels if mixed else tf.one_hot(labels, classes)
+    targets *= 1 - config.label_smoothing
     return tf.nn.softmax_cross_entropy_with_logits(
         targets + config.label_smoothing / classes, logits
     )
+
+
+def right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """1 for each example whose largest logit is that of its class, or of the class with the largest
+    share, else 0: float32 [batch]."""
+    if labels.shape.rank == 2:
+        labels = tf.argmax(labels, axis=-1)
+    return tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float32)
 
 
 def plain_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import augment, data
+from trainer.input import augment, data, mixing
 from trainer.input.parts import Shard
 from trainer.observe.observer import Observer, Run
 from trainer.report import say
@@ -64,6 +64,7 @@ def per_core(shards: tuple[Shard, ...], config: Config, classes: int, seconds: f
         seed=config.seed,
         consumed=0,
         augmentation=augment.of(config),
+        mix=mixing.of(config),
     )
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1

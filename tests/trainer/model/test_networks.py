@@ -359,6 +359,20 @@ def test_label_smoothing_is_the_cross_entropy_with_smoothed_labels() -> None:
     )
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_shares_of_classes_give_the_cross_entropy_in_these_shares(smoothing: float) -> None:
+    chosen = config("--label-smoothing", smoothing)
+    logits = tf.constant([[2.0, 0, 1], [0.5, 0, 1]])
+    first, second = (
+        optimization.losses(chosen, tf.constant(labels), logits) for labels in ([0, 2], [1, 1])
+    )
+    shares = tf.constant([[0.7, 0.3, 0.0], [0.0, 0.3, 0.7]])
+    mixed = optimization.losses(chosen, shares, logits)
+    np.testing.assert_allclose(mixed, 0.7 * first + 0.3 * second, rtol=1e-5)
+    np.testing.assert_array_equal(optimization.right(shares, logits), [1, 1])
+    np.testing.assert_array_equal(optimization.right(tf.constant([1, 2]), logits), [0, 1])
+
+
 def test_l2_is_of_kernels_alone() -> None:
     network = networks.build(config(), 3, "float32")
     kernels = [v for v in network.trainable_variables if v.path.endswith("/kernel")]
