@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class Faults:
     is made, and the connection breaks before the answer, so many times. stay_queued: for ever.
     refusal: an answer to every create. end_as: how a job ends, whatever it did. late_entries: so
     many of the newest log entries are not seen yet. double_entries: each is delivered twice.
+    age: what a replica prints was said so long ago. reads_a_minute: more reads of the log are
+    refused; `clock` tells the seconds.
     """
 
     bursts: list[tuple[str, int, int]] = field(default_factory=list)
@@ -67,6 +69,9 @@ class Faults:
     end_as: State | None = None
     late_entries: int = 0
     double_entries: bool = False
+    age: timedelta = timedelta()
+    reads_a_minute: int | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 # --- carrying jobs out ----------------------------------------------------------------------------
@@ -214,8 +219,10 @@ class JobService:
         self.buckets: dict[str, tuple[str, str]] = {}
         self.cancels: dict[str, threading.Event] = {}
         self.calls: list[str] = []
+        self.reads: list[float] = []
         self.workers = ThreadPoolExecutor(4)
         self.page = 2
+        self.entries_page = 50
         self._numbers = random.Random(7)
 
     # The service's methods, by their names in the API ---------------------------------------------
@@ -398,6 +405,7 @@ class JobService:
                 told = json.loads(text)
                 payload = told if isinstance(told, dict) and "message" in told else payload
             severity = payload.pop("severity", "INFO")
+            now = datetime.now(UTC)
             with self.lock:
                 self.entries.append(
                     {
@@ -413,7 +421,8 @@ class JobService:
                         "labels": labels,
                         "severity": severity,
                         "insertId": f"{number}-{len(self.entries)}",
-                        "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+                        "timestamp": _written(now - self.faults.age),
+                        "receiveTimestamp": _written(now),
                         "jsonPayload": payload,
                     }
                 )
@@ -456,6 +465,10 @@ class JobService:
 
     # What the outside does ------------------------------------------------------------------------
 
+    def tell(self, number: str, replica: str, text: str) -> None:
+        """Another line of a job's replica arrives."""
+        self._teller(number)(replica, text)
+
     def burst(self, call: str) -> None:
         self.calls.append(call)
         with self.lock:
@@ -464,10 +477,28 @@ class JobService:
                     self.faults.bursts[number] = (pattern, status, count - 1)
                     raise Refused(status, "UNAVAILABLE", "The service is currently unavailable.")
 
+    def count_read(self) -> None:
+        """Refuse a read of the log beyond what the service allows in a minute."""
+        with self.lock:
+            now = self.faults.clock()
+            self.reads = [one for one in self.reads if one > now - 60]
+            most = self.faults.reads_a_minute
+            if most is not None and len(self.reads) >= most:
+                raise Refused(429, "RESOURCE_EXHAUSTED", "Quota exceeded for 'Read requests'")
+            self.reads.append(now)
+
     def cut(self) -> bool:
         with self.lock:
             self.faults.cut_create -= 1
             return self.faults.cut_create >= 0
+
+
+def _written(when: datetime) -> str:
+    return when.isoformat().replace("+00:00", "Z")
+
+
+def _read(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def _condition(text: str) -> Callable[[Any], bool]:
@@ -582,14 +613,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(text.encode(), 200)
 
     def _entries(self) -> None:
-        """Entries of one job, in pages of three."""
+        """Entries of one job, in pages."""
         wanted = json.loads(self.body)
         text = wanted.get("filter", "")
         job = re.search(r'resource\.labels\.job_id="([^"]+)"', text)
         task = re.search(r'resource\.labels\.task_name="([^"]+)"', text)
-        since = re.search(r'timestamp>="([^"]+)"', text)
-        begin = datetime.fromisoformat(since[1]) if since else None
+        since = re.findall(r'\b(timestamp|receiveTimestamp)>="([^"]+)"', text)
         faults = self.service.faults
+        self.service.count_read()
         with self.service.lock:
             seen = self.service.entries[: len(self.service.entries) - faults.late_entries]
             faults.late_entries = max(0, faults.late_entries - 1)
@@ -598,13 +629,15 @@ class _Handler(BaseHTTPRequestHandler):
             for one in seen
             if job and one["resource"]["labels"]["job_id"] == job[1]
             if task is None or one["resource"]["labels"]["task_name"] == task[1]
-            if begin is None or datetime.fromisoformat(one["timestamp"]) >= begin
+            if all(_read(one[field]) >= _read(begin) for field, begin in since)
         ]
         if faults.double_entries:
             found = [one for one in found for _ in range(2)]
+        found.sort(key=lambda one: _read(one["timestamp"]))
         start = int(wanted.get("pageToken") or 0)
-        more = {"nextPageToken": str(start + 3)} if start + 3 < len(found) else {}
-        self._json({"entries": found[start : start + 3], **more})
+        end = start + min(int(wanted.get("pageSize") or 50), self.service.entries_page)
+        more = {"nextPageToken": str(end)} if end < len(found) else {}
+        self._json({"entries": found[start:end], **more})
 
     def _bucket(self, name: str) -> None:
         if name not in self.service.buckets:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from google.api_core import exceptions
 
 from builder.core.errors import OutsideError
 from builder.jobs import following, submission
@@ -29,6 +31,7 @@ LINES = tuple(
 @pytest.fixture
 def loopback() -> Iterator[emulator.Loopback]:
     with emulator.running(emulator.Script(lines=LINES)) as found:
+        found.service.entries_page = 3
         yield found
 
 
@@ -43,7 +46,20 @@ def sent(where: Service, tmp_path: Path) -> str:
 
 
 def follower(where: Service, job: str, replica: str | None = None) -> CloudLog:
-    return CloudLog(service.logging_client(where), emulator.PROJECT, job, replica)
+    client, clock = service.logging_client(where), Clock()
+    return CloudLog(client, emulator.PROJECT, job, replica, clock=clock, sleep=clock.sleep)
+
+
+class Clock:
+    """Seconds that pass only while somebody sleeps."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def test_lines_carry_their_replica(loopback, where, tmp_path) -> None:
@@ -81,6 +97,54 @@ def test_each_line_once_though_it_comes_late_or_twice(loopback, where, tmp_path)
     reader = follower(where, job)
     told = [line.text for _ in range(6) for line in reader.new()]
     assert told == [text for _, text in LINES]
+
+
+def test_lines_older_than_a_day(loopback, where, tmp_path) -> None:
+    loopback.service.faults.age = timedelta(days=20)
+    job = sent(where, tmp_path)
+    loopback.settle()
+    assert [line.text for line in follower(where, job).new()] == [text for _, text in LINES]
+
+
+def test_a_line_that_arrives_minutes_late(loopback, where, tmp_path) -> None:
+    job = sent(where, tmp_path)
+    loopback.settle()
+    reader = follower(where, job)
+    assert len(reader.new()) == len(LINES)
+    loopback.service.faults.age = timedelta(minutes=10)
+    loopback.service.tell(job, "workerpool1-0", "said long ago")
+    assert [line.text for line in reader.new()] == ["said long ago"]
+    assert reader.new() == ()
+
+
+def test_a_long_log_keeps_to_the_reads_that_the_service_allows(loopback, where, tmp_path) -> None:
+    many = tuple(("workerpool0-0", f"step {number}") for number in range(300))  # 100 pages
+    loopback.service.executor = emulator.Script(lines=many)
+    clock = Clock()
+    loopback.service.faults.reads_a_minute, loopback.service.faults.clock = 60, clock
+    job = sent(where, tmp_path)
+    loopback.settle()
+    client = service.logging_client(where)
+    reader = CloudLog(client, emulator.PROJECT, job, clock=clock, sleep=clock.sleep)
+    assert [line.text for line in reader.new()] == [text for _, text in many]
+    assert clock.now >= 60
+
+
+def test_a_passing_error_repeats_one_page_and_not_all(loopback, where, tmp_path) -> None:
+    job = sent(where, tmp_path)
+    loopback.settle()
+    reader = follower(where, job)
+    asked: list[str] = []
+
+    def fail_on_the_fourth(body: dict[str, object]) -> dict[str, object]:
+        asked.append(str(body.get("pageToken", "")))
+        if len(asked) == 4:
+            raise exceptions.ServiceUnavailable("soon")
+        return plain(body)
+
+    plain, reader.client = reader.client, fail_on_the_fourth
+    assert len(reader.new()) == len(LINES)
+    assert asked == ["", "3", "6", "9", "9", "12", "15"]
 
 
 def test_following_ends_with_the_job_and_misses_nothing(loopback, where, tmp_path) -> None:

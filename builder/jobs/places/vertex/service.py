@@ -8,7 +8,7 @@ emulator and private access have another one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ from builder.jobs.description import Job
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import JobServiceClient
+
+ReadEntries = Callable[[Mapping[str, Any]], dict[str, Any]]
+READ_SECONDS = 60.0
 
 TABLE = "job"
 NAMES = ("project", "region", "endpoint", "logging_endpoint", "transport")
@@ -151,24 +154,26 @@ def jobs_client(service: Service) -> JobServiceClient:
     return aiplatform_v1.JobServiceClient(transport=JobServiceGrpcTransport(channel=channel))
 
 
-def logging_client(service: Service) -> Any:
-    """A client of Cloud Logging, over HTTP."""
-    from google.cloud import logging
+def logging_client(service: Service) -> ReadEntries:
+    """How Cloud Logging is asked for one page: the body of entries.list in, its answer out.
 
-    if service.logging_endpoint and service.logging_endpoint.startswith("http://"):
-        return logging.Client(  # type: ignore[no-untyped-call]
-            project=service.project,
-            credentials=_anonymous(),
-            _use_grpc=False,
-            client_options={"api_endpoint": service.logging_endpoint},
-        )
-    options = {"api_endpoint": service.logging_endpoint} if service.logging_endpoint else None
-    return logging.Client(  # type: ignore[no-untyped-call]
-        project=service.project,
-        credentials=_credentials(),
-        _use_grpc=False,
-        client_options=options,
-    )
+    google-cloud-logging has no such call: it adds "the last 24 hours" to a filter without a time,
+    and after an error it begins at the first page again.
+    """
+    from google.api_core import exceptions
+    from google.auth.transport.requests import AuthorizedSession
+
+    host = service.logging_endpoint or "https://logging.googleapis.com"
+    credentials = _anonymous() if host.startswith("http://") else _credentials()
+    session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+
+    def entries(body: Mapping[str, Any]) -> dict[str, Any]:
+        answer = session.post(f"{host}/v2/entries:list", json=body, timeout=READ_SECONDS)
+        if not answer.ok:
+            raise exceptions.from_http_response(answer)  # type: ignore[no-untyped-call]
+        return dict(answer.json())
+
+    return entries
 
 
 def storage_client(service: Service) -> Any:
