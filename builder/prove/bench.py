@@ -22,7 +22,7 @@ from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from builder import contract
 from builder.contract import TrainerEvent
@@ -51,17 +51,24 @@ _NO_ACCELERATOR = {
 }
 
 Stop = Callable[[Sequence[TrainerEvent]], bool]
-"""Whether a container is to be killed, given the events that it has reported so far."""
+"""Whether a container is to be stopped, given the events that it has reported so far."""
+
+StopSignal = Literal["SIGKILL", "SIGTERM"]
+"""How a container is stopped: a machine that is gone, or a service that asks it to end."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a container may use. memory in bytes; processes counts threads too; times in seconds."""
+    """What a container may use. memory in bytes; processes counts threads too; times in seconds.
+
+    grace_seconds: how long it may take to end after SIGTERM (Kubernetes' default).
+    """
 
     memory: int = 4 * 1024**3
     processes: int = 4096
     probe_seconds: float = 600.0
     training_seconds: float = 900.0
+    grace_seconds: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -263,14 +270,15 @@ class Bench:
         steps: int | None = None,
         stop: Stop | None = None,
         gpus: Sequence[str] = (),
+        stop_signal: StopSignal = "SIGKILL",
     ) -> Run:
-        """Run the image as a job would, for at most `seconds`; kill it once `stop` says so.
+        """Run the image as a job would, for at most `seconds`; stop it once `stop` says so.
 
         steps: how many optimizer steps it trains, for the progress that is shown.
         """
         environment = {"PYTHONUNBUFFERED": "1"}
         with self.container(arguments, environment, gpus=gpus) as container:
-            return self._run(container, seconds, stop, steps)
+            return self._run(container, seconds, stop, steps, stop_signal)
 
     def _run(
         self,
@@ -278,6 +286,7 @@ class Bench:
         seconds: float,
         stop: Stop | None = None,
         steps: int | None = None,
+        stop_signal: StopSignal = "SIGKILL",
     ) -> Run:
         self.log.append(f"== {self.step.name}: {container.name}")
         events: list[TrainerEvent] = []
@@ -285,10 +294,11 @@ class Bench:
         answer: Mapping[str, Any] | None = None
         stopped, timed_out = False, False
         began = time.monotonic()
+        deadline = began + seconds
         lines = _started(container)
         while True:
             try:
-                line = lines.get(timeout=max(0.0, began + seconds - time.monotonic()))
+                line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 timed_out = True
                 break
@@ -309,9 +319,11 @@ class Bench:
             if event.name == contract.STEP and event.step is not None:
                 self.step.progress(event.step, steps, "steps")
             if stop is not None and not stopped and stop(events):
-                stopped = _killed(container)
+                stopped = _signalled(container, stop_signal)
+                if stop_signal == "SIGTERM":
+                    deadline = min(deadline, time.monotonic() + self.limits.grace_seconds)
         if timed_out:
-            _killed(container)
+            _signalled(container, "SIGKILL")
         code = int(container.wait(timeout=60)["StatusCode"])
         container.reload()
         self.log.append(f"== exit code {code}")
@@ -322,7 +334,7 @@ class Bench:
             tail=tuple(tail),
             answer=answer,
             # it may have ended on its own in the same moment
-            stopped=stopped and code == 137,
+            stopped=stopped and (code == 137 or stop_signal == "SIGTERM"),
             timed_out=timed_out,
             out_of_memory=bool(container.attrs["State"].get("OOMKilled")),
         )
@@ -339,12 +351,12 @@ def _discard(container: Container) -> None:
             raise
 
 
-def _killed(container: Container) -> bool:
-    """Kill a container; False where it has ended already."""
+def _signalled(container: Container, name: StopSignal) -> bool:
+    """Send a container's first process a signal; False where it has ended already."""
     from docker.errors import APIError
 
     try:
-        container.kill("SIGKILL")
+        container.kill(name)
     except APIError:
         return False
     return True

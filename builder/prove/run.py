@@ -15,7 +15,7 @@ class Run:
     """What one container did.
 
     events: those that its program reported on stdout. tail: the last lines that hold no event.
-    answer: the last JSON object that it printed. stopped: we killed it on purpose. timed_out: we
+    answer: the last JSON object that it printed. stopped: we stopped it on purpose. timed_out: we
     killed it because it took too long. out_of_memory: the kernel killed it.
     """
 
