@@ -13,7 +13,7 @@ from typing import Final
 
 from builder.core.errors import CheckFailed
 from builder.prove import receipts
-from builder.prove.checks import contents, device_code, imports, size, starts, training
+from builder.prove.checks import contents, device_code, imports, size, starts, stopping, training
 from builder.prove.suite import Suite
 from builder.tensorflow.checks import environment, loader, outputs
 
@@ -30,6 +30,7 @@ TRAINER: Final = Suite(
         contents.CHECK,
         training.CHECK,
         outputs.CHECK,
+        stopping.CHECK,
     ),
 )
 """Of an image whose program trains, checkpoints and resumes (builder/contract.py)."""

@@ -261,8 +261,9 @@ def test_an_image_that_runs_as_root_with_secrets_and_no_entry_point(
     assert messages(receipt, "training") == [
         "the image has no ENTRYPOINT: a training service would start nothing"
     ]
-    asked = [name for name in TRAINER.required("CPU") if name != "outputs"]
-    assert [c.name for c in receipt.checks] == asked, "no run ended well, so it wrote nothing"
+    asked = list(TRAINER.required("CPU"))
+    asked = asked[: asked.index("training") + 1]
+    assert [c.name for c in receipt.checks] == asked, "no run ended well: nothing to look at"
 
 
 def test_outputs_of_root_are_seen(
@@ -303,6 +304,19 @@ def test_an_environment_that_names_what_is_not_in_the_image(
         "LD_PRELOAD names /usr/lib/libtcmalloc.so.4, which cannot be loaded (cannot open shared "
         "object file)",
     ]
+
+
+def test_a_shell_as_the_entry_point_that_keeps_sigterm_for_itself(
+    engine: Engine, broken: Callable[..., str], prove: Callable[..., Any], tmp_path: Path
+) -> None:
+    command = 'python -m trainer.task \\"$@\\"; exit $?'
+    image = broken(f'ENTRYPOINT ["sh", "-c", "{command}", "sh"]')
+    receipt, _ = prove(image, tmp_path, limits=Limits(grace_seconds=5))
+    assert check(receipt, "training").passed, "only a service's SIGTERM shows it"
+    (found,) = messages(receipt, "stopping")
+    assert found.startswith("SIGTERM does not end the trainer: 5 s later it was at step ")
+    assert not TRAINER.holds(receipt, receipt.image_id)
+    assert left(engine) == []
 
 
 def test_too_little_memory_is_named(

@@ -1,0 +1,102 @@
+"""Does SIGTERM reach the trainer, and does it save its work? One more run, stopped at once.
+
+Every service sends SIGTERM to the first process of a container before it kills. A shell without
+`exec` as the entry point never passes it on. Then all work since the last checkpoint is lost, and
+the exit code is one after which a service does not start the job again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from builder import contract
+from builder.contract import TrainerEvent
+from builder.prove.bench import JOB, RECORDS, Bench
+from builder.prove.receipts import Defect
+from builder.prove.run import Run
+from builder.prove.suite import Answer, Check
+
+LONG = 100
+"""The run has so many times the steps of the training check, so that it cannot end before."""
+
+_EXEC = (
+    'start the program with `exec` in the script, or write ENTRYPOINT ["python", "-m", ...] in the '
+    f"JSON form; the program has to save and to exit with {contract.RESTART}"
+)
+
+
+def run(bench: Bench) -> Answer | None:
+    """Stop a new run after its first step. A trainer that does not train has nothing to save."""
+    if bench.finished_job is None:
+        return None
+    work, job = bench.workload, f"{JOB}/stopped"
+    steps = work.steps * LONG
+    given = [
+        f"{contract.RECORDS}={RECORDS}",
+        f"{contract.JOB_DIR}={job}",
+        f"{contract.STEPS}={steps}",
+        f"{contract.BATCH}={work.batch}",
+        f"{contract.CHECKPOINT_EVERY}={steps}",
+    ]
+    run = bench.start(
+        given,
+        bench.limits.training_seconds,
+        stop=in_training,
+        gpus=bench.gpus.ids,
+        stop_signal="SIGTERM",
+    )
+    seen = {
+        "exit_code": run.exit_code,
+        "seconds": round(run.seconds, 1),
+        "last_step": run.last_step,
+        "last_checkpoint": run.last_checkpoint,
+    }
+    return judge(run, bench.limits.grace_seconds), seen
+
+
+def in_training(events: Sequence[TrainerEvent]) -> bool:
+    """Whether there is work to save."""
+    return any(event.name == contract.STEP for event in events)
+
+
+def judge(run: Run, grace: float) -> list[Defect]:
+    """What is wrong with a run that was sent SIGTERM after a step."""
+    if not run.stopped:
+        last = run.tail[-1][:200] if run.tail else "nothing"
+        return [
+            Defect(
+                message=f"the trainer ended with exit code {run.exit_code} before it could be "
+                f"stopped; it said last: {last}",
+                fix="see build/*/smoke.log",
+            )
+        ]
+    if run.timed_out:
+        return [
+            Defect(
+                message=f"SIGTERM does not end the trainer: {grace:.0f} s later it was at step "
+                f"{run.last_step}, and was killed",
+                fix=_EXEC,
+            )
+        ]
+    if run.exit_code != contract.RESTART:
+        return [
+            Defect(
+                message=f"stopped by SIGTERM, the image ends with exit code {run.exit_code}, not "
+                f"{contract.RESTART}: a service takes that for "
+                + ("success" if run.exit_code == contract.OK else "a failure"),
+                fix=_EXEC,
+            )
+        ]
+    if (run.last_checkpoint or 0) < run.last_step:
+        saved = "no checkpoint" if run.last_checkpoint is None else f"one of {run.last_checkpoint}"
+        return [
+            Defect(
+                message=f"stopped by SIGTERM at step {run.last_step}, the trainer saved {saved}: "
+                "the work since then is lost",
+                fix="write a checkpoint when SIGTERM comes, and report it, before the exit",
+            )
+        ]
+    return []
+
+
+CHECK = Check("stopping", 1, run)
