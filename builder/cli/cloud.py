@@ -50,11 +50,11 @@ Region = Annotated[str | None, typer.Option(help="global, or a region.")]
 BuildId = Annotated[str, typer.Argument(metavar="BUILD", help="A build's id.")]
 
 
-def _connect(**flags: str | None) -> "Clients":
-    from builder.cloudbuild.clients import connect
+def _connect(sending: bool = True, **flags: str | None) -> "Clients":
+    from builder.cloudbuild.clients import connect, for_show
     from builder.core.settings import load_cloud
 
-    return connect(load_cloud(root(), environ=None, **flags))
+    return (connect if sending else for_show)(load_cloud(root(), environ=None, **flags))
 
 
 File = Annotated[Path | None, typer.Option(help="Another file than cloudbuild.yaml.")]
@@ -67,6 +67,9 @@ ServiceAccount = Annotated[str | None, typer.Option(help="The account that the b
 WorkerPool = Annotated[str | None, typer.Option(help="A private pool.")]
 StagingBucket = Annotated[str | None, typer.Option(help="The bucket for the source.")]
 MachineType = Annotated[str | None, typer.Option(help="For example E2_HIGHCPU_8.")]
+ShowRequest = Annotated[
+    bool, typer.Option("--dry-run", help="Print the request as JSON, and send nothing.")
+]
 Logging = Annotated[str | None, typer.Option(help="CLOUD_LOGGING_ONLY, GCS_ONLY, LEGACY or NONE.")]
 
 
@@ -76,6 +79,7 @@ def cloud_build(
     everything: All = False,
     file: File = None,
     substitutions: Substitutions = None,
+    dry_run: ShowRequest = False,
     run_async: Async = False,
     keep_source: KeepSource = False,
     registry: Registry = None,
@@ -99,6 +103,7 @@ def cloud_build(
     where = settings(registry=registry)
     read = load(file or root() / "cloudbuild.yaml")
     clients = _connect(
+        sending=not dry_run,
         project=project,
         region=region,
         service_account=service_account,
@@ -108,6 +113,10 @@ def cloud_build(
         logging=logging,
     )
     given = _substitutions(read, names, where.registry, clients, substitutions)
+    if dry_run:
+        out(submission.shown(clients, read, given, names))
+        say("not sent; a submission adds the staged source's name and a tag of its own")
+        return
     keep = keep_source or run_async
     with submission.submitted(clients, read, root(), given, names, keep, _say_source) as made:
         say(f"build {made.build.id}\n  {made.build.log_url}")
@@ -384,7 +393,7 @@ def triggers_apply(
     from builder.cloudbuild import triggers
 
     if files is not None:
-        written = triggers.write(root(), files)
+        written = triggers.write(root(), files, dry_run)
         for path in written:
             say(f"gcloud builds triggers import --source={path}")
         if as_json:

@@ -145,6 +145,12 @@ def connect(settings: CloudSettings) -> Clients:
     return Clients(replace(settings, project=project), project, credentials)
 
 
+def for_show(settings: CloudSettings) -> Clients:
+    """The clients of a request that is shown and not sent: a login is needed for no more than the
+    project's name. Raises InputError as `connect` does."""
+    return Clients(settings, settings.project, None) if settings.project else connect(settings)
+
+
 # --- what an error means --------------------------------------------------------------------------
 
 ADVICE = googleapi.Advice(

@@ -442,14 +442,18 @@ def _event(shown: Mapping[str, Any]) -> str:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def write(root: Path, folder: Path) -> tuple[Path, ...]:
-    """Write a file for each trigger, for `gcloud builds triggers import --source=FILE`."""
+def write(root: Path, folder: Path, dry_run: bool = False) -> tuple[Path, ...]:
+    """Write a file for each trigger, for `gcloud builds triggers import --source=FILE`.
+
+    dry_run: only name the files.
+    """
     ours = wanted(root, load_cloud(root))
     if not ours:
         raise InputError(f"{MARKER} names no trigger", "write a table [[cloud.trigger]]")
     paths = []
     for name, trigger in ours.items():
         path = folder / f"{name}.yaml"
-        files.write(path, as_yaml(trigger))
+        if not dry_run:
+            files.write(path, as_yaml(trigger))
         paths.append(path)
     return tuple(paths)

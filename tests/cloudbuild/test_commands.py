@@ -16,7 +16,7 @@ from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder import cli
 from builder.cloudbuild.submission import builds
-from tests.emulators.cloud_build import PROJECT, LoopbackCloud, Script, Status
+from tests.emulators.cloud_build import PROJECT, LoopbackCloud, Script, Status, submitted
 
 FILE = """substitutions:
   _GPU: all
@@ -101,6 +101,44 @@ def test_a_clean_tree_sends_only_what_the_file_uses_of_its_commit(
     code, _, err = run("build", "cpu")
     assert code == 0, err
     assert set(only(cloud).substitutions) == {"_GPU", "_REGISTRY", "SHORT_SHA"}
+
+
+def test_a_dry_run_prints_the_very_request_and_writes_nothing(
+    there: Path, cloud: LoopbackCloud, run: Run
+) -> None:
+    text = FILE.replace("GCS_ONLY", "CLOUD_LOGGING_ONLY") + "  diskSizeGb: 200\ntags: [ours]\n"
+    (there / "cloudbuild.yaml").write_text(text)
+    before = sorted(there.rglob("*"))
+    words = ("build", "cpu", "--region", "europe-west4", "--machine-type", "E2_HIGHCPU_32")
+    code, out, err = run(*words, "--dry-run")
+    assert code == 0, err
+    assert "not sent" in err
+    assert (cloud.build.calls, cloud.build.builds, cloud.storage.buckets) == ([], {}, {})
+    assert sorted(there.rglob("*")) == before
+    request = json.loads(out)
+    assert request["parent"] == f"projects/{PROJECT}/locations/europe-west4"
+    assert request["build"].pop("source") == {
+        "storageSource": {"bucket": f"{PROJECT}_europe-west4_cloudbuild"}
+    }
+    assert run(*words)[0] == 0
+    sent = submitted(only(cloud))
+    for one in ("finishTime", "results"):
+        sent.pop(one, None)
+    added = [tag for tag in sent["tags"] if tag.startswith(builds.TAG)]
+    request["build"]["tags"] += added
+    assert (len(added), sent) == (1, request["build"])
+    code, out, err = run("build", "cpu", "--substitutions", "_NO=1", "--dry-run")
+    assert (code, out) == (2, ""), "what would be refused is refused"
+
+
+def test_a_dry_run_needs_no_login(
+    there: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("BUILDER_CLOUD_ENDPOINT")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    code, out, err = run("build", "cpu", "--dry-run")
+    assert code == 0, err
+    assert json.loads(out)["build"]["substitutions"]["_GPU"] == "cpu"
 
 
 def test_status_logs_list_cancel_and_retry(cloud: LoopbackCloud, run: Run) -> None:

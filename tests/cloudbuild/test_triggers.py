@@ -227,6 +227,13 @@ def test_files_for_gcloud_are_the_api_s_own_message(project: Path, tmp_path: Pat
         assert api.BuildTrigger.from_json(__import__("json").dumps(content)).name == path.stem
 
 
+def test_a_dry_run_names_the_files_and_writes_none(project: Path, tmp_path: Path) -> None:
+    written(project)
+    names = triggers.write(project, tmp_path / "out", dry_run=True)
+    assert [path.name for path in names] == ["main.yaml", "release.yaml", "pull-request.yaml"]
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [

@@ -5,7 +5,7 @@ from builder.cloudbuild.submission.follow import watch
 from builder.cloudbuild.submission.judge import compared, judged
 from builder.cloudbuild.submission.outcome import Finished, row, status
 from builder.cloudbuild.submission.prepare import prepared, values
-from builder.cloudbuild.submission.submit import submitted
+from builder.cloudbuild.submission.submit import shown, submitted
 
 __all__ = [
     "Finished",
@@ -18,6 +18,7 @@ __all__ = [
     "prepared",
     "retry",
     "row",
+    "shown",
     "status",
     "submitted",
     "values",

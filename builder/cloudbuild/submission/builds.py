@@ -17,7 +17,7 @@ from builder.core.googleapi import passing
 from builder.core.retry import Passing, Retry
 
 if TYPE_CHECKING:
-    from google.cloud.devtools.cloudbuild_v1 import Build
+    from google.cloud.devtools.cloudbuild_v1 import Build, CreateBuildRequest
 
 TAG = "submission-"
 """The beginning of the tag by which a submitted build is found again."""
@@ -33,6 +33,13 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def creation(clients: Clients, build: Build) -> CreateBuildRequest:
+    """The request for a build."""
+    from google.cloud.devtools import cloudbuild_v1 as api
+
+    return api.CreateBuildRequest(**clients.within, build=build)
+
+
 def create(clients: Clients, build: Build, sleep: Sleep | None = None) -> Build:
     """Submit a build, once. Raises OutsideError with the service's reason.
 
@@ -41,11 +48,10 @@ def create(clients: Clients, build: Build, sleep: Sleep | None = None) -> Build:
     """
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
-    from google.cloud.devtools import cloudbuild_v1 as api
 
     tag = TAG + uuid.uuid4().hex
     build.tags.append(tag)
-    request = api.CreateBuildRequest(**clients.within, build=build)
+    request = creation(clients, build)
     sent = False
 
     def attempt() -> Build:
