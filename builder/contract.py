@@ -1,4 +1,4 @@
-"""The contract with a training program: its options, its lines of events, its exit codes.
+"""The contract with a training program: options, a variable, lines of events, exit codes.
 
 The factory starts a training program with these options, reads what it prints on stdout, and
 concludes from its exit code how it ended. Our own trainer keeps to the same words
@@ -30,6 +30,13 @@ BATCH_SIZE: Final = "--batch-size"
 """The longer name of BATCH."""
 CHECKPOINT_EVERY: Final = "--checkpoint-every"
 """Steps between two checkpoints."""
+
+ACCELERATOR: Final = "TRAINING_ACCELERATOR"
+"""Environment variable: what a place gives to the program, as `accelerator` writes it."""
+CPU: Final = "none"
+"""The value of ACCELERATOR where the program shall compute on the CPU."""
+ANY_GPU: Final = "GPU"
+"""The name of a GPU of any kind in ACCELERATOR."""
 
 STEP: Final = "step"
 """Event: steps were trained. Fields: step, loss; also steps, examples_per_second, eta_seconds."""
@@ -66,6 +73,23 @@ class TrainerEvent:
     steps: int | None = None
     examples_per_second: float | None = None
     eta_seconds: float | None = None
+
+
+def accelerator(
+    name: str,
+    count: int | None = None,
+    *,
+    capability: str | None = None,
+    cuda: str | None = None,
+    driver: str | None = None,
+) -> str:
+    """The value of ACCELERATOR: `V100:2,capability=7.0,cuda=12,driver=525`.
+
+    capability: of the GPU; cuda: the major version of the image's CUDA; driver: the oldest for it.
+    """
+    counted = name if count is None else f"{name}:{count}"
+    known = {"capability": capability, "cuda": cuda, "driver": driver}
+    return ",".join([counted, *(f"{key}={value}" for key, value in known.items() if value)])
 
 
 def fields(line: str) -> dict[str, Any]:

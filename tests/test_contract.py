@@ -8,7 +8,8 @@ import pytest
 
 from builder import contract
 from builder.contract import TrainerEvent, options, parse, step_of, words
-from trainer import config, report, task
+from builder.jobs import expected, machines
+from trainer import config, guard, report, task
 
 TRAINER = Path(task.__file__).parent
 
@@ -74,6 +75,31 @@ def test_the_trainer_takes_the_options() -> None:
     assert (found.batch_size, found.checkpoint_every) == (5, 3)
     given[3] = f"{contract.BATCH_SIZE}=6"
     assert config.parse(given, {}).batch_size == 6
+
+
+def test_the_trainer_reads_what_a_place_gives_to_it() -> None:
+    assert (contract.ACCELERATOR, contract.CPU) == (guard.VARIABLE, guard.NONE)
+    assert contract.ANY_GPU == guard.ANY
+    given = ["--records=r", "--job-dir=j"]
+    for value, meant in (
+        (contract.accelerator("V100", 2, capability="7.0"), ("V100", 2, "7.0", "", "")),
+        (contract.accelerator("L4", 1, cuda="12", driver="525"), ("L4", 1, "", "12", "525")),
+        (contract.accelerator(contract.ANY_GPU, 3), ("GPU", 3, "", "", "")),
+        (contract.accelerator("TPU-v3"), ("TPU-v3", 1, "", "", "")),
+    ):
+        found = config.parse(given, {contract.ACCELERATOR: value}).accelerator
+        assert guard.expected(found, "") == guard.Expected(*meant)
+    cpu = config.parse(given, {contract.ACCELERATOR: contract.CPU}).accelerator
+    assert guard.expected(cpu, "") is None
+
+
+def test_every_accelerator_on_offer_can_be_read_by_the_trainer() -> None:
+    for placement in machines.combinations():
+        for value in expected.on_a_machine(placement, "12.5").values():
+            found = guard.expected(value, "")
+            assert found is not None and placement.device is not None
+            assert found.tpu == (placement.device.kind == "tpu")
+            assert found.tpu or found.count == placement.count
 
 
 def test_the_trainer_reports_the_events() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
+from trainer import guard
 from trainer.options import Section, UsageError, read, whole_number
 
 __all__ = [
@@ -129,6 +130,11 @@ class Config:
 
     strategy: Literal["auto", "one", "mirrored", "multiworker", "tpu", "ps"] = _distribution(
         "auto", "auto: by TF_CONFIG, CLUSTER_SPEC and the devices"
+    )
+    accelerator: str = _distribution(
+        guard.AUTO,
+        "what has to be here, or nothing is trained: V100:2, GPU, TPU; none: train on the CPU; "
+        f"auto: what {guard.VARIABLE} says",
     )
     replica_batch_size: int = _distribution(
         0, "examples a step on each replica, in place of --batch-size; 0: --batch-size"
@@ -314,12 +320,22 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         if "steps" in given:
             raise UsageError("--steps and --epochs: give one of them")
         given["steps"] = UNKNOWN
+    given["accelerator"] = _accelerator(given.get("accelerator", guard.AUTO), environment)
     config = Config(**{**given, **_folders(given, environment)})
     if config.cut and config.crop < 1:
         raise UsageError(f"--cut and --crop {config.crop}: give one of them")
     _check_weights(config)
     check_length(config)
     return config
+
+
+def _accelerator(given: str, environment: Mapping[str, str]) -> str:
+    """--accelerator, or the environment's for `auto`. Raises UsageError."""
+    source, text = "--accelerator", given
+    if given == guard.AUTO:
+        source, text = guard.VARIABLE, environment.get(guard.VARIABLE, "").strip() or guard.AUTO
+    guard.expected(text, source)
+    return text
 
 
 def _folders(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainer import guard
 from trainer.config import Config, UsageError, check_length, parse
 from trainer.job.preemption import RESTART, Preempted, Preemption, watch_metadata
 from trainer.loop import distribution
@@ -50,13 +51,14 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     try:
         config = parse(arguments, os.environ)
         place = distribution.cluster(os.environ)
+        if place.workers > 1:
+            speak_as(place.index)
+        speak_in(config.output)
+        guard.check(config.accelerator, os.environ)
     except UsageError as error:
         say("error", str(error), "ERROR")
         return USAGE
     preemption.grace = config.grace
-    if place.workers > 1:
-        speak_as(place.index)
-    speak_in(config.output)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     from trainer.job import lease
     from trainer.loop import evaluator, outer  # noqa: F401 - and all that they import

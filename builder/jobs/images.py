@@ -20,7 +20,7 @@ from builder.facts import accelerators
 from builder.jobs.description import Job
 from builder.jobs.ready import Image
 from builder.prove import receipts
-from builder.spec import catalogue
+from builder.spec import catalogue, compatibility
 from builder.spec.kernels import RUNS_ON
 
 if TYPE_CHECKING:
@@ -62,13 +62,16 @@ def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, tuple[
     pruned = _pruned(spec)
     if receipt is None or receipt.digest is None or not receipt.passed:
         tag = f"{settings.repository}:{name}"
-        return Image(tag, None, name, spec.accelerator, False, pruned), (
+        return Image(tag, None, name, spec.accelerator, False, pruned, _cuda(spec)), (
             f"{name} has no valid receipt here: builder image {name} --push; `builder job submit` "
             "sends what the registry holds, by digest",
         )
     reference = f"{settings.repository}@{receipt.digest}"
     notes = () if settings.registry else (_NO_REGISTRY,)
-    return Image(reference, receipt.digest, name, receipt.accelerator, True, pruned), notes
+    return (
+        Image(reference, receipt.digest, name, receipt.accelerator, True, pruned, cuda=_cuda(spec)),
+        notes,
+    )
 
 
 def pushed_image(
@@ -99,6 +102,7 @@ def pushed_image(
             found.receipt.accelerator,
             True,
             _pruned(spec),
+            _cuda(spec),
         ), ()
     image = _foreign(root, name)
     where = registry.parse(name)
@@ -148,12 +152,20 @@ def planned_image(root: Path, job: Job, settings: Settings) -> Image:
     target = target_of(root, job.image)
     spec = catalogue.load(root, target)
     made_for = accelerators.find(spec.accelerator).name
-    return Image(settings.registry, None, target, made_for, False, _pruned(spec))
+    return Image(settings.registry, None, target, made_for, False, _pruned(spec), _cuda(spec))
 
 
 def _pruned(spec: catalogue.ImageSpec) -> bool:
     """Whether the device code of other GPUs is taken out; only an image for a GPU has any."""
     return spec.prune != "off" and accelerators.find(spec.accelerator).kind == "gpu"
+
+
+def _cuda(spec: catalogue.ImageSpec) -> str | None:
+    """The version of CUDA in a target's image; None for one without, or that cannot be made."""
+    try:
+        return compatibility.resolve(spec).cuda
+    except InputError:
+        return None
 
 
 def packaged_image(

@@ -15,7 +15,7 @@ class Image:
 
     reference: what is sent; by digest once `digest` is known. target: of images/, None for any
     other image. accelerator: what it is proven for (None: not known); proven: a receipt says so.
-    pruned: the device code of other GPUs was taken out.
+    pruned: the device code of other GPUs was taken out. cuda: the version of its CUDA.
     """
 
     reference: str
@@ -24,6 +24,7 @@ class Image:
     accelerator: str | None = None
     proven: bool = False
     pruned: bool = False
+    cuda: str | None = None
 
 
 @dataclass(frozen=True)

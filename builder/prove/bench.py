@@ -46,6 +46,7 @@ RECORDS, JOB, PROBES = f"{PLACE}/records", f"{PLACE}/job", f"{PLACE}/probes"
 
 _NO_ACCELERATOR = {
     "NVIDIA_VISIBLE_DEVICES": "void",
+    contract.ACCELERATOR: contract.CPU,
     # Else libtpu waits two minutes for Google's metadata server, which is not there.
     "TPU_SKIP_MDS_QUERY": "1",
 }

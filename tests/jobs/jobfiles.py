@@ -30,7 +30,7 @@ def job(text: str, name: str = "cats") -> Job:
 def image(target: str = "v100", accelerator: str | None = None) -> Image:
     """A proven image of a target in Artifact Registry."""
     made_for = accelerator or TARGETS.get(target, target.upper())
-    return Image(f"{REPOSITORY}@{DIGEST}", DIGEST, target, made_for, True, True)
+    return Image(f"{REPOSITORY}@{DIGEST}", DIGEST, target, made_for, True, True, cuda="12.5")
 
 
 def ready(text: str, target: str = "v100", *, project: str | None = "my-project") -> Ready:

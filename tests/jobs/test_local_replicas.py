@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from builder import contract
 from builder.core.errors import InputError
 from builder.jobs.places.local.container import described
 from builder.jobs.places.local.kills import Kill, parse_kill
@@ -111,6 +112,15 @@ def test_this_machines_gpus_are_shared_out(
     found = replicas(job(tmp_path, pools=pools), "abc", gpus)
     assert [one.gpus for one in found] == expected
     assert all(("TF_FORCE_GPU_ALLOW_GROWTH" in one.environment) == shared for one in found)
+    counts = [f"GPU:{len(ids)}" if ids else "none" if each else None for ids in expected]
+    assert [one.environment.get(contract.ACCELERATOR) for one in found] == counts
+
+
+def test_the_jobs_own_word_about_the_accelerator_wins(tmp_path: Path) -> None:
+    own = {contract.ACCELERATOR: "V100:1"}
+    wanted = job(tmp_path, pools=(Pool("chief", accelerators=1),), environment=own)
+    (only,) = replicas(wanted, "abc")
+    assert only.environment[contract.ACCELERATOR] == "V100:1"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import json_format
 from ruamel.yaml import YAML
 
+from builder import contract
 from builder.core import yamlfile
 from builder.core.errors import InputError
 from builder.jobs.aiplatform import render as legacy
@@ -69,6 +70,28 @@ def load(text: str) -> Any:
     return YAML(typ="safe").load(io.StringIO(text))
 
 
+def _paid(value: str) -> dict[str, str]:
+    return {"name": contract.ACCELERATOR, "value": value}
+
+
+def _environment_of(text: str, target: str = "v100") -> dict[str, str]:
+    told = vertex.to_dict(vertex.message(jobfiles.ready(text, target)))
+    container = told["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    return {one["name"]: one["value"] for one in container.get("env", [])}
+
+
+def test_a_replica_is_told_what_its_machine_carries() -> None:
+    assert _environment_of(POST)[contract.ACCELERATOR].startswith("V100:2,capability=7.0,")
+    own = f"environment: {{{contract.ACCELERATOR}: none}}\n"
+    assert _environment_of(POST + own) == {contract.ACCELERATOR: "none"}, "the person's word wins"
+    full = "environment: {" + ", ".join(f"V{index}: x" for index in range(100)) + "}\n"
+    assert len(_environment_of(POST + full)) == 100, "the service takes 100"
+    cpu = "image: cpu\nregion: us-central1\nmachine: n1-standard-8\n"
+    assert contract.ACCELERATOR not in _environment_of(cpu, "cpu")
+    tpu = "image: tpu\nregion: us-west1\nmachine: ct5lp-hightpu-4t\ntopology: 2x2\n"
+    assert _environment_of(tpu, "tpu") == {contract.ACCELERATOR: "TPU-v5e"}
+
+
 def test_the_posts_job_is_a_custom_job() -> None:
     ready = jobfiles.ready(POST)
     message = vertex.message(ready)
@@ -107,7 +130,12 @@ def test_every_field_arrives() -> None:
     base = spec["baseOutputDirectory"]["outputUriPrefix"]
     assert base == f"gs://my-bucket/jobs/{told['displayName']}"
     assert container["args"] == ["--records=gs://b-b/r", f"--job-dir={base}"]
-    assert container["env"] == [{"name": "TF_CPP_MIN_LOG_LEVEL", "value": "1"}]
+    own = {"name": "TF_CPP_MIN_LOG_LEVEL", "value": "1"}
+    paid = [_paid("V100:2,capability=7.0,cuda=12,driver=525"), own]
+    assert container["env"] == paid
+    four = _paid("V100:4,capability=7.0,cuda=12,driver=525")
+    assert worker["containerSpec"]["env"] == [four, own]
+    assert evaluator["containerSpec"]["env"] == [own], "its machine has no accelerator"
     assert chief["diskSpec"] == {"bootDiskType": "pd-standard", "bootDiskSizeGb": 200}
     assert spec["scheduling"] == {
         "timeout": "7200s",

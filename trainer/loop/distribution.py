@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from trainer import guard
 from trainer.config import UsageError
 from trainer.job.preemption import RESTART
 from trainer.report import say
@@ -144,9 +144,7 @@ def has_tpu(environment: Mapping[str, str]) -> bool:
     if importlib.util.find_spec("libtpu") is None:
         return False
     named = "TPU_NAME" in environment or "TPU_NODE_NAME" in environment
-    return named or any(
-        device for pattern in ("accel*", "vfio/[0-9]*") for device in Path("/dev").glob(pattern)
-    )
+    return named or bool(guard.tpu_files())
 
 
 def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -> Any:

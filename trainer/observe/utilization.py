@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer import guard
+
 _CGROUP = Path("/sys/fs/cgroup")
 _THROTTLES = {
     "power": 0x4 | 0x80,  # software power cap, hardware power brake
@@ -223,11 +225,11 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
     found = []
-    for name in visible.replace(" ", "").split(","):
-        if name.isdigit() and int(name) < count:
-            found.append(nvml.nvmlDeviceGetHandleByIndex(int(name)))
-        elif name.startswith(("GPU-", "MIG-")):
-            found.append(nvml.nvmlDeviceGetHandleByUUID(name))
+    for entry in guard.entries(visible):
+        if isinstance(entry, str):
+            found.append(nvml.nvmlDeviceGetHandleByUUID(entry))
+        elif entry < count:
+            found.append(nvml.nvmlDeviceGetHandleByIndex(entry))
         else:
             break
     return found

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from builder import contract
 from builder.core.errors import InputError
+from builder.jobs import expected
 from builder.jobs.pools import ROLES, Pool
 
 PORT = 2222
@@ -110,7 +111,10 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
             index,
             hosts[pool.role, index],
             arguments,
-            _environment(job, pool.role, index, hosts, shared=share.shared),
+            {
+                **expected.on_this_machine(pool.accelerators, len(share.ids)),
+                **_environment(job, pool.role, index, hosts, shared=share.shared),
+            },
             share.ids,
         )
         for (pool, index), share in zip(places, shares, strict=True)

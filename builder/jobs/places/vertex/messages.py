@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from builder import contract
-from builder.jobs import machines
+from builder.jobs import expected, machines
 from builder.jobs.description import Job, Parameter, Study
+from builder.jobs.description.values import ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Ready
@@ -139,9 +140,20 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
             image_uri=ready.image.reference,
             command=list(job.command or ()),
             args=list(arguments(job, job_dir)),
-            env=[{"name": name, "value": value} for name, value in job.environment.items()],
+            env=[
+                {"name": name, "value": value}
+                for name, value in _environment(ready, placement).items()
+            ],
         ),
     )
+
+
+def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
+    """The job's variables, and what the replica's machine carries if there is room for one more."""
+    own = ready.job.environment
+    if len(own) >= ENVIRONMENT_LIMIT:
+        return own
+    return {**expected.on_a_machine(placement, ready.image.cuda), **own}
 
 
 def _study(study: Study) -> StudySpec:

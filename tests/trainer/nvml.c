@@ -1,0 +1,75 @@
+/* NVML's and libcuda's interface, as far as the trainer asks it (NVIDIA, nvml.h and cuda.h), over
+   the devices of MACHINE, a header that the test writes. One source, two libraries. */
+#include <stdio.h>
+
+struct gpu {
+    const char *name, *uuid;
+    int major, minor;
+    unsigned long long total, used;
+    int error;     /* what every question about the device answers; 4: its handle is refused */
+    int mig;       /* -1: not supported, 0: off, 1: on */
+    int slices;    /* the GPUs that follow it are not counted: they are its slices */
+};
+
+#include MACHINE
+
+struct memory { unsigned long long total, free, used; };
+typedef const struct gpu *device;
+
+static int copy(char *to, unsigned size, const char *text) {
+    return snprintf(to, size, "%s", text) < (int)size ? 0 : 7;
+}
+
+int nvmlInit_v2(void) { return INIT; }
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return INIT; }
+int nvmlShutdown(void) { return 0; }
+int nvmlSystemGetDriverVersion(char *to, unsigned size) { return copy(to, size, DRIVER); }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = COUNT; return 0; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device *found) {
+    int at = 0;
+    for (; index; index--) at += 1 + gpus[at].slices;
+    if (gpus[at].error == 4 || gpus[at].error == 15) return gpus[at].error;
+    *found = &gpus[at];
+    return 0;
+}
+
+int nvmlDeviceGetName(device it, char *to, unsigned size) {
+    return it->error ? it->error : copy(to, size, it->name);
+}
+
+int nvmlDeviceGetUUID(device it, char *to, unsigned size) {
+    return it->error ? it->error : copy(to, size, it->uuid);
+}
+
+int nvmlDeviceGetCudaComputeCapability(device it, int *major, int *minor) {
+    *major = it->major;
+    *minor = it->minor;
+    return it->error;
+}
+
+int nvmlDeviceGetMemoryInfo(device it, struct memory *found) {
+    if (it->mig == 1) return 4;
+    found->total = it->total;
+    found->used = it->used;
+    found->free = it->total - it->used;
+    return it->error;
+}
+
+int nvmlDeviceGetMigMode(device it, unsigned *now, unsigned *later) {
+    if (it->mig < 0) return 3;
+    *now = *later = it->mig;
+    return 0;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device it, unsigned *most) { *most = it->mig ? 7 : 0; return 0; }
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device it, unsigned index, device *found) {
+    if ((int)index >= it->slices) return 6;
+    *found = it + 1 + index;
+    return 0;
+}
+
+const char *nvmlErrorString(int code) { (void)code; return "an error"; }
+
+int cuDriverGetVersion(int *version) { *version = CUDA; return 0; }

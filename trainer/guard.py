@@ -1,0 +1,433 @@
+"""Is the accelerator there that the job is paid for? Asked before TensorFlow is imported.
+
+What is expected comes as text: `V100:2`, or with what the factory derives from its tables,
+`V100:2,capability=7.0,cuda=12,driver=525`. What is there, NVML tells (NVIDIA's management library,
+part of every driver), or the device files of a TPU. A job that would compute on the CPU, or fail
+at its first kernel, is refused with the cause and its remedy. Nothing is asked where nothing is
+expected. What NVML does not tell is never a reason to refuse.
+"""
+
+import contextlib
+import importlib.util
+import re
+import time
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainer.options import UsageError
+
+VARIABLE = "TRAINING_ACCELERATOR"
+"""The environment variable in which the place of a job says what is paid for."""
+AUTO, NONE, ANY = "auto", "none", "GPU"
+"""Of --accelerator: as VARIABLE says; the CPU is wanted. And the name of any GPU."""
+
+_WRITTEN = re.compile(
+    r"(?P<name>[A-Za-z][A-Za-z0-9-]*)(:(?P<count>[1-9][0-9]{0,2}))?"
+    r"(,capability=(?P<capability>[0-9]+\.[0-9]+))?(,cuda=(?P<cuda>[0-9]+))?"
+    r"(,driver=(?P<driver>[0-9]+(\.[0-9]+)*))?"
+)
+_FULL = 0.95
+"""Share of a GPU's memory in use from which a training has no room."""
+_CPU = f"--accelerator {NONE} trains on the CPU"
+_MOUNTS = (
+    "start it with docker run --gpus all and NVIDIA's container toolkit, or on Kubernetes with the "
+    "limit nvidia.com/gpu and the node's device plugin"
+)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the job is paid for. capability, cuda, driver: "" where that is not known.
+
+    capability: of the GPU; cuda: major version of the CUDA that the image has; driver: the oldest
+    that knows this CUDA.
+    """
+
+    name: str
+    count: int = 1
+    capability: str = ""
+    cuda: str = ""
+    driver: str = ""
+
+    def __str__(self) -> str:
+        return self.name if self.tpu else f"{self.count} x {self.name}"
+
+    @property
+    def tpu(self) -> bool:
+        return self.name.upper().startswith("TPU")
+
+    def is_named(self, device: str) -> bool:
+        """Has a GPU with this name the words of the expected one? A V100S is a V100, too."""
+        words = re.split(r"[^A-Z0-9]+", device.upper())
+        return self.name.upper() == ANY or all(
+            any(re.fullmatch(re.escape(part) + "[A-Z]?", word) for word in words)
+            for part in self.name.upper().split("-")
+        )
+
+
+def expected(text: str, source: str) -> Expected | None:
+    """What the text describes; None for `auto` and `none`. Raises UsageError, naming `source`."""
+    if text in (AUTO, NONE):
+        return None
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{source} {text}: is not none, GPU, V100, or V100:2 for two of them")
+    given = {key: value for key, value in found.groupdict().items() if value}
+    return Expected(**{**given, "count": int(given.get("count", 1))})  # type: ignore[arg-type]
+
+
+def check(accelerator: str, environment: MutableMapping[str, str], patience: float = 3.0) -> None:
+    """Raise UsageError with cause and remedy if what `accelerator` describes is not there.
+
+    `none` hides the GPUs from this process. patience: seconds in which memory may become free: a
+    process that was killed gives it back late.
+    """
+    wanted = expected(accelerator, "--accelerator")
+    if accelerator == NONE:
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    if wanted is None:
+        return
+    if wanted.tpu:
+        cause = _without_tpu(environment)
+    else:
+        until = time.monotonic() + patience
+        cause = _without_gpu(wanted, environment)
+        while isinstance(cause, _Busy) and time.monotonic() < until:
+            time.sleep(0.25)
+            cause = _without_gpu(wanted, environment)
+    if cause:
+        raise UsageError(f"this job is paid for {wanted}, and {cause} ({_CPU})")
+
+
+class _Busy(str):
+    """A cause that may pass by itself."""
+
+
+# --- TPU ------------------------------------------------------------------------------------------
+
+
+def tpu_files(root: Path = Path("/dev")) -> list[Path]:
+    """The device files of a TPU VM."""
+    patterns = ("accel*", "vfio/[0-9]*")
+    return [device for pattern in patterns for device in root.glob(pattern)]
+
+
+def _without_tpu(environment: Mapping[str, str]) -> str:
+    """Why no TPU can be used; "" if one can."""
+    if importlib.util.find_spec("libtpu") is None:
+        return "this image has no libtpu: take the image for a TPU"
+    if "TPU_NAME" in environment or "TPU_NODE_NAME" in environment or tpu_files():
+        return ""
+    return (
+        "neither /dev/accel* nor /dev/vfio/* is here: run it on a TPU VM, and start the container "
+        "with docker run --privileged"
+    )
+
+
+# --- GPU ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, or a MIG slice of one. problem: what it answers in place of its name.
+
+    gpu: the UUID of the whole GPU. used: the share of its memory, 0 where it is not told.
+    """
+
+    label: str
+    name: str = ""
+    uuid: str = ""
+    gpu: str = ""
+    capability: str = ""
+    used: float = 0.0
+    problem: str = ""
+
+
+def _without_gpu(wanted: Expected, environment: Mapping[str, str]) -> str:
+    """Why the expected GPUs cannot be used; "" if they can."""
+    import ctypes
+
+    try:
+        nvml = Nvml(ctypes.CDLL("libnvidia-ml.so.1"))
+    except OSError:
+        return not_mounted(environment)
+    if code := nvml.call("nvmlInit_v2"):
+        return _no_answer(code)
+    try:
+        driver, devices = nvml.driver(), nvml.devices()
+    finally:
+        nvml.call("nvmlShutdown")
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return (
+            "the container has the driver's libnvidia-ml.so.1 but not its libcuda.so.1: set "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        )
+    version = ctypes.c_int()
+    newest = 0 if cuda.cuDriverGetVersion(ctypes.byref(version)) else version.value // 1000
+    return (
+        too_old(wanted, driver, newest)
+        or not_usable(wanted, devices, environment.get("CUDA_VISIBLE_DEVICES"))
+        or _no_room(wanted, devices, environment)
+    )
+
+
+def not_mounted(environment: Mapping[str, str], root: Path = Path("/")) -> str:
+    """Why there is no libnvidia-ml.so.1."""
+    hidden = environment.get("NVIDIA_VISIBLE_DEVICES")
+    if hidden in ("", "void", "none"):
+        return (
+            f"NVIDIA_VISIBLE_DEVICES={hidden} keeps the GPUs out of this container: remove it, or "
+            "set it to all"
+        )
+    with contextlib.suppress(OSError):
+        first = (root / "proc/driver/nvidia/version").read_text().partition("\n")[0]
+        found = re.search(r"\s(\d+\.\d[\d.]*)\s", first)
+        called = f"NVIDIA's driver {found[1]}" if found else "NVIDIA's driver"
+        return f"the machine has {called}, which is not mounted in this container: {_MOUNTS}"
+    if nodes := sorted((root / "dev").glob("nvidia[0-9]*")):
+        return (
+            f"{nodes[0]} is here, but not the driver's libraries (libnvidia-ml.so.1): {_MOUNTS}; "
+            "or mount them at /usr/local/nvidia/lib64"
+        )
+    return (
+        "no driver of NVIDIA is mounted (no libnvidia-ml.so.1), nor does this machine have one: "
+        f"take a machine with a GPU and its driver, then {_MOUNTS}"
+    )
+
+
+def _no_answer(code: int) -> str:
+    """Why NVML does not start."""
+    if code == _Code.NOT_LOADED:
+        return "the driver's kernel module is not loaded: install the driver on the machine"
+    if code == _Code.MISMATCH:
+        return (
+            "the driver's libraries are of another version than its kernel module: restart the "
+            "machine, whose driver was updated while it ran"
+        )
+    return (
+        f"NVIDIA's driver does not start: {_said(code)}: start the container again; if that does "
+        "not help, take another machine"
+    )
+
+
+def too_old(wanted: Expected, driver: str, cuda: int) -> str:
+    """Why the driver is too old; "" if it is not, or if its version is not known.
+
+    cuda: the major version that libcuda.so.1 knows. A CUDA forward compatibility package brings a
+    libcuda that is newer than the driver.
+    """
+    if not (wanted.driver and driver) or _numbers(driver) >= _numbers(wanted.driver):
+        return ""
+    if wanted.cuda and cuda >= int(wanted.cuda):
+        return ""
+    image = f", and this image's CUDA {wanted.cuda} needs" if wanted.cuda else ", below"
+    return (
+        f"the driver here is {driver}{image} {wanted.driver} or newer: update the machine's driver"
+    )
+
+
+def not_usable(wanted: Expected, devices: Sequence[Device], visible: str | None) -> str:
+    """Why there are fewer usable GPUs than expected; "" if there are enough."""
+    shown = chosen(devices, visible)
+    if broken := [device for device in shown if device.problem]:
+        return f"{broken[0].label} {broken[0].problem}"
+    if len(shown) < wanted.count:
+        count = f"{len(shown) or 'none'} of the {len(devices)} GPUs"
+        if len(devices) >= wanted.count:
+            return f"CUDA_VISIBLE_DEVICES={visible} shows {count} here: remove it"
+        there = f"only {len(devices)} GPU is" if len(devices) == 1 else f"{len(devices)} GPUs are"
+        return f"{there if devices else 'no GPU is'} in this container: {_MOUNTS}"
+    fitting = [device for device in shown if _fits(wanted, device)]
+    if len(fitting) < wanted.count:
+        other = next(device for device in shown if device not in fitting)
+        about = f" (compute capability {other.capability})" if other.capability else ""
+        known = f" ({wanted.capability})" if wanted.capability else ""
+        return (
+            f"{other.label} is a {other.name}{about}: take a machine with {wanted.name}{known}, or "
+            "the image and the job for this GPU"
+        )
+    return ""
+
+
+def _fits(wanted: Expected, device: Device) -> bool:
+    """Is it the expected GPU? By its compute capability where that is known, else by its name."""
+    if wanted.capability and device.capability:
+        return wanted.capability == device.capability
+    return not device.name or wanted.is_named(device.name)
+
+
+def _no_room(wanted: Expected, devices: Sequence[Device], environment: Mapping[str, str]) -> str:
+    """Which memory another process holds; "" if there is room.
+
+    With TF_FORCE_GPU_ALLOW_GROWTH processes share a GPU on purpose.
+    """
+    if environment.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() in ("1", "true"):
+        return ""
+    shown = chosen(devices, environment.get("CUDA_VISIBLE_DEVICES"))
+    room = [device for device in shown if device.used < _FULL]
+    if len(room) >= wanted.count:
+        return ""
+    full = next(device for device in shown if device not in room)
+    return _Busy(
+        f"another process holds {full.used:.0%} of the memory of {full.label} ({full.name}): end "
+        "it (nvidia-smi names it), or take another GPU"
+    )
+
+
+def chosen(devices: Sequence[Device], visible: str | None) -> list[Device]:
+    """The devices that CUDA_VISIBLE_DEVICES leaves to this process; None: it is not set."""
+    if visible is None:
+        return list(devices)
+    found: list[Device] = []
+    for entry in entries(visible):
+        if isinstance(entry, int):
+            fitting = devices[entry : entry + 1]
+        elif entry.startswith("MIG-GPU-"):  # drivers before 470: MIG-GPU-<UUID>/<instance>/<...>
+            whole = entry.removeprefix("MIG-").partition("/")[0]
+            fitting = [one for one in devices if one.gpu == whole and one.uuid != whole][:1]
+        else:
+            fitting = [one for one in devices if one.uuid.startswith(entry)][:1]
+            fitting = fitting or [one for one in devices if one.gpu.startswith(entry)]
+        if not fitting:
+            break
+        found += [one for one in fitting if one not in found]
+    return found
+
+
+def entries(visible: str) -> Iterator[int | str]:
+    """Numbers and UUIDs in CUDA_VISIBLE_DEVICES, up to the first word that is neither."""
+    for word in visible.replace(" ", "").split(","):
+        if word.isdecimal():
+            yield int(word)
+        elif word.startswith(("GPU-", "MIG-")):
+            yield word
+        else:
+            return
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+# --- NVML -----------------------------------------------------------------------------------------
+
+
+class _Code:
+    """Return codes (NVIDIA, nvml.h, nvmlReturn_t)."""
+
+    NO_PERMISSION = 4
+    NOT_LOADED = 9
+    MISSING = 13
+    LOST = 15
+    RESET = 16
+    MISMATCH = 18
+
+
+_MEANINGS = {
+    8: "insufficient external power",
+    11: "interrupt issue",
+    _Code.LOST: "GPU is lost, it has fallen off the bus",
+    _Code.RESET: "GPU requires a reset",
+    999: "unknown error",
+}
+_BROKEN = frozenset(_MEANINGS)
+"""The codes after which a device computes nothing; others mean that it does not tell."""
+
+
+def _said(code: int) -> str:
+    meaning = _MEANINGS.get(code)
+    return f"{meaning} (NVML error {code})" if meaning else f"NVML error {code}"
+
+
+class Nvml:
+    """NVML as ctypes loads it, with the calls that the guard needs."""
+
+    def __init__(self, library: Any) -> None:
+        import ctypes
+
+        self._library, self._types = library, ctypes
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """A call's return code; that for a missing function where an old driver lacks it."""
+        function = getattr(self._library, name, None)
+        return _Code.MISSING if function is None else int(function(*arguments))
+
+    def driver(self) -> str:
+        """The driver's version; "" where it is not told."""
+        text = self._types.create_string_buffer(96)
+        self.call("nvmlSystemGetDriverVersion", text, self._types.c_uint(96))
+        return text.value.decode(errors="replace")
+
+    def devices(self) -> list[Device]:
+        """The GPUs that this container may use; in place of one with MIG, its slices."""
+        count = self._types.c_uint()
+        self.call("nvmlDeviceGetCount_v2", self._types.byref(count))
+        found: list[Device] = []
+        for index in range(count.value):
+            handle = self._types.c_void_p()
+            at = self._types.c_uint(index)
+            code = self.call("nvmlDeviceGetHandleByIndex_v2", at, self._types.byref(handle))
+            if code == _Code.NO_PERMISSION:  # another container's
+                continue
+            label = f"GPU {index}"
+            found += [Device(label, problem=_broken(code))] if code else self._parts(label, handle)
+        return found
+
+    def _parts(self, label: str, handle: Any) -> list[Device]:
+        whole = self._device(label, handle)
+        types, mode, later, most = self._types, *(self._types.c_uint() for _ in range(3))
+        self.call("nvmlDeviceGetMigMode", handle, types.byref(mode), types.byref(later))
+        if whole.problem or not mode.value:
+            return [whole]
+        self.call("nvmlDeviceGetMaxMigDeviceCount", handle, types.byref(most))
+        slices = []
+        for index in range(most.value):
+            part = types.c_void_p()
+            place = types.c_uint(index)
+            if not self.call(
+                "nvmlDeviceGetMigDeviceHandleByIndex", handle, place, types.byref(part)
+            ):
+                found = self._device(f"MIG slice {index} of {label}", part)
+                slices.append(replace(found, gpu=whole.uuid, capability=whole.capability))
+        without = "has MIG switched on and no slice: make one with nvidia-smi mig -cgi PROFILE -C"
+        return slices or [replace(whole, problem=without)]
+
+    def _device(self, label: str, handle: Any) -> Device:
+        types = self._types
+        name, uuid = (types.create_string_buffer(96) for _ in range(2))
+        major, minor = types.c_int(), types.c_int()
+        memory = (types.c_ulonglong * 3)()  # total, free, used
+        size = types.c_uint(96)
+        codes = (
+            self.call("nvmlDeviceGetName", handle, name, size),
+            self.call("nvmlDeviceGetUUID", handle, uuid, size),
+            self.call(
+                "nvmlDeviceGetCudaComputeCapability",
+                handle,
+                types.byref(major),
+                types.byref(minor),
+            ),
+            self.call("nvmlDeviceGetMemoryInfo", handle, types.byref(memory)),
+        )
+        broken = [code for code in codes if code in _BROKEN]
+        called = uuid.value.decode(errors="replace")
+        return Device(
+            label,
+            name.value.decode(errors="replace"),
+            called,
+            called,
+            f"{major.value}.{minor.value}" if major.value else "",
+            memory[2] / memory[0] if memory[0] else 0.0,
+            _broken(broken[0]) if broken else "",
+        )
+
+
+def _broken(code: int) -> str:
+    return (
+        f"answers with an error: {_said(code)}: take another machine, or restart this one; the "
+        "kernel's log names the Xid"
+    )
