@@ -120,22 +120,22 @@ def validate(
     It checks fields and types, limits, substitutions, the order of the steps, volumes, secrets and
     names. It sends nothing anywhere. The exit code is 2 if there is an error.
     """
-    from builder.cloudbuild.reader import verdicts
+    from builder.cloudbuild.reader import findings
     from builder.cloudbuild.reader.substitutions import assignments
     from builder.core.errors import InputError
 
     if as_json and form != Format.TEXT:
         raise InputError(f"--json and --format {form.value} exclude each other", "leave one out")
     given = assignments(tuple(substitutions or ()))
-    paths = verdicts.files_of(files or [str(FILE)])
-    found = [verdicts.verdict(path, given, as_trigger, strict) for path in paths]
+    names = files or [str(FILE)]
+    found = [findings.of_file(one, given, as_trigger, strict) for one in findings.files_of(names)]
     if as_json:
         rows = [one.summary for one in found]
-        out(rows[0] if files is None or files == [str(paths[0])] else rows)
+        out(rows[0] if len(names) == 1 and Path(names[0]).exists() else rows)
     elif form == Format.SARIF:
-        out(verdicts.sarif(found))
+        out(findings.sarif(found))
     else:
-        lines = verdicts.github if form == Format.GITHUB else verdicts.plain
+        lines = findings.github if form == Format.GITHUB else findings.plain
         sys.stdout.writelines(f"{line}\n" for line in lines(found))
     for one in found:
         errors = len([finding for finding in one.findings if finding.level == "error"])

@@ -75,6 +75,7 @@ def _declared(value: Mapping[str, Any]) -> Iterator[tuple[Place, str, str]]:
 def _uses(report: Diagnostics, values: Values | None) -> set[str]:
     """The variables of secrets that the build uses. Each has to be there."""
     build, used = report.build, set[str]()
+    spoilt = {one.field.rpartition(".")[2] for one in report.file.problems}  # told already
     common = set(build.options.secret_env)
     lists: list[tuple[Place, tuple[str, ...], set[str]]] = [
         (("options", "secretEnv"), build.options.secret_env, set()),
@@ -88,7 +89,7 @@ def _uses(report: Diagnostics, values: Values | None) -> set[str]:
                 report.add((*at, n), f"{name} appears twice", "keep one", LOCAL, "warning")
             seen.add(name)
             used.add(name)
-            if name not in build.secrets and "$" not in name:
+            if name not in build.secrets and name not in spoilt and "$" not in name:
                 near = difflib.get_close_matches(name, build.secrets, n=1)
                 report.add(
                     (*at, n),

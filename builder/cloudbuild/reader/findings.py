@@ -1,4 +1,4 @@
-"""Verdicts on files, and the forms that other programs read them in: SARIF, GitHub's commands."""
+"""The findings of files, and the forms that others read them in: SARIF, GitHub's commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FileFindings:
     """What was found in a file. steps: how many it has. bad: what makes the file invalid."""
 
     path: Path
@@ -48,17 +48,17 @@ def files_of(patterns: Sequence[str]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def verdict(
+def of_file(
     path: Path, given: Mapping[str, str], trigger: bool = False, strict: bool = False
-) -> Verdict:
-    """The verdict on a file. One that cannot be read is invalid. strict: warnings are errors."""
+) -> FileFindings:
+    """The findings of a file. One that cannot be read is invalid. strict: warnings are errors."""
     try:
         file = buildfile.read(path)
         findings, steps = validation.check(file, given, trigger), len(file.build.steps)
     except InputError as error:
         findings, steps = (_unreadable(path, error),), 0
     bad = tuple(one for one in findings if one.level == "error" or strict)
-    return Verdict(path, steps, findings, bad)
+    return FileFindings(path, steps, findings, bad)
 
 
 def _unreadable(path: Path, error: InputError) -> Diagnostic:
@@ -68,9 +68,9 @@ def _unreadable(path: Path, error: InputError) -> Diagnostic:
     return Diagnostic(int(line), "", what.removeprefix(": "), error.fix, "error", "the file")
 
 
-def github(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def github(files: Sequence[FileFindings]) -> Iterator[str]:
     """Workflow commands of GitHub Actions, which show each finding beside its line."""
-    for one, finding in _each(verdicts):
+    for one, finding in _each(files):
         level = "error" if finding in one.bad else "warning"
         place = f"file={_property(str(one.path))},line={finding.line}"
         title = f"title={_property(finding.field or one.path.name)}"
@@ -85,7 +85,7 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def sarif(files: Sequence[FileFindings]) -> dict[str, Any]:
     """A SARIF 2.1.0 log, as code scanning takes it. A rule is a field, without indices."""
     results = [
         {
@@ -101,11 +101,11 @@ def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
                 }
             ],
         }
-        for one, finding in _each(verdicts)
+        for one, finding in _each(files)
     ]
     rules = [
         {"id": name, "shortDescription": {"text": f"Cloud Build: {name}"}}
-        for name in sorted({_rule(finding) for _, finding in _each(verdicts)})
+        for name in sorted({_rule(finding) for _, finding in _each(files)})
     ]
     tool = {"driver": {"name": "builder cloud validate", "rules": rules}}
     return {
@@ -115,8 +115,8 @@ def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def _each(verdicts: Sequence[Verdict]) -> Iterator[tuple[Verdict, Diagnostic]]:
-    return ((one, finding) for one in verdicts for finding in one.findings)
+def _each(files: Sequence[FileFindings]) -> Iterator[tuple[FileFindings, Diagnostic]]:
+    return ((one, finding) for one in files for finding in one.findings)
 
 
 def _rule(finding: Diagnostic) -> str:
@@ -128,7 +128,7 @@ def _said(finding: Diagnostic) -> str:
     return f"{field}{finding.what}; {finding.fix} [{finding.source}]"
 
 
-def plain(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def plain(files: Sequence[FileFindings]) -> Iterator[str]:
     """FILE:LINE: LEVEL: FIELD: what; fix [source]."""
-    for one, finding in _each(verdicts):
+    for one, finding in _each(files):
         yield f"{one.path}:{finding.line}: {finding.level}: {_said(finding)}"
