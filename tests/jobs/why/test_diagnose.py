@@ -123,7 +123,8 @@ def test_the_trainers_own_line_names_the_cause_behind_its_code() -> None:
         guard.check("TPU-v3", {})
     device = event("error", str(refused.value))
     found = diagnose(JobLog("cats", (device,), "failed", 2, ours=True))
-    assert (found.ending, found.evidence[-1].text) == ("accelerator-refused", device.text)
+    assert found.ending == "accelerator-refused"
+    assert device.text in [line.text for line in found.evidence]
     nan = event("error", "the loss of step 40 is nan: try a smaller --learning-rate")
     assert diagnose(JobLog("cats", (nan,), "failed", 4, ours=True)).ending == "nan-loss"
     other = event("error", "the checkpoints in /job are of another model, image size")
