@@ -93,14 +93,13 @@ def whole(report: Diagnostics, values: Values | None) -> None:
 
 
 def is_bucket(name: str) -> bool:
-    """Whether a bucket can have this name."""
+    """Whether a bucket can have this name. Google's own may begin with `goog`."""
     parts = name.split(".")
     return (
         bool(re.fullmatch(r"[a-z0-9][a-z0-9._-]*[a-z0-9]", name))
         and 3 <= len(name) <= (222 if parts[1:] else 63)
         and all(1 <= len(part) <= 63 for part in parts)
         and not re.fullmatch(r"\d+(\.\d+){3}", name)
-        and not name.startswith("goog")
     )
 
 
