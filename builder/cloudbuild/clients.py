@@ -123,20 +123,18 @@ class Clients:
 
 
 def connect(settings: CloudSettings) -> Clients:
-    """The clients for these settings. Raises InputError without credentials or a project."""
-    import google.auth
+    """The clients for these settings.
+
+    Raises OutsideError without credentials, InputError without a project.
+    """
     from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import DefaultCredentialsError
 
     host = urlsplit(settings.endpoint or "").netloc
     credentials: Any
     if host and is_loopback(host):
         credentials, found = AnonymousCredentials(), None  # type: ignore[no-untyped-call]
     else:
-        try:
-            credentials, found = google.auth.default(scopes=[googleapi.SCOPE])
-        except DefaultCredentialsError:
-            raise InputError("there are no credentials for Google Cloud", googleapi.LOGIN) from None
+        credentials, found = googleapi.credentials()
     project = settings.project or found
     if not project:
         raise InputError(

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.core.errors import FactoryError, OutsideError
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
 
+QUOTA_PROJECT = "run: gcloud auth application-default set-quota-project PROJECT"
 LOGIN = "run: gcloud auth application-default login"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
+KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+
+_PLUGIN = "Getting metadata from plugin failed"
+"""How gRPC tells an error of the credentials: as a service that is not available."""
+_BROKEN = re.compile(r"ConnectionPool|Connection aborted|Max retries|timed? ?out", re.I)
+_NO_QUOTA_PROJECT = re.compile(r"requires a quota project|end user credentials", re.I)
 _DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|is disabled", re.I)
 
 
@@ -41,7 +49,7 @@ class Advice:
 def explained(error: BaseException, what: str, advice: Advice) -> FactoryError:
     """The factory's error for any error of Google's clients. what: the thing that was asked for."""
     from google.api_core import exceptions
-    from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+    from google.auth.exceptions import GoogleAuthError, OAuthError, RefreshError, TransportError
 
     if isinstance(error, FactoryError):
         return error
@@ -49,10 +57,14 @@ def explained(error: BaseException, what: str, advice: Advice) -> FactoryError:
     match error:
         case TransportError():
             found = "the service cannot be reached", advice.unreachable
-        case RefreshError() | exceptions.Unauthorized():
-            found = "the credentials are not accepted", LOGIN
+        case RefreshError() | OAuthError() | exceptions.Unauthorized():
+            found = "the credentials are not accepted", _login()
+        case exceptions.ServiceUnavailable() if bad_credentials(error):
+            found = "the credentials are not accepted", _login()
         case GoogleAuthError():
-            found = "no credentials", LOGIN
+            found = "no credentials", _login()
+        case exceptions.Forbidden() if _NO_QUOTA_PROJECT.search(str(error)):
+            found = "the credentials name no quota project", QUOTA_PROJECT
         case exceptions.Forbidden() | exceptions.NotFound() if _DISABLED.search(str(error)):
             found = _disabled(str(error), advice.api)
         case exceptions.Forbidden():
@@ -122,9 +134,9 @@ def reading() -> Retry:
     from google.api_core import exceptions
     from google.api_core.retry import Retry, if_exception_type
 
-    again = tuple(one for one in passing() if one is not exceptions.RetryError)
+    again = if_exception_type(*(one for one in passing() if one is not exceptions.RetryError))
     return Retry(
-        predicate=if_exception_type(*again),
+        predicate=lambda error: again(error) and not bad_credentials(error),
         initial=0.2,
         maximum=15.0,
         multiplier=2.0,
@@ -134,10 +146,58 @@ def reading() -> Retry:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, without the address that REST puts before it."""
+    from google.auth.exceptions import GoogleAuthError
+
     text = str(getattr(error, "message", "") or error)
+    if isinstance(error, GoogleAuthError) and error.args:  # others are details for programs
+        text = str(error.args[0])
     text = re.sub(r"^(?:GET|POST|PUT|PATCH|DELETE) https?://\S+: ", "", text)
     found = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return found[:300] or type(error).__name__
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+
+def credentials() -> tuple[Any, str | None]:
+    """This machine's credentials, and the project that they name.
+
+    Raises OutsideError where there are none, or where they cannot be read or used.
+    """
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+
+    file = os.environ.get(KEY_FILE)
+    try:
+        found, project = google.auth.default(scopes=[SCOPE])
+        return found, project
+    except TransportError as error:
+        what = f"the service of the credentials cannot be reached: {first_line(error)}"
+        raise OutsideError(what, "try again; " + _login()) from error
+    except (AttributeError, LookupError, TypeError) as error:  # a file of another shape
+        named = f"{KEY_FILE}={file}" if file else "the file of this machine's credentials"
+        raise OutsideError(f"{named}: it does not hold credentials", _login()) from error
+    except (GoogleAuthError, OSError, ValueError) as error:
+        said = first_line(error)
+        if file:
+            what = f"{KEY_FILE}={file}: {said}"
+        elif isinstance(error, DefaultCredentialsError) and "not valid" not in said.lower():
+            what = "there are no credentials for Google Cloud"
+        else:
+            what = f"the credentials for Google Cloud cannot be used: {said}"
+        raise OutsideError(what, _login()) from error
+
+
+def bad_credentials(error: BaseException) -> bool:
+    """Whether gRPC says "unavailable" where the credentials are refused."""
+    text = str(error)
+    return _PLUGIN in text and not _BROKEN.search(text)
+
+
+def _login() -> str:
+    if os.environ.get(KEY_FILE):
+        return f"renew the file that {KEY_FILE} names; or unset it and {LOGIN}"
+    return LOGIN
 
 
 # --- names of things ------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ def test_without_credentials(
 
     monkeypatch.delenv("BUILDER_CLOUD_ENDPOINT")
     monkeypatch.setattr("google.auth.default", none)
-    error = one_error(run("build", "cpu"), 2)
+    error = one_error(run("build", "cpu"), 3)
     assert error == "error: there are no credentials for Google Cloud"
     assert cloud.build.calls == []
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import requests
 from google.api_core import exceptions
-from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
+from google.auth.exceptions import (
+    DefaultCredentialsError,
+    OAuthError,
+    RefreshError,
+    TransportError,
+)
 
 from builder.core import googleapi
 from builder.core.errors import CheckFailed, OutsideError
@@ -34,6 +41,12 @@ DISABLED = "Y API has not been used in project my-project before or y.googleapis
         (exceptions.FailedPrecondition("no"), "refused: no", "PRECONDITION"),
         (exceptions.Unauthorized("no"), "the credentials are not accepted: no", googleapi.LOGIN),
         (RefreshError("no"), "the credentials are not accepted: no", googleapi.LOGIN),
+        (OAuthError("no"), "the credentials are not accepted: no", googleapi.LOGIN),
+        (
+            RefreshError("no", {"error": "x"}),
+            "the credentials are not accepted: no",
+            googleapi.LOGIN,
+        ),
         (DefaultCredentialsError("no"), "no credentials: no", googleapi.LOGIN),
         (exceptions.ServiceUnavailable("no"), "the service cannot be reached: no", "UNREACHABLE"),
         (TransportError("no"), "the service cannot be reached: no", "UNREACHABLE"),
@@ -76,6 +89,61 @@ def test_what_may_pass_is_tried_again_and_nothing_else() -> None:
     again = googleapi.reading()._predicate
     assert again(exceptions.ServiceUnavailable("")) and again(requests.ConnectionError())
     assert not again(exceptions.NotFound("")) and not again(exceptions.RetryError("", None))
+
+
+PLUGIN = "Getting metadata from plugin failed with error: "
+
+
+@pytest.mark.parametrize(
+    ("said", "bad"),
+    [
+        (PLUGIN + "('invalid_grant: Token has been expired or revoked.', {})", True),
+        (PLUGIN + "HTTPSConnectionPool(host='oauth2.googleapis.com'): Max retries exceeded", False),
+        ("failed to connect to all addresses", False),
+    ],
+)
+def test_grpc_says_unavailable_of_credentials(said: str, bad: bool) -> None:
+    error = exceptions.ServiceUnavailable(said)
+    assert googleapi.bad_credentials(error) is bad
+    assert googleapi.reading()._predicate(error) is not bad
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "was not found"),
+        ("not json", "is not a valid json file"),
+        ("[]", "KEY"),
+        ("{}", "does not have a valid type"),
+        ('{"type": "external_account"}', "KEY"),
+        ('{"type": "service_account"}', "KEY"),
+        ('{"type": "authorized_user"}', "KEY"),
+    ],
+)
+def test_a_key_file_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, said: str
+) -> None:
+    file = tmp_path / "KEY"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setenv(googleapi.KEY_FILE, str(file))
+    with pytest.raises(OutsideError) as caught:
+        googleapi.credentials()
+    assert caught.value.message.startswith(f"{googleapi.KEY_FILE}={file}: ")
+    assert said in caught.value.message and "\n" not in caught.value.message
+    assert googleapi.KEY_FILE in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("error", [RefreshError("no"), OAuthError("no"), ValueError("no")])
+def test_workload_identity_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("google.auth.default", refuse)
+    with pytest.raises(OutsideError, match="cannot be used: no"):
+        googleapi.credentials()
 
 
 @pytest.mark.parametrize(

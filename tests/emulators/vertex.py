@@ -27,6 +27,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import json_format
+from google.rpc import error_details_pb2, status_pb2
 
 PROJECT = "loopback-project"
 NUMBER = "123456789012"
@@ -39,15 +40,27 @@ ENDED = (
     State.JOB_STATE_CANCELLED,
     State.JOB_STATE_EXPIRED,
 )
+EXPIRED = (
+    "Getting metadata from plugin failed with error: ('invalid_grant: Token has been expired or "
+    "revoked.', {'error': 'invalid_grant'})"
+)
 AnyJob = api.CustomJob | api.HyperparameterTuningJob
 
 
 class Refused(Exception):  # noqa: N818
-    """An answer with an error: HTTP status, the API's own name for it, a message."""
+    """An answer with an error: HTTP status, the API's own name for it, a message.
 
-    def __init__(self, code: int, status: str, message: str) -> None:
+    reason: of the ErrorInfo among the details of the error, such as SERVICE_DISABLED.
+    """
+
+    def __init__(self, code: int, status: str, message: str, reason: str = "") -> None:
         super().__init__(message)
-        self.code, self.status, self.message = code, status, message
+        self.code, self.status, self.message, self.reason = code, status, message, reason
+
+    @property
+    def details(self) -> list[error_details_pb2.ErrorInfo]:
+        told = error_details_pb2.ErrorInfo(reason=self.reason, domain="googleapis.com")
+        return [told] if self.reason else []
 
 
 @dataclass
@@ -58,6 +71,7 @@ class Faults:
     is made, and the connection breaks before the answer, so many times. stay_queued: for ever.
     refusal: an answer to every create. end_as: how a job ends, whatever it did. late_entries: so
     many of the newest log entries are not seen yet. double_entries: each is delivered twice.
+    bad_credentials: every call ends as gRPC ends it where the credentials have expired.
     age: what a replica prints was said so long ago. reads_a_minute: more reads of the log are
     refused; `clock` tells the seconds.
     """
@@ -69,6 +83,7 @@ class Faults:
     end_as: State | None = None
     late_entries: int = 0
     double_entries: bool = False
+    bad_credentials: bool = False
     age: timedelta = timedelta()
     reads_a_minute: int | None = None
     clock: Callable[[], float] = time.monotonic
@@ -471,6 +486,8 @@ class JobService:
 
     def burst(self, call: str) -> None:
         self.calls.append(call)
+        if self.faults.bad_credentials:
+            raise Refused(503, "UNAVAILABLE", EXPIRED)
         with self.lock:
             for number, (pattern, status, count) in enumerate(self.faults.bursts):
                 if count and re.search(pattern, call):
@@ -560,7 +577,13 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._jobs(path)
         except Refused as refused:
-            error = {"code": refused.code, "message": refused.message, "status": refused.status}
+            error: dict[str, Any] = {"code": refused.code, "message": refused.message}
+            error["status"] = refused.status
+            error["details"] = [
+                {"@type": "type.googleapis.com/google.rpc.ErrorInfo"}
+                | json_format.MessageToDict(one)
+                for one in refused.details
+            ]
             self._json({"error": error}, refused.code)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
@@ -705,7 +728,9 @@ _METHODS = {
 def _grpc_server(service: JobService) -> tuple[Any, int]:
     import grpc
     from google.protobuf import empty_pb2
+    from grpc_status import rpc_status
 
+    names = {code.name: code for code in grpc.StatusCode}
     codes = {
         400: grpc.StatusCode.INVALID_ARGUMENT,
         403: grpc.StatusCode.PERMISSION_DENIED,
@@ -723,7 +748,11 @@ def _grpc_server(service: JobService) -> tuple[Any, int]:
                 service.burst(f"grpc {name}")
                 answer = method(request)
             except Refused as refused:
-                context.abort(codes[refused.code], refused.message)
+                code = names.get(refused.status, codes[refused.code])
+                told = status_pb2.Status(code=code.value[0], message=refused.message)
+                for one in refused.details:
+                    told.details.add().Pack(one)
+                context.abort_with_status(rpc_status.to_status(told))
             if name.startswith("Create") and service.cut():
                 context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
             return answer

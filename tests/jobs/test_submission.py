@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from google.cloud import aiplatform_v1 as api
 
+from builder.core import googleapi
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import following, submission
 from builder.jobs.places.vertex import bucket as bucket_check
@@ -285,6 +286,18 @@ def test_a_study_runs_its_trials(loopback, where, tmp_path) -> None:
             "worker_pool_specs[0] is bad",
             "builder job render",
         ),
+        (
+            emulator.Refused(
+                403,
+                "PERMISSION_DENIED",
+                "Your application is authenticating by using local Application Default "
+                "Credentials. The aiplatform.googleapis.com API requires a quota project, which is "
+                "not set by default.",
+                "SERVICE_DISABLED",
+            ),
+            "no quota project",
+            "gcloud auth application-default set-quota-project",
+        ),
     ],
 )
 def test_each_refusal_is_one_line_and_a_way_out(
@@ -295,6 +308,28 @@ def test_each_refusal_is_one_line_and_a_way_out(
         send(where, ready, tmp_path)
     assert said in caught.value.message and "\n" not in caught.value.message
     assert fix in caught.value.fix
+
+
+def test_a_precondition_of_a_job_that_was_never_made(loopback, where, ready, tmp_path) -> None:
+    loopback.service.faults.refusal = emulator.Refused(
+        400, "FAILED_PRECONDITION", "The service agent has no access to the image"
+    )
+    with pytest.raises(OutsideError) as caught:
+        send(where, ready, tmp_path)
+    assert "service agent" in caught.value.message
+    assert "job status" not in str(caught.value.fix)
+    assert not loopback.service.jobs
+
+
+def test_expired_credentials_are_told_at_once(loopback, where, ready, tmp_path) -> None:
+    there = replace(where, endpoint=loopback.grpc, transport="grpc")
+    loopback.service.faults.bad_credentials = True
+    with pytest.raises(OutsideError, match="the credentials are not accepted") as caught:
+        send(there, ready, tmp_path)
+    assert caught.value.fix == googleapi.LOGIN
+    with pytest.raises(OutsideError, match="the credentials are not accepted"):
+        VertexAI(there).create(ready)
+    assert len(loopback.service.calls) == 2  # neither was repeated
 
 
 def test_nobody_listens() -> None:

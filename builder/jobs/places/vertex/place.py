@@ -73,7 +73,7 @@ class VertexAI:
             requests.exceptions.ConnectionError,
             requests.exceptions.Timeout,
         )
-        with explaining(f"submit {request.job.id}"):
+        with explaining(f"submit {request.job.id}", status.SUBMIT):
             try:
                 if request.job.study is None:
                     made: Any = self.client.create_custom_job(parent=parent, custom_job=wanted)
@@ -82,14 +82,16 @@ class VertexAI:
                         parent=parent, hyperparameter_tuning_job=wanted
                     )
             except lost as error:
-                found = googleapi.explained(error, f"submit {request.job.id}", status.ADVICE)
+                if googleapi.bad_credentials(error):  # nothing was sent
+                    raise
+                found = googleapi.explained(error, f"submit {request.job.id}", status.SUBMIT)
                 raise LostAnswer(found.message, found.fix) from error
         return status.read(made)
 
     def same(self, request: Ready) -> list[JobStatus]:
         """The jobs with the request's key, newest first."""
         kind: Kind = "custom" if request.job.study is None else "tuning"
-        with explaining(f"submit {request.job.id}"):
+        with explaining(f"submit {request.job.id}", status.SUBMIT):
             return self._listed(kind, f'labels.{messages.KEY_LABEL}="{self.key(request)}"')
 
     # --- reading ---

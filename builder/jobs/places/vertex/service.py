@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import googleapi
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import InputError
 from builder.core.settings import CLOUD, PREFIX, ProjectFile, Written, check_shapes
 from builder.jobs import description
 from builder.jobs.description import Job
@@ -133,7 +133,7 @@ def jobs_client(service: Service) -> JobServiceClient:
     if service.endpoint is None:
         host = f"{service.region}-aiplatform.googleapis.com"
         return aiplatform_v1.JobServiceClient(
-            credentials=_credentials(),
+            credentials=googleapi.credentials()[0],
             transport=service.transport,
             client_options=ClientOptions(api_endpoint=host),
         )
@@ -141,7 +141,7 @@ def jobs_client(service: Service) -> JobServiceClient:
         anonymous = service.endpoint.startswith("http://")
         address = service.endpoint if anonymous else service.endpoint.removeprefix("https://")
         return aiplatform_v1.JobServiceClient(
-            credentials=_anonymous() if anonymous else _credentials(),
+            credentials=_anonymous() if anonymous else googleapi.credentials()[0],
             transport=service.transport,
             client_options=ClientOptions(api_endpoint=address),
         )
@@ -164,7 +164,7 @@ def logging_client(service: Service) -> ReadEntries:
     from google.auth.transport.requests import AuthorizedSession
 
     host = service.logging_endpoint or "https://logging.googleapis.com"
-    credentials = _anonymous() if host.startswith("http://") else _credentials()
+    credentials = _anonymous() if host.startswith("http://") else googleapi.credentials()[0]
     session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
     def entries(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,25 +182,10 @@ def storage_client(service: Service) -> Any:
 
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         return Client(project=service.project, credentials=_anonymous())
-    return Client(project=service.project, credentials=_credentials())
+    return Client(project=service.project, credentials=googleapi.credentials()[0])
 
 
 def _anonymous() -> Any:
     from google.auth.credentials import AnonymousCredentials
 
     return AnonymousCredentials()  # type: ignore[no-untyped-call]
-
-
-def _credentials() -> Any:
-    """This machine's credentials. Raises OutsideError where there are none."""
-    import google.auth
-    from google.auth.exceptions import DefaultCredentialsError
-
-    try:
-        found, _ = google.auth.default(scopes=[googleapi.SCOPE])
-    except DefaultCredentialsError:
-        raise OutsideError(
-            "no credentials for Google Cloud on this machine",
-            "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
-        ) from None
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,9 +34,17 @@ ADVICE = googleapi.Advice(
 )
 
 
-def explaining(what: str) -> contextlib.AbstractContextManager[None]:
+SUBMIT = replace(
+    ADVICE, precondition="no job was made: mend what the service names, then submit it again"
+)
+"""The advice about a job that is not there yet."""
+
+
+def explaining(
+    what: str, advice: googleapi.Advice = ADVICE
+) -> contextlib.AbstractContextManager[None]:
     """Raise the service's errors as one line each. what: what was asked for, as `submit cats`."""
-    return googleapi.explaining(what, ADVICE)
+    return googleapi.explaining(what, advice)
 
 
 def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
