@@ -36,7 +36,7 @@ def test_auths_of_the_configuration_file(tmp_path: Path, key: str, host: str) ->
     assert PASSWORD not in repr(found)
 
 
-def test_no_file_another_host_and_an_empty_entry_mean_no_credentials_for(tmp_path: Path) -> None:
+def test_no_file_another_host_and_an_empty_entry_mean_no_credentials(tmp_path: Path) -> None:
     assert credentials_for("a.example", {"DOCKER_CONFIG": str(tmp_path)}) is None
     environ = docker_config(tmp_path, {"auths": {"b.example": {"auth": coded()}, "a.example": {}}})
     assert credentials_for("a.example", environ) is None
