@@ -13,7 +13,8 @@ from builder.core import project
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
-from builder.jobs import images
+from builder.jobs import expected, images
+from builder.jobs.places.vertex import checks
 from builder.pipeline import verify
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt
@@ -66,6 +67,18 @@ def receipt(manifest: Manifest | None = None, **changes: object) -> Receipt:
         for name, version in TRAINER.required("V100").items()
     )
     return made.model_copy(update={"checks": checks, **changes})
+
+
+def test_the_cuda_of_a_target_is_known_and_so_the_oldest_driver_for_it(here: Path) -> None:
+    job = jobfiles.job(f"image: v100\n{BASE}")
+    image, _ = images.local_image(here, job, Settings())
+    assert (image.cuda or "").partition(".")[0] == "12"
+    (placement,) = checks.machines_of(job)
+    (value,) = expected.on_a_machine(placement, image.cuda).values()
+    assert value == "V100:1,capability=7.0,cuda=12,driver=525"
+    foreign, _ = images.local_image(here, jobfiles.job(f"image: a.b/c:d\n{BASE}"), Settings())
+    (value,) = expected.on_a_machine(placement, foreign.cuda).values()
+    assert value == "V100:1,capability=7.0"
 
 
 def test_a_built_target_is_known_by_its_receipts_digest(here: Path) -> None:
