@@ -159,7 +159,7 @@ def test_the_training_image_is_one_linked_layer() -> None:
         assert [one.split()[0] for one in found] == [
             "ARG", "FROM", "COPY", "USER", "ENTRYPOINT", "LABEL"
         ]  # fmt: skip
-        assert found[2] == "COPY --link --chown=1000:1000 app /app"
+        assert found[2] == "COPY --link --chown=0:0 app /app", "a job cannot overwrite it"
 
 
 def test_secrets_are_mounts_and_nothing_else() -> None:
