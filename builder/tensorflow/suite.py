@@ -13,7 +13,16 @@ from typing import Final
 
 from builder.core.errors import CheckFailed
 from builder.prove import receipts
-from builder.prove.checks import contents, device_code, imports, size, starts, stopping, training
+from builder.prove.checks import (
+    contents,
+    device_code,
+    imports,
+    permissions,
+    size,
+    starts,
+    stopping,
+    training,
+)
 from builder.prove.suite import Suite
 from builder.tensorflow.checks import environment, loader, outputs
 
@@ -28,6 +37,7 @@ TRAINER: Final = Suite(
         environment.CHECK,
         loader.CHECK,
         contents.CHECK,
+        permissions.CHECK,
         training.CHECK,
         outputs.CHECK,
         stopping.CHECK,
@@ -42,6 +52,7 @@ PROGRAM: Final = Suite(
         environment.CHECK,
         loader.CHECK,
         contents.CHECK,
+        permissions.CHECK,
         imports.CHECK,
         starts.CHECK,
     ),

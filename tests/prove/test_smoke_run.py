@@ -319,6 +319,20 @@ def test_a_shell_as_the_entry_point_that_keeps_sigterm_for_itself(
     assert left(engine) == []
 
 
+def test_rights_that_let_a_job_change_the_image(
+    broken: Callable[..., str], prove: Callable[..., Any], tmp_path: Path
+) -> None:
+    image = broken(
+        "USER 0\nRUN chmod u+s /usr/bin/env && chmod o+w /usr/local/bin && chown -R 1000 /app\n"
+        "USER 1000:1000\nENTRYPOINT []"
+    )
+    receipt, _ = prove(image, tmp_path)
+    rising, writable, program = messages(receipt, "permissions")
+    assert rising == "programs that run with another user's rights: /usr/bin/env"
+    assert writable == "everybody may write to what the image runs: /usr/local/bin"
+    assert program.startswith("the image's user 1000:1000 can overwrite its program: /app, /app/")
+
+
 def test_too_little_memory_is_named(
     cpu_image: str, prove: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -1,0 +1,99 @@
+"""The probe of the check `permissions`, on an image described by a few files."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.prove.probes import permissions
+
+SEARCHED = ["/usr/bin", "/opt/site-packages"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An image with Debian's `su` (in /bin, a link to /usr/bin), a package and a program."""
+    for folder in ("usr/bin", "opt/site-packages", "app/trainer", "var/lib/dpkg/info", "tmp"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "tmp").chmod(0o1777)
+    (tmp_path / "bin").symlink_to("usr/bin")
+    checksum = hashlib.md5(b"su").hexdigest()
+    info = tmp_path / "var/lib/dpkg/info"
+    (info / "util-linux.md5sums").write_text(f"{checksum}  bin/su\n{checksum}  bin/bash\n")
+    for name in ("su", "bash"):
+        (tmp_path / "usr/bin" / name).write_text("su")
+        (tmp_path / "usr/bin" / name).chmod(0o755)
+    (tmp_path / "usr/bin/su").chmod(0o4755)
+    (tmp_path / "app/trainer/task.py").write_text("import os\n")
+    return tmp_path
+
+
+def found(root: Path, searched: list[str] | None = None, **changed: object) -> list[str]:
+    user = f"{os.getuid() + 1}:{os.getgid() + 1}"
+    request: dict[str, Any] = {"user": user, "program": "/app", "strict": True, "skip": ["/smoke"]}
+    answer = permissions.probe({**request, **changed}, str(root), searched or SEARCHED)
+    assert all(problem["fix"] for problem in answer["problems"])
+    return [problem["message"] for problem in answer["problems"]]
+
+
+def test_debians_own_programs_and_a_program_of_roots_are_let_through(root: Path) -> None:
+    assert found(root) == []
+    assert found(root, ["/usr/bin", "/usr/local/bin"]) == [], "a folder that only root could make"
+
+
+@pytest.mark.parametrize("name", ["helper", "bash", "su"])
+def test_a_set_user_id_program_that_debian_does_not_have(root: Path, name: str) -> None:
+    program = root / "usr/bin" / name
+    program.write_text("another")
+    program.chmod(0o4755)
+    message = f"programs that run with another user's rights: /usr/bin/{name}"
+    assert found(root) == [message]
+    assert found(root, strict=False) == [], "a published base's own are reported only"
+
+
+def test_a_hidden_folder_is_named_as_it_is(root: Path) -> None:
+    (root / ".tools").mkdir()
+    (root / ".tools/helper").write_text("")
+    (root / ".tools/helper").chmod(0o2755)
+    assert found(root) == ["programs that run with another user's rights: /.tools/helper"]
+
+
+def test_a_set_user_id_bit_on_a_program_that_debian_ships_without(root: Path) -> None:
+    (root / "usr/bin/bash").chmod(0o4755)
+    assert found(root) == ["programs that run with another user's rights: /usr/bin/bash"]
+
+
+def test_what_everybody_may_change_among_programs_and_modules(root: Path) -> None:
+    module = root / "opt/site-packages/numpy.py"
+    module.write_text("")
+    module.chmod(0o666)
+    (root / "opt/unsearched").write_text("")
+    (root / "opt/unsearched").chmod(0o666)
+    assert found(root) == [
+        "everybody may write to what the image runs: /opt/site-packages/numpy.py"
+    ]
+    module.unlink()
+    assert found(root, ["/tmp/bin"]) == ["everybody may write to what the image runs: /tmp"]
+    assert found(root, ["/tmp"]) == ["everybody may write to what the image runs: /tmp"]
+
+
+def test_a_program_that_the_images_user_can_overwrite(root: Path) -> None:
+    user = f"{os.getuid()}:{os.getgid()}" if os.getuid() else "1234:1234"
+    if not os.getuid():
+        for path in (root / "app", *(root / "app").rglob("*")):
+            os.chown(path, 1234, 1234)
+    assert found(root, user=user) == [
+        f"the image's user {user} can overwrite its program: /app, /app/trainer, "
+        "/app/trainer/task.py"
+    ]
+    assert found(root, user="0") == [], "that an image runs as root, the check of contents says"
+
+
+def test_a_group_that_may_write_is_enough(root: Path) -> None:
+    (root / "app/trainer").chmod(0o775)
+    gid = (root / "app/trainer").stat().st_gid
+    assert found(root, user=f"54321:{gid}") == [
+        f"the image's user 54321:{gid} can overwrite its program: /app/trainer"
+    ]
