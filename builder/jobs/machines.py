@@ -62,6 +62,16 @@ class Placement:
         return f"{self.machine} with {self.count} x {self.device.name}"
 
     @property
+    def pod(self) -> bool:
+        """Whether it is a TPU of several machines."""
+        if self.device is None or self.device.kind != "tpu":
+            return False
+        if self.topology is None:
+            return self.count not in _single(self.device)
+        chips = re.search(r"-([0-9]+)t$", self.machine)
+        return chips is not None and self.count > int(chips[1])
+
+    @property
     def written(self) -> str:
         """The lines of a job's file that ask for this."""
         if self.device is None:
@@ -79,6 +89,8 @@ class Offer:
     regions: tuple[str, ...]
     devices: Mapping[str, OfferedAccelerator]
     hyperdisk_only: tuple[str, ...]
+    flex_start: tuple[str, ...]
+    flex_start_days: int
     as_of: str
 
 
@@ -123,6 +135,8 @@ def offer() -> Offer:
         regions=tuple(table["regions"]),
         devices=devices,
         hyperdisk_only=tuple(table["disk"]["hyperdisk_only"]),
+        flex_start=tuple(table["flex_start"]["accelerators"]),
+        flex_start_days=int(table["flex_start"]["timeout_days"]),
         as_of=table["as_of"],
     )
 
@@ -339,7 +353,7 @@ def check_region(placement: Placement, region: str) -> None:
             f"{region!r} is no region with training machines on record ({known.as_of})",
             f"{fix}known: {', '.join(known.regions)}",
         )
-    pod = bool(wanted.pod_multiple) and placement.count not in _single(wanted)
+    pod = bool(wanted.pod_multiple) and placement.pod
     regions = wanted.pods if pod else wanted.regions
     if region in regions:
         return

@@ -44,6 +44,16 @@ EXPIRED = (
     "Getting metadata from plugin failed with error: ('invalid_grant: Token has been expired or "
     "revoked.', {'error': 'invalid_grant'})"
 )
+HYPERDISK_ONLY = ("a3-ultragpu-8g", "a4-highgpu-8g")
+DWS = (
+    "NVIDIA_L4",
+    "NVIDIA_TESLA_A100",
+    "NVIDIA_A100_80GB",
+    "NVIDIA_H100_80GB",
+    "NVIDIA_H100_MEGA_80GB",
+    "NVIDIA_H200_141GB",
+    "NVIDIA_B200",
+)
 AnyJob = api.CustomJob | api.HyperparameterTuningJob
 
 
@@ -322,6 +332,20 @@ class JobService:
                 pool.machine_spec.accelerator_count
             ):
                 bad = f"worker_pool_specs[{index}]: accelerator type without its count"
+            if (
+                pool.machine_spec.machine_type in HYPERDISK_ONLY
+                and pool.disk_spec.boot_disk_type.startswith("pd-")
+            ):
+                bad = f"worker_pool_specs[{index}]: disk type is not supported by the machine"
+        strategies = api.Scheduling.Strategy
+        used = [one.machine_spec for one in pools if one.replica_count]
+        if spec.scheduling.strategy == strategies.FLEX_START:
+            if any(one.accelerator_type.name not in DWS for one in used):
+                bad = "scheduling.strategy: FLEX_START is not supported for the accelerator"
+            if spec.scheduling.timeout > timedelta(days=7):
+                bad = "scheduling.timeout: at most 7 days with FLEX_START"
+            if any(one != used[0] for one in used):
+                bad = "worker_pool_specs: FLEX_START needs one machine configuration"
         if spec.tensorboard and not spec.service_account:
             bad = "service_account is needed with tensorboard"
         if spec.network and not re.match(r"projects/\d+/global/networks/", spec.network):

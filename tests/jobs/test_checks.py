@@ -62,6 +62,51 @@ def test_refusals(text: str, said: str, fix: str) -> None:
     assert message.startswith("jobs/cats.yaml")
 
 
+FLEX = "scheduling: {strategy: flex-start}\n"
+A2 = "image: a100\nregion: us-central1\nmachine: a2-highgpu-1g\naccelerators: A100\n"
+TPU = "image: tpu\nregion: europe-west4\nmachine: cloud-tpu\naccelerators: {count} x TPU-v3\n"
+V5E = "image: tpu\nregion: us-west1\nmachine: ct5lp-hightpu-{count}t\ntopology: 2x4\n"
+SPOT = "scheduling: {strategy: spot}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "said", "fix"),
+    [
+        (BASE + FLEX, "v100", "flex-start takes machines with L4", "strategy: standard"),
+        (
+            A2 + FLEX.replace("}", ", timeout: 8d}"),
+            "a100",
+            "7 days at most",
+            "timeout: 7d",
+        ),
+        (
+            A2.replace("a2-highgpu-1g", "a2-highgpu-2g").replace("A100", "2 x A100")
+            + "replicas: {workers: {count: 1, machine: a2-highgpu-1g, accelerators: A100}}\n"
+            + FLEX,
+            "a100",
+            "the same machine in every pool",
+            "the chief's machine",
+        ),
+        (TPU.replace("{count}", "32") + SPOT, "tpu", "is a TPU pod", "a smaller TPU"),
+        (V5E.replace("{count}", "4") + SPOT, "tpu", "is a TPU pod", "a smaller TPU"),
+    ],
+)
+def test_what_spot_and_flex_start_cannot_do(text: str, target: str, said: str, fix: str) -> None:
+    message, way_out = refused(text, target)
+    assert said in message and fix in way_out
+    assert message.startswith("jobs/cats.yaml")
+
+
+def test_what_spot_and_flex_start_can_do() -> None:
+    for text, target in (
+        (A2 + FLEX, "a100"),
+        (TPU.replace("{count}", "8") + SPOT, "tpu"),
+        (V5E.replace("{count}", "8") + SPOT, "tpu"),
+        (V5E.replace("{count}", "4"), "tpu"),
+    ):
+        assert jobfiles.ready(text, target)
+
+
 def test_all_at_once_each_at_its_line(tmp_path: Path) -> None:
     file = tmp_path / "jobs" / "cats.yaml"
     file.parent.mkdir()

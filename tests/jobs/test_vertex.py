@@ -61,7 +61,7 @@ service_account: trainer@my-project.iam.gserviceaccount.com
 network: projects/123456789/global/networks/vpc
 tensorboard: projects/my-project/locations/us-central1/tensorboards/42
 disk: {type: pd-standard, size_gb: 200}
-scheduling: {strategy: flex-start, timeout: 2h, max_wait: 30m, restarts: job}
+scheduling: {strategy: spot, timeout: 2h, restarts: job}
 labels: {team: vision}
 """
 
@@ -139,8 +139,7 @@ def test_every_field_arrives() -> None:
     assert chief["diskSpec"] == {"bootDiskType": "pd-standard", "bootDiskSizeGb": 200}
     assert spec["scheduling"] == {
         "timeout": "7200s",
-        "strategy": "FLEX_START",
-        "maxWaitDuration": "1800s",
+        "strategy": "SPOT",
         "restartJobOnWorkerRestart": True,
     }
     assert spec["serviceAccount"].startswith("trainer@")
@@ -253,10 +252,31 @@ def test_a_tpu_by_its_topology_names_no_accelerator() -> None:
     assert machine == {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"}
 
 
-def test_a_machine_that_takes_hyperdisk_only_gets_it() -> None:
-    text = "image: h200\nregion: us-central1\nmachine: a3-ultragpu-8g\naccelerators: 8 x H200\n"
+H200 = "image: h200\nregion: us-central1\nmachine: a3-ultragpu-8g\naccelerators: 8 x H200\n"
+
+
+def _first_pool(text: str, target: str) -> Any:
+    spec = vertex.to_dict(vertex.message(jobfiles.ready(text, target)))["jobSpec"]
+    return spec["workerPoolSpecs"][0]
+
+
+def test_the_disk_is_the_services_choice_unless_a_person_asks() -> None:
+    assert "diskSpec" not in _first_pool(H200, "h200")
+    assert "diskSpec" not in _first_pool(POST, "v100")
+    asked = _first_pool(H200 + "disk: {type: hyperdisk-balanced}\n", "h200")
+    assert asked["diskSpec"]["bootDiskType"] == "hyperdisk-balanced"
+    larger = _first_pool(H200 + "disk: {size_gb: 300}\n", "h200")
+    assert larger["diskSpec"] == {"bootDiskSizeGb": 300}
+
+
+def test_flex_start_arrives() -> None:
+    text = H200 + "scheduling: {strategy: flex-start, timeout: 2h, max_wait: 30m}\n"
     spec = vertex.to_dict(vertex.message(jobfiles.ready(text, "h200")))["jobSpec"]
-    assert spec["workerPoolSpecs"][0]["diskSpec"]["bootDiskType"] == "hyperdisk-balanced"
+    assert spec["scheduling"] == {
+        "timeout": "7200s",
+        "strategy": "FLEX_START",
+        "maxWaitDuration": "1800s",
+    }
 
 
 # --- AI Platform ----------------------------------------------------------------------------------

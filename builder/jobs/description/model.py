@@ -112,7 +112,7 @@ class BootDisk(WrittenModel):
     type: Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"] | None = Field(
         None, examples=["pd-ssd"]
     )
-    """By default pd-ssd, or hyperdisk-balanced on machines that take no other."""
+    """By default the service's: pd-ssd, or hyperdisk-balanced on machines that take no other."""
 
     size_gb: int = Field(DISK_GB[0], ge=DISK_GB[0], le=DISK_GB[1], examples=[200])
     """The size in gigabytes, at least 100."""

@@ -47,15 +47,7 @@ def ready(
     for pool in job.pools:
         attempt(_fields(job, pool), lambda pool=pool: placements.append(_place(pool)))  # type: ignore[misc]
     if region is None:
-        problems.append(
-            (
-                description.where(job, "region"),
-                InputError(
-                    "no region is known",
-                    "add region: us-central1 to the job, or give --region, or set it in [job]",
-                ),
-            )
-        )
+        attempt(("region",), _refuse_no_region)
     else:
         for one in dict.fromkeys(placements):
             attempt(("region",), lambda one=one: machines.check_region(one, region))  # type: ignore[misc]
@@ -66,6 +58,8 @@ def ready(
         attempt(("tensorboard",), lambda: _check_tensorboard(job, region))
     attempt(("replicas",), lambda: _check_tpu(job, placements))
     attempt(("network",), lambda: _check_network(job))
+    attempt(("scheduling", "strategy"), lambda: _check_strategy(job, placements))
+    attempt(("scheduling", "timeout"), lambda: _check_timeout(job))
     attempt(("disk", "type"), lambda: _check_disk(job, placements))
     if placements:
         attempt(("image",), lambda: notes.extend(_check_image(image, placements, targets or {})))
@@ -98,6 +92,13 @@ def machines_of(job: Job) -> tuple[Placement, ...]:
         except InputError as error:
             raise _error([(description.where(job, *fields), error)]) from None
     return tuple(found)
+
+
+def _refuse_no_region() -> None:
+    raise InputError(
+        "no region is known",
+        "add region: us-central1 to the job, or give --region, or set it in [job]",
+    )
 
 
 def _error(problems: list[tuple[str, InputError]]) -> InputError:
@@ -183,6 +184,38 @@ def _check_disk(job: Job, placements: list[Placement]) -> None:
             raise InputError(
                 f"{one.machine} takes hyperdisk-balanced only", "write type: hyperdisk-balanced"
             )
+
+
+def _check_strategy(job: Job, placements: list[Placement]) -> None:
+    """What spot and flex-start cannot do. Sources: builder/facts/machines.yaml, spot and dws."""
+    strategy = job.scheduling.strategy
+    if strategy == "spot" and (pod := next((one for one in placements if one.pod), None)):
+        raise InputError(
+            f"{pod} is a TPU pod, and spot has none", "write strategy: standard, or a smaller TPU"
+        )
+    if strategy != "flex-start":
+        return
+    known = machines.offer().flex_start
+    for one in placements:
+        if one.device is None or one.device.name not in known:
+            raise InputError(
+                f"flex-start takes machines with {', '.join(known)}, not {one}",
+                "write strategy: standard, or another accelerator",
+            )
+    if len(set(placements)) > 1:
+        raise InputError(
+            "flex-start needs the same machine in every pool, not "
+            + " and ".join(str(one) for one in dict.fromkeys(placements)),
+            "write strategy: standard, or the chief's machine for each role",
+        )
+
+
+def _check_timeout(job: Job) -> None:
+    days = machines.offer().flex_start_days
+    if job.scheduling.strategy == "flex-start" and job.scheduling.timeout > days * 86_400:
+        raise InputError(
+            f"a flex-start job runs for {days} days at most", f"write timeout: {days}d"
+        )
 
 
 def _check_image(

@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from builder import contract
-from builder.jobs import expected, machines
+from builder.jobs import expected
 from builder.jobs.description import Job, Parameter, Study
-from builder.jobs.description.values import ENVIRONMENT_LIMIT
+from builder.jobs.description.values import DISK_GB, ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Ready
@@ -128,14 +128,15 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
     elif device is not None:
         machine.accelerator_type = getattr(aiplatform_v1.AcceleratorType, str(device.type))
         machine.accelerator_count = placement.count
-    hyperdisk = placement.machine in machines.offer().hyperdisk_only
+    disk = None  # without a wish the service takes the one that fits the machine
+    if job.disk.type or job.disk.size_gb != DISK_GB[0]:
+        disk = aiplatform_v1.DiskSpec(
+            boot_disk_type=job.disk.type or "", boot_disk_size_gb=job.disk.size_gb
+        )
     return aiplatform_v1.WorkerPoolSpec(
         machine_spec=machine,
         replica_count=pool.count,
-        disk_spec=aiplatform_v1.DiskSpec(
-            boot_disk_type=job.disk.type or ("hyperdisk-balanced" if hyperdisk else "pd-ssd"),
-            boot_disk_size_gb=job.disk.size_gb,
-        ),
+        disk_spec=disk,
         container_spec=aiplatform_v1.ContainerSpec(
             image_uri=ready.image.reference,
             command=list(job.command or ()),
