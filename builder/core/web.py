@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import ssl
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
-from builder.core.errors import InputError
+from builder.core.errors import InputError, OutsideError
 
 if TYPE_CHECKING:
     import urllib3
@@ -23,6 +25,9 @@ REDIRECTS: Final = 5
 
 THREADS: Final = 8
 """How many connections to a host are kept for the next requests."""
+
+DEADLINE: Final = 300.0
+"""Seconds that the body of one answer may take."""
 
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 
@@ -38,6 +43,16 @@ def trust(cafile: str | None = None) -> ssl.SSLContext:
 
         cafile = certifi.where()
     return ssl.create_default_context(cafile=cafile)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer: its body was read within bounds of size and time."""
+
+    status: int
+    reason: str
+    headers: urllib3.HTTPHeaderDict
+    data: bytes
 
 
 class Client:
@@ -104,14 +119,44 @@ class Client:
                 preload_content=not stream,
                 decode_content=not stream,
             )
-            place = response.headers.get("Location")
+            place = joined(url, response.headers.get("Location") or "")
             if not (follow and place and response.status in _MOVED):
                 break
-            response.drain_conn()
-            url = urljoin(url, place)
+            response.close()
+            url = place
             if urlsplit(without_login(url)[0])[:2] != urlsplit(bare)[:2]:
                 sent.pop("Authorization", None)
         return response
+
+    def answer(
+        self,
+        method: str,
+        url: str,
+        *,
+        most: int,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        follow: bool = False,
+    ) -> Answer:
+        """`request`, with a body of at most `most` bytes, unpacked, within DEADLINE.
+
+        Raises OutsideError for a body beyond that.
+        """
+        data = bytearray()
+        ends = time.monotonic() + DEADLINE
+        with self.request(
+            method, url, headers=headers, body=body, follow=follow, stream=True
+        ) as response:
+            while block := response.read1(1 << 16, decode_content=True):
+                data += block
+                if len(data) > most or time.monotonic() > ends:
+                    over = f"{most} bytes" if len(data) > most else f"{DEADLINE:.0f} s"
+                    response.close()
+                    raise OutsideError(
+                        f"{urlsplit(url).netloc.rpartition('@')[2]}: an answer of more than {over}",
+                        "look whether the address is right, and what the server sends there",
+                    )
+        return Answer(response.status, response.reason or "", response.headers, bytes(data))
 
     @cached_property
     def _trust(self) -> ssl.SSLContext:
@@ -133,6 +178,17 @@ class Client:
                 _proxy_manager(proxy, how) if proxy else urllib3.PoolManager(**how)
             )
         return self._pools[scheme, proxy]
+
+
+def joined(base: str, place: str) -> str | None:
+    """The http or https address that `place` means on a page at `base`; None for any other."""
+    try:
+        whole = urljoin(base, place)
+        parts = urlsplit(whole)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return whole if place and known and whole.isprintable() else None
 
 
 def proxy_of(url: str) -> str | None:

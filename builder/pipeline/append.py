@@ -98,8 +98,8 @@ def layer(files: Mapping[str, File], owner: tuple[int, int]) -> bytes:
 def settings_of(base: Mapping[str, Any], read: CopyOnly) -> dict[str, Any]:
     """`config` of the image's configuration: what the base has, and what the Dockerfile sets."""
     config = dict(base.get("config") or {})
-    environment = dict(one.split("=", 1) for one in config.get("Env") or ())
-    environment |= read.environment
+    lines = (one.partition("=") for one in config.get("Env") or ())
+    environment = {name: value for name, _, value in lines} | dict(read.environment)
     config["Env"] = [f"{name}={value}" for name, value in environment.items()]
     config["Labels"] = {**(config.get("Labels") or {}), **read.labels}
     if read.user:
@@ -127,6 +127,12 @@ def append(image: ImagePlan, read: CopyOnly, to: Reference, said: Said = silent)
         if base.media_type != manifests.OCI_MANIFEST:
             return None
         under = there.configuration(to.repository, base)
+        platform = f"{under.get('os')}/{under.get('architecture')}"
+        if platform != "linux/amd64":
+            raise OutsideError(
+                f"{to.tagged(read.base)}: the base is for {platform}, not for linux/amd64",
+                "push it again: builder image TARGET --push",
+            )
         plain = layer(image.files, read.owner)
         packed = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(plain)
         config = manifests.configuration(

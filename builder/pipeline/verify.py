@@ -143,9 +143,8 @@ def _receipt(
     made = there.manifest(where.repository, one.digest)
     if made is None:
         return None, f"its receipt {one.digest} is gone"
-    subject = (made.content.get("subject") or {}).get("digest")
-    if subject != image.digest:
-        return None, f"the receipt that lies beside it is for {subject}"
+    if made.subject != image.digest:
+        return None, f"the receipt that lies beside it is for {made.subject}"
     if [layer.media_type for layer in made.layers] != [RECEIPT_TYPE]:
         return None, f"what lies beside it as {RECEIPT_TYPE} holds no receipt"
     data = there.blob(where.repository, made.layers[0])

@@ -9,16 +9,15 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 
 from builder.core.errors import OutsideError
+from builder.core.web import Answer, joined
+from builder.registry import decoding
 from builder.registry.credentials import Credentials, credentials_for
 from builder.registry.names import Reference, is_loopback
 from builder.registry.refusals import Right, bad_credentials, not_logged_in
-
-if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse as Response
 
 
 class Send(Protocol):
@@ -31,7 +30,8 @@ class Send(Protocol):
         *,
         headers: Mapping[str, str],
         body: bytes | None = None,
-    ) -> Response: ...
+        most: int,
+    ) -> Answer: ...
 
 
 class Authorization:
@@ -89,7 +89,7 @@ class Authorization:
         if known and known.registry_token:
             return known.registry_token
         realm = words.get("realm", "")
-        address = urlsplit(realm)
+        address = urlsplit(joined("", realm) or "")
         if address.scheme != "https" and not is_loopback(address.netloc):
             raise OutsideError(
                 f"{self.host} wants credentials sent to {realm or 'no address'}, in plain text",
@@ -97,6 +97,7 @@ class Authorization:
             )
         actions = "pull" if right == "read" else "pull,push"
         scope = words.get("scope") or f"repository:{repository}:{actions}"
+        most = decoding.LARGEST_SAYING
         asked = {"service": words.get("service", ""), "scope": scope}
         if known and known.identity_token:
             form = asked | {
@@ -105,17 +106,18 @@ class Authorization:
                 "client_id": "training-image-factory",
             }
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            response = self._send("POST", realm, headers=headers, body=urlencode(form).encode())
+            response = self._send(
+                "POST", realm, headers=headers, body=urlencode(form).encode(), most=most
+            )
         else:
             headers = {"Authorization": f"Basic {known.basic}"} if known else {}
             place = f"{realm}{'&' if address.query else '?'}{urlencode(asked)}"
-            response = self._send("GET", place, headers=headers)
+            response = self._send("GET", place, headers=headers, most=most)
         if not 200 <= response.status < 300:
             raise self.refused(repository, right)
-        try:
-            answer = response.json()
-            return str(answer.get("token") or answer["access_token"])
-        except (ValueError, KeyError, AttributeError):
+        found = decoding.token(response.data)
+        if found is None:
             raise OutsideError(
                 f"{self.host}: {realm} answered without a token", "check whether the registry is up"
-            ) from None
+            )
+        return found

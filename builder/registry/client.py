@@ -22,7 +22,8 @@ from urllib.parse import quote, urljoin, urlsplit
 from builder.core import web
 from builder.core.errors import CheckFailed, FactoryError, OutsideError
 from builder.core.retry import Passing, Retry, Said, silent
-from builder.registry import refusals
+from builder.core.web import Answer
+from builder.registry import decoding, refusals
 from builder.registry.authorization import Authorization
 from builder.registry.manifests import (
     DOCKER_LIST,
@@ -31,20 +32,18 @@ from builder.registry.manifests import (
     OCI_MANIFEST,
     Descriptor,
     Manifest,
+    configuration_in,
     digest_of,
     index,
-    object_in,
 )
 from builder.registry.names import DOCKER_HUB, DOCKER_HUB_API, Reference, is_loopback
 from builder.registry.refusals import Right
 
 if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse as Response
-
     from builder.registry.credentials import Credentials
 
-SMALL: Final = 8 * 1024 * 1024
-"""Bytes: no manifest and no receipt is larger; `blob` reads no more."""
+_PAGES: Final = 100
+"""How many pages of referrers are asked for."""
 
 _NEXT: Final = re.compile(r"""<([^>]*)>[^,]*;\s*rel="?next\b""")
 _UNSETTLED: Final = re.compile(r"(MANIFEST_)?BLOB_UNKNOWN|DIGEST_INVALID")
@@ -99,8 +98,8 @@ class Registry:
         response = self._ask("HEAD", repository, f"manifests/{target}", accept=_ACCEPT)
         if response.status == 404:
             return None
-        if digest := response.headers.get("Docker-Content-Digest"):
-            return str(digest)
+        if digest := decoding.digest(response.headers.get("Docker-Content-Digest")):
+            return digest
         found = self.manifest(repository, target)
         return found.digest if found else None
 
@@ -144,9 +143,10 @@ class Registry:
 
         Raises CheckFailed where it is missing, too large, or has other bytes.
         """
-        if blob.size > SMALL:
+        if blob.size > decoding.LARGEST:
             raise CheckFailed(
-                f"{self.host}/{repository}@{blob.digest}: {blob.size} bytes, more than {SMALL}",
+                f"{self.host}/{repository}@{blob.digest}: {blob.size} bytes, "
+                f"more than {decoding.LARGEST}",
                 "this is not an image that the factory pushed",
             )
         response = self._ask("GET", repository, f"blobs/{blob.digest}")
@@ -158,12 +158,14 @@ class Registry:
 
     def configuration(self, repository: str, image: Manifest) -> dict[str, Any]:
         """An image's configuration. Raises what `blob` raises."""
-        return object_in(self.blob(repository, image.config))
+        return configuration_in(self.blob(repository, image.config))
 
     def labels(self, repository: str, image: Manifest) -> dict[str, str]:
         """An image's labels; none for an index. Raises what `blob` raises."""
-        settings = {} if image.is_index else self.configuration(repository, image).get("config")
-        return dict((settings or {}).get("Labels") or {})
+        if image.is_index:
+            return {}
+        whole = self.configuration(repository, image)
+        return decoding.words(decoding.mapping(whole, "config"), "Labels")
 
     @contextlib.contextmanager
     def stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
@@ -191,8 +193,10 @@ class Registry:
             with self._http.request(
                 "GET", url, headers=headers, follow=True, stream=True
             ) as response:
-                if not _succeeded(response):
-                    raise self._refused(response, repository, "read")
+                if not 200 <= response.status < 300:
+                    said = response.reason or ""
+                    answer = Answer(response.status, said, response.headers, b"")
+                    raise self._refused(answer, repository, "read")
                 yield chunks()
         except HTTPError as error:
             raise OutsideError(
@@ -232,9 +236,14 @@ class Registry:
         with contextlib.suppress(Passing, FactoryError):  # polite only: the session would expire
             self._once("DELETE", repository, self._location(repository, start), right="write")
 
-    def _location(self, repository: str, started: Response) -> str:
+    def _location(self, repository: str, started: Answer) -> str:
         asked = f"{self.address}/v2/{repository}/blobs/uploads/"
-        return urljoin(asked, started.headers.get("Location", ""))
+        if place := web.joined(asked, started.headers.get("Location", "")):
+            return place
+        raise OutsideError(
+            f"{self.host}/{repository}: the registry names no address to upload to",
+            "look whether a proxy stands between, and whether the registry is up",
+        )
 
     # Referrers ----------------------------------------------------------------------------------
 
@@ -242,14 +251,16 @@ class Registry:
         """The artifacts of a kind that refer to a manifest: by the API, else by its tag."""
         found: list[Descriptor] = []
         place: str | None = f"referrers/{digest}?artifactType={quote(kind, safe='')}"
-        while place:
+        for _ in range(_PAGES):
+            if not place:
+                break
             response = self._ask("GET", repository, place, accept=OCI_INDEX)
             if response.status != 200:
                 break
             found += Manifest(response.data, OCI_INDEX).manifests
             following = _NEXT.search(response.headers.get("Link", ""))
             asked = f"{self.address}/v2/{repository}/"
-            place = urljoin(urljoin(asked, place), following[1]) if following else None
+            place = web.joined(urljoin(asked, place), following[1]) if following else None
         if not found:  # no API, or the registry got one after the push
             listed = self.manifest(repository, fallback_tag(digest))
             found += listed.manifests if listed else ()
@@ -279,7 +290,7 @@ class Registry:
 
     # One request --------------------------------------------------------------------------------
 
-    def _ask(self, method: str, repository: str, place: str, **how: Any) -> Response:
+    def _ask(self, method: str, repository: str, place: str, **how: Any) -> Answer:
         return self.retry.run(lambda: self._once(method, repository, place, **how), self.said)
 
     def _once(
@@ -292,7 +303,7 @@ class Registry:
         accept: str = "*/*",
         body: bytes | None = None,
         content_type: str | None = None,
-    ) -> Response:
+    ) -> Answer:
         """One attempt. The answer's status is below 300; where it may say no, also 4xx.
 
         place: a path below the repository, or a whole address that the registry gave.
@@ -306,7 +317,7 @@ class Registry:
                 "tell the registry its own address with https (X-Forwarded-Proto of its proxy)",
             )
 
-        def send() -> Response:
+        def send() -> Answer:
             shown = self._authorization.header(repository, right) if own else {}
             return self._call(
                 method, url, headers=headers | shown, body=body, follow=method == "GET"
@@ -341,19 +352,22 @@ class Registry:
         headers: Mapping[str, str],
         body: bytes | None = None,
         follow: bool = False,
-    ) -> Response:
+        most: int = decoding.LARGEST,
+    ) -> Answer:
         """A request on the wire. Raises Passing where another attempt may succeed."""
         from urllib3.exceptions import HTTPError
 
         try:
-            response = self._http.request(method, url, headers=headers, body=body, follow=follow)
+            response = self._http.answer(
+                method, url, headers=headers, body=body, follow=follow, most=most
+            )
         except HTTPError as error:
             raise refusals.broken(error, url) from None
         if response.status in refusals.BUSY:
             raise refusals.busy(self.host, method, response, self.credentials)
         return response
 
-    def _refused(self, response: Response, repository: str, right: Right) -> OutsideError:
+    def _refused(self, response: Answer, repository: str, right: Right) -> OutsideError:
         said = refusals.message(response) or response.reason or ""
         where = Reference(self.host, repository)
         return refusals.refused(where, response.status, said, right, self.credentials)
@@ -373,5 +387,5 @@ def fallback_tag(digest: str) -> str:
     return digest.replace(":", "-")
 
 
-def _succeeded(response: Response) -> bool:
+def _succeeded(response: Answer) -> bool:
     return 200 <= response.status < 300

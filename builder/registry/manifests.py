@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from builder.registry import decoding
+
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
 OCI_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
@@ -28,16 +30,6 @@ EMPTY: Final = b"{}"
 def digest_of(data: bytes) -> str:
     """The digest that names these bytes in a registry."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def object_in(data: bytes) -> dict[str, Any]:
-    """The JSON object that these bytes are (a manifest, a configuration); empty where they are
-    none."""
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -57,13 +49,16 @@ class Descriptor:
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Descriptor:
-        """The descriptor in this JSON object."""
+        """The descriptor in this JSON object. Raises OutsideError for one of another shape."""
+        digest = value.get("digest") or ""
+        if digest and not decoding.digest(digest):
+            raise decoding.odd("a descriptor's digest", "none")
         return cls(
-            media_type=str(value.get("mediaType", "")),
-            digest=str(value.get("digest", "")),
-            size=int(value.get("size", 0)),
-            artifact_type=value.get("artifactType"),
-            annotations=dict(value.get("annotations") or {}),
+            media_type=decoding.text(value, "mediaType") or "",
+            digest=digest,
+            size=decoding.size(value),
+            artifact_type=decoding.text(value, "artifactType"),
+            annotations=decoding.words(value, "annotations"),
         )
 
     def json(self) -> dict[str, Any]:
@@ -95,7 +90,7 @@ class Manifest:
     @property
     def content(self) -> dict[str, Any]:
         """The JSON object; empty where the bytes are no JSON object."""
-        return object_in(self.data)
+        return decoding.object_in(self.data)
 
     @property
     def is_index(self) -> bool:
@@ -110,17 +105,45 @@ class Manifest:
     @property
     def config(self) -> Descriptor:
         """The descriptor of the image's configuration; empty for an index."""
-        return Descriptor.read(self.content.get("config") or {})
+        return Descriptor.read(decoding.mapping(self.content, "config"))
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
         """The descriptors of the layers, the lowest first; none for an index."""
-        return tuple(map(Descriptor.read, self.content.get("layers") or ()))
+        return tuple(map(Descriptor.read, decoding.objects(self.content, "layers")))
 
     @property
     def manifests(self) -> tuple[Descriptor, ...]:
         """The descriptors of the manifests that an index lists."""
-        return tuple(map(Descriptor.read, self.content.get("manifests") or ()))
+        return tuple(map(Descriptor.read, decoding.objects(self.content, "manifests")))
+
+    @property
+    def subject(self) -> str | None:
+        """The digest of the manifest that this one refers to."""
+        return decoding.digest(decoding.mapping(self.content, "subject").get("digest"))
+
+    def of_platform(self, system: str, architecture: str) -> Descriptor | None:
+        """The manifest that an index lists for a platform; the first of several."""
+        for one in decoding.objects(self.content, "manifests"):
+            platform = decoding.mapping(one, "platform")
+            if (platform.get("os"), platform.get("architecture")) == (system, architecture):
+                return Descriptor.read(one)
+        return None
+
+
+def configuration_in(data: bytes) -> dict[str, Any]:
+    """An image's configuration in these bytes. Raises OutsideError for one of another shape."""
+    value = decoding.object_in(data)
+    if not value:
+        raise decoding.odd("a configuration", "no JSON object")
+    for name in ("architecture", "os"):
+        decoding.text(value, name)
+    settings = decoding.mapping(value, "config")
+    decoding.texts(settings, "Env")
+    decoding.words(settings, "Labels")
+    decoding.texts(decoding.mapping(value, "rootfs"), "diff_ids")
+    decoding.objects(value, "history")
+    return value
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -187,7 +210,7 @@ def configuration(
     the image's history says of the layer.
     """
     when = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    layers = (under.get("rootfs") or {}).get("diff_ids") or ()
+    layers = decoding.texts(decoding.mapping(under, "rootfs"), "diff_ids")
     return _json(
         {
             **under,

@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.retry import Passing
+from builder.core.web import Answer, joined
+from builder.registry import decoding
 from builder.registry.names import ARTIFACT_REGISTRY, DOCKER_HUB, GCR, Reference, login_command
 
 if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse as Response
     from urllib3.exceptions import HTTPError
 
     from builder.registry.credentials import Credentials
@@ -100,7 +101,7 @@ def other_bytes(where: str, expected: str, actual: str) -> CheckFailed:
     )
 
 
-def busy(host: str, method: str, response: Response, known: Credentials | None) -> Passing:
+def busy(host: str, method: str, response: Answer, known: Credentials | None) -> Passing:
     """An answer with one of the statuses of BUSY."""
     said = message(response)
     fix = ""
@@ -139,19 +140,21 @@ def broken(error: HTTPError, url: str) -> Exception:
 
 def shown(url: str) -> str:
     """Scheme and host of an address that a registry gave: the rest may hold a signature."""
-    parts = urlsplit(url)
+    parts = urlsplit(joined("", url) or "")
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"[:100]
 
 
-def message(response: Response) -> str:
+def message(response: Answer) -> str:
     """The registry's own words on one line, "" where it has none."""
     try:
-        errors = response.json()["errors"]
-        words = [f"{one.get('code', '')} {one.get('message') or ''}".strip() for one in errors]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        plain = "text/plain" in response.headers.get("Content-Type", "")
-        words = [response.data.decode(errors="replace")] if plain else []
-    return " ".join("; ".join(words).split())[:300]
+        errors = decoding.objects(decoding.object_in(response.data), "errors")
+    except OutsideError:
+        errors = []
+    words = [f"{one.get('code', '')} {one.get('message') or ''}".strip() for one in errors]
+    if not words and "text/plain" in response.headers.get("Content-Type", ""):
+        words = [response.data.decode(errors="replace")]
+    said = " ".join("; ".join(words)[:3000].split())
+    return "".join(one if one.isprintable() else "?" for one in said)[:300]
 
 
 def _no_google_repository(where: Reference) -> OutsideError | None:
@@ -209,11 +212,11 @@ def _final(cause: BaseException, host: str, by_proxy: bool) -> OutsideError | No
 
 def _retry_after(value: str) -> float | None:
     """Seconds, from a number or a date; None for anything else."""
-    if value.strip().isdigit():
-        return float(value)
     try:
+        if value.strip().isdigit():
+            return float(value)
         return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -10,7 +10,7 @@ import gzip
 import json
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -55,11 +55,11 @@ def of_registry(
     with registry.Registry(reference.host) as client:
         found = client.manifest(reference.repository, reference.target)
         if found and found.is_index:
-            found = client.manifest(reference.repository, _amd64(reference, found.content))
+            found = client.manifest(reference.repository, _amd64(reference, found))
         if found is None or "layers" not in found.content:
             raise InputError(f"{reference}: there is no such image", "correct its name")
         read = []
-        for layer in map(registry.Descriptor.read, found.content["layers"]):
+        for layer in found.layers:
             known = _remembered(folder, layer.digest)
             on_layer(layer, known is not None)
             if known is None:
@@ -105,11 +105,9 @@ def _remember(folder: Path, digest: str, layer: LayerContent) -> None:
     files.write(_kept(folder, digest), gzip.compress(text.encode(), mtime=0))
 
 
-def _amd64(reference: registry.Reference, index: Mapping[str, Any]) -> str:
-    for one in index.get("manifests") or ():
-        platform = one.get("platform") or {}
-        if (platform.get("os"), platform.get("architecture")) == ("linux", "amd64"):
-            return str(one["digest"])
+def _amd64(reference: registry.Reference, index: registry.Manifest) -> str:
+    if one := index.of_platform("linux", "amd64"):
+        return one.digest
     raise InputError(f"{reference}: has no image for linux/amd64", "audit another one")
 
 

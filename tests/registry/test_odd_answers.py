@@ -1,0 +1,233 @@
+"""Whatever a registry sends: an answer, or an error of our own; never a fault of the factory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+import threading
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from urllib3 import HTTPHeaderDict
+
+from builder.core import web
+from builder.core.errors import FactoryError, OutsideError
+from builder.core.retry import Retry
+from builder.pipeline import append, verify
+from builder.pipeline.append import CopyOnly
+from builder.pipeline.plan import ImagePlan
+from builder.prove import receipts
+from builder.registry import Reference, Registry, client, decoding, manifests
+from builder.registry.manifests import Descriptor
+from tests.emulators.answers import Handler, serving
+from tests.prove.test_receipts import receipt
+from tests.registry.making import coded, docker_config
+
+ODD: list[Any] = [
+    *(None, True, 0, -1, 1.5, 10**30, "", "x", "../../etc/passwd", "\ud800", "\x1b[31m", "\n"),
+    *([], {}, [None], [[]], [{}], ["x"], {"x": None}, {"digest": []}, {"digest": "sha256:../.."}),
+]
+TEXTS = [
+    *("", "x", "0", "-1", "9" * 400, "²", "٣", "Sun, 06 Nov 99999 08:49:37 GMT", "http://[", "//"),
+    *("file:///etc/passwd", "http://a:99999/", "https:///x", "\t", 'Bearer realm="http://["'),
+    *(
+        'Bearer realm="x y"',
+        "Basic",
+        "</v2/x>; rel=next",
+        "<http://[>; rel=next",
+        "a;b;c",
+        "sha256:/",
+    ),
+]
+READ = CopyOnly("base-1", (0, 0), "1000", ("python",), {"A": "b"}, {"c": "d"})
+PLAN = ImagePlan("hash", "FROM x", {})
+_RUN = Retry.run
+QUICK = Retry(attempts=2, first=0.0, longest=0.0)
+WHERE = Reference("127.0.0.1:1", "team/image", "v1")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside a JSON value, and of the value itself."""
+    inside: Any = enumerate(value) if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        inside = value.items()
+    return [path, *(found for key, one in inside for found in places(one, (*path, key)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    value = deepcopy(value)
+    inside = value
+    for key in path[:-1]:
+        inside = inside[key]
+    inside[path[-1]] = new
+    return value
+
+
+class Paper:
+    """A registry on paper: documents, one of them changed, and what refers to them fits again."""
+
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
+        self.draw = draw
+        self.victim = draw(st.sampled_from(["config", "image", "receipt", "artifact", "list"]))
+        config = self.put("config", json.loads(manifests.configuration(
+            {"architecture": "amd64", "os": "linux"},
+            {"Labels": {"a": "b"}, "Env": ["A=b"], "Cmd": ["bash"]},
+            diff_id="sha256:1", created=0, created_by="tests",
+        )))  # fmt: skip
+        layer = Descriptor.of(manifests.OCI_LAYER_GZIP, b"layer")
+        image = json.loads(
+            manifests.image(Descriptor.of(manifests.OCI_CONFIG, config), [layer]).data
+        )
+        self.image = self.put("image", image)
+        whole = manifests.Manifest(self.image, manifests.OCI_MANIFEST).descriptor
+        proof = self.put("receipt", json.loads(receipts.dump(receipt(digest=whole.digest))))
+        made = manifests.artifact(
+            verify.RECEIPT_TYPE, proof, verify.RECEIPT_TYPE, whole, {"a": "b"}
+        )
+        artifact = self.put("artifact", json.loads(made.data))
+        entry = {**manifests.Manifest(artifact, manifests.OCI_MANIFEST).descriptor.json(),
+                 "artifactType": verify.RECEIPT_TYPE, "annotations": {"a": "b"}}  # fmt: skip
+        listed = self.put("list", {"schemaVersion": 2, "manifests": [entry]})
+        self.answers = {manifests.digest_of(one): one for one in (config, proof, artifact)}
+        self.answers |= {"v1": self.image, "base-1": self.image, "referrers": listed}
+
+    def put(self, name: str, value: Any) -> bytes:
+        if name == self.victim:
+            path = self.draw(st.sampled_from(places(value)))
+            value = changed(value, path, self.draw(st.sampled_from(ODD)))
+        return json.dumps(value).encode()
+
+    def answer(self, method: str, url: str, **_: object) -> web.Answer:
+        """In the place of web.Client.answer."""
+        headers = HTTPHeaderDict({"Content-Type": manifests.OCI_MANIFEST})
+        if self.draw(st.integers(0, 9)) == 0:
+            names = ("Location", "Link", "Retry-After", "WWW-Authenticate", "Docker-Content-Digest")
+            for name in (*names, "Content-Type"):
+                headers[name] = self.draw(st.sampled_from(TEXTS))
+            status = self.draw(st.sampled_from([200, 401, 403, 404, 416, 429, 500]))
+            return web.Answer(
+                status, "odd", headers, json.dumps(self.draw(st.sampled_from(ODD))).encode()
+            )
+        if method in ("POST", "PUT"):
+            headers["Location"] = "/v2/team/image/blobs/uploads/1"
+            return web.Answer(201, "", headers, b"")
+        words = url.partition("?")[0].split("/")
+        found = self.answers.get("referrers" if "referrers" in words else words[-1])
+        return web.Answer(404 if found is None else 200, "", headers, found or b"")
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_answer_is_a_fault_of_the_factory(data: st.DataObject) -> None:
+    paper = Paper(data.draw)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("DOCKER_CONFIG", folder)
+        docker_config(Path(folder), {"auths": {WHERE.host: {"auth": coded()}}})
+        patch.setattr(web.Client, "answer", lambda _, *words, **how: paper.answer(*words, **how))
+        patch.setattr(Retry, "run", lambda _, attempt, said: _RUN(QUICK, attempt, said))
+        for ask in (
+            lambda: verify.proven(Registry(WHERE.host, QUICK), WHERE, verify.of_any_version),
+            lambda: append.append(PLAN, READ, WHERE),
+            lambda: Registry(WHERE.host, QUICK).labels("x", manifests.Manifest(paper.image, "")),
+            lambda: Registry(WHERE.host, QUICK).head("team/image", "v1"),
+        ):
+            try:
+                ask()
+            except FactoryError as error:
+                assert error.exit_code in (2, 3, 4)
+                assert "\x1b" not in error.message
+
+
+def test_an_endless_answer_is_cut_off() -> None:
+    size = decoding.LARGEST + 1
+    with serving({"/v2/x/manifests/y": (200, {}, bytes(size))}) as server:
+        host = f"127.0.0.1:{server.server_port}"
+        with web.Client() as there, pytest.raises(OutsideError, match="more than 1048576 bytes"):
+            there.answer("GET", f"http://{host}/v2/x/manifests/y", most=decoding.LARGEST_SAYING)
+        with Registry(host, QUICK) as there, pytest.raises(OutsideError, match="4194304 bytes"):
+            there.manifest("x", "y")
+
+
+def test_a_packed_answer_is_measured_unpacked() -> None:
+    bomb = gzip.compress(bytes(64 << 20))
+    packed = {"Content-Encoding": "gzip"}
+    with (
+        serving({"/": (200, packed, bomb)}) as server,
+        web.Client() as there,
+        pytest.raises(OutsideError, match="more than 4194304 bytes"),
+    ):
+        there.answer("GET", f"{server.address}/", most=decoding.LARGEST)
+
+
+def test_a_byte_now_and_then_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "DEADLINE", 0.2)
+    over = threading.Event()
+
+    class Drip(Handler):
+        def answer(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            while not over.wait(0.02):
+                try:
+                    self.wfile.write(b"x")
+                except OSError:
+                    return
+
+        do_GET = answer  # noqa: N815
+
+    with serving() as server, web.Client() as there:
+        server.RequestHandlerClass = Drip
+        with pytest.raises(OutsideError, match=r"more than 0 s"):
+            there.answer("GET", f"{server.address}/", most=1000)
+        over.set()
+
+
+def test_pages_without_an_end_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_PAGES", 5)
+    page = {"Link": "</v2/x/referrers/again>; rel=next"}
+    digest = manifests.digest_of(b"")
+    kind = "a/b"
+    first = f"/v2/x/referrers/{digest}?artifactType=a%2Fb"
+    body = b'{"manifests": []}'
+    answers = {first: (200, page, body), "/v2/x/referrers/again": (200, page, body)}
+    with serving(answers) as server, Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
+        assert there.referrers("x", digest, kind) == ()
+        assert len(server.seen) == 5 + 1  # and the tag of a registry without the API
+
+
+@pytest.mark.parametrize(
+    "place", ["file:///etc/passwd", "http://[", "http://a:99999/", "https:///"]
+)
+def test_an_address_that_is_none_is_asked_once(place: str) -> None:
+    answers = {"/v2/x/blobs/uploads/": (202, {"Location": place}, b"")}
+    with serving(answers) as server, Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
+        with pytest.raises(OutsideError, match="names no address to upload to"):
+            there.put_blob("x", b"content")
+        assert [method for method, *_ in server.seen] == ["HEAD", "POST"]
+
+
+@pytest.mark.parametrize("platform", ["linux/arm64", "windows/amd64"])
+def test_a_base_of_another_platform_is_refused(platform: str) -> None:
+    system, architecture = platform.split("/")
+    config = manifests.configuration(
+        {"architecture": architecture, "os": system}, {}, diff_id="sha256:1", created=0,
+        created_by="tests",
+    )  # fmt: skip
+    made = manifests.image(Descriptor.of(manifests.OCI_CONFIG, config), [])
+    answers = {
+        "/v2/x/manifests/base-1": (200, {"Content-Type": made.media_type}, made.data),
+        f"/v2/x/blobs/{made.config.digest}": (200, {}, config),
+    }
+    with serving(answers) as server:
+        to = Reference(f"127.0.0.1:{server.server_port}", "x", "v1")
+        with pytest.raises(OutsideError, match=f"the base is for {platform}"):
+            append.append(PLAN, READ, to)
