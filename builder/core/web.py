@@ -29,7 +29,8 @@ THREADS: Final = 8
 DEADLINE: Final = 300.0
 """Seconds that the body of one answer may take."""
 
-_MOVED: Final = frozenset({301, 302, 303, 307, 308})
+MOVED: Final = frozenset({301, 302, 303, 307, 308})
+"""The statuses of redirects."""
 
 
 def trust(cafile: str | None = None) -> ssl.SSLContext:
@@ -120,7 +121,7 @@ class Client:
                 decode_content=not stream,
             )
             place = joined(url, response.headers.get("Location") or "")
-            if not (follow and place and response.status in _MOVED):
+            if not (follow and place and response.status in MOVED):
                 break
             response.close()
             url = place

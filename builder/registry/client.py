@@ -205,8 +205,12 @@ class Registry:
             ) from error
 
     def has_blob(self, repository: str, digest: str) -> bool:
-        """Whether this repository has the blob."""
-        return self._ask("HEAD", repository, f"blobs/{digest}").status == 200
+        """Whether this repository has the blob; a registry may answer with the place of its bytes.
+
+        That place is not asked: an address that is signed for GET refuses HEAD.
+        """
+        status = self._ask("HEAD", repository, f"blobs/{digest}").status
+        return status == 200 or status in web.MOVED
 
     def put_blob(self, repository: str, data: bytes) -> Descriptor:
         """Upload small content, unless it is there. An upload that breaks off starts again."""
@@ -304,7 +308,8 @@ class Registry:
         body: bytes | None = None,
         content_type: str | None = None,
     ) -> Answer:
-        """One attempt. The answer's status is below 300; where it may say no, also 4xx.
+        """One attempt. The answer's status is below 300; of a HEAD also a redirect; where it may
+        say no, also 4xx.
 
         place: a path below the repository, or a whole address that the registry gave.
         """
@@ -332,6 +337,8 @@ class Registry:
             if response.status == 401 and shown.startswith("Basic "):
                 raise self._authorization.refused(repository, right)
         if _succeeded(response):
+            return response
+        if method == "HEAD" and response.status in web.MOVED:
             return response
         question = right == "read" and ("referrers/" in place or response.status == 404)
         if question and response.status in (400, 404, 405, 406):

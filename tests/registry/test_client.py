@@ -20,7 +20,9 @@ import pytest
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
+from builder.prove import audit
 from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry
+from tests.emulators.answers import serving
 from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
 from tests.registry.making import coded, docker_config, put_image
@@ -316,6 +318,41 @@ def test_a_500_in_the_middle_of_a_blob_is_tried_again(server: RegistryServer) ->
 
 
 @pytest.mark.network
+def test_a_registry_whose_storage_gives_addresses(
+    server: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers HEAD and GET of a blob with a redirect; the address is signed for GET alone."""
+    with Registry(server.host) as there:
+        image = put_image(there, "redirects/image")
+    with serving() as storage, faulty(server.host) as proxy:
+        for digest in (image.config.digest, image.layers[0].digest):
+            place = {"Location": f"{storage.address}/{digest}?signature=x"}
+            storage.answers[f"/{digest}?signature=x"] = (
+                200,
+                {},
+                server.blob_file(digest).read_bytes(),
+            )
+            for method in ("GET", "HEAD"):
+                proxy.faults.append(
+                    Fault(method, f"/blobs/{digest}", 307, times=None, headers=place)
+                )
+        with Registry(proxy.host, QUICK) as there:
+            assert there.labels("redirects/image", image) == {"text": "hello"}
+            assert there.has_blob("redirects/image", image.layers[0].digest)
+            sent = there.put_blob("redirects/image", bytes(1024))  # is there: nothing is uploaded
+            assert proxy.count("POST") == 0
+            with there.stream("redirects/image", image.layers[0]) as chunks:
+                assert b"".join(chunks) == bytes(1024)
+        assert sent.digest == image.layers[0].digest
+        found = audit.of_registry(registry.parse(f"{proxy.host}/redirects/image:t"), tmp_path)
+        assert found.libraries == ()
+        assert {method for method, *_ in storage.seen} == {"GET"}
+        moved = Fault("HEAD", "/manifests/", 307, headers={"Location": f"{storage.address}/m"})
+        proxy.faults.append(moved)
+        with Registry(proxy.host, QUICK) as there:
+            assert there.head("redirects/image", "t") == image.digest
+
+
 def test_other_bytes_than_the_digest_names_are_refused(server: RegistryServer) -> None:
     with Registry(server.host) as there:
         made = put_image(there, "tampered")
