@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from builder import contract
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
@@ -45,3 +46,9 @@ class Ready:
     def pools(self) -> tuple[tuple[Pool, Placement], ...]:
         """Each pool with what it runs on."""
         return tuple(zip(self.job.pools, self.placements, strict=True))
+
+
+def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
+    """The arguments of a replica's container, with `--job-dir` last where the job passes it."""
+    passed = (f"{contract.JOB_DIR}={job_dir}",) if job.pass_job_dir and job_dir else ()
+    return (*job.arguments, *passed)

@@ -7,16 +7,23 @@ once, each at the line of the job's file that causes it, with the nearest thing 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from builder import registry
 from builder.core.errors import InputError
-from builder.facts import accelerators
 from builder.jobs import description, machines
+from builder.jobs.checks import (
+    Problems,
+    advice,
+    check_image,
+    check_job_dir,
+    fields_of,
+    place,
+    refusal,
+)
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
-from builder.jobs.pools import Pool
 from builder.jobs.ready import Image, Ready
 
 
@@ -34,18 +41,11 @@ def ready(
     targets: the accelerator of each target of the project, to suggest one. cloud: the job goes to
     Google's own service, which pulls from Artifact Registry and Docker Hub.
     """
-    problems: list[tuple[str, InputError]] = []
-    notes: list[str] = []
-
-    def attempt(fields: tuple[str, ...], check: Callable[[], None]) -> None:
-        try:
-            check()
-        except InputError as error:
-            problems.append((description.where(job, *fields), error))
-
+    problems, notes = Problems(job), list[str]()
+    attempt = problems.attempt
     placements: list[Placement] = []
     for pool in job.pools:
-        attempt(_fields(job, pool), lambda pool=pool: placements.append(_place(pool)))  # type: ignore[misc]
+        attempt(fields_of(job, pool), lambda pool=pool: placements.append(place(pool)))  # type: ignore[misc]
     if region is None:
         attempt(("region",), _refuse_no_region)
     else:
@@ -54,7 +54,7 @@ def ready(
         if region not in machines.offer().regions:
             notes.append(f"{region} is not in the table of {machines.offer().as_of}; not checked")
         if job.job_dir:
-            attempt(("job_dir",), lambda: _check_job_dir(job))
+            attempt(("job_dir",), lambda: check_job_dir(job))
         attempt(("tensorboard",), lambda: _check_tensorboard(job, region))
     attempt(("replicas",), lambda: _check_tpu(job, placements))
     attempt(("network",), lambda: _check_network(job))
@@ -62,17 +62,16 @@ def ready(
     attempt(("scheduling", "timeout"), lambda: _check_timeout(job))
     attempt(("disk", "type"), lambda: _check_disk(job, placements))
     if placements:
-        attempt(("image",), lambda: notes.extend(_check_image(image, placements, targets or {})))
+        attempt(("image",), lambda: notes.extend(check_image(image, placements, targets or {})))
     if cloud and image.reference:
         attempt(("image",), lambda: _check_registry(image))
-    if problems:
-        raise _error(problems)
+    problems.stop()
     notes += [
         one.device.warning
         for one in dict.fromkeys(placements)
         if one.device is not None and one.device.warning
     ]
-    notes += _advice(job)
+    notes += advice(job)
     return Ready(job, image, region or "", tuple(placements), project, tuple(notes))
 
 
@@ -83,14 +82,14 @@ def machines_of(job: Job) -> tuple[Placement, ...]:
     """
     found = []
     for pool in job.pools:
-        fields = _fields(job, pool)
+        fields = fields_of(job, pool)
         try:
-            found.append(_place(pool))
+            found.append(place(pool))
             if job.region:
                 fields = ("region",)
                 machines.check_region(found[-1], job.region)
         except InputError as error:
-            raise _error([(description.where(job, *fields), error)]) from None
+            raise refusal([(description.where(job, *fields), error)]) from None
     return tuple(found)
 
 
@@ -99,43 +98,6 @@ def _refuse_no_region() -> None:
         "no region is known",
         "add region: us-central1 to the job, or give --region, or set it in [job]",
     )
-
-
-def _error(problems: list[tuple[str, InputError]]) -> InputError:
-    if len(problems) == 1:
-        where, error = problems[0]
-        return InputError(f"{where}: {error.message}", error.fix)
-    problems = sorted(problems, key=lambda one: _line_number(one[0]))
-    lines = [f"{where}: {error.message} -> {error.fix}" for where, error in problems]
-    return InputError("\n".join(lines), f"correct these {len(lines)} lines, then try again")
-
-
-def _line_number(where: str) -> int:
-    found = re.search(r":(\d+): ", where)
-    return int(found[1]) if found else 0
-
-
-_ROLE_FIELDS = {"worker": "workers", "ps": "parameter_servers", "evaluator": "evaluator"}
-
-
-def _fields(job: Job, pool: Pool) -> tuple[str, ...]:
-    if job.preset != "CUSTOM":
-        return ("preset",)
-    if pool.role == "chief":
-        return ("accelerators",) if pool.accelerator else ("machine",)
-    return ("replicas", _ROLE_FIELDS[pool.role])
-
-
-def _place(pool: Pool) -> Placement:
-    return machines.place(pool.machine, pool.accelerator, pool.accelerators, pool.topology)
-
-
-def _check_job_dir(job: Job) -> None:
-    if job.job_dir and not job.job_dir.startswith("gs://"):
-        raise InputError(
-            f"{job.job_dir!r} is on this machine, and the job is not",
-            "write gs://BUCKET/FOLDER; `builder job local` takes a folder",
-        )
 
 
 def _check_tpu(job: Job, placements: list[Placement]) -> None:
@@ -218,49 +180,6 @@ def _check_timeout(job: Job) -> None:
         )
 
 
-def _check_image(
-    image: Image, placements: list[Placement], targets: Mapping[str, str]
-) -> list[str]:
-    """Check that the image is made for the replicas' accelerators. Returns notes."""
-    wanted = {_base_name(one): one for one in placements if one.device is not None}
-    if image.accelerator is None:
-        return [f"{image.reference} is not an image of ours: its accelerator is not known"]
-    made_for = accelerators.find(image.accelerator).name
-    for name, placement in wanted.items():
-        known = accelerators.find(name)
-        if known.name == made_for:
-            continue
-        if known.refused and image.target:
-            raise InputError(
-                f"{known.name} {known.refused}", f"write accelerators: 1 x {known.instead}"
-            )
-        fitting = [one for one, accelerator in targets.items() if accelerator == known.name]
-        pruned = ", and its device code for other GPUs is taken out" if image.pruned else ""
-        called = image.target or image.reference
-        raise InputError(
-            f"{called} is an image for {made_for}{pruned}; the job runs on {placement}",
-            f"write image: {fitting[0]}"
-            if fitting
-            else f"make an image for it: images/{known.name.lower()}/image.yaml with accelerator: "
-            f"{known.name}",
-        )
-    if not wanted and made_for != "CPU":
-        kind = accelerators.find(made_for).kind
-        if kind == "tpu":
-            raise InputError(
-                f"{image.target or image.reference} is an image for {made_for}, and the job has "
-                "no accelerator",
-                "write image: cpu" if "cpu" in targets else "add accelerators",
-            )
-        return [f"an image for {made_for} on machines without one: it computes on the CPU"]
-    return []
-
-
-def _base_name(placement: Placement) -> str:
-    assert placement.device is not None
-    return placement.device.name
-
-
 def _check_registry(image: Image) -> None:
     where = registry.parse(image.reference)
     host = where.host
@@ -271,21 +190,6 @@ def _check_registry(image: Image) -> None:
             "Docker Hub",
             f"push it to REGION-docker.pkg.dev/PROJECT/REPOSITORY/{path} and name that",
         )
-
-
-def _advice(job: Job) -> list[str]:
-    notes = []
-    if job.job_dir is None:
-        notes.append("no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost")
-    if job.scheduling.strategy == "spot" and job.scheduling.restarts == "never":
-        notes.append("spot without restarts: the job ends when a machine is taken away")
-    synchronous = sum(pool.count for pool in job.pools if pool.role in ("chief", "worker")) > 1
-    if synchronous and job.scheduling.restarts == "worker":
-        notes.append(
-            "several workers: if they train in step, a single one cannot come back alone; then "
-            "write scheduling: {restarts: job}"
-        )
-    return notes
 
 
 def committed(root: Path) -> tuple[str, ...]:

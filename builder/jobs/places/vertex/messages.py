@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from builder import contract
 from builder.jobs import expected
 from builder.jobs.description import Job, Parameter, Study
 from builder.jobs.description.values import DISK_GB, ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
-from builder.jobs.ready import Ready
+from builder.jobs.ready import Ready, arguments
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import (
@@ -84,12 +83,6 @@ def _message(ready: Ready, found: str | None, run: int) -> CustomJob | Hyperpara
         trial_job_spec=spec,
         labels=labels,
     )
-
-
-def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
-    """The arguments of a replica's container, with `--job-dir` last where the job passes it."""
-    passed = (f"{contract.JOB_DIR}={job_dir}",) if job.pass_job_dir and job_dir else ()
-    return (*job.arguments, *passed)
 
 
 def _spec(ready: Ready, name: str | None) -> CustomJobSpec:
