@@ -7,6 +7,8 @@ takes the values converts them. A key that stands twice is a mistake, and is rep
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, NodeEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from builder.core.errors import InputError
 
@@ -171,11 +174,32 @@ def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ..
 
 
 def dump(value: object, comment: str = "") -> str:
-    """YAML of plain values, with a comment before it."""
+    """YAML of plain values, with a comment before it.
+
+    Readers of YAML 1.1 (kubectl, gcloud) find every text again: `on` and 1_000 are in quotes.
+    """
     writer = YAML()
     writer.indent(mapping=2, sequence=4, offset=2)
     writer.width = 100_000
     stream = io.StringIO()
-    writer.dump(value, stream)
+    writer.dump(_quoted(value), stream)
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     return head + stream.getvalue()
+
+
+_OTHER_IN_1_1 = re.compile(
+    r"y|n|yes|no|on|off|=|<<|[-+.]?[0-9][0-9_:.]*(?:e[-+]?[0-9_]+)?|[-+]?0[xob][0-9a-f_]+"
+    r"|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Texts that YAML 1.1 reads as numbers, times or truth values. Source: yaml.org/type, 1.1."""
+
+
+def _quoted(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {_quoted(key): _quoted(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_quoted(one) for one in value]
+    if isinstance(value, str) and _OTHER_IN_1_1.fullmatch(value):
+        return DoubleQuotedScalarString(value)
+    return value
