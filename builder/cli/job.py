@@ -3,13 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli import job_cost, job_local, job_vertex, job_why
+from builder.cli import job_cost, job_kubernetes, job_local, job_vertex, job_why
 from builder.cli.common import Registry, reporter, root, say, settings
 from builder.cli.job_vertex import JobName, Project, Region, notes
+
+if TYPE_CHECKING:
+    from builder.jobs.ready import Ready
 
 job_app = typer.Typer(
     help="Training jobs: on this machine as a cluster, or on Vertex AI.",
@@ -19,7 +22,7 @@ job_app = typer.Typer(
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")
 ]
-FORMATS = ("vertex", "gcloud", "legacy", "training-input")
+FORMATS = ("vertex", job_kubernetes.FORMAT, "gcloud", "legacy", "training-input")
 
 
 def _write(text: str, output: Path | None) -> None:
@@ -37,8 +40,8 @@ def render(
     to: Annotated[
         str,
         typer.Option(
-            help="vertex: the REST body. gcloud: its config file. legacy: the config.yaml of AI"
-            " Platform (shut down). training-input: the whole REST body of AI Platform."
+            help="vertex: the REST body. jobset: Kubernetes. gcloud: its config file. legacy: the"
+            " config.yaml of AI Platform (shut down). training-input: its whole REST body."
         ),
     ] = "vertex",
     project: Project = None,
@@ -48,39 +51,71 @@ def render(
         bool,
         typer.Option("--pushed", help="Ask the registry for the image, as submit does."),
     ] = False,
+    namespace: job_kubernetes.Namespace = None,
+    queue: job_kubernetes.Queue = None,
+    service_account: job_kubernetes.ServiceAccount = None,
+    nodes: job_kubernetes.Nodes = None,
     output: Output = None,
 ) -> None:
     """Show what would be sent, after every check.
 
     \b
     builder job render cats-and-dogs                      a Vertex AI CustomJob
+    builder job render cats-and-dogs --to jobset | kubectl apply -f -
     builder job render cats-and-dogs --to gcloud -o job.yaml
     builder job render cats-and-dogs --to legacy          AI Platform's config.yaml
     """
-    from builder.core import yamlfile
     from builder.core.errors import InputError
-    from builder.jobs.aiplatform import render as legacy
-    from builder.jobs.places.vertex import messages
     from builder.jobs.places.vertex.prepare import VertexOptions, prepare
 
     if to not in FORMATS:
         raise InputError(f"--to {to}: unknown format", f"write one of {', '.join(FORMATS)}")
-    wanted = VertexOptions(project, region, pushed)
-    with reporter() as shown:
-        ready, _ = prepare(root(), job, settings(registry=registry), wanted, shown.on_event)
+    cluster = {
+        "namespace": namespace,
+        "queue": queue,
+        "service_account": service_account,
+        "nodes": nodes,
+    }
+    chosen = settings(registry=registry)
+    if to == job_kubernetes.FORMAT:
+        _refuse(to, {"project": project, "region": region})
+        found = job_kubernetes.rendered(job, chosen, cluster, pushed)
+    else:
+        _refuse(to, cluster)
+        wanted = VertexOptions(project, region, pushed)
+        with reporter() as shown:
+            ready, _ = prepare(root(), job, chosen, wanted, shown.on_event)
+        found = _as_text(to, ready), ready.notes
+    notes(found[1])
+    _write(found[0], output)
+
+
+def _refuse(to: str, flags: dict[str, str | None]) -> None:
+    """Raises InputError for a flag that another format takes."""
+    from builder.core.errors import InputError
+
+    for name, value in flags.items():
+        if value is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag}: --to {to} has no {name.replace('_', ' ')}", f"remove {flag}")
+
+
+def _as_text(to: str, ready: "Ready") -> str:
+    """A job for Vertex AI, or as AI Platform took it."""
+    from builder.core import yamlfile
+    from builder.jobs.aiplatform import render as legacy
+    from builder.jobs.places.vertex import messages
+
     if to == "gcloud":
         command, config = messages.gcloud(ready)
-        text = yamlfile.dump(config, command)
-    elif to == "legacy":
+        return yamlfile.dump(config, command)
+    if to == "legacy":
         command, config = legacy.config(ready)
-        text = yamlfile.dump(config, f"{legacy.GONE}\n\n{command}")
-    elif to == "training-input":
-        text = json.dumps({"trainingInput": legacy.training_input(ready)}, indent=2) + "\n"
+        return yamlfile.dump(config, f"{legacy.GONE}\n\n{command}")
+    if to == "training-input":
         say(f"note: {legacy.GONE}")
-    else:
-        text = json.dumps(messages.to_dict(messages.message(ready)), indent=2) + "\n"
-    notes(ready.notes)
-    _write(text, output)
+        return json.dumps({"trainingInput": legacy.training_input(ready)}, indent=2) + "\n"
+    return json.dumps(messages.to_dict(messages.message(ready)), indent=2) + "\n"
 
 
 def convert(

@@ -46,7 +46,7 @@ NAMES = tuple(field.name for field in fields(Settings))
 CLOUD = "cloud"
 """The table of builder.toml for Google Cloud Build."""
 
-TABLES = (CLOUD, "job")
+TABLES = (CLOUD, "job", "kubernetes")
 """Tables of builder.toml; each is read where it is used."""
 
 MACHINE_TYPES = (
@@ -214,7 +214,7 @@ def load(root: Path, *, environ: Mapping[str, str] | None = None, **flags: str |
     Raises InputError that names where the bad value came from.
     """
     written = ProjectFile.read(root).texts(NAMES, tables=TABLES)
-    chosen = _chosen(written, NAMES, PREFIX, environ, flags)
+    chosen = layered(written, NAMES, PREFIX, environ, flags)
     registry, engine = chosen.get("registry"), chosen.get("engine")
     return Settings(
         registry=_registry(*registry) if registry else None,
@@ -232,12 +232,12 @@ def load_cloud(
     file = ProjectFile.read(root)
     triggers = _triggers(file) if "trigger" in file.table(CLOUD) else ()
     written = file.texts(CLOUD_NAMES, CLOUD, tables=("trigger",))
-    chosen = _chosen(written, CLOUD_NAMES, f"{PREFIX}{CLOUD.upper()}_", environ, flags)
+    chosen = layered(written, CLOUD_NAMES, f"{PREFIX}{CLOUD.upper()}_", environ, flags)
     values: dict[str, Any] = dict(check_shapes(chosen, _CLOUD_SHAPES))
     return CloudSettings(**values, triggers=triggers)
 
 
-def _chosen(
+def layered(
     written: Mapping[str, Written],
     names: Sequence[str],
     prefix: str,

@@ -1,0 +1,1 @@
+"""Kubernetes: a job becomes a JobSet, written as YAML for kubectl. Nothing is sent from here."""
