@@ -13,6 +13,7 @@ from builder.cli import audit, images, inputs, machine, registry, tensorboard
 from builder.cli.cloud import cloud_app
 from builder.cli.common import OPTIONS
 from builder.cli.job import job_app
+from builder.core.display import masked, plain
 from builder.core.errors import FactoryError, OutsideError, refusal
 
 HELP = """From one small file per accelerator to a proven TensorFlow training image.
@@ -136,7 +137,10 @@ def _prepare_streams() -> None:
 
 def _leave(code: int, *lines: str) -> NoReturn:
     """End with these lines on stderr. A stream that takes nothing more changes no exit code."""
-    for stream, text in ((sys.stdout, ""), (sys.stderr, "".join(f"{line}\n" for line in lines))):
+    for stream, text in (
+        (sys.stdout, ""),
+        (sys.stderr, "".join(f"{plain(masked(line))}\n" for line in lines)),
+    ):
         try:
             stream.write(text)
             stream.flush()

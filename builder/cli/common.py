@@ -11,7 +11,8 @@ import typer
 from builder.cli.console import Reporter
 
 if TYPE_CHECKING:
-    from builder.core.settings import Settings
+    from builder.core.display import plain
+from builder.core.settings import Settings
 
 
 @dataclass
@@ -44,7 +45,7 @@ def reporter() -> Reporter:
 def say(text: str = "") -> None:
     """A line for people: on stderr, because stdout carries data only."""
     if not OPTIONS.quiet:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(plain(text) + "\n")
 
 
 def out(data: Any) -> None:

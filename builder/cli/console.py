@@ -6,6 +6,7 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from builder.core.display import plain
 from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
 
 # Steps that BuildKit adds itself, and its name for a RUN whose first line is a comment.
@@ -83,6 +84,7 @@ class Reporter:
         """Write one line of text that stays on the screen."""
         if self.quiet:
             return
+        text = plain(text)
         if self.progress is not None:
             self.progress.console.print(text, markup=False, highlight=False)
         else:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from builder.core.display import masked
 from builder.core.errors import InputError, OutsideError
 from builder.core.mirrors import Mirror, mirror
 
@@ -412,7 +413,7 @@ def _login_url(url: str, user: str, password: str) -> str:
 
 
 def _without_credentials(url: str) -> str:
-    return re.sub(r"//[^/@\s]*@", "//", url)
+    return masked(url).replace("***@", "")
 
 
 # --- small things -------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from builder import cli
 from builder.cli import app
 from builder.cli.common import OPTIONS
 from builder.cli.console import Reporter, duration, size
+from builder.core import network
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import StepDone, StepLog, StepStarted
 
@@ -180,6 +181,25 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     )
     assert done.stdout.strip() == f"{tmp_path}/one.json: File too large"
     assert not list(tmp_path.iterdir())
+
+
+def test_an_error_shows_no_password_and_no_escape_sequence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BUILDER_REGISTRY", "https://me:s3cret@host.example/\x1b[2Jx")
+    assert left(monkeypatch, "verify", "v100") == 2
+    said = capsys.readouterr().err
+    assert "***@host.example/" in said
+    assert "s3cret" not in said
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("proxy", ["me:s3cret@proxy:1", "http://me:s3/cret@proxy:1"])
+def test_doctor_shows_no_password_of_a_proxy(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    lines = network.discover().summary()
+    assert any("https_proxy" in line and "proxy:1" in line for line in lines)
+    assert not any("cret" in line for line in lines)
 
 
 def test_a_bug_says_that_it_is_one_and_debug_shows_where(

@@ -1,0 +1,33 @@
+"""What a person sees of an address or a name from elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.core.display import masked, plain
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:s3cret@proxy:3128", "http://***@proxy:3128"),
+        ("me:s3cret@proxy:3128", "***@proxy:3128"),
+        ("http://me:s3/cret@proxy:3128", "http://***@proxy:3128"),
+        ("me:s3/cret@proxy:3128", "***@proxy:3128"),
+        ("http://me:s3@cret@proxy/x", "http://***@proxy/x"),
+        ("'me:s3cret@host.example/x:v1' is no name", "'***@host.example/x:v1' is no name"),
+        ("pkg @ git+https://s3cret@host/x", "pkg @ git+https://***@host/x"),
+        ("pkg @ https://a:s3cret@host/x, b", "pkg @ https://***@host/x, b"),
+        ("http://host:5000/a@b", "http://host:5000/a@b"),
+        ("host:5000/x@sha256:12", "host:5000/x@sha256:12"),
+        ("host.example/x:v1@sha256:12", "host.example/x:v1@sha256:12"),
+        ("x:v1@sha256:12", "x:v1@sha256:12"),
+        ("write to me@example.com", "write to me@example.com"),
+    ],
+)
+def test_the_credentials_of_an_address_are_not_shown(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
+def test_a_name_does_not_move_the_cursor() -> None:
+    assert plain("a\x1b[31m\x1b]0;title\x07\x1b\x07\x9b\u202eb\n\tc é") == "a????b\n\tc é"
