@@ -27,6 +27,7 @@ VALUES: Final = 20_000
 DEPTH: Final = 100
 """How many lists and mappings stand in each other at most."""
 
+TAB: Final = "indent with spaces, not with a tab"
 _CHARACTERS: Final = 1 << 20
 
 Value = str | None | list["Value"] | dict[str, "Value"]
@@ -75,7 +76,7 @@ def parse(text: str, where: str) -> Document:
     """
     check_bounds(text, where)
     try:
-        root = YAML(typ="safe", pure=False).compose(text)
+        root = _compose(text, where)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(
@@ -85,17 +86,33 @@ def parse(text: str, where: str) -> Document:
         mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
         line = mark.line + 1 if mark else 1
         problem = getattr(error, "problem", None) or str(error)
-        raise InputError(f"{where}:{line}: not YAML: {problem}", _syntax_fix(problem)) from None
+        begin = "".join(text.splitlines()[line - 1 : line])
+        fix = TAB if begin.lstrip(" ").startswith("\t") else _syntax_fix(problem)
+        raise InputError(f"{where}:{line}: not YAML: {problem}", fix) from None
     problems: list[Mistake] = []
     value = _value(root, "", problems, ()) if root is not None else {}
     return Document(value, root, tuple(problems))
 
 
-def check_bounds(text: str, where: str) -> None:
+def _compose(text: str, where: str) -> Node | None:
+    """The nodes of a document. The fast reader refuses `[gs://b/x]`, which is YAML."""
+    try:
+        return YAML(typ="safe", pure=False).compose(text)  # type: ignore[no-any-return]
+    except MarkedYAMLError as error:
+        if "unexpected ':'" not in str(error.problem):
+            raise
+        check_bounds(text, where, fast=False)
+        try:
+            return YAML(typ="safe", pure=True).compose(text)  # type: ignore[no-any-return]
+        except YAMLError:
+            raise error from None
+
+
+def check_bounds(text: str, where: str, *, fast: bool = True) -> None:
     """Raise InputError, with its line, for what would take a reader's time or memory for nothing.
 
     A few lines of aliases in aliases stand for billions of values. What is not YAML passes: the
-    reader says what is wrong with it.
+    reader says what is wrong with it. fast: with the reader in C.
     """
     if len(text) > _CHARACTERS:
         raise InputError(
@@ -106,7 +123,7 @@ def check_bounds(text: str, where: str) -> None:
     open_: list[tuple[str | None, int]] = []  # anchor and number of its first value, to the top
     seen = 0
     try:
-        for event in YAML(typ="safe", pure=False).parse(text):
+        for event in YAML(typ="safe", pure=not fast).parse(text):
             if isinstance(event, CollectionEndEvent):
                 anchor, first = open_.pop()
                 if anchor:
@@ -134,7 +151,7 @@ def check_bounds(text: str, where: str) -> None:
 
 def _syntax_fix(problem: str) -> str:
     if "\\t" in problem or "tab character" in problem:
-        return "indent with spaces, not with a tab"
+        return TAB
     if "cannot start any token" in problem:
         return "put the value in quotes"
     if "unexpected ':'" in problem:

@@ -340,12 +340,18 @@ def _or(counts: tuple[int, ...]) -> str:
 # --- regions --------------------------------------------------------------------------------------
 
 
+_REGION = re.compile(
+    r"(?:africa|asia|australia|europe|me|northamerica|southamerica|us)"
+    r"-(?:central|(?:north|south)?(?:east|west)?)[0-9]+"
+)
+
+
 def check_region(placement: Placement, region: str) -> None:
-    """Raises InputError, with the nearest region that fits, where a region does not offer this
-    accelerator for training."""
+    """Raises InputError, with the nearest region that fits, where there is no such region, or where
+    it does not offer this accelerator for training."""
     known, wanted = offer(), placement.device
-    if wanted is None:
-        return  # the table has regions of accelerators only
+    if wanted is None and _REGION.fullmatch(region):
+        return  # the table has regions of accelerators only; a newer one may be there, too
     if region not in known.regions:
         near = difflib.get_close_matches(region, known.regions, n=1)
         fix = f"write {near[0]}; " if near else ""
@@ -353,6 +359,7 @@ def check_region(placement: Placement, region: str) -> None:
             f"{region!r} is no region with training machines on record ({known.as_of})",
             f"{fix}known: {', '.join(known.regions)}",
         )
+    assert wanted is not None, "every region of the table has such a name"
     pod = bool(wanted.pod_multiple) and placement.pod
     regions = wanted.pods if pod else wanted.regions
     if region in regions:

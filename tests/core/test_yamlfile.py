@@ -156,3 +156,17 @@ def test_every_command_ends_at_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "images/v100/image.yaml:5: more than" in done.stderr
+
+
+def test_an_address_in_a_list_does_not_open_a_way_around_the_bounds() -> None:
+    bomb = "a: &a [gs://b/x, y]\n" + "".join(
+        f"b{number}: &b{number} [{', '.join([f'*b{number - 1}' if number else '*a'] * 9)}]\n"
+        for number in range(9)
+    )
+    with pytest.raises(InputError, match="each alias written out"):
+        parse(bomb, "x.yaml")
+    assert parse("a: [gs://b/x, {c: gs://d}]\n", "x.yaml").value == {
+        "a": ["gs://b/x", {"c": "gs://d"}]
+    }
+    with pytest.raises(InputError, match=r"x\.yaml:1: not YAML"):
+        parse("a: [gs://b/x, b: [}\n", "x.yaml")

@@ -9,7 +9,7 @@ import pytest
 
 from builder.core import project
 from builder.core.errors import InputError
-from builder.jobs import description
+from builder.jobs import description, machines
 from builder.jobs.aiplatform import render
 from builder.jobs.places.vertex import checks, messages
 from builder.jobs.ready import Image
@@ -60,6 +60,24 @@ def test_refusals(text: str, said: str, fix: str) -> None:
     message, way_out = refused(text)
     assert said in message and fix in way_out
     assert message.startswith("jobs/cats.yaml")
+
+
+CPU = "image: cpu\nregion: us-central1\nmachine: n1-standard-8\n"
+
+
+@pytest.mark.parametrize(
+    ("region", "near"), [("us-centrall1", "write us-central1"), ("mars-north1", "known: ")]
+)
+def test_a_region_that_does_not_exist_without_accelerators_too(region: str, near: str) -> None:
+    message, fix = refused(CPU.replace("us-central1", region), "cpu")
+    assert message.startswith("jobs/cats.yaml: region: ") and "is no region" in message
+    assert near in fix
+
+
+def test_each_region_of_the_table_has_the_form_of_a_region() -> None:
+    for region in machines.offer().regions:
+        machines.check_region(machines.place("n1-standard-8"), region)
+        assert machines._REGION.fullmatch(region)
 
 
 FLEX = "scheduling: {strategy: flex-start}\n"

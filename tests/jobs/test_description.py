@@ -254,3 +254,52 @@ def test_the_tiers_sizes_add_up_to_ai_platforms_own_prices() -> None:
     assert tiers["BASIC"] == units["standard"]
     assert 5 * small + 3 * units["standard"] == pytest.approx(tiers["STANDARD_1"], abs=5e-4)
     assert 20 * medium + 11 * units["large_model"] == pytest.approx(tiers["PREMIUM_1"], abs=3e-3)
+
+
+STUDY_OF_X = ONE + "study: {metric: accuracy, parameters: {x: %s}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "fix"),
+    [
+        (ONE + "labels: {builder-key: x}\n", "builder-key cannot be set", "another name"),
+        (ONE + "labels: {builder-run: 7}\n", "builder-run cannot be set", "another name"),
+        (
+            STUDY_OF_X % "{min: 1, max: 2}" + "arguments: {x: 3}\n",
+            "arguments has x, and the study varies it",
+            "remove x",
+        ),
+        (
+            STUDY_OF_X % "{min: 1, max: 2}" + 'arguments: [--y, "1", --x, "3"]\n',
+            "arguments has x, and the study varies it",
+            "remove x",
+        ),
+        (STUDY_OF_X % "{min: 1, max: 99999999999999999999}", "at most 2^53", "type: double"),
+        (STUDY_OF_X % "{min: 1, max: 1e30, type: integer}", "at most 2^53", "type: double"),
+        (
+            ONE + f"scheduling: {{timeout: {'9' * 400}d}}\n",
+            "is not a length of time",
+            "at most 10000d",
+        ),
+        (ONE + "scheduling: {timeout: 99999999d}\n", "is not a length of time", "10000d"),
+        ("image: v100\nmachine: n1-" + "9" * 5000 + "\n", "is not a machine type", "n1-standard-8"),
+        (ONE + f"topology: {'9' * 5000}x2\n", "is not a topology", "2x2"),
+        (ONE + "replicas:\n\tworkers: 2\n", "not YAML", "not with a tab"),
+    ],
+)
+def test_what_a_job_may_not_say(text: str, said: str, fix: str) -> None:
+    message, way_out = refusal(text)
+    assert said in message and fix in way_out
+    assert message.startswith("cats.yaml:") or "/cats.yaml:" in message
+    assert len(message) < 6000
+
+
+@pytest.mark.parametrize("name", ["--records", "--y=gs://b/x"])
+def test_an_address_stands_in_a_list_without_quotes(name: str) -> None:
+    job = description.parse(ONE + f"arguments: [{name}, gs://b/x]\n", Path("cats.yaml"))
+    assert job.arguments == (name, "gs://b/x")
+
+
+def test_what_the_study_varies_may_begin_like_an_argument() -> None:
+    text = STUDY_OF_X % "{min: 1, max: 2}" + "arguments: {x-ray: 3, steps: 4}\n"
+    assert description.parse(text, Path("cats.yaml")).study

@@ -201,9 +201,9 @@ class Job(WrittenModel):
     accelerators: AcceleratorsField | None = Field(None, examples=["2 x V100"])
     """What the chief's machine carries: `2 x V100`, or {type: V100, count: 2}."""
 
-    topology: Annotated[str, matches(r"[0-9]+(x[0-9]+){1,2}", "a topology", "write 2x2")] | None = (
-        Field(None, examples=["2x2"])
-    )
+    topology: (
+        Annotated[str, matches(r"[0-9]{1,4}(x[0-9]{1,4}){1,2}", "a topology", "write 2x2")] | None
+    ) = Field(None, examples=["2x2"])
     """Of a TPU v5e: how its chips are laid out."""
 
     replicas: Replicas = Field(_ALONE, examples=[{"workers": 2}])
@@ -275,6 +275,8 @@ class Job(WrittenModel):
                 "a topology says how many chips there are, so accelerators must be left out",
                 "remove accelerators",
             )
+        if self.study:
+            _check_clash(self.arguments, self.study)
         if self.tensorboard and not self.service_account:
             raise refuse(
                 "tensorboard needs service_account: the service writes the logs in its name",
@@ -326,6 +328,17 @@ class Job(WrittenModel):
     def distributed(self) -> bool:
         """Whether there is more than one replica; only then the service sets TF_CONFIG."""
         return sum(pool.count for pool in self.pools) > 1
+
+
+def _check_clash(arguments: tuple[str, ...], study: Study) -> None:
+    """Refuse an argument that the study varies: each program takes another one of the two."""
+    given = {one.removeprefix("--").split("=")[0] for one in arguments if one.startswith("--")}
+    for name in study.parameters:
+        if name in given:
+            raise refuse(
+                f"arguments has {name}, and the study varies it",
+                f"remove {name} from arguments, or from study.parameters",
+            )
 
 
 def _pool_of(

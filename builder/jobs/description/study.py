@@ -10,6 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 from builder.core.findings import matches, refuse
 from builder.jobs.description.values import Number, Text, WrittenModel
 
+WHOLE = 2**53
+"""Up to here each whole number is a floating-point number, too."""
+
 
 class Parameter(WrittenModel):
     """One parameter that a study varies: a range (min, max) or values."""
@@ -70,6 +73,8 @@ class Parameter(WrittenModel):
             raise refuse(f"{self.kind} needs values", "write values: [a, b, c]")
         if self.kind == "integer" and any(float(one) != int(float(one)) for one in (low, high)):
             raise refuse("an integer's min and max are whole numbers", "write type: double")
+        if self.kind == "integer" and max(abs(float(low)), abs(float(high))) > WHOLE:
+            raise refuse("an integer's min and max are at most 2^53", "write type: double")
         if float(low) >= float(high):
             raise refuse(f"min {low} is not below max {high}", "write the smaller one as min")
         if self.scale != "linear" and float(low) <= 0:

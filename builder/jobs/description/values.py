@@ -20,12 +20,16 @@ ARGUMENTS_LIMIT = 100_000
 """Characters of all arguments of one container. Source: aiplatform v1, ContainerSpec.args."""
 DISK_GB = (100, 64_000)
 """Source: Google Cloud, serverless training, configure-compute."""
+LONGEST = 10_000 * 24 * 3600
+"""Seconds: the longest length of time that a file may name."""
 DEFAULT_TIMEOUT = 7 * 24 * 3600
 """Seconds. Source: aiplatform v1, Scheduling.timeout."""
 
 # Set on each replica by the service: a value of the user's would not be the one that arrives.
 _RESERVED = ("TF_CONFIG", "CLUSTER_SPEC", "TPU_CONFIG", "TPU_NODE_NAME")
 _RESERVED_PREFIXES = ("AIP_", "CLOUD_ML_")
+
+OUR_LABELS = "builder-"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhd]\s*)+")
@@ -41,12 +45,15 @@ def _plain(value: str) -> str:
 
 
 def seconds(text: str) -> int:
-    """Seconds of `90s`, `30m`, `2h`, `1h30m` or `7d`. Raises ValueError."""
+    """Seconds of `90s`, `30m`, `2h`, `1h30m` or `7d`, 10,000 days at most. Raises ValueError."""
     text = text.strip().lower()
     if not _DURATION.fullmatch(text):
         raise ValueError(text)
     parts = re.findall(r"([0-9.]+)([smhd])", text)
-    return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    found = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if found > LONGEST:
+        raise ValueError(text)
+    return round(found)
 
 
 def length(flag: str, text: str | None) -> float | None:
@@ -62,6 +69,11 @@ def length(flag: str, text: str | None) -> float | None:
         ) from None
 
 
+def shortened(text: str) -> str:
+    """The text in quotes; of a long one its beginning."""
+    return repr(text) if len(text) <= 60 else f"{text[:40]!r}... ({len(text)} characters)"
+
+
 def _duration(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -69,8 +81,8 @@ def _duration(value: object) -> object:
         return seconds(value)
     except ValueError:
         raise refuse(
-            f"{value!r} is not a length of time",
-            "write a number and s, m, h or d, such as 2h or 22m",
+            f"{shortened(value)} is not a length of time",
+            "write a number and s, m, h or d, such as 2h or 22m; at most 10000d",
         ) from None
 
 
@@ -137,7 +149,7 @@ def _number(value: str) -> str:
     except ValueError:
         found = float("nan")
     if found != found or found in (float("inf"), float("-inf")):
-        raise refuse(f"{value!r} is not a number", "write it as 0.001 or 1e-3")
+        raise refuse(f"{shortened(value)} is not a number", "write it as 0.001 or 1e-3")
     return value
 
 
@@ -149,17 +161,33 @@ Variable = Annotated[
     matches(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name", "use A-Z, 0-9 and _"),
     AfterValidator(_variable),
 ]
+
+
+def _label(name: str) -> str:
+    if name.startswith(OUR_LABELS):
+        raise refuse(
+            f"{name} cannot be set: labels with {OUR_LABELS} are the factory's own, by which it "
+            "finds the job again",
+            "write another name",
+        )
+    return name
+
+
 LabelKey = Annotated[
     str,
     matches(
         r"[a-z][a-z0-9_-]{0,62}", "a label's name", "use a-z, 0-9, _ and -, a letter first, <= 63"
     ),
+    AfterValidator(_label),
 ]
 LabelValue = Annotated[
     str, matches(r"[a-z0-9_-]{0,63}", "a label's value", "use a-z, 0-9, _ and -, at most 63")
 ]
 Machine = Annotated[
-    str, matches(r"[a-z0-9]+(-[a-z0-9]+)+", "a machine type", "write one such as n1-standard-8")
+    str,
+    matches(
+        r"(?=.{3,63}$)[a-z0-9]+(-[a-z0-9]+)+", "a machine type", "write one such as n1-standard-8"
+    ),
 ]
 
 
