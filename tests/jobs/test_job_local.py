@@ -177,6 +177,7 @@ def test_restarts_of_the_whole_job_and_none_at_all(
     assert outcome.exit_code == 0
     started = sorted((Path(outcome.folder) / "starts").read_text().split())
     assert started == ["chief", "chief", "worker", "worker"]
+    assert [one.restarts for one in outcome.replicas] == [1, 1]
     outcome, _ = run(engine, job("exit 139", restarts="never"))
     assert (outcome.state, outcome.exit_code) == ("failed", 139)
 

@@ -110,7 +110,7 @@ def run(
 
 @dataclass
 class _Running:
-    """A replica while the job runs."""
+    """A replica while the job runs. restarts: after a failure of its own, as far as they count."""
 
     replica: Replica
     log: Path
@@ -132,7 +132,7 @@ class _Running:
             self.replica.name,
             self.state,
             self.exit_code,
-            self.restarts,
+            max(0, self.attempt - 1),
             round(seconds, 1),
             self.memory,
             self.replica.gpus,
