@@ -221,6 +221,12 @@ class Config:
     clip_norm: float = _optimizer(
         0.0, "most that the norm of all gradients together may be; 0: no limit"
     )
+    ema: float = _optimizer(
+        0.0,
+        "share of the moving average of the weights that each step keeps; evaluation and export "
+        "use that average; one replica only; 0: no average",
+        most=0.999999,
+    )
     schedule: Literal["constant", "cosine", "step"] = _optimizer("constant", "of the learning rate")
     warmup_steps: int = _optimizer(0, "steps in which the learning rate rises from 0, linearly")
     decay_at: tuple[float, ...] = _optimizer(

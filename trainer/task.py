@@ -263,7 +263,7 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
 
     def save_model(name: str, position: Position) -> None:
         folder = config.model_dir if name == "final" else f"{config.job_dir}/export/{name}"
-        export.save(trainer.model, setup.names, config, folder, name, position.step)
+        export.save(trainer.weights(), setup.names, config, folder, name, position.step)
 
     controller = outer.Controller(
         trainer,

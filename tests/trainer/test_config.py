@@ -195,7 +195,7 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
             numbers |= {config._layers: "2.0"}
             value = one.choices[-1] if one.choices else numbers[one.type]
         bounds = {"dropout": "0.5", "label_smoothing": "0.5", "momentum": "0.5", "hue": "0.5"}
-        value = {**bounds, "erase": "0.5"}.get(one.dest, value)
+        value = {**bounds, "erase": "0.5", "ema": "0.5"}.get(one.dest, value)
         name = one.option_strings[0]
         name = "--" + name[2:].replace("-", "_") if "_" in form else name
         arguments += [f"{name}={value}"] if "=" in form else [name, value]

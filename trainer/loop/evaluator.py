@@ -17,7 +17,7 @@ from trainer.loop import inner
 from trainer.loop.judge import Judge
 from trainer.loop.outer import tell
 from trainer.loop.setup import Setup
-from trainer.model import export, networks
+from trainer.model import export, networks, optimization
 from trainer.observe import insight
 from trainer.observe.observer import Run, Watch
 from trainer.report import say
@@ -65,6 +65,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         judge.waited = 0
     last = int(found.get("step", -1))
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep_checkpoints)
+    averaged = _averaged(look)
     watch.begin(look)
     # A marker that is there already may come from the attempt before. The trainers remove it when
     # they start; this waits for them as long as they wait for each other.
@@ -85,7 +86,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         began = time.monotonic()
         last = checkpoint.position.step
         look.position = checkpoint.position
-        _assign(look.model, checkpoint, config)
+        _assign(look.model, checkpoint, config, averaged)
         with look.ledger.spend("evaluation"):
             result = evaluation.run()
         tell(last, result)
@@ -100,7 +101,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         for name in config.export:
             if name == "latest" or (name == "best" and better):
                 folder = f"{config.job_dir}/export/{name}"
-                export.save(look.model, look.names, config, folder, name, last)
+                export.save(_weights(look.model), look.names, config, folder, name, last)
         markers.write(path, content)
         while time.monotonic() - began < config.evaluate_interval:
             # At the end of the job, evaluate its last checkpoint at once.
@@ -124,12 +125,33 @@ def _newest(checkpoints: Checkpoints, after: int) -> Checkpoint | None:
     return None
 
 
-def _assign(network: Any, checkpoint: Checkpoint, config: Config) -> None:
+def _averaged(look: Run) -> dict[str, str]:
+    """With --ema, the path of the average of each trained variable, in the trainers' optimizer."""
+    if not look.config.ema:
+        return {}
+    optimizer = networks.optimizer(look.config, 1, look.steps, look.policy)
+    with look.strategy.scope():
+        optimizer.build(look.model.trainable_variables)
+    pairs = optimization.averages(optimizer, look.model)
+    return {variable.path: average.path for variable, average in pairs}
+
+
+def _assign(
+    network: Any, checkpoint: Checkpoint, config: Config, averaged: Mapping[str, str]
+) -> None:
+    """Give the network the weights of a checkpoint, or where `averaged` names it, their average."""
+    by_path = {name.partition(" ")[2]: value for name, value in checkpoint.variables.items()}
     for number, variable in enumerate(network.variables):
         value = checkpoint.variables.get(f"{number:04d} {variable.path}")
+        if variable.path in averaged:
+            value = by_path.get(averaged[variable.path])
         if value is None or tuple(value.shape) != tuple(variable.shape):
             raise UsageError(
                 f"the checkpoints in {config.checkpoint_dir} are of another model: give the "
                 "evaluator the same options as the trainers"
             )
         variable.assign(value)
+
+
+def _weights(network: Any) -> dict[str, Any]:
+    return {variable.path: variable.numpy() for variable in network.variables}

@@ -4,9 +4,10 @@ It works for one device and for tf.distribute's synchronous strategies alike. Ke
 fails under MultiWorkerMirroredStrategy, and it cannot resume its input in the middle of an epoch.
 """
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,12 @@ class Trainer:
             raise UsageError(
                 f"--batch-size {config.batch_size} does not divide by the "
                 f"{strategy.num_replicas_in_sync} replicas of the run"
+            )
+        if config.ema and strategy.num_replicas_in_sync > 1:
+            # Keras reduces each average among the replicas in an operation of its own, and these
+            # wait for each other for ever.
+            raise UsageError(
+                f"--ema does not work with the {strategy.num_replicas_in_sync} replicas of the run"
             )
         self.strategy = strategy
         self.config = config
@@ -182,11 +189,33 @@ class Trainer:
         if shapes != {name: tuple(value.shape) for name, value in values.items()}:
             raise UsageError(
                 f"the checkpoints in {self.config.checkpoint_dir} are of another model, image "
-                "size, precision, optimizer or number of classes: use another --job-dir"
+                "size, precision, optimizer or number of classes, or differ in --ema: use another "
+                "--job-dir"
             )
         with self.strategy.scope():
             for name, variable in variables.items():
                 variable.assign(values[name])
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """With --ema, the model has the moving average of its weights meanwhile."""
+        pairs = optimization.averages(self.optimizer, self.model)
+        held = [variable.numpy() for variable, _ in pairs]
+        with self.strategy.scope():
+            for variable, average in pairs:
+                variable.assign(average.numpy())
+        try:
+            yield
+        finally:
+            with self.strategy.scope():
+                for (variable, _), value in zip(pairs, held, strict=True):
+                    variable.assign(value)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """What a SavedModel has: the model's variables by their paths, with --ema averaged."""
+        found = {variable.path: variable.numpy() for variable in self.model.variables}
+        pairs = optimization.averages(self.optimizer, self.model)
+        return found | {variable.path: average.numpy() for variable, average in pairs}
 
     def _read(self) -> list[tf.Tensor]:
         return [tf.identity(variable.value) for variable in self.variables().values()]

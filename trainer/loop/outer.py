@@ -359,7 +359,12 @@ class Controller:
         self._evaluated_at = time.monotonic()
         with self.run_.ledger.spend("evaluation"):
             self.trainer.synchronise()
-            result = self.evaluation.run(between=self._between)
+            with self.trainer.averaged():
+                return self._measure()
+
+    def _measure(self) -> dict[str, float]:
+        """Evaluate the weights that the model has now, and report it."""
+        result = self.evaluation.run(between=self._between)
         step = self.position.step
         tell(step, result)
         with self.run_.ledger.spend("summaries"):

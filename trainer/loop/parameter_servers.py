@@ -57,6 +57,10 @@ class ParameterServers(inner.Trainer):
                 "--precision mixed_float16 scales the loss by what the last gradients gave, which "
                 "does not work with parameter servers: use mixed_bfloat16 or float32"
             )
+        if config.ema:
+            raise UsageError(
+                "--ema does not work with parameter servers, whose weights have no common step"
+            )
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, steps, workers=1)

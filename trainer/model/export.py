@@ -69,14 +69,13 @@ def export(
 
 
 def save(
-    network: keras.Model,
+    weights: Mapping[str, np.ndarray],
     names: tuple[str, ...],
     config: Config,
     folder: str,
     name: str,
     step: int,
 ) -> None:
-    """Export the present weights of `network`, and report it."""
-    weights = {variable.path: variable.numpy() for variable in network.variables}
+    """Export a model with these weights, and report it."""
     export(weights, names, config, folder)
     say("exported", f"SavedModel ({name}) in {folder}", step=step, name=name)

@@ -83,6 +83,8 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
     common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}
     if config.weight_decay or config.optimizer == "adamw":
         common["weight_decay"] = config.weight_decay
+    if config.ema:
+        common |= {"use_ema": True, "ema_momentum": config.ema}
     makers = keras.optimizers
     chosen: Any = {
         "adam": lambda: makers.Adam(**common),
@@ -96,6 +98,19 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
     if policy == "mixed_float16":
         chosen = makers.LossScaleOptimizer(chosen, name="loss_scale")
     return chosen
+
+
+def averages(optimizer: Any, network: Any) -> list[tuple[Any, Any]]:
+    """Each trained variable of `network` with its moving average; none without --ema.
+
+    `optimizer` is what the function of that name made, built for `network`. Variables that are not
+    trained have no average: BatchNorm's statistics are one already.
+    """
+    one = getattr(optimizer, "inner_optimizer", optimizer)
+    if not one.use_ema:
+        return []
+    # Keras has no public way to read them without overwriting the weights.
+    return list(zip(network.trainable_variables, one._model_variables_moving_average, strict=True))
 
 
 def losses(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
