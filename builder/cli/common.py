@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.console import Reporter
+from builder.core.display import plain
 
 if TYPE_CHECKING:
-    from builder.core.display import plain
-from builder.core.settings import Settings
+    from builder.core.settings import Settings
 
 
 @dataclass

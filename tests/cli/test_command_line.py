@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from builder import cli
 from builder.cli import app
-from builder.cli.common import OPTIONS
+from builder.cli.common import OPTIONS, say
 from builder.cli.console import Reporter, duration, size
 from builder.core import network
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
@@ -192,6 +192,12 @@ def test_an_error_shows_no_password_and_no_escape_sequence(
     assert "***@host.example/" in said
     assert "s3cret" not in said
     assert "\x1b" not in said
+
+
+def test_a_line_for_people_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    say("torn\x1b[2J.so")
+    Reporter().line("torn\x1b[2J.so")
+    assert capsys.readouterr().err == "torn.so\ntorn.so\n"
 
 
 @pytest.mark.parametrize("proxy", ["me:s3cret@proxy:1", "http://me:s3/cret@proxy:1"])
