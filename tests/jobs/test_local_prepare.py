@@ -60,3 +60,16 @@ def test_sizes(text: str, size: int) -> None:
     assert here.parse_size(text) == size
     with pytest.raises(InputError, match="is not a size"):
         here.parse_size(f"{text} of memory")
+
+
+def test_a_replica_is_told_the_project_that_the_job_names(root: Path) -> None:
+    text = "image: cpu\nmachine: n1-standard-8\n"
+    (root / "jobs").mkdir(exist_ok=True)
+    file = root / "jobs" / "paid.yaml"
+    file.write_text(text)
+    given = LocalOptions(image="an-image")
+    job = here.prepare(root, NO_ENGINE, here.load(root, "paid"), given)
+    assert "CLOUD_ML_PROJECT_ID" not in job.environment
+    file.write_text(text + "project: my-project\n")
+    job = here.prepare(root, NO_ENGINE, here.load(root, "paid"), given)
+    assert job.environment["CLOUD_ML_PROJECT_ID"] == "my-project"

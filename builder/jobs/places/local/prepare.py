@@ -24,6 +24,8 @@ from builder.spec import catalogue
 
 FOLDER = Path("build") / "jobs"
 """The folder of the local jobs' folders, in the project."""
+PROJECT = "CLOUD_ML_PROJECT_ID"
+"""The variable in which Vertex AI tells a replica the project that pays."""
 
 BUCKETS = Path("build") / "buckets"
 """The default of --buckets: the folders in it stand for buckets."""
@@ -124,7 +126,7 @@ def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> Loca
         pools=job.pools,
         command=job.command,
         arguments=(*job.arguments, *options.arguments),
-        environment=job.environment,
+        environment=job.environment | ({PROJECT: job.project} if job.project else {}),
         base=base if base.startswith("gs://") else "",
         pass_job_dir=job.pass_job_dir or options.pass_job_dir,
         records=records,
