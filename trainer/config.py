@@ -240,6 +240,9 @@ class Config:
     final_learning_rate: float = _optimizer(
         0.0, "cosine schedule: share of the rate that is left at the end", most=1
     )
+    cosine_cycles: int = _optimizer(
+        1, "cosine schedule: equal cosines one after the other, each from the full rate", least=1
+    )
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = _optimizer(
         "none", "by the number of replicas"
     )
@@ -330,6 +333,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     config = Config(**{**given, **_folders(given, environment)})
     if config.cut and config.crop < 1:
         raise UsageError(f"--cut and --crop {config.crop}: give one of them")
+    if config.cosine_cycles > 1 and config.schedule != "cosine":
+        raise UsageError(f"--cosine-cycles {config.cosine_cycles}: give --schedule cosine with it")
     _check_weights(config)
     check_length(config)
     return config
@@ -372,6 +377,9 @@ def check_length(config: Config) -> None:
     if config.warmup_steps and config.warmup_steps >= config.steps:
         text = f"the run of {config.steps} steps is over before its end"
         raise UsageError(f"--warmup-steps {config.warmup_steps}: {text}")
+    if config.cosine_cycles > config.steps - config.warmup_steps:
+        text = f"the run of {config.steps} steps has fewer after its warm-up"
+        raise UsageError(f"--cosine-cycles {config.cosine_cycles}: {text}")
     if config.profile_steps and config.profile_steps[0] > config.steps:
         first, last = config.profile_steps
         text = f"the run of {config.steps} steps is over before the first"

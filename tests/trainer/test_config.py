@@ -54,6 +54,11 @@ def test_an_option_wins_over_the_environment_and_the_environment_over_the_job_fo
         (["--price-per-hour", "inf"], "--price-per-hour inf: must be a finite number"),
         (["--seed", "1e10"], "--seed 10000000000: must be between 0 and 4294967295"),
         (["--steps", "1e300"], "argument --steps: '1e300' is too large"),
+        (["--cosine-cycles", "2"], "--cosine-cycles 2: give --schedule cosine with it"),
+        (
+            ["--schedule", "cosine", "--cosine-cycles", "9", "--steps", "8"],
+            "--cosine-cycles 9: the run of 8 steps has fewer after its warm-up",
+        ),
         (["--clip-norm", "nan"], "--clip-norm nan: must be 0 or more"),
         (["--precision", "int4"], "argument --precision: invalid choice: 'int4'"),
     ],
@@ -183,7 +188,12 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
     values = {"steps": "8.0", "image_size": "8.0", "weights": "a.h5", "profile_steps": "2,3"}
     values |= {"weights_sha256": "0" * 64, "decay_at": "0.2,0.5", "export": "best,latest"}
     values |= {"metric": "loss", "model": "mobilenetv2", "warmup_steps": "4.0"}
-    apart = {"epochs": "steps", "reuse_head": "weights_sha256", "cut": "crop"}
+    apart = {
+        "epochs": "steps",
+        "reuse_head": "weights_sha256",
+        "cut": "crop",
+        "cosine_cycles": "schedule",
+    }
     """Options that exclude another one."""
     arguments, asked = [], {}
     for one in options():

@@ -16,7 +16,8 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up to `peak`, then constant, a cosine, or steps down.
 
     The warm-up counts from 1, so its first step already learns. The cosine begins where the warm-up
-    ends and reaches `final` x peak with the last step of the run.
+    ends and reaches `final` x peak with the last step of the run. With several cycles it does so
+    at the end of each, and then starts again (Loshchilov and Hutter, SGDR).
     """
 
     def __init__(
@@ -28,18 +29,22 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         final: float = 0.0,
         decay_at: tuple[float, ...] = (),
         decay_factor: float = 0.1,
+        cycles: int = 1,
     ) -> None:
         super().__init__()
         self.peak, self.steps, self.kind, self.warmup = peak, steps, kind, warmup
         self.final, self.decay_at, self.decay_factor = final, tuple(decay_at), decay_factor
+        self.cycles = cycles
 
     def __call__(self, step: Any) -> Any:
         """The rate of the next step after `step` steps, as a float32 tensor."""
         done = tf.cast(step, tf.float32)
         rate = tf.constant(self.peak, tf.float32)
         if self.kind == "cosine":
-            span = max(self.steps - 1 - self.warmup, 1)
-            share = tf.clip_by_value((done - self.warmup) / span, 0.0, 1.0)
+            length = max((self.steps - self.warmup) // self.cycles, 1)
+            since = done - self.warmup
+            cycle = tf.clip_by_value(tf.floor(since / length), 0.0, self.cycles - 1.0)
+            share = tf.clip_by_value((since - cycle * length) / max(length - 1, 1), 0.0, 1.0)
             rate *= self.final + (1 - self.final) * (1 + tf.cos(math.pi * share)) / 2
         if self.kind == "step":
             passed = [tf.cast(done >= round(at * self.steps), tf.float32) for at in self.decay_at]
@@ -49,7 +54,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return rate
 
     def get_config(self) -> dict[str, Any]:
-        keys = ("peak", "steps", "kind", "warmup", "final", "decay_at", "decay_factor")
+        keys = ("peak", "steps", "kind", "warmup", "final", "decay_at", "decay_factor", "cycles")
         return {key: getattr(self, key) for key in keys}
 
 
@@ -78,6 +83,7 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
         config.final_learning_rate,
         config.decay_at,
         config.decay_factor,
+        config.cosine_cycles,
     )
     # Without a name, a second optimizer in a process names the same variables differently.
     common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}

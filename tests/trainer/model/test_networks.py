@@ -330,6 +330,15 @@ def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -
         np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6, err_msg=variable.path)
 
 
+def test_cosine_cycles_start_again_from_the_full_rate_as_sgdr_does() -> None:
+    options = ("--schedule", "cosine", "--cosine-cycles", 3, "--steps", 32, "--warmup-steps", 2)
+    given = (*options, "--learning-rate", 1, "--final-learning-rate", 0.1)
+    rate = optimization.optimizer(config(*given), 1, 32, "float32")._learning_rate
+    found = [float(rate(tf.constant(step))) for step in range(32)]
+    cosine = [0.1 + 0.9 * (1 + np.cos(np.pi * step / 9)) / 2 for step in range(10)]
+    np.testing.assert_allclose(found, [0.5, 1.0, *cosine, *cosine, *cosine], rtol=1e-5)
+
+
 def test_options_reach_the_optimizer() -> None:
     sgd = optimization.optimizer(config("--optimizer", "sgd", "--momentum", 0.8), 1, 9, "float32")
     assert (sgd.momentum, sgd.nesterov) == (0.8, True)
