@@ -90,6 +90,7 @@ def render(
 
     from builder.core.errors import CheckFailed
     from builder.render import cloud, committed
+    from builder.render.dockerfiles import load_all
 
     names = chosen(targets, not targets)
     if diff:
@@ -109,8 +110,9 @@ def render(
                     say(f"  rebuilds {layer.instruction}: about {size(layer.bytes)}")
         return
     if check:
-        drifted = committed.check(root(), names)
-        drifted += cloud.check_cloud(root()) if not targets else ()
+        made = load_all(root(), names)
+        drifted = committed.check(root(), made)
+        drifted += cloud.check_cloud(root(), made) if not targets else ()
         if as_json:
             out([asdict(one) for one in drifted])
         if drifted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,9 @@ from builder.core import files
 from builder.core.files import hash_of
 from builder.core.googleapi import account_name
 from builder.core.templates import folder_of
-from builder.lock import model
 from builder.render.committed import Difference, text_of, unified
-from builder.render.dockerfiles import render
+from builder.render.dockerfiles import RenderedTarget, load_all
 from builder.render.jinja import fill
-from builder.spec import catalogue, compatibility
 
 if TYPE_CHECKING:
     from builder.spec.catalogue import ImageSpec
@@ -35,18 +33,18 @@ def has_cloud(root: Path) -> bool:
     return (root / BUILDER_REQUIREMENTS).is_file() and (root / "builder").is_dir()
 
 
-def cloud_files(root: Path) -> dict[str, str]:
+def cloud_files(root: Path, made: Sequence[RenderedTarget] | None = None) -> dict[str, str]:
     """File name -> text: cloudbuild.yaml, and the Dockerfile of the image that its steps run in.
 
-    Raises InputError for a target or a setting that is wrong.
+    made: all targets of the project, where they are rendered already. Raises InputError for a
+    target or a setting that is wrong.
     """
     from builder.core.settings import load, load_cloud
 
     templates = folder_of(root)
     dockerfile = fill(f"cloud/{BUILDER_DOCKERFILE}", templates, suite=BUILDER_SUITE)
-    specs = [catalogue.load(root, name) for name in catalogue.targets(root)]
-    stacks = [compatibility.resolve(spec) for spec in specs]
-    bases, published = _bases(root, stacks)
+    made = load_all(root) if made is None else made
+    bases, published = _bases(made)
     cloud, settings = load_cloud(root, environ={}), load(root, environ={})
     account = cloud.service_account
     text = fill(
@@ -54,13 +52,13 @@ def cloud_files(root: Path) -> dict[str, str]:
         templates,
         builder="${_REGISTRY}:" + builder_tag(root, dockerfile),
         bases=[{"targets": names} for names in bases],
-        targets=[_target(stack, bases) for stack in stacks],
+        targets=[_target(one.stack, bases) for one in made],
         region=cloud.region if cloud.region != "global" else "us-central1",
         registry=settings.registry or "${_REGION}-docker.pkg.dev/${PROJECT_ID}/training/images",
         root_image=f"debian:{BUILDER_SUITE}-slim",
         timeout=1800 + 900 * (len(bases) + len(published)),
         machine_type=cloud.machine_type or "E2_HIGHCPU_8",
-        disk_gb=_disk_gb(specs, bases, published),
+        disk_gb=_disk_gb([one.spec for one in made], bases, published),
         logging=cloud.logging or "CLOUD_LOGGING_ONLY",
         logs_bucket=cloud.logs_bucket,
         service_account=account and account_name(account),
@@ -68,13 +66,11 @@ def cloud_files(root: Path) -> dict[str, str]:
     return {BUILDER_DOCKERFILE: dockerfile, CLOUDBUILD: text}
 
 
-def _bases(root: Path, stacks: Iterable[Stack]) -> tuple[list[list[str]], list[str]]:
+def _bases(made: Iterable[RenderedTarget]) -> tuple[list[list[str]], list[str]]:
     """The targets of each base that is built, and the targets on a published base."""
     bases: dict[str, list[str]] = {}
-    for stack in stacks:
-        lock = model.read(root, stack.spec.name)
-        rendered = render(stack.spec, stack, lock, folder_of(root))
-        bases.setdefault(rendered.base_hash or "", []).append(stack.spec.name)
+    for one in made:
+        bases.setdefault(one.rendered.base_hash or "", []).append(one.spec.name)
     published = bases.pop("", [])
     return list(bases.values()), published
 
@@ -107,13 +103,13 @@ def builder_tag(root: Path, dockerfile: str) -> str:
     return f"builder-{hash_of(dockerfile, requirements)[:16]}"
 
 
-def check_cloud(root: Path) -> tuple[Difference, ...]:
-    """Each of Cloud Build's files that differs from what would be rendered now."""
+def check_cloud(root: Path, made: Sequence[RenderedTarget] | None = None) -> tuple[Difference, ...]:
+    """Each of Cloud Build's files that differs from what would be rendered now. made: as above."""
     if not has_cloud(root):
         return ()
     return tuple(
         Difference(name, unified(text_of(root / name), text, name))
-        for name, text in cloud_files(root).items()
+        for name, text in cloud_files(root, made).items()
         if text_of(root / name) != text
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.core import files
 from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE
-from builder.render.dockerfiles import Rendered, render_target
+from builder.render.dockerfiles import Rendered, RenderedTarget, load_all
 from builder.spec import catalogue
 
 
@@ -21,11 +21,15 @@ class Difference:
     diff: str
 
 
-def check(root: Path, targets: Iterable[str] | None = None) -> tuple[Difference, ...]:
-    """Every committed Dockerfile that differs from what would be rendered now."""
-    names = targets if targets is not None else catalogue.targets(root)
+def check(root: Path, made: Iterable[RenderedTarget] | None = None) -> tuple[Difference, ...]:
+    """Every committed Dockerfile that differs from the rendered one.
+
+    made: the targets to look at; all of the project where none are given.
+    """
     return tuple(
-        one for name in names for one in differences(root, name, render_target(root, name))
+        difference
+        for one in (load_all(root) if made is None else made)
+        for difference in differences(root, one.spec.name, one.rendered)
     )
 
 
@@ -41,11 +45,10 @@ def differences(root: Path, target: str, rendered: Rendered) -> tuple[Difference
 
 def write(root: Path, targets: Iterable[str] | None = None) -> tuple[Path, ...]:
     """Render and write the Dockerfiles. Returns the paths of those that changed."""
-    names = targets if targets is not None else catalogue.targets(root)
     changed = [
         (path, text)
-        for name in names
-        for path, text in _wanted(root, name, render_target(root, name))
+        for one in load_all(root, targets)
+        for path, text in _wanted(root, one.spec.name, one.rendered)
         if text_of(path) != text
     ]
     for path, text in changed:

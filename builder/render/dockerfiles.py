@@ -7,7 +7,7 @@ machine. `builder render --check` compares them with the committed files.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -138,11 +138,33 @@ def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:
     return {name: value for name, value in found.items() if value} | spec.labels
 
 
-def render_target(root: Path, target: str) -> Rendered:
-    """The Dockerfiles of a target from the files in its folder.
+@dataclass(frozen=True)
+class RenderedTarget:
+    """A target: what a person wrote, what it resolves to, and its Dockerfiles."""
+
+    spec: ImageSpec
+    stack: Stack
+    rendered: Rendered
+
+
+def load(root: Path, target: str) -> RenderedTarget:
+    """A target from the files in its folder.
 
     Raises InputError for mistakes in image.yaml, and for a target that is not locked.
     """
     spec = catalogue.load(root, target)
     stack = compatibility.resolve(spec)
-    return render(spec, stack, model.read(root, target), folder_of(root))
+    return RenderedTarget(
+        spec, stack, render(spec, stack, model.read(root, target), folder_of(root))
+    )
+
+
+def load_all(root: Path, targets: Iterable[str] | None = None) -> tuple[RenderedTarget, ...]:
+    """These targets, or all of a project. Raises what `load` raises."""
+    names = targets if targets is not None else catalogue.targets(root)
+    return tuple(load(root, name) for name in names)
+
+
+def render_target(root: Path, target: str) -> Rendered:
+    """The Dockerfiles of a target. Raises what `load` raises."""
+    return load(root, target).rendered
