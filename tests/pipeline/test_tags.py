@@ -41,7 +41,7 @@ def test_promote_moves_a_tag_and_every_step_leads_back(
     with pytest.raises(OutsideError, match="no way back"):
         rollback("production", where)
 
-    # forward from the middle: what was gone back from does not come again
+    # a promotion after going back drops the entries that the tag had left
     promote("version-1", "production", where)
     promote("version-3", "production", where)
     assert now() == d

@@ -36,7 +36,7 @@ KINDS = {
     0x80: "tile-ir",
     0x100: "concatenated",
 }
-FLAG_LZ4, FLAG_ZSTD, FLAG_OBFUSCATED = 0x2000, 0x8000, 0x10000
+FLAG_LZ4, FLAG_ZSTD = 0x2000, 0x8000
 FLAG_ARCHITECTURE_SPECIFIC, FLAG_FAMILY_SPECIFIC = 1 << 20, 1 << 21
 
 COMPILED, LINK_INPUT = ".nv_fatbin", "__nv_relfatbin"
