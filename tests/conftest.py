@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from builder import engine
 from builder.core import files, mirrors
@@ -29,16 +32,27 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests stay together where several processes run them (`make test`).
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Share the tests out between the processes of `make test`."""
+    return OneEngine(config, log)
 
-    Tests of one file share what they set up. Tests with an engine share that engine, and the images
-    on it: one process runs all of them.
+
+class OneEngine(LoadScopeScheduling):  # type: ignore[misc]
+    """Which tests stay together in one process.
+
+    Tests of one file share what they set up. Files with engine tests share the engine and the
+    images on it, so that one process runs all of them.
     """
-    for item in items:
-        alone = item.get_closest_marker("engine") is None
-        group = str(item.path.relative_to(ROOT)) if alone else "engine"
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "engine" if "mark.engine" in _text(ROOT / file) else file
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 @pytest.fixture

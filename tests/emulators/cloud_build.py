@@ -880,11 +880,15 @@ class LocalRunner:
 
         with tempfile.TemporaryDirectory(prefix="submitted-") as folder:
             file = Path(folder) / "build.json"
-            file.write_text(json.dumps(submitted(job.build)))
+            written = submitted(job.build)
+            given = written.get("substitutions", {})  # the sender's own, and built-in ones
+            written["substitutions"] = {k: v for k, v in given.items() if k.startswith("_")}
+            file.write_text(json.dumps(written))
+            own = {"PROJECT_ID": PROJECT, "PROJECT_NUMBER": "123456789"}
             plan = runner.prepare(
                 buildfile.load(file),
                 source=job.workspace,
-                builds_in={"PROJECT_ID": PROJECT, "PROJECT_NUMBER": "123456789"},
+                builds_in=own | {k: v for k, v in given.items() if not k.startswith("_")},
                 images=self.images,
             )
             result = runner.run(plan, self.engine, job.log, host=self.host)

@@ -362,7 +362,6 @@ TPU = "image: tpu\nmachine: ct5lp-hightpu-4t\n"
 @pytest.mark.parametrize(
     ("text", "where", "line", "said", "fix"),
     [
-        (CHIEF + "labels: {builder-key: mine}\n", GKE, 4, "factory's own", "another name"),
         (CHIEF + "labels: {team_: a}\n", GKE, 4, "no label of Kubernetes", "begin and end"),
         (CHIEF + "labels: {team: a-}\n", GKE, 4, "no label of Kubernetes", "begin and end"),
         (CHIEF + "environment:\n  JOB_COMPLETION_INDEX: 1\n", GKE, 5, "Kubernetes sets", "remove"),

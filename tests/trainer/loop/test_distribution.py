@@ -111,7 +111,7 @@ def test_a_strategy_that_the_cluster_is_not_made_for_is_refused(
         (spelt({"worker": ["grpc://a:1", "b:1"]}), "'grpc://a:1', of worker, is not host:port"),
         (spelt({"worker": ["a:0", "b:1"]}), "'a:0', of worker, is not host:port"),
         (spelt({"worker": ["a:1", "a:1"]}), "a:1 is the address of two processes"),
-        (spelt({"worker": ["a:1", "b:1"]}, task=None), "which of its processes this is"),
+        (spelt({"worker": ["a:1", "b:1"]}, task=None), "it says which process this is"),
         (spelt({"worker": ["a:1", "b:1"]}, index=None), "index None is not a number"),
         (spelt({"worker": ["a:1", "b:1"]}, index=-1), "index -1 is not a number"),
         (spelt(["a:1"]), "have to be JSON objects"),

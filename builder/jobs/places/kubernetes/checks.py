@@ -13,7 +13,7 @@ from builder.jobs.checks import Problems, advice, check_image, check_job_dir, fi
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.places.kubernetes.cluster import Cluster
-from builder.jobs.places.kubernetes.jobset import INDEX, KEY_LABEL, NAME_LABEL, TPUS
+from builder.jobs.places.kubernetes.jobset import INDEX, TPUS
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Image, Ready
 
@@ -132,8 +132,6 @@ def _check_digest(image: Image, registry: bool) -> None:
 
 
 def _check_label(name: str, value: str) -> None:
-    if name in (KEY_LABEL, NAME_LABEL):
-        raise InputError(f"the label {name} is the factory's own", "write another name")
     if not (name[-1].isalnum() and (not value or (value[0].isalnum() and value[-1].isalnum()))):
         raise InputError(
             f"{name}: {value!r} is no label of Kubernetes",
