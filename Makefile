@@ -27,7 +27,8 @@ push: $(VENV)/.build  ## push every image that has a valid receipt
 	@$(BUILDER) push $(if $(REGISTRY),--registry $(REGISTRY))
 
 test: $(VENV)/.test  ## run all tests, with a real engine, registry and TensorFlow
-	@$(PYTEST)
+	@$(PYTEST) -m "not alone"
+	@$(PYTHON) -m pytest -m alone
 
 test-fast: $(VENV)/.test  ## run the tests that need no engine, network or TensorFlow
 	@$(PYTEST) -q -m "not engine and not network and not tensorflow and not slow"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.trainer.runs import ROOT, SMOKE, cluster, same_weights, scalars
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.alone]
 tf = pytest.importorskip("tensorflow")
 
 from trainer import config  # noqa: E402

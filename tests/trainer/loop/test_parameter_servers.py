@@ -12,7 +12,7 @@ import pytest
 
 from tests.trainer.runs import ROOT, cluster
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.alone]
 tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
