@@ -10,10 +10,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TextIO
 
 from .pruning import __main__ as pruning
-from .pruning.errors import CheckFailed, InputError
+from .pruning.errors import CheckFailed
 from .pruning.rule import compute_capability
 from .verdict import Support, as_dict, audit
 
@@ -22,23 +21,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code (2 usage, 4 a check that did not pass)."""
     parser = argparse.ArgumentParser(prog="devicecode", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("audit", help="what libraries carry, and for which GPU")
-    command.add_argument("paths", nargs="+", type=Path, help="folders, wheels or libraries")
-    command.add_argument("--gpu", action="append", required=True, help="compute capability: 7.0")
-    command.add_argument("--json", action="store_true", help="as data, on stdout")
+    options = commands.add_parser("audit", help="what libraries carry, and for which GPU")
+    options.add_argument("paths", nargs="+", type=Path, help="folders, wheels or libraries")
+    options.add_argument("--gpu", action="append", required=True, help="compute capability: 7.0")
+    options.add_argument("--json", action="store_true", help="as data, on stdout")
     pruning.add_to(commands)
     chosen = parser.parse_args(arguments)
-    try:
-        if chosen.command == "audit":
-            return _audit(chosen)
-        pruning.run(chosen)
-        return 0
-    except (CheckFailed, InputError) as error:
-        _say(f"error: {error.message}", f"fix:   {error.fix}", to=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        _say(f"error: {error}", "fix:   nothing was changed in that library", to=sys.stderr)
-        return 3
+    command = _audit if chosen.command == "audit" else pruning.run
+    return pruning.ended(lambda: command(chosen))
 
 
 def _audit(chosen: argparse.Namespace) -> int:
@@ -46,18 +36,14 @@ def _audit(chosen: argparse.Namespace) -> int:
     found = audit(chosen.paths)
     verdicts = [found.verdict(device) for device in devices]
     if chosen.json:
-        _say(json.dumps(as_dict(found, devices), indent=2))
+        pruning.say(json.dumps(as_dict(found, devices), indent=2))
     else:
         for verdict in verdicts:
             for finding in verdict.findings:
                 if finding.status != Support.NO_DEVICE_CODE:
-                    _say(f"{verdict.device}  {finding.library.name:<42} {finding}")
-            _say(str(verdict), *([f"instead: {verdict.instead}"] if verdict.instead else []))
+                    pruning.say(f"{verdict.device}  {finding.library.name:<42} {finding}")
+            pruning.say(str(verdict), *([f"instead: {verdict.instead}"] if verdict.instead else []))
     return 0 if all(verdict.runs for verdict in verdicts) else CheckFailed.exit_code
-
-
-def _say(*lines: str, to: TextIO | None = None) -> None:
-    (to or sys.stdout).write("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":

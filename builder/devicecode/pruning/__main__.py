@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -24,19 +25,27 @@ from .rule import compute_capability
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prune; the exit code is 2 for a wrong usage, 3 for a refusal of the disk, 4 for a library
-    that came out wrong."""
+    """Prune; returns the exit code."""
     parser = argparse.ArgumentParser(prog="pruning", description=__doc__.splitlines()[0])
     add_to(parser.add_subparsers(dest="command", required=True))
+    chosen = parser.parse_args(arguments)
+    return ended(lambda: run(chosen))
+
+
+def ended(command: Callable[[], int]) -> int:
+    """The exit code of a command; an error of its is told on stderr.
+
+    2 for a wrong usage, 3 for a refusal of the disk, 4 for a library that came out wrong or a check
+    that did not pass.
+    """
     try:
-        run(parser.parse_args(arguments))
+        return command()
     except (CheckFailed, InputError) as error:
-        _say(f"error: {error.message}", f"fix:   {error.fix}", to=sys.stderr)
+        say(f"error: {error.message}", f"fix:   {error.fix}", to=sys.stderr)
         return error.exit_code
     except OSError as error:
-        _say(f"error: {error}", "fix:   nothing was changed in that library", to=sys.stderr)
+        say(f"error: {error}", "fix:   nothing was changed in that library", to=sys.stderr)
         return 3
-    return 0
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,15 +56,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     command.add_argument("--only", default=prune.TENSORFLOW, choices=sorted(prune.OWNERS))
 
 
-def run(chosen: argparse.Namespace) -> None:
+def run(chosen: argparse.Namespace) -> int:
     """Prune as `add_to` parsed it. Raises InputError, Malformed, CheckFailed, OSError."""
     folder, only = chosen.folder, chosen.only
     device = compute_capability(chosen.keep)
     if only == prune.ALL:
-        _say(f"note: {prune.EULA}")
+        say(f"note: {prune.EULA}")
 
     def tell(pruned: prune.Pruned) -> None:
-        _say(
+        say(
             f"{pruned.path}: {pruned.entries_kept:,} entries kept, {pruned.entries_gone:,} gone "
             f"({pruned.bytes_gone / 1e6:,.1f} MB of {pruned.size / 1e6:,.1f} MB zeroed)"
         )
@@ -66,13 +75,15 @@ def run(chosen: argparse.Namespace) -> None:
             f"{folder}: no library with device code below {only}'s folders",
             "name the site-packages folder that the packages were installed into",
         )
-    _say(
+    say(
         f"kept for {device}: {sum(p.changed for p in done)} of {len(done)} libraries changed, "
         f"{sum(p.bytes_gone for p in done) / 1e6:,.0f} MB zeroed"
     )
+    return 0
 
 
-def _say(*lines: str, to: TextIO | None = None) -> None:
+def say(*lines: str, to: TextIO | None = None) -> None:
+    """Write lines to stdout, or to another stream."""
     (to or sys.stdout).write("".join(f"{line}\n" for line in lines))
 
 
