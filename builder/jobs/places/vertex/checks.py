@@ -149,7 +149,11 @@ def _check_disk(job: Job, placements: list[Placement]) -> None:
 
 
 def _check_strategy(job: Job, placements: list[Placement]) -> None:
-    """What spot and flex-start cannot do. Sources: builder/facts/machines.yaml, spot and dws."""
+    """What spot and flex-start cannot do.
+
+    Sources: "Use Spot VMs" of Google Cloud's training documentation (no TPU pods, verified);
+    builder/facts/machines.yaml, `flex_start`.
+    """
     strategy = job.scheduling.strategy
     if strategy == "spot" and (pod := next((one for one in placements if one.pod), None)):
         raise InputError(
