@@ -28,16 +28,13 @@ from builder.prove.audit import in_registry, on_engine
 from builder.prove.checks import device_code
 from builder.registry import DOCKER_MANIFEST, Registry, manifest, manifests, parse
 from builder.registry.manifests import OCI_CONFIG, OCI_LAYER_GZIP
-from builder.spec import catalogue, compatibility
-from builder.spec.stack import Stack
 from builder.tensorflow.suite import PROGRAM, TRAINER
-from tests.devicecode.writer import container, install, library, ptx, sass
+from tests.devicecode.writer import container, library, ptx, sass
 from tests.emulators.answers import serving
+from tests.prove.installed import site, stack
 
 VOLTA = library(container(sass(70)))
 HOPPER = library(container(sass(90)))
-TENSORFLOW = library(container(*map(sass, (60, 70, 80, 89, 90)), ptx(90)))
-CUDNN = library(container(*map(sass, (50, 60, 61, 70, 75, 80, 86, 90)), ptx(90)))
 
 
 def layer(files: Mapping[str, bytes]) -> bytes:
@@ -59,17 +56,6 @@ def visible(*layers: bytes) -> dict[str, int]:
 
 def no_engine() -> Engine:
     raise OutsideError("no engine", "")
-
-
-def site(folder: Path, tensorflow: bytes = TENSORFLOW, cudnn: bytes = CUDNN) -> Audit:
-    """TensorFlow and cuDNN as the wheels install them."""
-    install(folder, "tensorflow", "2.21.0", {"tensorflow/libtensorflow_cc.so.2": tensorflow})
-    install(folder, "nvidia-cudnn-cu12", "9.3.0.75", {"nvidia/cudnn/lib/libcudnn_ops.so.9": cudnn})
-    return Audit(tuple(from_folder(folder)))
-
-
-def stack(root: Path, target: str = "v100") -> Stack:
-    return compatibility.resolve(catalogue.load(root, target))
 
 
 # --- layers ---------------------------------------------------------------------------------------

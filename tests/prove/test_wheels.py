@@ -11,32 +11,17 @@ import pytest
 
 from builder.core import network
 from builder.core.errors import InputError
-from builder.devicecode.inventory import from_folder
-from builder.devicecode.verdict import Audit
 from builder.lock import making, model
 from builder.lock.model import Lock
 from builder.prove import wheels
 from builder.prove.wheels import Read, Wheel
-from builder.spec import catalogue, compatibility
-from builder.spec.stack import Stack
+from builder.spec import catalogue
 from builder.tensorflow import releases
-from tests.devicecode.writer import container, install, library, ptx, sass
+from tests.devicecode.writer import container, library, ptx, sass
+from tests.prove.installed import site, stack
 
 ROOT = Path(__file__).parents[2]
-TENSORFLOW = library(container(*map(sass, (60, 70, 80, 89, 90)), ptx(90)))
-CUDNN = library(container(*map(sass, (50, 60, 61, 70, 75, 80, 86, 90)), ptx(90)))
 WITHOUT_VOLTA = library(container(*map(sass, (75, 80, 86, 90, 100))))
-
-
-def site(folder: Path, tensorflow: bytes = TENSORFLOW, cudnn: bytes = CUDNN) -> Audit:
-    """TensorFlow and cuDNN as the wheels install them."""
-    install(folder, "tensorflow", "2.21.0", {"tensorflow/libtensorflow_cc.so.2": tensorflow})
-    install(folder, "nvidia-cudnn-cu12", "9.3.0.75", {"nvidia/cudnn/lib/libcudnn_ops.so.9": cudnn})
-    return Audit(tuple(from_folder(folder)))
-
-
-def stack(root: Path, target: str = "v100") -> Stack:
-    return compatibility.resolve(catalogue.load(root, target))
 
 
 def with_another_cudnn(root: Path, scratch: Path) -> tuple[Lock, Read]:
