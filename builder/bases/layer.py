@@ -1,0 +1,59 @@
+"""What a layer is, before it is made and after.
+
+A layer's key is a hash over all that decides its bytes. So a layer is made once for a key, and is
+then found by the key: on this machine (builder/bases/store.py) or in a registry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from builder.registry.manifests import OCI_LAYER_GZIP, OCI_LAYER_ZSTD, Descriptor
+
+MEDIA_TYPES: Final = {"zstd": OCI_LAYER_ZSTD, "gzip": OCI_LAYER_GZIP}
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How the bytes of a layer are packed."""
+
+    kind: Literal["zstd", "gzip"] = "zstd"
+    level: int = 3
+
+    @property
+    def media_type(self) -> str:
+        return MEDIA_TYPES[self.kind]
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.level}"
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer to make.
+
+    key: 64 hex digits over all that decides its bytes. name: what a person calls it, such as
+    "tensorflow 2.21.0". packages: `name version` of each package in it. download: the bytes of
+    these packages, None where the lock does not know them all. why: one line on what it is for.
+    """
+
+    key: str
+    name: str
+    packages: tuple[str, ...]
+    download: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer that was made. Sizes in bytes.
+
+    blob: the packed layer, as a manifest names it. diff_id: the digest of the layer before it was
+    packed. unpacked_bytes: the size of its files.
+    """
+
+    key: str
+    blob: Descriptor
+    diff_id: str
+    unpacked_bytes: int

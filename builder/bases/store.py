@@ -1,0 +1,77 @@
+"""The layers of this machine: blobs by digest, and what each key leads to.
+
+    layers/blobs/sha256/<digest>     a packed layer
+    layers/keys/<key>.json           the layer of a key: digest, size, type, diff id, unpacked size
+
+A blob is written under a temporary name and renamed when it is whole; its key is written after it.
+So whatever ends a run leaves nothing half behind that a later run would take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from builder.bases.layer import Layer
+from builder.core import files
+from builder.registry.manifests import Descriptor, blob_path
+
+
+@dataclass(frozen=True)
+class Store:
+    """The layers below a folder."""
+
+    folder: Path
+
+    def find(self, key: str) -> Layer | None:
+        """The layer of a key; None where it is not here whole."""
+        try:
+            value = json.loads((self.folder / "keys" / f"{key}.json").read_bytes())
+            blob = Descriptor(value["media_type"], value["digest"], value["size"])
+            layer = Layer(key, blob, value["diff_id"], value["unpacked_bytes"])
+            whole = self.path(layer).stat().st_size == blob.size
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return layer if whole else None
+
+    def path(self, layer: Layer) -> Path:
+        """The file of a layer's blob."""
+        return self.folder / blob_path(layer.blob.digest)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[IO[bytes]]:
+        """A file for a new blob, which `keep` takes; it is gone after the block otherwise."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".new.", dir=self.folder, delete=False) as file:
+            try:
+                yield file
+            finally:
+                Path(file.name).unlink(missing_ok=True)
+
+    def keep(self, file: IO[bytes], layer: Layer) -> Layer:
+        """Keep a blob that was written whole to a file of `writing`, under its key."""
+        file.flush()
+        to = self.path(layer)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        new = Path(file.name)
+        new.chmod(0o644)
+        new.replace(to)
+        value = {
+            "media_type": layer.blob.media_type,
+            "digest": layer.blob.digest,
+            "size": layer.blob.size,
+            "diff_id": layer.diff_id,
+            "unpacked_bytes": layer.unpacked_bytes,
+        }
+        files.write(self.folder / "keys" / f"{layer.key}.json", json.dumps(value, indent=1) + "\n")
+        return layer
+
+
+def of_this_machine() -> Store:
+    """The store in the user's cache."""
+    return Store(files.cache_home() / "layers")
