@@ -367,9 +367,8 @@ def archive(root: RootTarball, target: Path) -> str:
             "Cmd": ["bash"],
             "Labels": {LABEL: f"{described}, sha256:{root.sha256}"},
         },
-        diff_id=f"sha256:{root.sha256}",
-        created=root.epoch,
-        created_by=described,
+        [manifests.Added(f"sha256:{root.sha256}", described)],
+        root.epoch,
     )
     size = layer.stat().st_size
     packed_layer = Descriptor(manifests.OCI_LAYER_GZIP, f"sha256:{_sha256(layer)}", size)

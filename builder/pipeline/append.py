@@ -138,9 +138,8 @@ def append(image: ImagePlan, read: CopyOnly, to: Reference, said: Said = silent)
         config = manifests.configuration(
             under,
             settings_of(under, read),
-            diff_id=manifests.digest_of(plain),
-            created=EPOCH,
-            created_by=f"builder: {APP} copied to /{APP}",
+            [manifests.Added(manifests.digest_of(plain), f"builder: {APP} copied to /{APP}")],
+            EPOCH,
         )
         for blob in (packed, config):
             there.put_blob(to.repository, blob)

@@ -194,32 +194,36 @@ def index(manifests: Iterable[Descriptor]) -> Manifest:
     )
 
 
-def configuration(
-    under: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    *,
-    diff_id: str,
-    created: int,
-    created_by: str,
-) -> bytes:
-    """The configuration of an image that has one layer more than the image of `under`.
+@dataclass(frozen=True)
+class Added:
+    """A layer as a configuration names it. diff_id: its digest before compression. created_by: what
+    the image's history says of it."""
 
-    under: the other image's configuration; for the lowest layer, its platform alone (`architecture`
-    and `os`). settings: what stands below `config` now (`Env`, `Labels`, `Entrypoint` and so on).
-    diff_id: digest of the layer before compression. created: seconds since 1970. created_by: what
-    the image's history says of the layer.
+    diff_id: str
+    created_by: str
+
+
+def configuration(
+    under: Mapping[str, Any], settings: Mapping[str, Any], added: Iterable[Added], created: int
+) -> bytes:
+    """The configuration of an image that has more layers than the image of `under`.
+
+    under: the other image's configuration; below the lowest layer, its platform alone
+    (`architecture` and `os`). settings: what stands below `config` now (`Env`, `Labels`,
+    `Entrypoint` and so on). added: the new layers, the lowest first. created: seconds since 1970.
     """
     when = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     layers = decoding.texts(decoding.mapping(under, "rootfs"), "diff_ids")
+    new = tuple(added)
     return _json(
         {
             **under,
             "created": when,
             "config": dict(settings),
-            "rootfs": {"type": "layers", "diff_ids": [*layers, diff_id]},
+            "rootfs": {"type": "layers", "diff_ids": [*layers, *(one.diff_id for one in new)]},
             "history": [
                 *(under.get("history") or ()),
-                {"created": when, "created_by": created_by},
+                *({"created": when, "created_by": one.created_by} for one in new),
             ],
         }
     )

@@ -100,9 +100,8 @@ def test_the_configuration_is_the_bases_and_what_the_dockerfile_sets() -> None:
         manifests.configuration(
             base,
             append.settings_of(base, read),
-            diff_id="sha256:2",
-            created=EPOCH,
-            created_by="a copy",
+            [manifests.Added("sha256:2", "a copy")],
+            EPOCH,
         )
     )
     assert made["architecture"] == "amd64"

@@ -45,13 +45,12 @@ def test_bytes_that_are_no_json_object_have_no_content() -> None:
         assert Manifest(data, manifests.OCI_MANIFEST).layers == ()
 
 
-def test_a_configuration_adds_one_layer_to_the_one_below() -> None:
+def test_a_configuration_adds_layers_to_those_below() -> None:
     lowest = manifests.configuration(
         {"architecture": "amd64", "os": "linux"},
         {"Cmd": ["bash"]},
-        diff_id="sha256:1",
-        created=0,
-        created_by="the root",
+        [manifests.Added("sha256:1", "the root")],
+        0,
     )
     under = json.loads(lowest)
     assert under == {
@@ -63,7 +62,7 @@ def test_a_configuration_adds_one_layer_to_the_one_below() -> None:
         "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "the root"}],
     }
     upper = manifests.configuration(
-        under, {"User": "1000"}, diff_id="sha256:2", created=1, created_by="the program"
+        under, {"User": "1000"}, [manifests.Added("sha256:2", "the program")], 1
     )
     made = json.loads(upper)
     assert made["architecture"] == "amd64"
