@@ -1,4 +1,4 @@
-"""An image put together from layers: its manifest and its configuration, no engine asked.
+"""An image assembled from layers: its manifest and its configuration, no engine asked.
 
 The same layers and settings give the same digest on every machine.
 """
@@ -18,7 +18,7 @@ PLATFORM: Final = {"architecture": "amd64", "os": "linux"}
 
 
 @dataclass(frozen=True)
-class Image:
+class AssembledImage:
     """An image: its manifest, its configuration's bytes, and its layers, the lowest first."""
 
     manifest: Manifest
@@ -46,11 +46,11 @@ class Image:
         return sum(layer.unpacked_bytes for layer in self.layers)
 
 
-def put_together(
+def assemble(
     layers: Sequence[tuple[Layer, str]],
     settings: Mapping[str, Any],
-    under: Image | None = None,
-) -> Image:
+    under: AssembledImage | None = None,
+) -> AssembledImage:
     """The image of these layers, each with what the history says of it.
 
     settings: what stands below `config` of the configuration (`Env`, `Labels` and so on). under:
@@ -64,4 +64,4 @@ def put_together(
     manifest = manifests.image(
         Descriptor.of(manifests.OCI_CONFIG, config), [layer.blob for layer in whole]
     )
-    return Image(manifest, config, whole)
+    return AssembledImage(manifest, config, whole)

@@ -1,8 +1,8 @@
-"""Images put together: what a registry and an engine will call them."""
+"""Assembled images: what a registry and an engine will call them."""
 
 import json
 
-from builder.bases.image import put_together
+from builder.bases.assembled import assemble
 from builder.bases.layer import Layer
 from builder.registry.manifests import OCI_LAYER_ZSTD, Descriptor, digest_of
 
@@ -18,9 +18,7 @@ def layer(name: str) -> Layer:
 
 
 def test_an_image_names_its_layers_and_settings() -> None:
-    image = put_together(
-        [(layer("a"), "builder: a"), (layer("bb"), "builder: b")], {"Env": ["A=1"]}
-    )
+    image = assemble([(layer("a"), "builder: a"), (layer("bb"), "builder: b")], {"Env": ["A=1"]})
     config = json.loads(image.configuration)
     assert (config["os"], config["architecture"], config["config"]) == (
         "linux",
@@ -36,8 +34,8 @@ def test_an_image_names_its_layers_and_settings() -> None:
 
 
 def test_an_image_on_top_of_another_has_its_layers_and_its_history() -> None:
-    base = put_together([(layer("a"), "builder: a")], {"Env": ["A=1"]})
-    whole = put_together([(layer("bb"), "builder: b")], {"User": "1000"}, base)
+    base = assemble([(layer("a"), "builder: a")], {"Env": ["A=1"]})
+    whole = assemble([(layer("bb"), "builder: b")], {"User": "1000"}, base)
     assert whole.layers == (layer("a"), layer("bb"))
     config = json.loads(whole.configuration)
     assert config["config"] == {"User": "1000"}
@@ -46,6 +44,6 @@ def test_an_image_on_top_of_another_has_its_layers_and_its_history() -> None:
 
 
 def test_the_same_layers_and_settings_give_the_same_digest() -> None:
-    one, two = (put_together([(layer("a"), "x")], {"B": 1, "A": 2}) for _ in range(2))
+    one, two = (assemble([(layer("a"), "x")], {"B": 1, "A": 2}) for _ in range(2))
     assert one.digest == two.digest
-    assert one.digest != put_together([(layer("a"), "y")], {"B": 1, "A": 2}).digest
+    assert one.digest != assemble([(layer("a"), "y")], {"B": 1, "A": 2}).digest
