@@ -112,6 +112,10 @@ class BuildNetwork:
             if content
         }
 
+    def with_login(self, url: str) -> str:
+        """A mirror's address with the user and the password that apt's auth.conf has for it."""
+        return _with_login(url, dict(self.mirror_logins))
+
     def host_environment(self) -> dict[str, str]:
         """Variables for uv on the host, beside its environment.
 

@@ -30,10 +30,15 @@ class Settings:
 
     registry: HOST/PATH of the one repository that images go to; None keeps them on the engine.
     engine: "machine" (the one the machine has), "private" (our own) or "auto" (the first there is).
+    debian_mirror: the address of a mirror of Debian; None takes the one of the host's apt, or
+    Debian's own. debian_snapshot: that of an archive that keeps every version, for one that the
+    mirror no longer has; None takes Debian's own.
     """
 
     registry: str | None = None
     engine: Engine = "auto"
+    debian_mirror: str | None = None
+    debian_snapshot: str | None = None
 
     @property
     def repository(self) -> str:
@@ -42,6 +47,9 @@ class Settings:
 
 
 NAMES = tuple(field.name for field in fields(Settings))
+
+_ADDRESS = (r"https?://[^\s/]+(/\S*)?", "an address, such as https://mirror.example.com/debian")
+_ADDRESSES = {"debian_mirror": _ADDRESS, "debian_snapshot": _ADDRESS}
 
 CLOUD = "cloud"
 """The table of builder.toml for Google Cloud Build."""
@@ -216,9 +224,11 @@ def load(root: Path, *, environ: Mapping[str, str] | None = None, **flags: str |
     written = ProjectFile.read(root).texts(NAMES, tables=TABLES)
     chosen = layered(written, NAMES, PREFIX, environ, flags)
     registry, engine = chosen.get("registry"), chosen.get("engine")
+    addresses = {name: chosen[name] for name in _ADDRESSES if name in chosen}
     return Settings(
         registry=_registry(*registry) if registry else None,
         engine=_engine(*engine) if engine else "auto",
+        **check_shapes(addresses, _ADDRESSES),
     )
 
 
