@@ -206,7 +206,7 @@ def _failed(engine: "Engine", request: BuildRequest, progress: Progress) -> Outs
     failure, said = progress.failure, progress.error or "\n".join(progress.words[-3:])
     everything = "\n".join([said, *((failure.error, *failure.log) if failure else ())])
     if "no space left on device" in everything.lower():
-        return _full(engine)
+        return full(engine)
     if not engine.answers():
         return OutsideError(
             "the engine ended in the middle of the build",
@@ -237,7 +237,8 @@ def _remedy(engine: "Engine", request: BuildRequest, said: str) -> str:
     return "run the same command again with --verbose to see every step"
 
 
-def _full(engine: "Engine") -> OutsideError:
+def full(engine: "Engine") -> OutsideError:
+    """The error of an engine whose disk is full, with what is free there."""
     disk = engine.disk()
     where = (
         f"{disk.free / 1e9:.1f} GB free of {disk.total / 1e9:.0f} on {disk.path}" if disk else ""

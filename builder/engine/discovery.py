@@ -11,7 +11,7 @@ from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import private
-from builder.engine.docker import Engine, sdk_client
+from builder.engine.docker import Engine, numbers, sdk_client
 from builder.engine.progress import first_line
 
 # COPY --link is of Dockerfile 1.4 (Docker 23.0); --progress=rawjson of buildx 0.13.
@@ -113,7 +113,7 @@ def _engine(host: str, buildx: tuple[str, ...], environment: Mapping[str, str]) 
             "start it, allow this user to reach it (group docker), or use --engine private",
         ) from error
     version = str(info.get("ServerVersion", ""))
-    if _version(version) < OLDEST_ENGINE:
+    if numbers(version) < OLDEST_ENGINE:
         raise OutsideError(
             f"the Docker engine at {host} is {version}, which does not have COPY --link",
             "install Docker 23.0 or newer, or use --engine private",
@@ -146,13 +146,9 @@ def _buildx_version(command: tuple[str, ...], environment: Mapping[str, str]) ->
             f"`{' '.join(command)}` does not work: the engine is there, its builder is not",
             "install docker-buildx (Debian) or docker-buildx-plugin (Docker's own packages)",
         )
-    if _version(match[1]) < OLDEST_BUILDX:
+    if numbers(match[1]) < OLDEST_BUILDX:
         raise OutsideError(
             f"buildx {match[1]} is too old: it has no --progress=rawjson",
             "install buildx 0.13 or newer, or use --engine private",
         )
     return match[1]
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])

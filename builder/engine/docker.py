@@ -4,6 +4,7 @@ Builds go through buildx (buildx.py), everything else through the docker SDK.
 """
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,17 @@ class Engine:
     """The engine's data root, on the engine's machine."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment of client programs, whole."""
+    product: Literal["Docker", "Podman"] = "Docker"
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """The first two numbers of the version."""
+        return numbers(self.version)
+
+    @property
+    def knows_content(self) -> bool:
+        """Whether `image` tells which layers of an image are there (API 1.48 with containerd)."""
+        return self.containerd_store and self.release >= (28, 0)
 
     @cached_property
     def client(self) -> "docker.DockerClient":
@@ -122,6 +134,11 @@ class Engine:
             f"the engine at {self.host} does not answer: {first_line(str(error))}",
             "builder doctor shows its state; builder engine start starts the private one",
         )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def sdk_client(host: str, environment: Mapping[str, str], timeout: int) -> "docker.DockerClient":

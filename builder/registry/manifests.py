@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from builder.registry import decoding
+from builder.registry import decoding, names
 
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -239,26 +239,36 @@ def layout(image: Manifest, name: str) -> dict[str, bytes]:
 
     The blobs of the configuration and the layers are left to the caller (`blob_path`). Docker's own
     `manifest.json` is there too, so that `docker load` of any version reads the layout.
-    name: REPOSITORY:TAG without a host, as `docker load` will name the image.
+    name: REPOSITORY:TAG, with a host or without one, as `docker load` will name the image.
     """
     named = {
         **image.descriptor.json(),
         "annotations": {
-            "io.containerd.image.name": f"docker.io/library/{name}",
-            "org.opencontainers.image.ref.name": name.partition(":")[2],
+            "io.containerd.image.name": str(names.parse(name)),
+            "org.opencontainers.image.ref.name": name.rpartition(":")[2],
         },
     }
-    docker = {
-        "Config": blob_path(image.config.digest),
-        "RepoTags": [name],
-        "Layers": [blob_path(layer.digest) for layer in image.layers],
-    }
+    layers = [layer.digest for layer in image.layers]
     return {
         "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
         "index.json": _json({"schemaVersion": 2, "manifests": [named]}),
-        "manifest.json": _json([docker]),
         blob_path(image.digest): image.data,
+        **docker_archive(image.config.digest, layers, name),
     }
+
+
+def docker_archive(config: str, layers: Iterable[str], name: str) -> dict[str, bytes]:
+    """The JSON file of Docker's own image archive, by its path.
+
+    config, layers: the digests by which the archive keeps these files (`blob_path`). name: as in
+    `layout`.
+    """
+    image = {
+        "Config": blob_path(config),
+        "RepoTags": [name],
+        "Layers": [blob_path(layer) for layer in layers],
+    }
+    return {"manifest.json": _json([image])}
 
 
 def _json(value: object) -> bytes:

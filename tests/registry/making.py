@@ -30,9 +30,8 @@ def put_image(there: Registry, repository: str, text: str = "hello", tag: str = 
     config = manifests.configuration(
         {"architecture": "amd64", "os": "linux"},
         {"Labels": {"text": text}},
-        diff_id=manifests.digest_of(layer),
-        created=0,
-        created_by="tests",
+        [manifests.Added(manifests.digest_of(layer), "tests")],
+        0,
     )
     for blob in (layer, config):
         there.put_blob(repository, blob)

@@ -80,7 +80,7 @@ class Paper:
         config = self.put("config", json.loads(manifests.configuration(
             {"architecture": "amd64", "os": "linux"},
             {"Labels": {"a": "b"}, "Env": ["A=b"], "Cmd": ["bash"]},
-            diff_id="sha256:1", created=0, created_by="tests",
+            [manifests.Added("sha256:1", "tests")], 0,
         )))  # fmt: skip
         layer = Descriptor.of(manifests.OCI_LAYER_GZIP, b"layer")
         image = json.loads(
@@ -219,9 +219,8 @@ def test_an_address_that_is_none_is_asked_once(place: str) -> None:
 def test_a_base_of_another_platform_is_refused(platform: str) -> None:
     system, architecture = platform.split("/")
     config = manifests.configuration(
-        {"architecture": architecture, "os": system}, {}, diff_id="sha256:1", created=0,
-        created_by="tests",
-    )  # fmt: skip
+        {"architecture": architecture, "os": system}, {}, [manifests.Added("sha256:1", "tests")], 0
+    )
     made = manifests.image(Descriptor.of(manifests.OCI_CONFIG, config), [])
     answers = {
         "/v2/x/manifests/base-1": (200, {"Content-Type": made.media_type}, made.data),

@@ -1,0 +1,124 @@
+"""Putting an image into an engine: the archive is streamed, with only the layers that it lacks.
+
+An engine does not tell which blobs it has. Its images name their layers before packing, which says
+enough: what is left out on that ground is looked at again afterwards, and where the engine then
+lacks something, everything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from builder.bases.archive import Archive, Blobs
+from builder.bases.assembled import AssembledImage
+from builder.core.errors import OutsideError
+from builder.core.events import OnEvent, RunningStep, ignore, step
+from builder.engine import Engine, EngineImage, buildx
+from builder.engine.docker import sdk_client
+from builder.engine.progress import first_line
+
+_SECONDS = 3600
+"""How long the engine may unpack the layers without a word."""
+
+
+def load(
+    engine: Engine,
+    image: AssembledImage,
+    blobs: Blobs,
+    name: str,
+    on_event: OnEvent = ignore,
+) -> EngineImage:
+    """Put the image under `name` (REPOSITORY:TAG) into the engine, unless it has it.
+
+    Its id is the digest of its manifest or of its configuration, whichever this engine uses; the
+    engine checks every layer against the configuration. Raises OutsideError where the engine
+    refuses the image or its disk is full.
+    """
+    with step(f"load {name}", on_event) as loading:
+        found = _present(engine, image, name)
+        loading.cached = found is not None
+        if found is None and (known := _known(engine, image, name)):
+            _send(engine, Archive(image, blobs, name, known, _plain(engine)), loading)
+            found = _present(engine, image, name)
+        if found is None:
+            said = _send(engine, Archive(image, blobs, name, plain=_plain(engine)), loading)
+            found = _present(engine, image, name)
+        if found is None:
+            raise _refused(engine, name, said)
+        return found
+
+
+def _present(engine: Engine, image: AssembledImage, name: str) -> EngineImage | None:
+    """The image on the engine, whole and under this name; None where it has to be sent."""
+    for asked in (name, image.digest, image.config_digest):
+        found = engine.image(asked)
+        if not (found and found.image_id in (image.digest, image.config_digest)):
+            continue
+        if engine.knows_content and found.compressed_bytes is None:
+            continue  # some of its layers are missing
+        if asked == name:
+            return found
+        repository, _, tag = name.rpartition(":")
+        engine.client.api.tag(asked, repository, tag)
+        return engine.image(name)
+    return None
+
+
+def _known(engine: Engine, image: AssembledImage, name: str) -> frozenset[str]:
+    """The layers of `image`, by their digest before packing, that may be left out.
+
+    The engine's images of the same repository are looked at. With a graph driver the lowest layers
+    may be left out, as far as they are those of one such image; with the containerd store, any. An
+    engine that cannot say afterwards whether an image is whole, and one that is no Docker, gets
+    all.
+    """
+    if engine.product != "Docker" or (engine.containerd_store and not engine.knows_content):
+        return frozenset()
+    api: Any = engine.client.api
+    there = filter(None, (engine.image(one["Id"]) for one in api.images(name.rpartition(":")[0])))
+    stacks = [one.layers for one in there]
+    wanted = tuple(layer.diff_id for layer in image.layers)
+    if engine.containerd_store:
+        return frozenset(wanted) & frozenset(one for stack in stacks for one in stack)
+    return frozenset(wanted[: max((_shared(wanted, stack) for stack in stacks), default=0)])
+
+
+def _shared(one: Iterable[str], other: Iterable[str]) -> int:
+    """How many of the lowest layers are the same ones."""
+    count = 0
+    for mine, yours in zip(one, other, strict=False):
+        if mine != yours:
+            break
+        count += 1
+    return count
+
+
+def _plain(engine: Engine) -> bool:
+    """Whether this engine reads no zstd. Docker does since 23.0."""
+    return engine.product == "Docker" and engine.release < (23, 0)
+
+
+def _send(engine: Engine, archive: Archive, loading: RunningStep) -> str:
+    """Stream an archive to the engine. Returns what the engine said of an error, "" for none."""
+    loading.detail = f"{archive.size / 1e6:.0f} MB of {archive.image.compressed_bytes / 1e6:.0f}"
+    pieces = archive.stream(lambda count: loading.progress(count, archive.size))
+    client: Any = sdk_client(engine.host, engine.environment, _SECONDS)
+    said = ""
+    try:
+        for line in client.api.load_image(pieces, quiet=True):
+            said = said or str(line.get("error") or "")
+            if "unpacking image" in str(line.get("stream")):
+                said = said or str(line["stream"]).strip()
+    except OSError as error:
+        raise _refused(engine, archive.name, str(error)) from error
+    return said
+
+
+def _refused(engine: Engine, name: str, said: str) -> OutsideError:
+    if "no space left on device" in said.lower():
+        return buildx.full(engine)
+    return OutsideError(
+        f"{name}: the engine did not take the image: {first_line(said) or 'it gives no reason'}",
+        "see the engine's log; builder doctor shows its state",
+    )
