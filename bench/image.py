@@ -33,7 +33,7 @@ from builder.core import network
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
-from builder.lock import debian, model, osroot
+from builder.lock import debian, debs, model, osroot
 from builder.prove.smoke import RECORDS
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
@@ -287,7 +287,7 @@ def engine(setting: Setting, with_root: bool = True) -> Iterator[private.Endpoin
 
 def made(root: model.OsRoot) -> osroot.RootTarball:
     """The OS root as a tarball; comes from the cache if it was made before."""
-    return osroot.make(root.suite, root.packages)
+    return osroot.make(root.suite, debs.versions(root.packages))
 
 
 def contexts(setting: Setting) -> list[str]:

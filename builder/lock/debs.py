@@ -1,9 +1,10 @@
 """Records of Debian packages: where each one lies in Debian's archive, and its checksum.
 
-A file of records holds two lines for each package, sorted by name:
+A file of records holds three lines for each package, sorted by name:
 
     adduser=3.134
-        debian/20260711T221637Z/pool/main/a/adduser/adduser_3.134_all.deb sha256:...  # 115816 bytes
+        debian/20260711T221637Z/pool/main/a/adduser/adduser_3.134_all.deb
+        sha256:c24f...  # 183272 bytes
 
 The second line begins with the archive and a time. Debian's snapshot archive has the package under
 exactly this path; a mirror has it without the time, until a newer version takes its place.
@@ -12,18 +13,20 @@ exactly this path; a mirror has it without the time, until a newer version takes
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from typing import Final
+from urllib.parse import unquote
 
+from builder.core.debian import ARCHIVE, ARCHIVES, SECURITY
 from builder.core.files import hash_of
-
-ARCHIVES: Final = ("debian", "debian-security")
 
 _RECORD: Final = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9+.-]+)=(?P<version>\S+)\n"
     rf"    (?P<archive>{'|'.join(ARCHIVES)})/(?P<time>\d{{8}}T\d{{6}}Z)/(?P<path>pool/\S+\.deb)"
-    r" sha256:(?P<sha256>[0-9a-f]{64})  # (?P<bytes>\d+) bytes\n",
+    r"\n    sha256:(?P<sha256>[0-9a-f]{64})  # (?P<bytes>\d+) bytes\n",
     re.M,
 )
 
@@ -49,7 +52,8 @@ def dump(debs: Iterable[Deb]) -> str:
     """The records, sorted by name."""
     return "".join(
         f"{deb.name}={deb.version}\n"
-        f"    {deb.archive}/{deb.time}/{deb.path} sha256:{deb.sha256}  # {deb.bytes} bytes\n"
+        f"    {deb.archive}/{deb.time}/{deb.path}\n"
+        f"    sha256:{deb.sha256}  # {deb.bytes} bytes\n"
         for deb in sorted(debs)
     )
 
@@ -82,6 +86,40 @@ def parse(text: str) -> tuple[Deb, ...]:
 def versions(debs: Iterable[Deb]) -> dict[str, str]:
     """Package -> version."""
     return {deb.name: deb.version for deb in debs}
+
+
+_URI: Final = re.compile(
+    r"^'[^']*/(?P<path>pool/[^']+)' (?P<file>[^ ]+)\.deb (?P<bytes>\d+)"
+    r" SHA256:(?P<sha256>[0-9a-f]{64})$",
+    re.M,
+)
+_SECURITY_POOL: Final = "pool/updates/"
+_UNTIL_KEPT: Final = timedelta(days=1)
+"""How long after a list was signed the snapshot archive has surely read it."""
+
+
+def from_apt(uris: str, dates: Mapping[str, str]) -> tuple[Deb, ...]:
+    """The records of the packages that `apt-get --print-uris` names, with ForceHash SHA256.
+
+    dates: for each of ARCHIVES, the newest `Date` of its signed lists.
+    """
+    found = []
+    for one in _URI.finditer(uris):
+        name, version, _ = one["file"].split("_")
+        archive = SECURITY if one["path"].startswith(_SECURITY_POOL) else ARCHIVE
+        time = parsedate_to_datetime(dates[archive]) + _UNTIL_KEPT
+        found.append(
+            Deb(
+                name,
+                unquote(version),
+                archive,
+                time.strftime("%Y%m%dT%H%M%SZ"),
+                unquote(one["path"]),
+                one["sha256"],
+                int(one["bytes"]),
+            )
+        )
+    return tuple(sorted(found))
 
 
 def checksum(debs: Iterable[Deb]) -> str:

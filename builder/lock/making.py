@@ -15,7 +15,8 @@ from builder.core import files, project, templates
 from builder.core.errors import FactoryError, InputError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.retry import Retry
-from builder.lock import check, model, requirements
+from builder.lock import check, debs, model, requirements
+from builder.lock.debs import Deb
 from builder.lock.model import APT, APT_EXTRA, Chosen, Lock, OsRoot
 from builder.spec import catalogue
 from builder.spec.stack import OWN_PYTHON
@@ -120,33 +121,35 @@ def _root(
         say(f"{open_}: the root is made from Debian's packages")
     path = model.os_lock(root, suite)
     if path.is_file() and not upgrade:
-        packages = model.read_versions(path.read_text(encoding="utf-8"))
+        packages = debs.parse(path.read_text(encoding="utf-8"))
     else:
         from builder.lock import osroot
+        from builder.lock.debian import Packages
 
-        packages = osroot.resolve(suite)
+        packages = Packages(suite).records(osroot.resolve(suite))
     return OsRoot(suite, reference, digest, open_, packages)
 
 
-def _apt(spec: ImageSpec, os_root: OsRoot, held: Iterable[Lock]) -> dict[str, dict[str, str]]:
+def _apt(spec: ImageSpec, os_root: OsRoot, held: Iterable[Lock]) -> dict[str, tuple[Deb, ...]]:
     """The Debian packages of each apt layer, by its file. Versions that are locked are kept."""
     from builder.lock.debian import Packages
 
     known = {
-        name: version
+        deb.name: deb
         for lock in reversed([one for one in held if one.root == os_root])
-        for versions in lock.apt.values()
-        for name, version in versions.items()
+        for packages in lock.apt.values()
+        for deb in packages
     }
     debian = Packages(os_root.suite)
-    there = dict(os_root.packages)
+    there = debs.versions(os_root.packages)
     found = {}
     for file, names in ((APT, PYTHON_PACKAGES), (APT_EXTRA, spec.apt)):
         closure = debian.closure(names, installed=there) if names else {}
         new = {name: version for name, version in closure.items() if there.get(name) != version}
         there |= new
         if new:
-            found[file] = {name: known.get(name, version) for name, version in new.items()}
+            records = debian.records({n: v for n, v in new.items() if n not in known})
+            found[file] = (*records, *(known[name] for name in new if name in known))
     return found
 
 

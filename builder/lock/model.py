@@ -18,13 +18,14 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import files
 from builder.core.errors import InputError
-from builder.lock import pins
+from builder.lock import debs, pins
+from builder.lock.debs import Deb
 from builder.lock.pins import Pin
 from builder.spec import catalogue
 
@@ -48,7 +49,7 @@ CONFIGURATION = ("accelerator", "tensorflow", "python", "base", "apt", "requirem
 TRAINER_REQUIREMENTS = "trainer_requirements"
 """The key of the configuration for the trainer's requirements.txt, where it has one."""
 
-_SCHEMA = 1
+_SCHEMA = 2
 _HEADERS = {
     CUDA: "NVIDIA's libraries.",
     TENSORFLOW: "TensorFlow and all it needs.",
@@ -64,14 +65,14 @@ class OsRoot:
     """The OS root: a published image by digest, or one made from exactly these Debian packages.
 
     reference: the name of the published image. digest: its digest, None where no registry gave it;
-    then `open` says so, and the root is made from `packages` (name -> version).
+    then `open` says so, and the root is made from `packages`.
     """
 
     suite: str
     reference: str
     digest: str | None
     open: str
-    packages: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[Deb, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -80,8 +81,8 @@ class OsRoot:
 
     @property
     def packages_checksum(self) -> str:
-        """The checksum of the packages' names and versions."""
-        return checksum(versions_text(self.packages))
+        """The checksum of the packages' bytes."""
+        return debs.checksum(self.packages)
 
     @property
     def name(self) -> str:
@@ -118,7 +119,7 @@ class Lock:
     """All that decides an image's content, besides the trainer and the templates.
 
     configuration: the fields of image.yaml that it was made from. root: None on a published base.
-    wheels: file name -> the pins of that layer. apt: file name -> package -> version. A file that
+    wheels: file name -> the pins of that layer. apt: file name -> its Debian packages. A file that
     would be empty is left out. templates: the checksum of the Dockerfiles' templates.
     """
 
@@ -129,7 +130,7 @@ class Lock:
     cuda: str | None
     cudnn: str | None
     root: OsRoot | None
-    apt: Mapping[str, Mapping[str, str]]
+    apt: Mapping[str, tuple[Deb, ...]]
     wheels: Mapping[str, tuple[Pin, ...]]
     moved: tuple[Moved, ...]
     chosen: tuple[Chosen, ...]
@@ -144,8 +145,8 @@ class Lock:
     def files(self) -> dict[str, str]:
         """File name -> text of what the layers install."""
         texts = {
-            name: f"# {_HEADERS[name]}\n# {_WRITTEN}\n{versions_text(versions)}"
-            for name, versions in self.apt.items()
+            name: f"# {_HEADERS[name]}\n# {_WRITTEN}\n{debs.dump(packages)}"
+            for name, packages in self.apt.items()
         }
         for name, wheels in self.wheels.items():
             texts[name] = pins.dump(wheels, f"{_HEADERS[name]}\n{_WRITTEN}")
@@ -241,9 +242,9 @@ def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> L
             reference=base["reference"],
             digest=base["digest"],
             open=base.get("open", ""),
-            packages=read_versions(os_lock(root, base["suite"]).read_text(encoding="utf-8")),
+            packages=debs.parse(os_lock(root, base["suite"]).read_text(encoding="utf-8")),
         ),
-        apt={name: read_versions(texts[name]) for name in (APT, APT_EXTRA) if name in texts},
+        apt={name: debs.parse(texts[name]) for name in (APT, APT_EXTRA) if name in texts},
         wheels={name: pins.parse(texts[name]) for name in WHEELS if name in texts},
         moved=tuple(Moved(**one) for one in content["moved"]),
         chosen=tuple(Chosen(**one) for one in content["chosen"]),
@@ -266,7 +267,7 @@ def write(root: Path, made: Lock) -> None:
     texts = {folder / name: text for name, text in made.files.items()}
     if made.root:
         header = f"# Debian packages of the OS root, shared by all targets.\n# {_WRITTEN}\n"
-        texts[os_lock(root, made.root.suite)] = header + versions_text(made.root.packages)
+        texts[os_lock(root, made.root.suite)] = header + debs.dump(made.root.packages)
     texts[folder / FILE] = made.document
     for path, text in texts.items():
         if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
@@ -274,17 +275,6 @@ def write(root: Path, made: Lock) -> None:
     for name in (*WHEELS, APT, APT_EXTRA):
         if name not in made.files:
             (folder / name).unlink(missing_ok=True)
-
-
-def versions_text(versions: Mapping[str, str]) -> str:
-    """A `name=version` line for each Debian package, sorted."""
-    return "".join(f"{name}={version}\n" for name, version in sorted(versions.items()))
-
-
-def read_versions(text: str) -> dict[str, str]:
-    """The packages of a file of `name=version` lines."""
-    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
-    return {name: version for name, _, version in (line.partition("=") for line in lines)}
 
 
 def _canonical(value: object) -> str:

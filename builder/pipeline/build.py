@@ -17,7 +17,7 @@ from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.network import discover
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
-from builder.lock import debian, model, osroot, python
+from builder.lock import debian, debs, model, osroot, python
 from builder.pipeline import plan, records, repository
 from builder.pipeline.prepare import Prepared
 from builder.pipeline.records import ImageRecord
@@ -153,7 +153,7 @@ def _with_root(
     CheckFailed for drift where `locked`.
     """
     held = base.root
-    made = osroot.make(held.suite, held.packages, on_event)
+    made = osroot.make(held.suite, debs.versions(held.packages), on_event)
     used, moved = _available(held.suite, base.files, on_event)
     drift = (*(f"{d.name} {d.locked} -> {d.used or 'none'}" for d in made.drift), *moved)
     if drift and locked:

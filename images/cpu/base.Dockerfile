@@ -20,7 +20,7 @@ began=$(date +%s)
 [ ! -f /run/secrets/network ] || . /run/secrets/network
 export DEBIAN_FRONTEND=noninteractive
 apt-get update
-sed '/^#/d' /run/apt.lock | xargs apt-get install --yes --no-install-recommends
+sed '/^[#[:space:]]/d' /run/apt.lock | xargs apt-get install --yes --no-install-recommends
 # Logs, and the previous version of a database, hold the time of the build.
 rm -rf /var/log/apt /var/log/*.log /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/cache/ldconfig/aux-cache
 find /etc /home /opt /usr /var -xdev \( -path /etc/hosts -o -path /etc/resolv.conf -o -path /var/cache/apt \

@@ -82,10 +82,12 @@ def test_another_python_package_leaves_cuda_alone(copy: Path) -> None:
 def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
     commit(copy)
     held = model.read(copy, "cpu")
-    apt = {model.APT: {**held.apt[model.APT], "python3": "3.11.9-1"}}
+    before = {deb.name: deb for deb in held.apt[model.APT]}
+    newer = replace(before["python3"], version="3.11.9-1")
+    apt = {model.APT: tuple({**before, "python3": newer}.values())}
     model.write(copy, replace(held, apt=apt))
     base, _ = changes.changes(copy, "cpu")
-    assert base.detail == (f"python3 {held.apt[model.APT]['python3']} -> 3.11.9-1",)
+    assert base.detail == (f"python3 {before['python3'].version} -> 3.11.9-1",)
     assert base.rebuilds[0] == RebuiltLayer("RUN install apt.lock", None)
     assert [layer.instruction for layer in base.rebuilds][-2:] == [
         "RUN install tensorflow.lock",
