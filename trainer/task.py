@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trainer import guard
 from trainer.config import Config, UsageError, check_length, parse
 from trainer.job.preemption import RESTART, Preempted, Preemption, watch_metadata
-from trainer.loop import distribution
+from trainer.loop import distribution, waiting
 from trainer.report import say, speak_as, speak_in
 
 if TYPE_CHECKING:  # importing these at run time imports TensorFlow
@@ -105,7 +105,10 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
     if isinstance(error, evaluator.GivenUp):
         return error.code, str(error)
     if place.tasks and distribution.lost_peer(error):
-        why = f"another process is gone, all have to be started again: {_reason(error)}"
+        named = waiting.others(place.tasks, place.role, place.task)
+        silent = [name for host, name in named.items() if waiting.probe(host) != "answers"]
+        lost = f" ({', '.join(silent)})" if silent else ""
+        why = f"another process is gone{lost}, all have to be started again: {_reason(error)}"
         return RESTART, why
     if full := storage.unwritable(error):
         return OUTSIDE, f"cannot go on: {full}"
@@ -273,6 +276,7 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
         insight.observers(config, place),
         claim.check,
         save_model,
+        _waits(place),
     )
     try:
         outcome = controller.run()
@@ -288,6 +292,15 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
     early = ", early" if outcome.early else ""
     result: dict[str, Any] = outcome.result
     say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **result)
+
+
+def _waits(place: distribution.Cluster) -> waiting.Waits:
+    """What tells whom this process waits for."""
+    if place.workers > 1:
+        own = place.tasks[place.role][place.task]
+        named = waiting.others(place.tasks, place.role, place.task)
+        return waiting.Waits(named, *waiting.coordinated(), own)
+    return waiting.Waits({})  # With parameter servers, `watch_servers` looks on.
 
 
 def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, inner.Evaluation]:

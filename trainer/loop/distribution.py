@@ -7,14 +7,16 @@ import os
 import platform
 import re
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainer import guard
 from trainer.config import UsageError
 from trainer.job.preemption import RESTART
+from trainer.loop import waiting
 from trainer.report import say
 
 _POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
@@ -230,23 +232,23 @@ def meet(place: Cluster, seconds: float) -> None:
     then TensorFlow listens there.
     """
     own = place.tasks[place.role][place.task]
-    hosts = [host for kind, all_ in place.tasks.items() if kind != "evaluator" for host in all_]
-    missing = [host for host in hosts if host != own]
-    deadline = time.monotonic() + seconds
-    with _listening(own) as accept:
-        while missing := [host for host in missing if not answers(host)]:
-            accept()
-            if time.monotonic() > deadline:
-                silent = ", ".join(missing)
-                text = f"no answer from {silent} in {seconds:g} s: start all again"
+    missing = waiting.others(place.tasks, place.role, place.task)
+    wait = waiting.Wait("the start")
+    with _listening(own):
+        while missing := {h: n for h, n in missing.items() if waiting.probe(h) != "answers"}:
+            names = ", ".join(missing.values())
+            if wait.due():
+                wait.tell(f"for {names}: no answer")
+            if wait.seconds > seconds:
+                text = f"no answer from {names} in {seconds:g} s: start all again"
                 say("error", text, "ERROR")
                 os._exit(RESTART)
             time.sleep(0.2)
 
 
 @contextlib.contextmanager
-def _listening(address: str) -> Iterator[Callable[[], None]]:
-    """Listen at the port of `address`. Yields a function that accepts the connections so far."""
+def _listening(address: str) -> Iterator[None]:
+    """Answer at the port of `address`, in a thread."""
     with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as mine:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if mine.family == socket.AF_INET6:
@@ -255,26 +257,25 @@ def _listening(address: str) -> Iterator[Callable[[], None]]:
             mine.bind(("", int(address.rpartition(":")[2])))
             mine.listen(1024)
         except OSError:  # TensorFlow reports what is wrong with the address.
-            yield lambda: None
+            yield
             return
-        mine.setblocking(False)
 
-        def accept() -> None:
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    mine.accept()[0].close()
+        def answer() -> None:
+            while True:
+                try:
+                    caller, _ = mine.accept()
+                    with caller:
+                        caller.sendall(b"here")
+                except ConnectionError:
+                    continue
+                except OSError:
+                    return  # closed
 
-        yield accept
-
-
-def answers(address: str) -> bool:
-    """Does a process listen at host:port?"""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
-            return True
-    except OSError:
-        return False
+        thread = threading.Thread(target=answer, name="meet", daemon=True)
+        thread.start()
+        yield
+        mine.shutdown(socket.SHUT_RDWR)  # which ends the thread's accept
+        thread.join()
 
 
 def lost_peer(error: Exception) -> bool:

@@ -164,10 +164,6 @@ class Trainer:
         # In float64, which is exact for any number of steps.
         return [float(v) / local for v in self.total(tf.constant(values, tf.float64)).numpy()]
 
-    def wait(self) -> None:
-        """Wait until every worker calls it."""
-        self.vote([0.0])
-
     def variables(self) -> dict[str, Any]:
         """Everything that training changes, by a name that a second process gives it too."""
         everything = (*self.model.variables, *self.optimizer.variables)
@@ -342,10 +338,15 @@ class Evaluation:
             self.batches = min(self.batches, config.evaluate_batches)
         self._evaluate = tf.function(self._evaluate_batches)
 
-    def run(self, between: Callable[[], None] = lambda: None) -> dict[str, float]:
+    def run(
+        self,
+        between: Callable[[], None] = lambda: None,
+        on: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> dict[str, float]:
         """Evaluate; returns loss, accuracy, examples, seconds.
 
-        `between` is called every CHUNK batches and may end the evaluation by an exception.
+        `between` is called every CHUNK batches and may end the evaluation by an exception. The
+        devices work inside `on`.
         """
         began = time.perf_counter()
         totals = np.zeros(3)
@@ -354,7 +355,8 @@ class Evaluation:
             if first:
                 between()
             count = min(self.CHUNK, self.batches - first)
-            totals += self._evaluate(iterator, tf.constant(count)).numpy()
+            with on():
+                totals += self._evaluate(iterator, tf.constant(count)).numpy()
         loss, correct, examples = map(float, totals)
         seconds = time.perf_counter() - began
         result = {"loss": loss / examples, "accuracy": correct / examples}

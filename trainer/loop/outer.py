@@ -5,6 +5,7 @@ signal, the clock, a full disk) goes through a vote after each inner call.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled, 
 from trainer.job.preemption import Preempted, Preemption
 from trainer.loop.inner import Evaluation, Trainer, WithoutXla
 from trainer.loop.judge import Judge
+from trainer.loop.waiting import Waits
 from trainer.observe.observer import Observer, Run, Watch
 from trainer.report import say
 
@@ -82,9 +84,11 @@ class Controller:
         observers: Sequence[Observer] = (),
         allowed: Callable[[], None] = lambda: None,
         export: Callable[[str, Position], None] = lambda *_: None,
+        waits: Waits | None = None,
     ) -> None:
         """`allowed` raises if this run lost its folder (lease.py). On the chief, `export` writes
-        the SavedModel of that name from the present weights."""
+        the SavedModel of that name from the present weights. `waits` tells who is waited for."""
+        self.waits = waits or Waits({})
         self.trainer = trainer
         self.evaluation = evaluation
         self.run_ = run
@@ -180,7 +184,7 @@ class Controller:
             if self.place.chief and before != now and where.epoch % 1:
                 text = f"{before} workers read before, {now} do now: of this epoch, some records"
                 say("order", f"{text} are seen twice, and some not at all", "WARNING")
-        total = self.trainer.vote([float(self.position.step)])[0]
+        total = self._together([float(self.position.step)])[0]
         if total != self.position.step * self.place.workers:
             raise UsageError(
                 f"this worker resumes after step {self.position.step}, others do not: "
@@ -238,7 +242,8 @@ class Controller:
         """Make `count` steps and pass their metrics to the observers."""
         with self.run_.ledger.spend("compute"):
             began = time.perf_counter()
-            metrics = self.trainer.train(batches, count)
+            with self.waits.on(f"step {self.position.step + 1}"):
+                metrics = self.trainer.train(batches, count)
             seconds = time.perf_counter() - began
         waited = float(np.sum(metrics["input_wait"]))
         if self._calls:
@@ -278,10 +283,15 @@ class Controller:
             self._trouble is not None and not isinstance(self._trouble, Spoiled),
         ]
         with self.run_.ledger.spend("compute"):  # The wait for the slowest rank is part of a step.
-            values = self.trainer.vote([*map(float, mine), self._pace if chief else 0.0])
+            values = self._together([*map(float, mine), self._pace if chief else 0.0])
         self._pace = values[-1]
         preempted, stop, save, wait, spoiled, failed = (value > 0.5 for value in values[:-1])
         return Votes(preempted, stop, save, wait, spoiled, failed, pace=values[-1])
+
+    def _together(self, values: list[float]) -> list[float]:
+        """The sum of each value over all ranks, which wait for each other here."""
+        with self.waits.on(f"step {self.position.step}"):
+            return self.trainer.vote(values)
 
     def _collect(self, wait: bool = False) -> None:
         """Report the checkpoints that are safely written by now."""
@@ -334,7 +344,7 @@ class Controller:
         trouble = self._trouble
         self.watch.end(self.run_, "preempted")
         self.run_.writer.flush()
-        self.trainer.wait()  # No rank may exit while the chief still writes.
+        self._together([0.0])  # No rank may exit while the chief still writes.
         if trouble is not None and not isinstance(trouble, Spoiled):
             raise trouble  # After a spoiled snapshot, the next run uses the checkpoint before it.
         raise Preempted(self.position.step)
@@ -364,8 +374,9 @@ class Controller:
 
     def _measure(self) -> dict[str, float]:
         """Evaluate the weights that the model has now, and report it."""
-        result = self.evaluation.run(between=self._between)
         step = self.position.step
+        wait = functools.partial(self.waits.on, f"the evaluation of step {step}")
+        result = self.evaluation.run(self._between, wait)
         tell(step, result)
         with self.run_.ledger.spend("summaries"):
             self.watch.evaluated(self.run_, step, result)
@@ -374,7 +385,7 @@ class Controller:
     def _between(self) -> None:
         """Exit, all ranks together, if one was told to stop. A checkpoint was taken before the
         evaluation, so nothing is lost."""
-        if self.trainer.vote([float(self.preemption.requested)])[0] > 0:
+        if self._together([float(self.preemption.requested)])[0] > 0:
             self._leave()
 
     def attempt(self, work: Callable[[], None]) -> None:
@@ -389,7 +400,7 @@ class Controller:
 
     def settle(self) -> None:
         """Wait for the chief. Raises the chief's error there, and Stopped on the other ranks."""
-        if self.trainer.vote([float(self._trouble is not None)])[0]:
+        if self._together([float(self._trouble is not None)])[0]:
             raise self._trouble or Stopped
 
     def _keep(self, better: bool) -> None:
@@ -427,7 +438,7 @@ class Controller:
             raise error
         self.tries += 1
         self.factor *= self.config.nan_factor
-        self.trainer.wait()  # for the chief's last checkpoint
+        self._together([0.0])  # for the chief's last checkpoint
         self.trainer.use_learning_rate(self.factor)
         if not self._load_newest():
             before = self._initial

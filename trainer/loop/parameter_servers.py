@@ -31,12 +31,12 @@ from trainer.input import augment, data, mixing
 from trainer.input.parts import Shard
 from trainer.job import markers, storage
 from trainer.job.preemption import RESTART, Preemption
-from trainer.loop import distribution, inner
+from trainer.loop import distribution, inner, waiting
 from trainer.model import networks, optimization
 from trainer.report import say
 
 GONE = 5.0
-"""A worker or server exits after this many seconds without an answer from the chief's port."""
+"""A worker or server exits this many seconds after nobody listens at the chief's address."""
 
 
 class ParameterServers(inner.Trainer):
@@ -281,11 +281,11 @@ class Copy(inner.Evaluation):
         network = networks.build(config, classes, trainer.policy, pretrain=False)
         super().__init__(tf.distribute.get_strategy(), network, config, classes, shards)
 
-    def run(self, between: Any = lambda: None) -> dict[str, float]:
+    def run(self, between: Any = lambda: None, on: Any = contextlib.nullcontext) -> dict[str, Any]:
         pairs = zip(self.model.variables, self.source.model.variables, strict=True)
         for mine, theirs in pairs:
             mine.assign(theirs.numpy())
-        return super().run(between)
+        return super().run(between, on)
 
 
 def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -> int:
@@ -304,15 +304,20 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
     say("start", f"{place.role} {place.task} serves at {server.target}", role=place.role)
     chief = place.tasks["chief"][0]
     deadline = time.monotonic() + config.peer_timeout
+    wait = waiting.Wait(f"{place.role} {place.task}")
     seen = told = False
     while time.monotonic() < deadline:
-        if distribution.answers(chief):
+        presence = waiting.probe(chief)
+        if presence == "answers":
             if not seen:
                 preemption.saved(False)
             seen = True
-            deadline = time.monotonic() + GONE
-        elif preemption.requested:
+            wait = waiting.Wait(wait.what)
+            deadline = time.monotonic() + config.peer_timeout
+        elif preemption.requested or (seen and presence == "gone" and wait.seconds > GONE):
             break
+        elif wait.due():
+            wait.tell(f"for chief 0 at {chief}: no answer")
         if preemption.requested and place.role == "ps" and not told:
             told = True
             leaving = {"role": place.role, "task": place.task}
@@ -333,30 +338,43 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
 def watch_servers(place: distribution.Cluster, config: Config, preemption: Preemption) -> None:
     """Watch servers and workers in a thread of the chief, once all are there.
 
-    The chief saves and exits if a parameter server has to go. It exits if a server is gone, or if
-    all workers are gone for --peer-timeout: TensorFlow would wait for them.
+    The chief saves and exits if a parameter server has to go. It exits if a server is gone, if all
+    workers are gone for --peer-timeout, or if one is frozen for so long: TensorFlow would wait for
+    them.
     """
 
     def leave(text: str) -> None:
         say("error", f"{text}: all have to be started again, from the last checkpoint on", "ERROR")
         os._exit(RESTART)
 
+    names = waiting.others(place.tasks, place.role, place.task)
+
+    waits: dict[str, waiting.Wait] = {}
+
+    def over(address: str, seconds: float) -> bool:
+        return address in waits and waits[address].seconds > seconds
+
     def watch() -> None:
-        missing: dict[str, float] = {}
         told = False
         while True:
-            now = time.monotonic()
-            for address in (*place.tasks["ps"], *place.tasks["worker"]):
-                if distribution.answers(address):
-                    missing.pop(address, None)
-                else:
-                    missing.setdefault(address, now)
+            silent = set()
+            for address, name in names.items():
+                presence = waiting.probe(address)
+                if presence == "answers":
+                    waits.pop(address, None)
+                    continue
+                wait = waits.setdefault(address, waiting.Wait("the chief"))
+                if presence == "silent":
+                    silent.add(address)
+                if wait.due():
+                    wait.tell(f"for {name}: no answer")
             for address in place.tasks["ps"]:
-                if now - missing.get(address, now) > GONE:
+                if over(address, config.peer_timeout if address in silent else GONE):
                     leave(f"the parameter server at {address} is gone")
-            if min(now - missing.get(one, now) for one in place.tasks["worker"]) > (
-                config.peer_timeout
-            ):
+            for address in silent:  # It holds a step, and others wait for that.
+                if over(address, config.peer_timeout):
+                    leave(f"no answer from {names[address]} for {config.peer_timeout:g} s")
+            if all(over(address, config.peer_timeout) for address in place.tasks["worker"]):
                 leave(f"no worker was there for {config.peer_timeout:g} s")
             if not told and markers.read(f"{config.job_dir}/{markers.LEAVING}"):
                 told = True

@@ -252,7 +252,10 @@ class Account(Observer):
     def _conclude(self, run: Run) -> None:
         self._note(run, clean=self._outcome in ("done", "stopped", "preempted"))
         content = json.dumps(_finite(self.summary(run)), indent=1).encode()
-        storage.write(f"{run.config.job_dir}/{SUMMARY}", content)
+        try:
+            storage.write(f"{run.config.job_dir}/{SUMMARY}", content)
+        except storage.FAILURES as error:  # A full disk is not a fault of this program.
+            say("summary", f"{SUMMARY} cannot be written: {error}", "WARNING")
 
     def summary(self, run: Run) -> dict[str, Any]:
         """The content of summary.json: times and costs of all attempts, speeds of this one."""

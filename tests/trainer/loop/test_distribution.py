@@ -167,7 +167,7 @@ def test_processes_that_come_one_after_the_other_meet() -> None:
 
     def come(index: int) -> None:
         distribution.meet(two(index, both), 60.0)
-        with socket.create_server(("127.0.0.1", both[index])):  # as TensorFlow does next
+        with distribution._listening(f"127.0.0.1:{both[index]}"):  # as TensorFlow does next
             met.release()
             done.wait(60)
 
@@ -192,7 +192,8 @@ def test_one_that_never_comes_is_given_up_by_name() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 143, done.stderr
     said = json.loads(done.stdout)
-    assert said["message"] == f"no answer from 127.0.0.1:{both[1]} in 1 s: start all again"
+    name = f"worker 1 at 127.0.0.1:{both[1]}"
+    assert said["message"] == f"no answer from {name} in 1 s: start all again"
 
 
 NO_SERVICE = (

@@ -1,10 +1,14 @@
 """The account of a run: it adds up, goes on after restarts, and shows what was lost."""
 
+import errno
 import json
+import os
 import signal
 import time
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
@@ -13,6 +17,7 @@ from trainer import task
 from trainer.config import parse
 from trainer.loop.distribution import Cluster
 from trainer.observe import insight
+from trainer.observe.ledger import Ledger
 
 pytestmark = pytest.mark.tensorflow
 
@@ -69,12 +74,6 @@ def test_the_account_of_a_job_that_was_killed_and_started_again(
 
 def test_steps_made_again_after_a_recovery_are_lost_work() -> None:
     """Back from step 30 to the checkpoint of step 10, in the same process."""
-    import types
-
-    import numpy as np
-
-    from trainer.observe.ledger import Ledger
-
     clock = [0.0]
     ledger = Ledger(lambda: clock[0])
     config = parse(["--records", "r", "--job-dir", "ram://account"], {})
@@ -118,6 +117,27 @@ def test_a_run_that_diverged_or_failed_says_so(
     from tensorboard.plugins.hparams import metadata
 
     assert metadata.parse_session_end_info_plugin_data(content).status == 2  # STATUS_FAILURE
+
+
+def test_a_full_disk_at_the_end_is_one_line_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: str, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(insight.storage, "write", full)
+    account = insight.Account(insight.Board(), None, None)
+    monkeypatch.setattr(account, "summary", lambda run: {"step": 3})
+    config = parse(["--records", "r", "--job-dir", "job"], {})
+    position = types.SimpleNamespace(step=3)
+    place, ledger = Cluster(), Ledger()
+    run = types.SimpleNamespace(config=config, place=place, position=position, ledger=ledger)
+    account.end(run, "fault")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == ["journal", "summary"]
+    assert "summary.json cannot be written: " in lines[1]["message"]
+    assert "No space left on device" in lines[1]["message"]
+    assert not any("traceback" in line for line in lines)
 
 
 def test_observers_agree_on_where_a_call_ends_on_every_rank() -> None:

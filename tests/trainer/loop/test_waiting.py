@@ -1,0 +1,131 @@
+"""Who is waited for: it is said by name, within seconds, also if the kernel still answers."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.loop.test_distribution import ports, two
+from tests.trainer.runs import ROOT, cluster
+from trainer.loop import distribution, waiting
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        waiting, "say", lambda event, text, severity, **_: lines.append((severity, text))
+    )
+    return lines
+
+
+def test_a_process_answers_is_silent_or_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # it never accepts
+        address = f"127.0.0.1:{frozen.getsockname()[1]}"
+        assert waiting.probe(address, 0.2) == "silent"
+    assert waiting.probe(address) == "gone"
+    with distribution._listening(address):
+        assert waiting.probe(address) == "answers"
+
+
+def test_the_others_have_names_and_evaluators_are_not_waited_for() -> None:
+    tasks = {"chief": ("a:1",), "worker": ("b:1", "c:1"), "evaluator": ("d:1",)}
+    assert waiting.others(tasks, "worker", 1) == {
+        "a:1": "chief 0 at a:1",
+        "b:1": "worker 0 at b:1",
+    }
+
+
+def test_a_wait_is_told_within_thirty_seconds_and_again_each_minute() -> None:
+    clock = Clock()
+    wait = waiting.Wait("step 7", clock)
+    times = []
+    for clock.now in range(200):
+        if wait.due():
+            times.append(clock.now)
+    assert times == [20, 80, 140]
+
+
+@pytest.mark.parametrize(
+    ("presence", "noted", "severity", "who"),
+    [
+        ("silent", False, "WARNING", "for worker 1 at b:1: no answer"),
+        ("answers", False, "WARNING", "for worker 1 at b:1: it answers and is busy with something"),
+        ("answers", True, "INFO", "and all other processes answer"),
+    ],
+)
+def test_the_one_that_is_waited_for_is_named(
+    presence: str, noted: bool, severity: str, who: str, told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "probe", lambda host: presence)
+    clock, notes = Clock(), []
+    waits = waiting.Waits({}, notes.append, lambda key: noted and key == "3/b:1", "a:1")
+    waits.named = {"b:1": "worker 1 at b:1"}
+    wait = waiting.Wait("step 7", clock)
+    for clock.now in (14, 16, 19, 21, 22):
+        waits.look(3, wait)
+    assert notes == ["3/a:1"], "the others can see that this one waits"
+    [(said, text)] = told
+    assert said == severity
+    assert text.startswith(f"step 7 waits since {wait._since} (21 s) {who}")
+
+
+def test_a_process_that_waits_for_a_late_one_at_the_start_names_it(
+    told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = ports()
+    monkeypatch.setattr(waiting, "FIRST", 0.3)
+
+    def given_up(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(distribution.os, "_exit", given_up)
+    monkeypatch.setattr(distribution, "say", lambda *_: None)
+    with pytest.raises(SystemExit, match="143"):
+        distribution.meet(two(0, both), 1.0)
+    [(_, text)] = told
+    assert text.startswith("the start waits since ")
+    assert text.endswith(f"for worker 1 at 127.0.0.1:{both[1]}: no answer")
+
+
+STALLED = """
+import os, time
+from trainer.loop import waiting
+waiting.FIRST = 2.0
+from trainer.observe import insight
+if os.environ.get("NAME") == "worker1":
+    def steps(self, run, first, metrics, before=insight.Progress.steps):
+        if first == 11:
+            time.sleep(6)
+        before(self, run, first, metrics)
+    insight.Progress.steps = steps
+"""
+"""A sitecustomize.py with which worker 1 stands still for some seconds after step 11."""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_worker_that_is_busy_with_something_else_is_named_by_the_one_that_waits(
+    start, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STALLED)
+    path = f"{tmp_path}:{ROOT}"
+    options = ("--steps", 12, "--steps-per-loop", 1, "--image-size", 8, "--export", "none")
+    ranks = [
+        start(tmp_path / "job", *options, PYTHONPATH=path, **one)
+        for one in cluster("worker", "worker")
+    ]
+    assert [rank.end() for rank in ranks] == [0, 0], ranks[0].stderr()
+    said = [line for line in ranks[0].events("waiting") if line["severity"] == "WARNING"]
+    assert len(said) == 1, ranks[0].events("waiting")
+    assert said[0]["message"].startswith("step 11 waits since")
+    assert "for worker 1 at 127.0.0.1:" in said[0]["message"]
+    assert "busy with something else" in said[0]["message"]

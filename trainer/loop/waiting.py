@@ -1,0 +1,163 @@
+"""Who is waited for: a process that waits long for another one says so.
+
+TensorFlow waits for a process that is frozen or late without a word. Here a thread looks on: after
+FIRST seconds of waiting, and every AGAIN seconds from then on, it names the processes that are
+waited for, and since when.
+
+A process that is alive answers at its address: TensorFlow's server there speaks HTTP/2. One that is
+frozen lets itself be connected to, because the kernel does that, and says nothing. One that
+answers may still be busy with something else. To find it, each process that waits notes in
+TensorFlow's coordination service how many waits it has entered; the one without a note is late.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from trainer.report import say
+
+FIRST, AGAIN = 20.0, 60.0
+"""Seconds until the first line about a wait, and from one line to the next."""
+LOOK = 1.0
+"""Seconds between two looks of the thread."""
+NOTE = 0.75
+"""Share of FIRST after which a wait is noted for the others, so that theirs find it."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""A client's first words in HTTP/2: the preface and an empty frame of settings (RFC 9113, 3.4)."""
+
+Presence = Literal["answers", "silent", "gone"]
+
+
+def probe(address: str, seconds: float = 1.0) -> Presence:
+    """What the process at host:port does: it answers; it is silent, as a frozen one is; or nobody
+    listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as line:
+            try:
+                line.sendall(_GREETING)
+                return "answers" if line.recv(1) else "silent"
+            except ConnectionError:
+                return "answers"  # Only a process that runs can refuse what it was told.
+            except TimeoutError:
+                return "silent"
+    except OSError:
+        return "gone"
+
+
+def others(tasks: Mapping[str, tuple[str, ...]], role: str, task: int) -> dict[str, str]:
+    """The other processes that a run waits for, evaluators left out: address and name."""
+    return {
+        host: f"{kind} {number} at {host}"
+        for kind, hosts in tasks.items()
+        for number, host in enumerate(hosts)
+        if kind != "evaluator" and (kind, number) != (role, task)
+    }
+
+
+class Wait:
+    """One wait, and when to tell about it."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.what = what
+        self._clock = clock
+        self._began = clock()
+        self._since = time.strftime("%H:%M:%S UTC", time.gmtime())
+        self._next = FIRST
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._began
+
+    def due(self) -> bool:
+        """Is it time for a line? True once for each line."""
+        if self.seconds < self._next:
+            return False
+        self._next = self.seconds + AGAIN
+        return True
+
+    def tell(self, who: str, severity: str = "WARNING") -> None:
+        """Say who is waited for."""
+        text = f"{self.what} waits since {self._since} ({self.seconds:.0f} s) {who}"
+        say("waiting", text, severity, seconds=round(self.seconds, 1))
+
+
+class Waits:
+    """Looks on while the training thread waits for other processes."""
+
+    def __init__(
+        self,
+        named: Mapping[str, str],
+        note: Callable[[str], None] | None = None,
+        noted: Callable[[str], bool] | None = None,
+        own: str = "",
+    ) -> None:
+        """`named`: the others, as `others` gives them; `own`: this process's address. `note` leaves
+        a word where all processes can read it, `noted` asks for one; None: they cannot."""
+        self.named = named
+        self._note, self._noted, self._own = note, noted, own
+        self._wait: tuple[int, Wait] | None = None
+        self._count = 0
+        self._written = 0
+        if named:
+            threading.Thread(target=self._watch, name="waits", daemon=True).start()
+
+    @contextlib.contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Inside, this process waits for the others. All of them wait the same times in the same
+        order."""
+        self._count += 1
+        self._wait = self._count, Wait(what)
+        try:
+            yield
+        finally:
+            self._wait = None
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(min(LOOK, FIRST / 10))
+            if (found := self._wait) is not None:
+                self.look(*found)
+
+    def look(self, count: int, wait: Wait) -> None:
+        """Note wait number `count`, and tell about it, where it is time for that."""
+        if self._note and self._written < count and wait.seconds > NOTE * FIRST:
+            self._written = count
+            self._note(f"{count}/{self._own}")
+        if not wait.due():
+            return
+        silent = [name for host, name in self.named.items() if probe(host) != "answers"]
+        if silent:
+            wait.tell(f"for {', '.join(silent)}: no answer")
+        elif late := self._late(count):
+            wait.tell(f"for {', '.join(late)}: it answers and is busy with something else")
+        else:
+            wait.tell("and all other processes answer", "INFO")
+
+    def _late(self, count: int) -> list[str]:
+        if self._noted is None:
+            return []
+        noted = self._noted
+        return [name for host, name in self.named.items() if not noted(f"{count}/{host}")]
+
+
+def coordinated() -> tuple[Callable[[str], None], Callable[[str], bool]]:
+    """`note` and `noted` of `Waits` by TensorFlow's coordination service, which a strategy of
+    several workers starts."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    def note(key: str) -> None:
+        with contextlib.suppress(tf.errors.OpError):
+            context.context().set_config_key_value(f"waits/{key}", "here")
+
+    def noted(key: str) -> bool:
+        try:
+            return bool(context.context().get_config_key_value(f"waits/{key}", 500))
+        except tf.errors.OpError:
+            return False
+
+    return note, noted
