@@ -13,6 +13,7 @@ from builder.cli import audit, images, inputs, machine, registry, tensorboard
 from builder.cli.cloud import cloud_app
 from builder.cli.common import OPTIONS
 from builder.cli.job import job_app
+from builder.cli.sign import sign_app
 from builder.core.display import masked, plain
 from builder.core.errors import FactoryError, OutsideError, refusal
 
@@ -76,6 +77,7 @@ app.command()(machine.doctor)
 app.add_typer(machine.engine_app, name="engine")
 app.add_typer(cloud_app, name="cloud")
 app.add_typer(job_app, name="job")
+app.add_typer(sign_app, name="sign")
 
 
 def main() -> NoReturn:

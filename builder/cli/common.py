@@ -60,11 +60,13 @@ def root() -> Path:
     return find_root()
 
 
-def settings(registry: str | None = None, engine: str | None = None) -> "Settings":
-    """builder.toml, the environment and these two options. Raises InputError."""
+def settings(
+    registry: str | None = None, engine: str | None = None, key: str | None = None
+) -> "Settings":
+    """builder.toml, the environment and these options. Raises InputError."""
     from builder.core.settings import load
 
-    return load(root(), registry=registry, engine=engine)
+    return load(root(), registry=registry, engine=engine, key=key)
 
 
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """`builder push`, `verify` and `promote`: bring proven images to a registry and name them."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,19 +26,22 @@ def push(
     targets: Targets = None,
     registry: Registry = None,
     tag: Annotated[list[str] | None, typer.Option(help="An additional tag.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Sign with this private key, which COSIGN_PASSWORD opens.")
+    ] = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Push proven images, each with its receipt.
+    """Push proven images, each with its receipt; sign them where a key is named.
 
     Without TARGET: every target that has a built image. Refuses an image without a valid receipt
-    (exit code 4).
+    (exit code 4). builder.toml names a key as well: key = "..." in [trust].
     """
     from builder.engine import connect
     from builder.pipeline import records
     from builder.pipeline.push import push_target
 
-    where = settings(registry=registry, engine=engine)
+    where = settings(registry=registry, engine=engine, key=key)
     names = tuple(targets) if targets else records.built_targets(root())
     with reporter() as shown:
         docker = connect(where, on_event=shown.on_event)
@@ -54,14 +57,25 @@ def push(
 def verify(
     reference: Annotated[str, typer.Argument(help="A reference, or a tag of the registry.")],
     registry: Registry = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="A public key whose receipts count; replaces `prove` of builder.toml."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that an image in a registry has a valid receipt."""
+    """Check that an image in a registry has a valid receipt, signed by KEY where one is named.
+
+    builder.toml names keys as well: prove = ["..."] in [trust].
+    """
     from builder.pipeline.verify import verify as check
 
+    where = settings(registry=registry)
+    if key:
+        where = replace(where, trust=replace(where.trust, prove=tuple(key)))
     with reporter() as shown:
-        found = check(reference, settings(registry=registry), on_event=shown.on_event)
+        found = check(reference, where, on_event=shown.on_event)
     say(f"{found.reference}: proven on {found.receipt.device}, {found.receipt.made_at}")
+    say(f"  signed by {found.signer}" if found.signer else "  no signature was asked for")
     for one in found.receipt.checks:
         say(f"  {one.name} {one.version}: passed")
     if as_json:
@@ -69,6 +83,7 @@ def verify(
             {
                 "reference": found.reference,
                 "digest": found.digest,
+                "signer": found.signer or None,
                 "receipt": found.receipt.model_dump(mode="json"),
             }
         )
@@ -111,3 +126,5 @@ def show_push(pushed: "PushedImage") -> None:
         return
     say(f"{pushed.reference}: {size(pushed.sent)} sent in {duration(pushed.seconds)}")
     say("  tags " + ", ".join(pushed.tags))
+    if pushed.signed:
+        say(f"  {len(pushed.signed)} statements signed")

@@ -23,6 +23,35 @@ LOCAL_REPOSITORY = "training"
 _HOST = re.compile(r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(?::[0-9]+)?")
 _PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*")
 
+TRUST = "trust"
+"""The table of builder.toml that says whose statements about an image count."""
+
+CLOUD_KEY = "gcpkms://"
+"""How the name of a key in Google Cloud KMS begins, as cosign writes it."""
+
+SUITES = ("program", "trainer")
+"""The suites of checks, the least first."""
+
+_SECONDS = {"hour": 3600.0, "day": 86400.0, "week": 604800.0}
+_AGE = re.compile(r"(\d+) (hour|day|week)s?")
+
+
+@dataclass(frozen=True)
+class TrustSettings:
+    """The table [trust]. A key is the path of a file, or gcpkms://... in Google Cloud KMS.
+
+    key: the private key that a push signs with; None signs nothing. prove: the public keys of those
+    whose receipts count; none asks for no signature. build: the public keys of those whose bases
+    count; none takes those of `prove`. suite: the least suite of checks; "" takes any. age: seconds
+    since the proof, at most; None for any age.
+    """
+
+    key: str | None = None
+    prove: tuple[str, ...] = ()
+    build: tuple[str, ...] = ()
+    suite: str = ""
+    age: float | None = None
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -33,12 +62,14 @@ class Settings:
     debian_mirror: the address of a mirror of Debian; None takes the one of the host's apt, or
     Debian's own. debian_snapshot: that of an archive that keeps every version, for one that the
     mirror no longer has; None takes Debian's own.
+    trust: the table [trust].
     """
 
     registry: str | None = None
     engine: Engine = "auto"
     debian_mirror: str | None = None
     debian_snapshot: str | None = None
+    trust: TrustSettings = TrustSettings()
 
     @property
     def repository(self) -> str:
@@ -46,7 +77,7 @@ class Settings:
         return self.registry or LOCAL_REPOSITORY
 
 
-NAMES = tuple(field.name for field in fields(Settings))
+NAMES = tuple(field.name for field in fields(Settings) if field.name != TRUST)
 
 _ADDRESS = (r"https?://[^\s/]+(/\S*)?", "an address, such as https://mirror.example.com/debian")
 _ADDRESSES = {"debian_mirror": _ADDRESS, "debian_snapshot": _ADDRESS}
@@ -54,7 +85,7 @@ _ADDRESSES = {"debian_mirror": _ADDRESS, "debian_snapshot": _ADDRESS}
 CLOUD = "cloud"
 """The table of builder.toml for Google Cloud Build."""
 
-TABLES = (CLOUD, "job", "kubernetes")
+TABLES = (CLOUD, "job", "kubernetes", TRUST)
 """Tables of builder.toml; each is read where it is used."""
 
 MACHINE_TYPES = (
@@ -216,12 +247,19 @@ def check_shapes(
     return {name: value for name, (value, _) in written.items()}
 
 
-def load(root: Path, *, environ: Mapping[str, str] | None = None, **flags: str | None) -> Settings:
+def load(
+    root: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    key: str | None = None,
+    **flags: str | None,
+) -> Settings:
     """The settings of the project at `root`; a flag that is None was not given.
 
-    Raises InputError that names where the bad value came from.
+    key: the flag for trust.key. Raises InputError that names where the bad value came from.
     """
-    written = ProjectFile.read(root).texts(NAMES, tables=TABLES)
+    file = ProjectFile.read(root)
+    written = file.texts(NAMES, tables=TABLES)
     chosen = layered(written, NAMES, PREFIX, environ, flags)
     registry, engine = chosen.get("registry"), chosen.get("engine")
     addresses = {name: chosen[name] for name in _ADDRESSES if name in chosen}
@@ -229,6 +267,7 @@ def load(root: Path, *, environ: Mapping[str, str] | None = None, **flags: str |
         registry=_registry(*registry) if registry else None,
         engine=_engine(*engine) if engine else "auto",
         **check_shapes(addresses, _ADDRESSES),
+        trust=_trust(root, file, environ, key),
     )
 
 
@@ -245,6 +284,84 @@ def load_cloud(
     chosen = layered(written, CLOUD_NAMES, f"{PREFIX}{CLOUD.upper()}_", environ, flags)
     values: dict[str, Any] = dict(check_shapes(chosen, _CLOUD_SHAPES))
     return CloudSettings(**values, triggers=triggers)
+
+
+def _trust(
+    root: Path, file: ProjectFile, environ: Mapping[str, str] | None, key: str | None
+) -> TrustSettings:
+    """The table, with BUILDER_TRUST_KEY and the flag `key` above it.
+
+    Raises InputError for a value of another shape, and for a private key inside the project.
+    """
+    table = file.table(TRUST)
+    written = file.texts(("key", "suite", "age"), TRUST, tables=("prove", "build"))
+    chosen = layered(
+        {name: one for name, one in written.items() if name == "key"},
+        ("key",),
+        f"{PREFIX}{TRUST.upper()}_",
+        environ,
+        {"key": key},
+    )
+    prove = _keys(root, file, "prove", table)
+    for name in ("build", "suite", "age"):
+        if name in table and not prove:
+            raise InputError(
+                f"{file.place(name, TRUST)}: nothing is judged without the keys that count",
+                'write prove = ["keys/prover.pub"] beside it',
+            )
+    return TrustSettings(
+        key=private_key(root, *chosen["key"]) if "key" in chosen else None,
+        prove=prove,
+        build=_keys(root, file, "build", table),
+        suite=_suite(*written["suite"]) if "suite" in written else "",
+        age=_age(*written["age"]) if "age" in written else None,
+    )
+
+
+def private_key(root: Path, name: str, where: str) -> str:
+    """The signing key's name. A path in builder.toml counts from the project, any other from here.
+
+    where: where it was written. Raises InputError for a file inside of the project.
+    """
+    if name.startswith(CLOUD_KEY):
+        return name
+    path = Path(name).expanduser()
+    if where.startswith(MARKER):
+        path = root / path
+    if path.resolve().is_relative_to(root.resolve()):
+        raise InputError(
+            f"{where}: {name} is a private key inside of the project",
+            "move it out of the project, where no commit, image or upload takes it along",
+        )
+    return str(path)
+
+
+def _keys(root: Path, file: ProjectFile, name: str, table: Mapping[str, Any]) -> tuple[str, ...]:
+    """The public keys under a name; a path counts from the project."""
+    value = table.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+        raise InputError(
+            f"{file.place(name, TRUST)}: expected a list of keys, found {value!r}",
+            f'write {name} = ["keys/prover.pub"]',
+        )
+    return tuple(
+        one if one.startswith(CLOUD_KEY) else str(root / Path(one).expanduser()) for one in value
+    )
+
+
+def _suite(value: str, where: str) -> str:
+    if value not in SUITES:
+        raise InputError(
+            f"{where}: no suite of checks is called {value!r}", f"use {' | '.join(SUITES)}"
+        )
+    return value
+
+
+def _age(value: str, where: str) -> float:
+    found = _AGE.fullmatch(value)
+    if not found or not int(found[1]):
+        raise InputError(f"{where}: {value!r} is no age", 'write "12 hours", "30 days", "4 weeks"')
+    return int(found[1]) * _SECONDS[found[2]]
 
 
 def layered(

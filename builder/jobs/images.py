@@ -79,7 +79,8 @@ def pushed_image(
 ) -> tuple[Image, tuple[str, ...]]:
     """The job's image by its digest in the registry, proven by its receipt; and notes.
 
-    Raises InputError, OutsideError for a missing image, CheckFailed for one that is not proven.
+    Where [trust] names keys, every image needs a receipt that one of them signed. Raises
+    InputError, OutsideError for a missing image, CheckFailed for one that is not proven.
     """
     from builder.pipeline import verify
     from builder.tensorflow import suite as suites
@@ -105,6 +106,10 @@ def pushed_image(
             _cuda(spec),
         ), ()
     image = _foreign(root, name)
+    if settings.trust.prove:
+        found = verify.verify(name, settings, on_event=on_event)
+        of, pruned = found.receipt.accelerator, RUNS_ON in found.labels
+        return Image(found.reference, found.digest, None, of, True, pruned), ()
     where = registry.parse(name)
     try:
         with registry.Registry(where.host) as there:
@@ -181,11 +186,14 @@ def packaged_image(
     Raises InputError for a job whose image is no target, CheckFailed, OutsideError.
     """
     from builder.jobs import package
+    from builder.pipeline import verify
 
     planned = planned_image(root, job, settings)
     target = target_of(root, job.image)
     made = package.build(root, settings, engine, target, program, on_event)
     pushed = package.push_built(settings, engine, made, on_event)
+    if settings.trust.prove:
+        verify.verify(pushed.reference, settings, on_event=on_event)
     return replace(
         planned,
         reference=pushed.reference,

@@ -2,7 +2,8 @@
 
 The order makes an interrupted push harmless. First goes the base, so that other engines can build
 on it. Then the image, under a tag that names its content and that nobody uses otherwise; its digest
-is read back and compared. Then its receipt. The tags that people follow move last.
+is read back and compared. Then its receipt, and what is signed about it. The tags that people
+follow move last.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from builder.core.settings import Settings
 from builder.facts import accelerators
 from builder.pipeline import build, prove, records, repository
 from builder.pipeline import tags as tagging
+from builder.pipeline.signing import sign
 from builder.pipeline.verify import attach
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
 from builder.spec import catalogue
 from builder.spec.kernels import check_runs_on
 from builder.tensorflow import suite as suites
+from builder.trust import keys
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -63,7 +66,8 @@ class PushedImage:
     """An image in a registry, read back from there.
 
     reference: repository@digest. tags: all that lead to it now. moved: those that did not before.
-    receipt: digest of the receipt's manifest. base: the base's reference; None where the base is
+    receipt: digest of the receipt's manifest. signed: digests of the manifests of statements that
+    were signed now. base: the base's reference; None where the base is
     not one of ours. sent: bytes that were transferred.
     """
 
@@ -74,6 +78,7 @@ class PushedImage:
     tags: tuple[str, ...]
     moved: tuple[str, ...]
     receipt: str
+    signed: tuple[str, ...]
     base: str | None
     sent: int
     seconds: float
@@ -81,7 +86,7 @@ class PushedImage:
     @property
     def unchanged(self) -> bool:
         """Whether the registry held all of it already."""
-        return not self.moved and not self.sent
+        return not self.moved and not self.sent and not self.signed
 
 
 def push(
@@ -101,6 +106,7 @@ def push(
     the registry has other bytes than the engine; OutsideError for what the registry refuses.
     """
     proof = _proof(receipt, image)
+    signer = keys.signer(settings.trust.key) if settings.trust.key else None
     where = repository.of(settings)
     for tag in tags:
         where.tagged(tag)  # refuses a text that cannot be a tag before anything is sent
@@ -111,6 +117,7 @@ def push(
                 send.base(base)
             manifest = send.image(image)
             receipt_digest = attach(there, where, manifest, proof)
+            signed = sign(there, where, manifest, proof, signer) if signer else ()
             moved = tuple(
                 tag for tag in tags if tagging.move(there, where.tagged(tag), manifest).moved
             )
@@ -122,6 +129,7 @@ def push(
             tags=tags,
             moved=moved,
             receipt=receipt_digest,
+            signed=signed,
             base=str(where.tagged(_tag_of(base))) if base is not None else None,
             sent=send.sent,
             seconds=pushing.seconds,

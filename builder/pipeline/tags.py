@@ -18,6 +18,7 @@ from builder.core.settings import Settings
 from builder.pipeline import repository
 from builder.pipeline.verify import holds_of, of_any_version, proven
 from builder.registry import Descriptor, Manifest, Reference, Registry
+from builder.trust import policy
 
 MOVED: Final = "training-image-factory.moved"
 """Annotation in a tag's history: when the tag came to this digest (UTC, ISO 8601)."""
@@ -80,9 +81,9 @@ def promote(
 ) -> Promotion:
     """Move a tag of the same repository to a proven image. Raises what `verify` raises."""
     where = repository.resolve(reference, settings)
-    to = where.tagged(tag)
+    to, trusted = where.tagged(tag), policy.of(settings.trust)
     with repository.opened(where, on_event, f"promote {to}") as there:
-        _, manifest = proven(there, where, holds_of())
+        _, manifest = proven(there, where, holds_of(), trusted)
         return move(there, to, manifest)
 
 
@@ -90,11 +91,12 @@ def rollback(tag: str, settings: Settings, *, on_event: OnEvent = ignore) -> Pro
     """Move a tag to the image that it led to before; the next call goes one further back.
 
     The image must have its receipt. A receipt with older versions of the checks is enough, so that
-    newer checks do not close the way back.
+    newer checks do not close the way back; for the same reason the proof may have any age.
     """
     where = repository.resolve(tag, settings)
     if where.digest or not where.tag:
         raise InputError(f"{tag!r} is not a tag, and only a tag goes back", "name the tag alone")
+    trusted = policy.of(replace(settings.trust, age=None))
     with repository.opened(where, on_event, f"back {where}") as there:
         present = there.head(where.repository, where.tag)
         past = [one.digest for one in history(there, where)]
@@ -106,7 +108,7 @@ def rollback(tag: str, settings: Settings, *, on_event: OnEvent = ignore) -> Pro
                 " so there is no way back",
                 f"name the image that it should lead to: builder promote DIGEST {where.tag}",
             )
-        _, manifest = proven(there, where.at(past[0]), of_any_version)
+        _, manifest = proven(there, where.at(past[0]), of_any_version, trusted)
         there.put_manifest(where.repository, where.tag, manifest)
         return Promotion(where.tag, str(where.at(manifest.digest)), manifest.digest, present)
 

@@ -5,7 +5,7 @@ The receipt is an OCI artifact that refers to the image's manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,8 @@ from builder.prove.receipts import Receipt, Validity
 from builder.prove.suite import Suite
 from builder.registry import Descriptor, Manifest, Reference, Registry
 from builder.tensorflow import suite as suites
+from builder.trust import policy
+from builder.trust.policy import ListedReceipt, Policy
 
 RECEIPT_TYPE: Final = "application/vnd.training-image-factory.receipt.v1+json"
 ACCELERATOR: Final = "training-image-factory.accelerator"
@@ -32,7 +34,10 @@ Holds = Callable[[Receipt, Sequence[str], Mapping[str, str]], Validity]
 
 @dataclass(frozen=True)
 class Verification:
-    """An image in a registry that its receipt proves. `image_id`: digest of its config."""
+    """An image in a registry that its receipt proves.
+
+    image_id: digest of its config. signer: the key that signed the receipt; "" where nobody asked.
+    """
 
     reference: str
     digest: str
@@ -40,6 +45,7 @@ class Verification:
     labels: Mapping[str, str]
     receipt: Receipt
     receipt_digest: str
+    signer: str = ""
 
 
 def verify(
@@ -56,8 +62,9 @@ def verify(
     CheckFailed where the image is not proven, OutsideError where it is not there.
     """
     where = repository.resolve(reference, settings)
+    trusted = policy.of(settings.trust)
     with repository.opened(where, on_event, f"verify {where}") as there:
-        return proven(there, where, holds_of(suite))[0]
+        return proven(there, where, holds_of(suite), trusted)[0]
 
 
 def attach(there: Registry, where: Reference, image: Manifest, receipt: Receipt) -> str:
@@ -95,10 +102,13 @@ def of_any_version(receipt: Receipt, names: Sequence[str], _: Mapping[str, str])
     return receipts.valid_for(receipt, names, {})
 
 
-def proven(there: Registry, where: Reference, holds: Holds) -> tuple[Verification, Manifest]:
+def proven(
+    there: Registry, where: Reference, holds: Holds, trusted: Policy | None
+) -> tuple[Verification, Manifest]:
     """The image at `where` with the newest receipt that proves it, and its manifest.
 
-    Raises what `verify` raises.
+    trusted: where there is one, only receipts that one of its keys signed count. Raises what
+    `verify` raises.
     """
     image = there.manifest(where.repository, where.target)
     if image is None:
@@ -111,39 +121,52 @@ def proven(there: Registry, where: Reference, holds: Holds) -> tuple[Verificatio
             "name one image by its digest",
         )
     labels = there.labels(where.repository, image)
-    listed = there.referrers(where.repository, image.digest, RECEIPT_TYPE)
+    listed = (
+        policy.receipts(there, where, image.digest, trusted)
+        if trusted
+        else _unsigned(there, where, image.digest)
+    )
     problems = []
-    by_age = sorted(listed, key=_created)
-    for one in reversed(by_age):
-        receipt, problem = _receipt(there, where, one, image)
-        if receipt is not None:
-            problem = _problem(receipt, image, labels, holds)
+    for one in listed:
+        problem = one.problem
+        if one.receipt is not None:
+            problem = _problem(one.receipt, image, labels, holds)
             if not problem:
                 verification = Verification(
                     reference=str(where.at(image.digest)),
                     digest=image.digest,
                     image_id=image.config.digest,
                     labels=labels,
-                    receipt=receipt,
+                    receipt=one.receipt,
                     receipt_digest=one.digest,
+                    signer=one.signer,
                 )
                 return verification, image
         problems.append(problem)
     reason = problems[0] if problems else "no receipt lies beside it"  # that of the newest
+    sign = " --key KEY" if trusted else ""
     raise CheckFailed(
         f"{where} ({image.digest}) is not proven: {reason}",
-        "do not use it; prove and push it again: builder smoke TARGET, builder push TARGET",
+        f"do not use it; prove and push it again: builder smoke TARGET, builder push TARGET{sign}",
     )
 
 
+def _unsigned(there: Registry, where: Reference, image: str) -> Iterator[ListedReceipt]:
+    """The receipts beside the image with this digest, whoever wrote them, the newest first."""
+    listed = there.referrers(where.repository, image, RECEIPT_TYPE)
+    for one in sorted(listed, key=_created, reverse=True):
+        receipt, problem = _receipt(there, where, one, image)
+        yield ListedReceipt(receipt, problem, one.digest)
+
+
 def _receipt(
-    there: Registry, where: Reference, one: Descriptor, image: Manifest
+    there: Registry, where: Reference, one: Descriptor, image: str
 ) -> tuple[Receipt | None, str]:
     """A receipt beside an image, or why it cannot be read."""
     made = there.manifest(where.repository, one.digest)
     if made is None:
         return None, f"its receipt {one.digest} is gone"
-    if made.subject != image.digest:
+    if made.subject != image:
         return None, f"the receipt that lies beside it is for {made.subject}"
     if [layer.media_type for layer in made.layers] != [RECEIPT_TYPE]:
         return None, f"what lies beside it as {RECEIPT_TYPE} holds no receipt"

@@ -175,6 +175,11 @@ def parse(data: bytes, source: str) -> Receipt:
         raise InputError(
             f"{source}: torn or no JSON ({error})", f"delete it, then {_AGAIN}"
         ) from None
+    return of_json(value, source)
+
+
+def of_json(value: object, source: str) -> Receipt:
+    """A receipt from what its JSON says. Raises InputError."""
     version = value.get("schema_version") if isinstance(value, dict) else None
     if version != SCHEMA:
         raise InputError(

@@ -28,6 +28,7 @@ from builder.registry.authorization import Authorization
 from builder.registry.manifests import (
     DOCKER_LIST,
     DOCKER_MANIFEST,
+    EMPTY_TYPE,
     OCI_INDEX,
     OCI_MANIFEST,
     Descriptor,
@@ -268,7 +269,14 @@ class Registry:
         if not found:  # no API, or the registry got one after the push
             listed = self.manifest(repository, fallback_tag(digest))
             found += listed.manifests if listed else ()
-        return tuple(one for one in found if one.artifact_type == kind)
+        return tuple(one for one in found if self._type_of(repository, one) == kind)
+
+    def _type_of(self, repository: str, referrer: Descriptor) -> str | None:
+        """An artifact's type. go-containerregistry lists the type of its empty configuration."""
+        if referrer.artifact_type not in (None, EMPTY_TYPE):
+            return referrer.artifact_type
+        made = self.manifest(repository, referrer.digest)
+        return decoding.text(made.content, "artifactType") if made else None
 
     def attach(self, repository: str, referrer: Manifest) -> Descriptor:
         """Put an artifact beside the manifest that it refers to. Its blobs must be there."""

@@ -23,7 +23,7 @@ from builder.core.events import StepDone, StepLog, StepStarted
 
 COMMANDS = {
     "": "image build smoke push verify promote lock render audit report explain check schema list "
-    "tensorboard doctor engine cloud job",
+    "tensorboard doctor engine cloud job sign",
     "engine": "start stop status",
 }
 

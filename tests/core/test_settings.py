@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,45 @@ def test_a_folder_outside_any_project(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no builder\.toml in ") as raised:
         project_module.find_root(tmp_path)
     assert "create an empty builder.toml" in raised.value.fix
+
+
+TRUST = '[trust]\nprove = ["keys/a.pub", "gcpkms://projects/p/k"]\n'
+
+
+def test_the_table_trust(project: Path) -> None:
+    assert load(project).trust == settings.TrustSettings()
+    written = 'build = ["b.pub"]\nsuite = "trainer"\nage = "30 days"\nkey = "../prover.key"\n'
+    assert load(project, TRUST + written).trust == settings.TrustSettings(
+        key=str(project / "../prover.key"),
+        prove=(str(project / "keys/a.pub"), "gcpkms://projects/p/k"),
+        build=(str(project / "b.pub"),),
+        suite="trainer",
+        age=30 * 86400.0,
+    )
+
+
+def test_the_key_that_signs_comes_from_a_flag_or_the_environment(project: Path) -> None:
+    (project / "builder.toml").write_text('[trust]\nkey = "/keys/file.key"\n')
+    environ = {"BUILDER_TRUST_KEY": "/keys/environment.key"}
+    assert settings.load(project, environ={}).trust.key == "/keys/file.key"
+    assert settings.load(project, environ=environ).trust.key == "/keys/environment.key"
+    assert settings.load(project, environ=environ, key="/f.key").trust.key == "/f.key"
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ('[trust]\nkey = "prover.key"', r"trust\.key: prover\.key is a private key inside of"),
+        (TRUST + 'age = "soon"', r"builder\.toml:3: trust\.age: 'soon' is no age"),
+        (TRUST + 'age = "0 days"', "no age"),
+        (TRUST + 'suite = "best"', r"trust\.suite: no suite of checks is called 'best'"),
+        ('[trust]\nprove = "a.pub"', r"trust\.prove: expected a list of keys"),
+        ('[trust]\nprove = [""]', "expected a list of keys"),
+        ('[trust]\nprov = ["a.pub"]', r"trust\.prov: unknown setting"),
+        ('[trust]\nage = "3 days"', r"trust\.age: nothing is judged without the keys that count"),
+        ('[trust]\nprove = []\nbuild = ["b.pub"]', r"trust\.build: nothing is judged"),
+    ],
+)
+def test_a_table_trust_that_means_nothing(project: Path, toml: str, says: str) -> None:
+    error = refused(project, toml)
+    assert re.search(says, error.message), error.message

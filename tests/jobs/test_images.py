@@ -16,6 +16,7 @@ from builder.core.settings import Settings
 from builder.jobs import expected, images
 from builder.jobs.places.vertex import checks
 from builder.pipeline import verify
+from builder.pipeline.signing import sign
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt
 from builder.registry import Manifest, Registry
@@ -25,6 +26,7 @@ from tests.jobs import jobfiles
 from tests.registry import server as registry_server
 from tests.registry.making import put_image
 from tests.registry.server import RegistryServer
+from tests.trust import signing
 
 ROOT = project.find_root(Path(__file__).parent)
 BASE = "region: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"
@@ -155,6 +157,29 @@ def test_a_tag_of_any_other_image_becomes_its_digest(here: Path, server: Registr
         images.pushed_image(here, gone, Settings())
     by_digest = jobfiles.job(f"image: {server.host}/others/image@{manifest.digest}\n" + BASE)
     assert images.pushed_image(here, by_digest, Settings())[0].digest == manifest.digest
+
+
+@pytest.mark.network
+def test_where_keys_are_trusted_every_image_needs_a_signed_receipt(
+    here: Path, server: RegistryServer, tmp_path: Path
+) -> None:
+    ours, other = signing.pair(tmp_path, "ours"), signing.pair(tmp_path, "other")
+    trusting = signing.settings(server.host, ours)
+    with Registry(server.host) as there:
+        made = signing.image(there)
+        where = signing.at(server.host)
+        verify.attach(there, where, made, receipt(made))
+        for name in ("v100", f"{where.name}:v100", f"{where.name}@{made.digest}"):
+            job = jobfiles.job(f"image: {name}\n" + BASE)
+            assert images.pushed_image(here, job, Settings(registry=where.name))[0].digest
+            with pytest.raises(CheckFailed, match="no signed receipt lies beside it"):
+                images.pushed_image(here, job, trusting)
+        sign(there, where, made, receipt(made), other.signer)
+        with pytest.raises(CheckFailed, match="signed by none of the keys"):
+            images.pushed_image(here, job, trusting)
+        sign(there, where, made, receipt(made), ours.signer)
+        image, notes = images.pushed_image(here, job, trusting)
+    assert (image.digest, image.accelerator, image.proven, notes) == (made.digest, "V100", True, ())
 
 
 @pytest.mark.network

@@ -21,6 +21,7 @@ from builder.pipeline.verify import ACCELERATOR, verify
 from builder.prove.receipts import CheckResult
 from tests.emulators.registry_faults import Fault, faulty
 from tests.pipeline.pushing import (
+    QUICK,
     REPOSITORY,
     REQUIRED,
     Build,
@@ -34,6 +35,7 @@ from tests.pipeline.pushing import (
 from tests.registry import server as registry_server
 from tests.registry.making import coded, docker_config
 from tests.registry.server import RegistryServer, skopeo
+from tests.trust import signing
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
@@ -69,6 +71,32 @@ def test_image_base_and_receipt_arrive_under_every_tag(
     assert found.digest == image.digest
     assert found.receipt_digest == result.receipt
     assert found.labels == {ACCELERATOR: "V100"}
+
+
+def test_a_push_that_is_told_a_key_signs_and_a_second_one_does_not(
+    engine: Engine, build: Build, server: RegistryServer, tmp_path: Path
+) -> None:
+    ours = signing.pair(tmp_path, "ours")
+    image = build("trainer")
+    where = signing.settings(server.host, ours, key=ours)
+    first = push(engine, image, proof(image), where, ("v100",), retry=QUICK)
+    assert len(first.signed) == 2
+    assert verify("v100", where).signer == str(ours.public)
+    assert verify("v100", settings(server.host)).digest == image.digest == first.digest
+
+    again = push(engine, image, proof(image), where, ("v100",), retry=QUICK)
+    assert again.signed == () and again.unchanged
+
+
+def test_a_key_that_does_not_open_ends_a_push_before_it_sends(
+    engine: Engine, build: Build, server: RegistryServer, tmp_path: Path
+) -> None:
+    ours = signing.pair(tmp_path, "ours")
+    ours.path.write_text(ours.public.read_text())
+    image = build("trainer")
+    with pytest.raises(InputError, match="no private key"):
+        push(engine, image, proof(image), signing.settings(server.host, key=ours), ("v100",))
+    assert server.tags(REPOSITORY) == {}
 
 
 def test_a_second_push_sends_nothing_and_says_so(

@@ -1,0 +1,1 @@
+"""Signed statements about an image: written, signed, laid beside it, and judged."""

@@ -1,0 +1,88 @@
+"""Whose statements about an image count, and whether they do: the table [trust] of builder.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from builder.core.errors import CheckFailed
+from builder.core.settings import SUITES, TrustSettings
+from builder.prove.receipts import Receipt
+from builder.registry import Reference, Registry
+from builder.trust import beside, keys, statements
+from builder.trust.keys import PublicKey
+
+DAY: Final = 86400.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The table [trust], its public keys read. suite, age: as TrustSettings has them."""
+
+    prove: tuple[PublicKey, ...]
+    build: tuple[PublicKey, ...]
+    suite: str
+    age: float | None
+
+
+@dataclass(frozen=True)
+class ListedReceipt:
+    """A receipt beside an image, or why one there does not count.
+
+    digest: of the manifest that holds it. signer: the key that signed it, "" for none.
+    """
+
+    receipt: Receipt | None
+    problem: str = ""
+    digest: str = ""
+    signer: str = ""
+
+
+def of(trust: TrustSettings) -> Policy | None:
+    """What counts; None where no keys are named. Raises InputError for a key that is none."""
+    if not trust.prove:
+        return None
+    prove = tuple(keys.public(name) for name in trust.prove)
+    build = tuple(keys.public(name) for name in trust.build)
+    return Policy(prove, build or prove, trust.suite, trust.age)
+
+
+def receipts(
+    there: Registry, where: Reference, image: str, policy: Policy
+) -> Iterator[ListedReceipt]:
+    """The receipts of the image with this digest that the keys of `prove` signed, newest first.
+
+    Those that do not count come last, each with its reason.
+    """
+    found = beside.find(there, where, image, statements.RECEIPT, policy.prove)
+    for one in found.signed:
+        try:
+            receipt = statements.receipt_in(one.statement)
+        except CheckFailed as error:
+            yield ListedReceipt(None, error.message)
+            continue
+        problem = refusal(receipt, policy, datetime.now(UTC))
+        yield ListedReceipt(None if problem else receipt, problem, one.digest, one.key.source)
+    yield from (ListedReceipt(None, problem) for problem in found.problems)
+    if not found.signed and not found.problems:
+        yield ListedReceipt(None, "no signed receipt lies beside it")
+
+
+def refusal(receipt: Receipt, policy: Policy, now: datetime) -> str:
+    """Why a receipt is not enough for `policy`; "" where it is."""
+    if policy.suite and SUITES.index(receipt.suite) < SUITES.index(policy.suite):
+        return f"its receipt is of the suite {receipt.suite}, and {policy.suite} is the least"
+    if policy.age is None:
+        return ""
+    try:
+        made = datetime.fromisoformat(receipt.made_at)
+        age = (now - made).total_seconds()
+    except (ValueError, TypeError):
+        return f"its receipt says no time that can be read: {receipt.made_at!r}"
+    if age > policy.age:
+        return (
+            f"it was proven {age / DAY:.1f} days ago, and {policy.age / DAY:.1f} days are the most"
+        )
+    return ""

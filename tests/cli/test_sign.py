@@ -1,0 +1,70 @@
+"""`builder sign key`, and the keys that `push` and `verify` are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from builder.cli import app
+from builder.core.errors import InputError
+from builder.trust import keys
+from tests.trust.strangers import PASSWORD
+
+
+def said(*words: str) -> str:
+    """What `builder` says. Raises the error that it ends with."""
+    answer = CliRunner().invoke(app, words)
+    if answer.exception and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+    return answer.output
+
+
+@pytest.fixture
+def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv(keys.PASSWORD, PASSWORD)
+    return project
+
+
+def test_a_pair_is_made_outside_of_the_project(
+    inside: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("keys")
+    text = said("sign", "key", f"{folder}/prover.key")
+    assert f"wrote {folder}/prover.key, which stays secret" in text
+    assert f"wrote {folder}/prover.pub" in text
+    assert PASSWORD not in text
+    assert keys.signer(f"{folder}/prover.key").public.hint == (
+        keys.public(f"{folder}/prover.pub").hint
+    )
+
+
+@pytest.mark.parametrize("name", ["prover.key", "keys/prover.key", "../project/prover.key"])
+def test_a_private_key_never_lies_in_the_project(inside: Path, name: str) -> None:
+    name = name.replace("project", inside.name)
+    with pytest.raises(InputError, match="a private key inside of the project"):
+        said("sign", "key", name)
+    (inside / "there.key").write_text("x")
+    with pytest.raises(InputError, match=r"--key: there\.key is a private key inside"):
+        said("push", "v100", "--registry", "127.0.0.1:9/x", "--key", "there.key")
+    assert not (inside / name).exists()
+
+
+def test_without_a_password_only_when_said(
+    inside: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("keys")
+    monkeypatch.delenv(keys.PASSWORD)
+    with pytest.raises(InputError, match="COSIGN_PASSWORD is not set"):
+        said("sign", "key", f"{folder}/prover.key")
+    assert list(folder.iterdir()) == []
+    said("sign", "key", f"{folder}/prover.key", "--no-password")
+    assert keys.signer(f"{folder}/prover.key").public.hint
+
+
+def test_verify_wants_a_key_that_is_there(inside: Path) -> None:
+    """The registry, which is not there, is not asked."""
+    with pytest.raises(InputError, match=r"nothing\.pub: there is no such key"):
+        said("verify", "127.0.0.1:9/x:v100", "--key", "nothing.pub")
