@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
-import shutil
+import stat
 import tempfile
 import zipfile
 import zlib
@@ -15,13 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from . import damage, records
 from .pruning import elf
 from .pruning.elf import LIBRARY_NAME, Buffer
 from .pruning.errors import InputError, Malformed
 from .pruning.fatbin import COMPILED, HEADER_SIZE, Container, Target, containers, target
 from .pruning.fatbin import payload as read_payload
+from .records import Recorded, Records
 
-_RECORD_NAME = re.compile(r"(?:^|/)([^/]+)-([^/-]+)\.dist-info/RECORD$")
+LARGEST = 8 << 30
+"""Bytes of a library that are read; the largest that was seen has 1.5 GB."""
 
 _BROKEN_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
@@ -49,9 +51,10 @@ class Library:
     """One library: its path as it was found, its size in bytes, and its device code.
 
     package, version: the distribution that installed it, "" if no distribution says so. broken: why
-    the file cannot be read; then nothing else is known of it. stub_sections: sections whose
-    containers hold no kernel, which nvcc leaves in a library without device code. pruned: whether
-    entries were taken out of containers.
+    the file cannot be read; then nothing else is known of it. doubt: why it may not be whole; then
+    nothing is concluded from what was found. stub_sections: sections whose containers hold no
+    kernel, which nvcc leaves in a library without device code. pruned: whether entries were taken
+    out of containers. sha256: in hex, "" where no record asks for it.
     """
 
     path: str
@@ -62,6 +65,8 @@ class Library:
     broken: str = ""
     stub_sections: frozenset[str] = frozenset()
     pruned: bool = False
+    doubt: str = ""
+    sha256: str = ""
 
     @property
     def name(self) -> str:
@@ -73,28 +78,36 @@ class Library:
         return f"{self.package} {self.version}" if self.package else self.path
 
 
-def read(data: Buffer, path: str) -> Library:
+def read(data: Buffer, path: str, with_hash: bool = False) -> Library:
     """The inventory of one library's bytes. A malformed library is returned as broken."""
+    digest = records.sha256(data) if with_hash else ""
     try:
+        sections = elf.sections(data)
         found = tuple(containers(data))
         groups = _groups(found)
         stubs = _stub_sections(data, groups)
+        gone = damage.damage(data, sections, found)
+        doubt = "" if gone else damage.doubt(data, sections, found, path)
     except Malformed as error:
-        return Library(path, len(data), broken=error.message)
-    return Library(path, len(data), groups, stub_sections=stubs, pruned=_is_pruned(found))
+        return Library(path, len(data), broken=error.message, sha256=digest)
+    if gone:
+        return Library(path, len(data), broken=gone, sha256=digest)
+    return Library(path, len(data), groups, "", "", "", stubs, _is_pruned(found), doubt, digest)
 
 
-def read_file(path: Path, shown_as: str = "") -> Library:
-    """The inventory of a file. It is memory-mapped, so only what holds containers is read."""
-    name = shown_as or str(path)
+def read_file(path: Path, with_hash: bool = False) -> Library:
+    """The inventory of a file. It is memory-mapped, so only what holds code is read."""
+    name = str(path)
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for ever
+            return Library(name, 0, broken="not a regular file")
         with path.open("rb") as file:
-            return _read_open(file, name)
+            return _read_open(file, name, with_hash)
     except OSError as error:
         return Library(name, 0, broken=error.strerror or str(error))
 
 
-def _read_open(file: IO[bytes], path: str) -> Library:
+def _read_open(file: IO[bytes], path: str, with_hash: bool) -> Library:
     size = os.fstat(file.fileno()).st_size
     start = file.read(64)
     if not start.startswith(elf.MAGIC):
@@ -102,37 +115,55 @@ def _read_open(file: IO[bytes], path: str) -> Library:
             return Library(path, size)  # a linker script: text that names the real library
         reason = "it is empty" if size == 0 else f"not an ELF file: starts with {start[:8]!r}"
         return Library(path, size, broken=reason)
+    if size > LARGEST:
+        return Library(path, size, broken=_too_large())
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return read(data, path)
+        return read(data, path, with_hash)
+
+
+def _too_large() -> str:
+    return f"larger than {LARGEST >> 30} GiB: no library is"
 
 
 def from_folder(folder: Path) -> Iterator[Library]:
-    """Every library below a folder, each with its distribution. Symbolic links are left out."""
-    records: list[Path] = []
-    libraries: list[Library] = []
+    """Every library below a folder, each with its distribution, and compared with what its
+    distribution recorded of it. Symbolic links are left out."""
+    known = Records()
+    paths: list[Path] = []
     for parent, folders, names in os.walk(folder):
         folders.sort()
-        records += [Path(parent, name, "RECORD") for name in folders if name.endswith(".dist-info")]
-        paths = (Path(parent, name) for name in sorted(names) if LIBRARY_NAME.search(name))
-        libraries += [read_file(path) for path in paths if not path.is_symlink()]
-    owners: dict[str, tuple[str, str]] = {}
-    for record in records:
-        if record.is_file():
-            owners.update(_owners(record.as_posix(), record.read_text("utf-8", "replace")))
-    yield from (_attributed(library, owners) for library in libraries)
+        for name in sorted(names):
+            path = Path(parent, name)
+            if LIBRARY_NAME.search(name) and not path.is_symlink():
+                paths.append(path)
+            elif records.is_record(path.as_posix()) and path.is_file():
+                with path.open("rb") as file:
+                    known.add(path.as_posix(), _text(file))
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # a hash runs beside another
+        read = pool.map(lambda path: read_file(path, known.knows(str(path))), paths)
+        yield from (_compared(library, known) for library in read)
+
+
+def _text(file: IO[bytes]) -> str:
+    return file.read(records.LARGEST).decode("utf-8", "replace")
 
 
 def from_wheel(wheel: Path) -> Iterator[Library]:
     """Every library in a wheel that is not installed; each is unpacked to a temporary file."""
     package, version = _wheel_name(wheel)
+    known = Records()
     try:
         with zipfile.ZipFile(wheel) as archive:
+            for member in archive.infolist():
+                if records.is_record(member.filename):
+                    with archive.open(member) as packed:
+                        known.add(f"{wheel.name}/{member.filename}", _text(packed))
             for member in archive.infolist():
                 if not LIBRARY_NAME.search(member.filename):
                     continue
                 path = f"{wheel.name}/{member.filename}"
                 with archive.open(member) as packed:
-                    library = _read_stream(packed, path)
+                    library = _compared(_read_stream(packed, path), known)
                 yield replace(library, package=package, version=version)
     except _BROKEN_ARCHIVE as error:
         yield Library(
@@ -143,17 +174,32 @@ def from_wheel(wheel: Path) -> Iterator[Library]:
 def from_files(files: Iterable[tuple[str, IO[bytes]]]) -> Iterator[Library]:
     """Every library in a stream of (path, open file), such as the members of an image layer's tar.
 
-    Files are read once and in order, so the stream need not be seekable. RECORD files among them
-    name the distributions. Pass every member: files that are no libraries are skipped by name.
+    Files are read once and in order, so the stream need not be seekable. Records among them name
+    the distributions, and what a library has to be. Pass every member: files that are no libraries
+    are skipped by name.
     """
-    owners: dict[str, tuple[str, str]] = {}
+    known = Records()
     libraries: list[Library] = []
     for path, file in files:
         if LIBRARY_NAME.search(path):
             libraries.append(_read_stream(file, path))
-        elif _RECORD_NAME.search(path):
-            owners.update(_owners(path, file.read().decode("utf-8", "replace")))
-    yield from (_attributed(library, owners) for library in libraries)
+        elif records.is_record(path):
+            known.add(path, _text(file))
+    yield from (_compared(library, known) for library in libraries)
+
+
+def _compared(library: Library, known: Records) -> Library:
+    """A library with its distribution, and what the records say of its bytes."""
+    wheel, doubt = known.wheels.get(library.path), library.doubt
+    found = Recorded(library.sha256, library.size)
+    if known.confirms(library.path, found):
+        doubt = ""
+    elif library.groups or doubt or (wheel and found.size == wheel.size):
+        # a library without device code may have been stripped or patched after it was installed
+        doubt = known.doubt(library.path, found) or doubt
+    if wheel:
+        library = replace(library, package=wheel.package, version=wheel.version)
+    return replace(library, doubt="" if library.broken else doubt)
 
 
 def from_paths(paths: Iterable[Path]) -> tuple[Library, ...]:
@@ -181,7 +227,10 @@ def from_paths(paths: Iterable[Path]) -> tuple[Library, ...]:
 def _read_stream(file: IO[bytes], path: str) -> Library:
     with tempfile.TemporaryFile() as unpacked:
         try:
-            shutil.copyfileobj(file, unpacked, 1 << 20)
+            while block := file.read(1 << 20):
+                unpacked.write(block)
+                if unpacked.tell() > LARGEST:
+                    return Library(path, 0, broken=_too_large())
         except _BROKEN_ARCHIVE as error:
             return Library(path, 0, broken=f"cannot be unpacked: {error}")
         except OSError as error:
@@ -189,7 +238,7 @@ def _read_stream(file: IO[bytes], path: str) -> Library:
                 return Library(path, 0, broken=f"cannot be unpacked: {error}")
             raise  # this machine's fault, which says nothing of the library
         unpacked.seek(0)
-        return _read_open(unpacked, path)
+        return _read_open(unpacked, path, with_hash=True)
 
 
 def _groups(found: Iterable[Container]) -> tuple[Group, ...]:
@@ -253,25 +302,4 @@ def _has_kernel(code: bytes | None) -> bool:
 
 def _wheel_name(wheel: Path) -> tuple[str, str]:
     parts = wheel.name.split("-")
-    return (_normal(parts[0]), parts[1]) if len(parts) >= 5 else ("", "")
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _owners(record: str, text: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The libraries that a distribution's RECORD lists, with its name and version."""
-    match = _RECORD_NAME.search(record)
-    if not match:
-        return
-    site = PurePosixPath(record).parent.parent
-    for line in text.splitlines():
-        path = line.split(",", 1)[0]
-        if LIBRARY_NAME.search(path):
-            yield str(site / path), (_normal(match[1]), match[2])
-
-
-def _attributed(library: Library, owners: dict[str, tuple[str, str]]) -> Library:
-    package, version = owners.get(library.path, ("", ""))
-    return replace(library, package=package, version=version) if package else library
+    return (records.normal(parts[0]), parts[1]) if len(parts) >= 5 else ("", "")

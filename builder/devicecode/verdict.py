@@ -35,6 +35,9 @@ TOLERATED_SECONDS = 60.0
 """Up to this much PTX beside native code does not make a library "PTX": kernels are compiled one by
 one when they are first used, and each is a few milliseconds (TensorFlow 2.21 on an H100)."""
 
+_HELPERS = 200
+"""Fewer than one container in so many is no library's kernels."""
+
 
 class Support(IntEnum):
     """How a library runs on a device, best first."""
@@ -44,7 +47,8 @@ class Support(IntEnum):
     OLDER_MINOR = 2
     PTX = 3
     MISSING = 4
-    BROKEN = 5
+    UNKNOWN = 5
+    BROKEN = 6
 
     def __str__(self) -> str:
         return _WORDS[self]
@@ -56,6 +60,7 @@ _WORDS = {
     Support.OLDER_MINOR: "older minor",
     Support.PTX: "PTX",
     Support.MISSING: "missing",
+    Support.UNKNOWN: "not known",
     Support.BROKEN: "broken",
 }
 
@@ -83,6 +88,12 @@ class LibraryVerdict:
         if self.status == Support.BROKEN:
             return f"broken: {self.library.broken}"
         text = str(self.status)
+        if self.status == Support.UNKNOWN:
+            return f"{text}: {self.library.doubt}"
+        served = self.native + self.older + self.ptx
+        if self.status == Support.MISSING and served:
+            every = served + self.nothing
+            return f"{text}: only {served} of its {every:,} containers hold code for it"
         if self.status == Support.MISSING:
             carried = carries(self.library, self.section)
             return f"{text}: {self.section} carries {', '.join(carried) if carried else 'nothing'}"
@@ -166,6 +177,8 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
     """How one library runs on one device."""
     if library.broken:
         return LibraryVerdict(library, Support.BROKEN)
+    if library.doubt:
+        return LibraryVerdict(library, Support.UNKNOWN)
     sections: dict[str, list[Group]] = {}
     for group in library.groups:
         if group.section != LINK_INPUT and group.section not in library.stub_sections:
@@ -223,7 +236,9 @@ def _judge_section(
         else:
             modules, ptx_bytes = modules + group.containers, ptx_bytes + size
     native, older = counts[Support.NATIVE], counts[Support.OLDER_MINOR]
-    if native or older:
+    if _for_newer(groups, device, native + older):
+        status = Support.MISSING
+    elif native or older:
         status = Support.NATIVE if native >= older else Support.OLDER_MINOR
     elif counts[Support.PTX]:
         status = Support.PTX
@@ -242,6 +257,21 @@ def _judge_section(
         seconds,
         groups[0].section,
     )
+
+
+def _for_newer(groups: list[Group], device: ComputeCapability, cubins: int) -> bool:
+    """Whether the kernels are for newer devices only, and what runs here is a helper beside them.
+
+    cuSPARSELt 0.8: 759 of its 761 containers start at sm_80; two helpers have compute_52, so that a
+    V100 would load the library and find none of its kernels. cubins: containers that run natively.
+    """
+    every = sum(group.containers for group in groups)
+    newer = sum(
+        group.containers
+        for group in groups
+        if min((t.architecture for t in group.targets), default=0) > device.architecture
+    )
+    return 2 * newer > every and cubins * _HELPERS < every
 
 
 def _status(picked: Target | None, device: ComputeCapability) -> Support:
@@ -312,7 +342,7 @@ REMEDIES = (
 
 def remedy(library: Library, device: ComputeCapability, status: Support) -> str:
     """What to use in place of a library that spoils a verdict, "" if nothing is known."""
-    if status == Support.BROKEN:
+    if status >= Support.UNKNOWN:
         return "the same version, downloaded again"
     if library.pruned:
         return f"the same version, not pruned or pruned for {device}"
@@ -339,9 +369,10 @@ def as_dict(found: Audit, devices: Sequence[ComputeCapability]) -> dict[str, obj
                 "bytes": library.size,
                 "carries": carries(library),
                 "broken": library.broken,
+                "doubt": library.doubt,
             }
             for library in found.libraries
-            if library.groups or library.broken
+            if library.groups or library.broken or library.doubt
         ],
         "verdicts": [
             {

@@ -111,6 +111,7 @@ def _text(wheel: Wheel) -> str:
                 "path": library.path,
                 "size": library.size,
                 **({"broken": library.broken} if library.broken else {}),
+                **({"doubt": library.doubt} if library.doubt else {}),
                 **({"stubs": sorted(library.stub_sections)} if library.stub_sections else {}),
                 "groups": [
                     [group.section, group.containers, [list(t) for t in group.targets],
@@ -146,6 +147,7 @@ def _wheel(sha256: str, value: Mapping[str, Any]) -> Wheel:
             package=name,
             version=version,
             broken=str(one.get("broken", "")),
+            doubt=str(one.get("doubt", "")),
             stub_sections=frozenset(one.get("stubs", ())),
         )
         for one in value["libraries"]
@@ -279,9 +281,10 @@ def by_wheel(pins: Iterable[Pin], found: Audit) -> dict[str, Wheel]:
             pin.version,
             pin.sha256,
             tuple(
-                dataclasses.replace(library, version=pin.version)
+                dataclasses.replace(library, version=pin.version, sha256="")
                 for library in sorted(found.libraries, key=lambda library: library.path)
-                if library.package == pin.name and (library.groups or library.broken)
+                if library.package == pin.name
+                and (library.groups or library.broken or library.doubt)
             ),
         )
         for pin in pins

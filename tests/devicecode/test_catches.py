@@ -50,6 +50,19 @@ def test_cuda_13_for_a_v100() -> None:
     assert verdict("nvidia-curand", "10.4.5.25", "7.5").status == Support.NATIVE
 
 
+@pytest.mark.parametrize("device", ["6.0", "7.0", "7.5"])
+def test_cusparselt_for_older_gpus_than_its_kernels(device: str) -> None:
+    """Two helpers of its 995 containers have PTX for any GPU; the kernels start at sm_80."""
+    found = verdict("nvidia-cusparselt-cu12", "0.8.1", device)
+    assert found.status == Support.MISSING
+    assert "only 2 of its 995 containers hold code for it" in str(found)
+
+
+@pytest.mark.parametrize("device", ["8.0", "8.9", "9.0", "12.0"])
+def test_cusparselt_for_the_gpus_of_its_kernels(device: str) -> None:
+    assert verdict("nvidia-cusparselt-cu12", "0.8.1", device).status == Support.NATIVE
+
+
 def test_tensorflow_2_13_on_an_h100() -> None:
     found = verdict("tensorflow", "2.13.1", "9.0")
     assert found.status == Support.PTX

@@ -239,7 +239,7 @@ def test_a_layer_is_read_as_a_stream() -> None:
     packages = "opt/venv/lib/python3.11/site-packages"
     members = {
         f"{packages}/{LIBRARY}": CUDNN_9_28,
-        f"{packages}/nvidia_cudnn_cu12-9.28.0.42.dist-info/RECORD": f"{LIBRARY},x,1\n".encode(),
+        f"{packages}/nvidia_cudnn_cu12-9.28.0.42.dist-info/RECORD": f"{LIBRARY},,\n".encode(),
         "etc/passwd": b"root",
     }
     (only,) = from_files(files(layer(members)))

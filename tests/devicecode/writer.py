@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,4 +118,10 @@ def install(site: Path, package: str, version: str, files: dict[str, bytes]) -> 
         path.write_bytes(data)
     record = site / f"{package.replace('-', '_')}-{version}.dist-info" / "RECORD"
     record.parent.mkdir(parents=True)
-    record.write_text("".join(f"{name},sha256=x,{len(data)}\n" for name, data in files.items()))
+    lines = [f"{name},sha256={digest(data)},{len(data)}\n" for name, data in files.items()]
+    record.write_text("".join(lines))
+
+
+def digest(data: bytes) -> str:
+    """A hash as RECORD has it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")

@@ -54,6 +54,8 @@ _NO_CONTAINERS = (".eh_frame", ".eh_frame_hdr", ".gcc_except_table")
 _LARGEST = 2**31 - 1
 """The driver reads a container's size as a signed 32-bit number (cuda-fatbin-precedence,
 analysis/size-fields.md): a larger one means one thing to a reader and another to the driver."""
+MOST_CONTAINERS, MOST_ENTRIES = 1_000_000, 10_000
+"""Containers of a library, entries of a container. cuFFT 11.4 has 24,453 and 1, cuDNN 731 and 9."""
 _AGAIN = "download or build this library again; do not use it as it is"
 _ZEROS = bytes(1 << 20)
 
@@ -145,6 +147,7 @@ def containers(data: Buffer) -> Iterator[Container]:
     found = sections(data)
     if not found and _find(data, 0, len(data)) >= 0:
         raise Malformed("device code in a file without a section table", _AGAIN)
+    number = 0
     for section in found:
         if not holds_containers(section):
             continue
@@ -159,6 +162,9 @@ def containers(data: Buffer) -> Iterator[Container]:
             if offset < 0 or offset == section.end:
                 break
             container = _container(data, offset, section)
+            number += 1
+            if number > MOST_CONTAINERS:
+                raise Malformed(f"more than {MOST_CONTAINERS:,} containers", _AGAIN)
             yield container
             offset = container.end
 
@@ -212,6 +218,8 @@ def _entries(data: Buffer, offset: int, end: int, section: str) -> tuple[Entry, 
             Entry(offset, kind, architecture, flags, header, payload, compressed, decompressed)
         )
         offset = after
+        if len(entries) > MOST_ENTRIES:
+            raise Malformed(f"{section}: a container of more than {MOST_ENTRIES:,} entries", _AGAIN)
     return tuple(entries)
 
 

@@ -22,6 +22,10 @@ a container that holds code for other devices only (rule.py).
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
+import io
 import mmap
 import os
 import shutil
@@ -45,6 +49,11 @@ EULA = (
     "NVIDIA's libraries are modified too, which the limitations of the CUDA EULA forbid "
     "(https://docs.nvidia.com/cuda/eula/): you asked for it with `all`, and answer for it"
 )
+
+PRUNED = "training_image_pruned.csv"
+"""What pruning changed: a line `path,sha256=HASH,size` for each library, as wheels' RECORD has it.
+It lies in the folder that was pruned, and its paths are relative to that. The audit compares them.
+"""
 
 _BLOCK = 1 << 20
 
@@ -105,10 +114,32 @@ def prune(
     for path in libraries(folder, only):
         pruned = prune_file(path, device)
         if pruned.entries_kept or pruned.entries_gone:
+            if pruned.changed:
+                record(folder, path)
             done.append(pruned)
             if on_file:
                 on_file(pruned)
     return tuple(done)
+
+
+def record(folder: Path, path: Path) -> None:
+    """Write down what a library is now, in the record of the folder that was pruned."""
+    place, name = folder / PRUNED, path.relative_to(folder).as_posix()
+    known: dict[str, list[str]] = {}
+    if place.is_file():
+        rows = csv.reader(place.read_text(encoding="utf-8").splitlines())
+        known = {row[0]: row for row in rows if row}
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            total.update(block)
+    digest = base64.urlsafe_b64encode(total.digest()).decode().rstrip("=")
+    known[name] = [name, f"sha256={digest}", str(path.stat().st_size)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(known[one] for one in sorted(known))
+    temporary = place.with_name(f".{PRUNED}")
+    temporary.write_text(text.getvalue(), encoding="utf-8")
+    temporary.replace(place)
 
 
 def prune_file(path: Path, device: ComputeCapability) -> Pruned:

@@ -46,4 +46,4 @@ def judge(found: Audit, stack: Stack, target: str) -> Answer:
     return defects, seen
 
 
-CHECK = Check("device-code", 1, run, kinds=frozenset({"gpu"}))
+CHECK = Check("device-code", 2, run, kinds=frozenset({"gpu"}))

@@ -1,0 +1,165 @@
+"""Damage that headers alone do not show: zeros where there has to be something.
+
+A download that was torn after the disk was reserved, or that lost a block, has the right size and
+zeros in it. The reader then finds less than there was, and less is no contradiction. What may be
+zero was measured on the 25 libraries that the V100 image locks (docs/device-code-measured.md):
+
+* An LZ4 payload never has 8 zeros in a row, a zstd payload at most 32.
+* Machine code and the tables that the loader reads (symbols, strings, relocations) never have 256.
+* Every `.nvFatBinSegment` has at most one pointer for each container of `.nv_fatbin` and
+  `__nv_relfatbin`. Containers lie side by side there, until they are pruned.
+* Data does hold zeros: constants less than 64 KiB in a row, what is written less than 512 KiB.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+from .pruning import elf
+from .pruning.elf import Buffer, Section
+from .pruning.fatbin import COMPILED, ELF, HEADER_SIZE, LINK_INPUT, PTX, Container, Entry
+
+CARRIERS = re.compile(
+    r"lib(cublas|cublasLt|cudnn_(adv|cnn|ops)(_infer|_train)?|cudnn_engines_(precompiled|"
+    r"runtime_compiled)|cufft|curand|cusolver|cusolverMg|cusparse|cusparseLt|nccl|torch_cuda|"
+    r"npp(ial|icc|idei|if|ig|im|ist|itc|s))\.so(\.\d+)*$"
+)
+"""Libraries that carry device code in every version that was read."""
+
+_STUBS = "stubs"  # the folder of libraries that exist only to be linked against
+
+_PAYLOAD_ZEROS = bytes(64)
+_CODE_ZEROS = bytes(256)
+_TABLE_ZEROS = bytes(4096)
+_CONSTANT_ZEROS = bytes(64 << 10)
+_DATA_ZEROS = bytes(512 << 10)
+
+_SHARED, _WRITABLE = 3, 0x1
+_HEADER = struct.Struct("<IIQQQQIIQQ")
+_STRINGS, _RELOCATIONS, _SYMBOLS = 3, (4, 9, 19), 11
+_POINTERS, _POINTER_SIZE = ".nvFatBinSegment", 24
+_BLOCK = 16 << 20
+
+
+def damage(data: Buffer, sections: Sequence[Section], found: Sequence[Container]) -> str:
+    """What is certainly gone of a library; "" if nothing is. Raises Malformed."""
+    return (
+        _table(data)
+        or _containers(sections, found)
+        or _payloads(data, (entry for container in found for entry in container.entries))
+    )
+
+
+def doubt(data: Buffer, sections: Sequence[Section], found: Sequence[Container], path: str) -> str:
+    """Why the device code of a library may not be whole; "" if nothing speaks against it."""
+    parts = PurePosixPath(path).parts
+    carrier = bool(CARRIERS.fullmatch(parts[-1])) and _STUBS not in parts
+    if not found:
+        return "a CUDA library of this name carries device code, and this one has none" * carrier
+    if _gap(sections, found):
+        return f"{COMPILED} has zeros beside its containers, and no record says it was pruned"
+    for section in sections:
+        zeros = _least(section)
+        if zeros and section.size >= len(zeros) and _holds(data, section, zeros):
+            return f"{section.name} has {len(zeros):,} zeros in a row"
+    return ""
+
+
+def _gap(sections: Sequence[Section], found: Sequence[Container]) -> bool:
+    """Whether `.nv_fatbin` has room in which a container was. Linkers put them side by side."""
+    for section in sections:
+        if section.name == COMPILED:
+            end = section.offset
+            for container in found:
+                if container.section == COMPILED:
+                    if container.offset - end > HEADER_SIZE:
+                        return True
+                    end = container.end
+            if section.end - end > HEADER_SIZE:
+                return True
+    return False
+
+
+def _table(data: Buffer) -> str:
+    """What is wrong with a table of sections that contradicts nothing because it says nothing."""
+    kind, programs, table = struct.unpack_from("<H14xQQ", data, 0x10)
+    count, names_at = struct.unpack_from("<HH", data, 0x3C)
+    segments = bool(programs and data[programs : programs + 4].strip(b"\0"))
+    if (programs and not segments) or (table == 0 and not (segments and kind == _SHARED)):
+        return "its ELF header leads to nothing"
+    if table == 0:
+        return ""
+    headers = [_HEADER.unpack_from(data, table + 64 * number) for number in range(count)]
+    if count and names_at < count:
+        names = headers[names_at]
+        text = data[names[4] : names[4] + names[5]]
+        if names[1] != _STRINGS or not text.strip(b"\0"):
+            return "the names of its sections are zeros"
+    empty = sum(header[1] == 0 and not any(header) for header in headers[1:])
+    return f"{empty} of its {count} section headers are zeros" if empty else ""
+
+
+def _containers(sections: Sequence[Section], found: Sequence[Container]) -> str:
+    """Containers that were there once."""
+    names = {container.section for container in found}
+    for section in sections:
+        if section.name in (COMPILED, LINK_INPUT) and section.name not in names:
+            return f"{section.name} holds {section.size:,} bytes and no container"
+    pointers = sum(one.size // _POINTER_SIZE for one in sections if one.name == _POINTERS)
+    there = sum(container.section in (COMPILED, LINK_INPUT) for container in found)
+    if pointers > there:
+        return f"{pointers - there} of {pointers} containers are gone"
+    return ""
+
+
+def _payloads(data: Buffer, entries: Iterable[Entry]) -> str:
+    """The first entry whose code is not whole."""
+    for entry in entries:
+        start = entry.offset + entry.header_size
+        stored = entry.compressed_size if entry.compression else entry.payload_size
+        if entry.kind not in (ELF, PTX) and not entry.compression:
+            continue
+        code = data[start : start + stored]
+        if entry.compression:
+            whole = stored > 0 and _PAYLOAD_ZEROS not in code
+        elif entry.kind == PTX:
+            whole = bool(code.strip(b"\0")) and b"\0" not in code.rstrip(b"\0")
+        else:
+            whole = _cubin(code)
+        if not whole:
+            return f"the code of {entry.target} at byte {entry.offset:#x} is not whole"
+    return ""
+
+
+def _cubin(code: bytes) -> bool:
+    """Whether an uncompressed cubin still has its machine code. Raises Malformed."""
+    if not code.startswith(elf.MAGIC):
+        return False
+    sections = elf.sections(code)
+    return bool(sections) and not any(
+        _CODE_ZEROS in code[section.offset : section.end]
+        for section in sections
+        if section.name.startswith(".text") or section.type == _STRINGS
+    )
+
+
+def _least(section: Section) -> bytes | None:
+    """So many zeros in a row are a hole in this section; None where zeros may be anywhere."""
+    if section.name in (COMPILED, LINK_INPUT):
+        return None
+    if section.flags & elf.EXECUTABLE or section.type in (_STRINGS, _SYMBOLS, *_RELOCATIONS):
+        return _TABLE_ZEROS
+    if not section.flags & elf.ALLOC:
+        return None
+    return _DATA_ZEROS if section.flags & _WRITABLE else _CONSTANT_ZEROS
+
+
+def _holds(data: Buffer, section: Section, zeros: bytes) -> bool:
+    step = max(_BLOCK, 2 * len(zeros))
+    return any(
+        zeros in data[at : min(at + step + len(zeros), section.end)]
+        for at in range(section.offset, section.end, step)
+    )
