@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from docker.errors import NotFound
 from typer.testing import CliRunner
 
 from builder.cli import cloud_local
@@ -416,20 +417,19 @@ def test_what_a_killed_run_left_is_removed_by_the_next(
     assert left_of(engine, build_id) == []
 
 
-def test_a_container_that_a_step_started_goes_on_and_is_named(
+def test_a_container_that_a_step_started_ends_with_the_build(
     engine: Engine, steps_image: str, carry_out: Carry
 ) -> None:
     ran = carry_out(
-        "steps: [{name: b, args: [docker, run, -d, --rm, --name, left-by-a-step, "
+        "steps: [{name: b, id: x, args: [docker, run, -d, --name, left-by-a-step, "
         f"--network=cloudbuild, '{steps_image}', sleep, '300']}}]"
     )
-    try:
-        assert ran.result.status == "SUCCESS", ran.log
-        assert ran.result.not_done == (
-            "container left-by-a-step (not made by this run) still runs",
-        )
-    finally:
-        engine.client.containers.get("left-by-a-step").remove(force=True)
+    assert ran.result.status == "SUCCESS", ran.log
+    assert ran.result.not_done == ()
+    container = ran.log[-2].rpartition(" ")[2]
+    assert re.fullmatch("[0-9a-f]{64}", container), ran.log
+    with pytest.raises(NotFound):
+        engine.client.containers.get(container)
 
 
 def test_without_the_socket(carry_out: Carry) -> None:

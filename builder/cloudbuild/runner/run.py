@@ -41,7 +41,6 @@ BUILDERS = (
 stands in for one of them and has no entrypoint gets that program."""
 
 _BUILDER = re.compile(r"gcr\.io/cloud-builders/([a-z]+)([:@].*)?")
-_NETWORK = re.compile(r"(--net(?:work)?[= ])cloudbuild\b")
 
 
 def run(
@@ -347,7 +346,7 @@ class BuildRun:
     def spec(self, planned: PlannedStep) -> ContainerSpec:
         step = planned.step
         entrypoint: tuple[str, ...] | None = (step.entrypoint,) if step.entrypoint else None
-        command: tuple[str, ...] | None = tuple(self.renamed(arg) for arg in step.args) or None
+        command: tuple[str, ...] | None = step.args or None
         if step.script:
             entrypoint, command = (f"{SCRIPTS}/step-{step.index}",), ()
         elif entrypoint is None:
@@ -357,7 +356,7 @@ class BuildRun:
         secrets = tuple(f"{name}={self.plan.secrets[name]}" for name in planned.secrets)
         volumes = (*self.plan.build.options.volumes, *step.volumes)
         return ContainerSpec(
-            name=f"cloudbuild-{self.plan.build_id[:8]}-step-{step.index}",
+            name=f"step_{step.index}",
             image=planned.image,
             command=command,
             entrypoint=entrypoint,
@@ -370,7 +369,7 @@ class BuildRun:
     def script(self, step: Step) -> bytes:
         """A step's script as a program. Without a `#!` line, /bin/sh runs it."""
         begin = "" if step.script.startswith("#!") else "#!/bin/sh\n"
-        return (begin + self.renamed(step.script)).encode()
+        return (begin + step.script).encode()
 
     def stand_in(self, planned: PlannedStep) -> tuple[str, ...] | None:
         """The entrypoint of a public builder's stand-in that has none of its own."""
@@ -379,10 +378,6 @@ class BuildRun:
             return None
         found = self.sandbox.engine.image(planned.image)
         return None if found is None or found.entrypoint else (match[1],)
-
-    def renamed(self, text: str) -> str:
-        """The text with `--network=cloudbuild` replaced by this build's own network."""
-        return _NETWORK.sub(rf"\g<1>{self.sandbox.network}", text)
 
     def keep_workspace(self) -> None:
         """Leave a copy of the workspace, also after a failure."""

@@ -1,7 +1,8 @@
 """What one build has on the engine: a network, volumes and containers, under names of its own.
 
-Nothing is privileged. Everything carries the build's id and its owner as labels, so that the next
-run finds and removes what a killed run left behind (builder/engine/containers.py).
+Steps see these things under the names of the hosted service (names.py). Nothing is privileged.
+Everything carries the build's id and its owner as labels, so that the next run finds and removes
+what a killed run left behind (builder/engine/containers.py).
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from builder import registry
+from builder.cloudbuild.runner.names import NETWORK, Names
+from builder.cloudbuild.runner.proxy import Proxy
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers
 
@@ -91,9 +94,12 @@ class Sandbox:
         self.engine = engine
         self.host = host or Host()
         self.build_id = build_id
-        self.network = f"cloudbuild-{build_id[:8]}"
         self.labels = containers.labels(LABEL, build_id)
+        mine = f"{LABEL}={build_id}"
+        self.names = Names(f"cloudbuild-{build_id[:8]}-", self.labels, mine)
+        self.network = self.names.own(NETWORK)
         self.with_socket = with_socket
+        self.proxy: Proxy | None = None
         self.api: Any = engine.client.api
         self.left: list[str] = []
         self.holder = ""
@@ -107,15 +113,20 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.left = containers.remove(self.engine.client, f"{LABEL}={self.build_id}")
+        self.left += containers.remove(self.engine.client, f"{LABEL}={self.build_id}")
+        if self.proxy:
+            self.proxy.close()
 
     # --- volumes ----------------------------------------------------------------------------------
 
     def volume(self, name: str) -> str:
-        """The engine's name of a volume of this build. Makes the volume if it is new."""
+        """The engine's name of a volume of this build. Makes the volume if it is new.
+
+        The name of a volume that the file does not name begins with a dot.
+        """
         with self._lock:
             if name not in self._volumes:
-                own = f"cloudbuild-{self.build_id[:8]}-{name}"
+                own = self.names.own(name)
                 with self._explained(f"volume {name}"):
                     self.api.create_volume(own, labels=self.labels)
                 self._volumes[name] = own
@@ -130,27 +141,67 @@ class Sandbox:
         """
         from docker.types import Mount
 
-        places = [("workspace", WORKSPACE), ("home", HOME), ("scripts", SCRIPTS)]
-        places += [(f"outputs-{n}", f"{OUTPUTS}/{n}") for n in steps]
-        places += [("secrets", SECRETS)] if self.host.secrets else []
+        places = [(".workspace", WORKSPACE), (".home", HOME), (".scripts", SCRIPTS)]
+        places += [(f".outputs-{n}", f"{OUTPUTS}/{n}") for n in steps]
+        places += [(".secrets", SECRETS)] if self.host.secrets else []
         mounts = [
             Mount(path, self.volume(name), type="volume", no_copy=True) for name, path in places
         ]
         with self._explained("workspace"):
-            made = self.api.create_container(
-                image,
-                entrypoint=["/never-started"],
-                name=f"cloudbuild-{self.build_id[:8]}-holder",
-                labels=self.labels,
-                host_config=self.api.create_host_config(mounts=mounts),
-            )
-            self.holder = made["Id"]
+            self.holder = self._never_started(image, "holder", mounts)
+            self._serve(image)
             self.api.put_archive(self.holder, "/builder", _builder_folder(scripts, steps))
             if self.host.secrets:
                 self.api.put_archive(self.holder, SECRETS, _files(self.host.secrets, 0o444))
             if self.host.logins:
                 config = {".docker/config.json": self.host.logins}
                 self.api.put_archive(self.holder, HOME, _files(config, 0o600))
+
+    def _never_started(self, image: str, name: str, mounts: list[Any]) -> str:
+        made = self.api.create_container(
+            image,
+            entrypoint=["/never-started"],
+            name=self.names.own(name),
+            labels=self.labels,
+            host_config=self.api.create_host_config(mounts=mounts),
+        )
+        return str(made["Id"])
+
+    def _serve(self, image: str) -> None:
+        """Put the proxy between the steps and the engine, if the engine sees this machine's files.
+
+        It does not if this program itself runs in a container, or the engine on another machine.
+        """
+        from docker.errors import APIError
+        from docker.types import Mount
+
+        if not self.with_socket:
+            return
+        if self.engine.host.startswith("unix://"):
+            engine = self.engine.host.removeprefix("unix://")
+            proxy = Proxy(engine, self.labels[containers.OWNER])
+            try:
+                proxy.serve(self._named(proxy.socket))
+                probe = [Mount(SOCKET, proxy.socket, type="bind")]
+                self.discard(self._never_started(image, "probe", probe))
+                self.proxy = proxy
+                return
+            except APIError as error:
+                proxy.close()
+                if "bind source path" not in _said(error):
+                    raise
+        self.left.append("steps asked the engine itself: the names of the service were not there")
+
+    def _named(self, socket: str) -> Names:
+        """The translation of what steps say to the engine. socket: the proxy's."""
+        volumes = {WORKSPACE: ".workspace", HOME: ".home", "/": ".worker"}
+        places = {
+            path: self.api.inspect_volume(self.volume(name))["Mountpoint"]
+            for path, name in volumes.items()
+        }
+        worker = places.pop("/")
+        sockets = dict.fromkeys((SOCKET, SOCKET.removeprefix("/var")), socket)
+        return replace(self.names, paths={**places, **sockets}, worker=worker)
 
     def fill(self, path: str, archive: IO[bytes]) -> None:
         """Unpack a tar (or tar.gz) into a folder of the holder."""
@@ -251,19 +302,18 @@ class Sandbox:
         from docker.types import Mount
 
         own = (
-            (WORKSPACE, "workspace", False),
-            (HOME, "home", False),
-            (OUTPUTS, f"outputs-{spec.index}", False),
-            (SCRIPTS, "scripts", True),
-            *(((SECRETS, "secrets", True),) if self.host.secrets else ()),
+            (WORKSPACE, ".workspace", False),
+            (HOME, ".home", False),
+            (OUTPUTS, f".outputs-{spec.index}", False),
+            (SCRIPTS, ".scripts", True),
+            *(((SECRETS, ".secrets", True),) if self.host.secrets else ()),
         )
         mounts = [
             Mount(path, self.volume(name), type="volume", no_copy=True, read_only=fixed)
             for path, name, fixed in own
         ]
         mounts += [
-            Mount(path, self.volume(f"volume-{name}"), type="volume")
-            for name, path in spec.volumes.items()
+            Mount(path, self.volume(name), type="volume") for name, path in spec.volumes.items()
         ]
         if self.with_socket:
             mounts.append(Mount(SOCKET, self._engine_socket(), type="bind"))
@@ -274,20 +324,28 @@ class Sandbox:
                 entrypoint=None if spec.entrypoint is None else list(spec.entrypoint),
                 environment=list(spec.environment),
                 working_dir=spec.workdir,
-                name=spec.name,
+                name=self.names.own(spec.name),
                 # A name of its own, also on the machine's network: the factory in a step tells
                 # owners apart by host and process. With the machine's name, it would take the
                 # containers of another step for those of an ended process.
-                hostname=spec.name,
+                hostname=self.names.own(spec.name),
                 labels=self.labels,
                 host_config=self.api.create_host_config(
                     mounts=mounts, network_mode="host" if self.host.network else self.network
                 ),
+                networking_config=None if self.host.network else self._known_as(spec.name),
             )
         return str(made["Id"])
 
+    def _known_as(self, name: str) -> Any:
+        """The build's network, with a container's own name on it."""
+        endpoint = self.api.create_endpoint_config(aliases=[name])
+        return self.api.create_networking_config({self.network: endpoint})
+
     def _engine_socket(self) -> str:
-        """The path of the engine's socket on the engine's machine."""
+        """The path of the socket that steps get, on the engine's machine."""
+        if self.proxy:
+            return self.proxy.socket
         host = self.engine.host
         return host.removeprefix("unix://") if host.startswith("unix://") else SOCKET
 
