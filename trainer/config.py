@@ -14,6 +14,7 @@ from trainer import guard
 from trainer.options import Section, UsageError, read, whole_number
 
 __all__ = [
+    "METRICS",
     "OPTIMIZERS",
     "UNKNOWN",
     "WEIGHTS_FILES",
@@ -23,6 +24,17 @@ __all__ = [
     "parse",
 ]
 
+METRICS = {
+    "accuracy": True,
+    "loss": False,
+    "top5": True,
+    "precision": True,
+    "recall": True,
+    "f1": True,
+    "auc": True,
+    "calibration_error": False,
+}
+"""What an evaluation measures, and whether a larger value is better; see trainer.model.scores."""
 EXPORTS = ("final", "best", "latest")
 WEIGHTS_FILES = (".h5", ".keras")
 """How the names of weights files end."""
@@ -174,6 +186,9 @@ class Config:
     nan_factor: float = _evaluation(
         0.5, "factor of the learning rate at each of these retries", least=1e-6, most=1
     )
+    predictions: bool = _evaluation(
+        False, "write JOB_DIR/predictions.csv at the end: a line for each validation record"
+    )
     export: tuple[str, ...] = _evaluation(
         ("final",),
         "SavedModels to write, some of final,best,latest, or none; best and latest go to "
@@ -302,9 +317,9 @@ class Config:
         0.0, "most white noise to add, as a share of the sound's strength", most=10
     )
 
-    metric: Literal["accuracy", "loss"] = _output(
-        "accuracy", "what a trial reports, and what better and best mean"
-    )
+    metric: Literal[
+        "accuracy", "loss", "top5", "precision", "recall", "f1", "auc", "calibration_error"
+    ] = _output("accuracy", "what a trial reports, and what better and best mean")
     output: Literal["auto", "json", "text"] = _output("auto", "auto: text on a terminal, else JSON")
 
 

@@ -250,7 +250,7 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
     """Train, and write what was asked for."""
     from trainer.job import storage
     from trainer.loop import outer
-    from trainer.model import export
+    from trainer.model import export, predictions
     from trainer.observe import insight
 
     config, place = setup.config, setup.place
@@ -285,8 +285,13 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
     except Exception as error:
         controller.watch.end(run, "diverged" if isinstance(error, outer.NotFinite) else "fault")
         raise
+
+    def predict() -> None:
+        with trainer.averaged():
+            predictions.write(evaluation.model, setup.names, config, setup.validation)
+
     if place.chief:
-        controller.attempt(lambda: _conclude(run, outcome, save_model))
+        controller.attempt(lambda: _conclude(run, outcome, save_model, predict))
     controller.settle()
     controller.watch.closed(run)
     early = ", early" if outcome.early else ""
@@ -323,11 +328,17 @@ def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer
 
 
 def _conclude(
-    run: Run, outcome: outer.Outcome, save_model: Callable[[str, Position], None]
+    run: Run,
+    outcome: outer.Outcome,
+    save_model: Callable[[str, Position], None],
+    predict: Callable[[], None],
 ) -> None:
-    """The final SavedModel, and the marker that the job is done."""
+    """The final SavedModel, the predictions, and the marker that the job is done."""
     from trainer.job import markers
 
+    if run.config.predictions:
+        with run.ledger.spend("evaluation"):
+            predict()
     if "final" in run.config.export:
         with run.ledger.spend("evaluation"):
             save_model("final", run.position)

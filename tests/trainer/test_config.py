@@ -133,7 +133,7 @@ def test_each_trial_has_a_folder_of_its_own() -> None:
         (["--dropout", "1.5"], "--dropout 1.5: must be between 0 and 0.99"),
         (["--l2", "nan"], "--l2 nan: must be between 0 and 1"),
         (["--price-per-hour", "-1"], "--price-per-hour -1: must be 0 or more"),
-        (["--metric", "f1"], "argument --metric: invalid choice: 'f1' (choose from"),
+        (["--metric", "gini"], "argument --metric: invalid choice: 'gini' (choose from"),
         (["--fine-tune-layers", "some"], "argument --fine-tune-layers: 'some' is not a whole"),
         (["--weights", "imagenet"], "--weights imagenet: there are none for small_cnn"),
         (["--weights-sha256", "0" * 64], "--weights-sha256: --weights none is not a file"),

@@ -90,6 +90,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         with look.ledger.spend("evaluation"):
             result = evaluation.run()
         tell(last, result)
+        look.tally = evaluation.tally
         better = judge.better(last, result)
         content = {"step": last, **result, "stop": judge.stop, "judge": judge.state()}
         content |= markers.asked(config)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from trainer.config import Config, UsageError
 from trainer.input import augment, data, mixing
 from trainer.input.parts import Shard
-from trainer.model import networks, optimization
+from trainer.model import networks, optimization, scores
 from trainer.report import say
 
 METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
@@ -304,7 +304,7 @@ class Trainer:
 
 
 class Evaluation:
-    """Loss and accuracy of a model over the validation records, each counted once."""
+    """The metrics of a model over the validation records, each counted once."""
 
     CHUNK = 4
     """Batches between two checks whether to stop."""
@@ -319,6 +319,9 @@ class Evaluation:
     ) -> None:
         self.strategy = strategy
         self.model = network
+        self.classes = classes
+        self.tally: scores.Tally | None = None
+        """Of the last evaluation."""
         batch_size = -(-config.batch_size // strategy.num_replicas_in_sync)
         contexts = []
 
@@ -343,27 +346,28 @@ class Evaluation:
         between: Callable[[], None] = lambda: None,
         on: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> dict[str, float]:
-        """Evaluate; returns loss, accuracy, examples, seconds.
+        """Evaluate; returns trainer.config.METRICS, examples, seconds.
 
         `between` is called every CHUNK batches and may end the evaluation by an exception. The
         devices work inside `on`.
         """
         began = time.perf_counter()
-        totals = np.zeros(3)
+        total = np.zeros(sum(scores.sizes(self.classes).values()))
         iterator = iter(self._dataset)
         for first in range(0, self.batches, self.CHUNK):
             if first:
                 between()
             count = min(self.CHUNK, self.batches - first)
             with on():
-                totals += self._evaluate(iterator, tf.constant(count)).numpy()
-        loss, correct, examples = map(float, totals)
+                total += self._evaluate(iterator, tf.constant(count)).numpy()
+        self.tally = scores.Tally.of(total, self.classes)
         seconds = time.perf_counter() - began
-        result = {"loss": loss / examples, "accuracy": correct / examples}
-        return {**result, "examples": int(examples), "seconds": seconds}
+        examples = int(total[scores.EXAMPLES])
+        return {**self.tally.metrics(), "examples": examples, "seconds": seconds}
 
     def _evaluate_batches(self, iterator: Any, batches: tf.Tensor) -> tf.Tensor:
-        totals = tf.zeros([3])
+        size = sum(scores.sizes(self.classes).values())
+        totals = tf.zeros([size])
         for _ in tf.range(batches):
             per_replica = self.strategy.run(self._evaluate_batch, args=(next(iterator),))
             totals += self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
@@ -371,8 +375,4 @@ class Evaluation:
 
     def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
         images, labels, weights = batch
-        logits = self.model(images, training=False)
-        correct = optimization.right(labels, logits)
-        losses = optimization.plain_losses(labels, logits)
-        sums = (weights * losses, weights * correct, weights)
-        return tf.stack([tf.reduce_sum(values) for values in sums])
+        return scores.tally(labels, self.model(images, training=False), weights)

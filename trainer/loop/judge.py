@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-RISING = {"accuracy": True, "loss": False}
-"""Metrics of an evaluation, and whether a larger value is better."""
+from trainer.config import METRICS
 
 
 @dataclass
@@ -25,7 +24,7 @@ class Judge:
     def better(self, step: int, result: dict[str, float]) -> bool:
         """Add an evaluation. Is it the best so far? With NaN it never is."""
         value = result[self.metric]
-        sign = 1 if RISING[self.metric] else -1
+        sign = 1 if METRICS[self.metric] else -1
         gain = math.inf if self.best is None else sign * (value - self.best)
         if not math.isfinite(value) or gain <= self.delta:
             self.waited += 1

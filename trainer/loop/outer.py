@@ -378,6 +378,7 @@ class Controller:
         wait = functools.partial(self.waits.on, f"the evaluation of step {step}")
         result = self.evaluation.run(self._between, wait)
         tell(step, result)
+        self.run_.tally = self.evaluation.tally
         with self.run_.ledger.spend("summaries"):
             self.watch.evaluated(self.run_, step, result)
         return result

@@ -16,7 +16,7 @@ from trainer.observe.observer import Observer, Run
 from trainer.records import tfrecord
 
 POOL = 256
-"""Number of held-out examples for pictures, confusion matrix and activations."""
+"""Number of held-out examples for pictures and activations."""
 _BATCH = 32
 
 
@@ -93,11 +93,9 @@ class Pictures(Observer):
             ]
             probabilities = np.concatenate(parts)
             answers = probabilities.argmax(axis=1)
-            classes = len(run.names)
-            matrix = np.bincount(labels * classes + answers, minlength=classes**2)
             validation = self.board.of("validation")
-            picture = drawing.confusion(matrix.reshape(classes, classes), run.names)
-            validation.images(step, "confusion", [picture])
+            if (matrix := run.tally.confusion) is not None:
+                validation.images(step, "confusion", [drawing.confusion(matrix, run.names)])
             sure = probabilities.max(axis=1)
             shown = {"misclassified": surest(sure, answers != labels, labels * 0)}
             if run.config.rate:

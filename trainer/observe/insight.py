@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.config import Config
+from trainer.config import METRICS, Config
 from trainer.job import storage
 from trainer.model import networks
 from trainer.observe import summaries, utilization
 from trainer.observe.activations import Activations
 from trainer.observe.board import Board
+from trainer.observe.classes import Classes
 from trainer.observe.examples import Pictures, Pool
 from trainer.observe.hypertune import Trial
 from trainer.observe.input_report import InputReport
@@ -39,6 +40,7 @@ def observers(config: Config, place: Any) -> list[Observer]:
         summaries.Weights(board, config),
         activations,
         Pictures(board, pool),
+        Classes(),
         summaries.Profile(board, config),
         machine,
         InputReport(config),
@@ -236,7 +238,7 @@ class Account(Observer):
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         self._evaluation = {"step": step, **result}
         metric = run.config.metric
-        better = -1 if metric == "loss" else 1
+        better = 1 if METRICS[metric] else -1
         if not self._best or better * (result[metric] - self._best["value"]) > 0:
             self._best = {"metric": metric, "value": result[metric], "step": step}
 

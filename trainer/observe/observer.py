@@ -77,6 +77,8 @@ class Run:
     policy: str = "float32"
     facts: dict[str, Any] = field(default_factory=dict)
     """Software and devices, as in the first log line."""
+    tally: Any = None
+    """trainer.model.scores.Tally of the last evaluation."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Observers that failed in this attempt: name and error."""
 
@@ -108,7 +110,8 @@ class Observer:
         """
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        """Called after an evaluation of the present model: loss, accuracy, examples, seconds."""
+        """Called after an evaluation of the present model: trainer.config.METRICS, examples,
+        seconds. `run.tally` has more."""
 
     def saved(self, run: Run, step: int, seconds: float) -> None:
         """Called after a checkpoint was taken, for which training stood still for `seconds`."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from trainer.config import Config
+from trainer.config import METRICS, Config
 from trainer.observe import events
 from trainer.observe.board import Board
 from trainer.observe.observer import Observer, Run
@@ -64,7 +64,7 @@ class Scalars(Observer):
         if self.board.writes:
             with self.board.spend("scalars"):
                 self.board.of("validation").scalars(
-                    step, {name: result[name] for name in ("loss", "accuracy")}
+                    step, {name: result[name] for name in METRICS if np.isfinite(result[name])}
                 )
                 self.board.flush()
 
@@ -93,7 +93,7 @@ class Hyperparameters(Observer):
 
     ABSENT = re.compile(
         r"records|.*_dir|.*_every|.*_sha256|keep_.*|steps_per_loop|.*_seconds|evaluate_.*|export|"
-        r"evaluation|grace|examples|graph|summary_budget|profile_steps|price_per_hour|output|metric"
+        r"evaluation|grace|examples|graph|summary_budget|profile_steps|price_per_hour|output|metric|predictions"
     )
     """Options that are not hyperparameters, such as folders and cadences."""
 
