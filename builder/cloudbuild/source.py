@@ -17,9 +17,10 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from builder.core import outgoing
 from builder.core.errors import InputError
 
 IGNORE_FILE = ".gcloudignore"
@@ -135,6 +136,12 @@ def ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
     return False
 
 
+def _is_left_out(path: PurePosixPath, rules: Sequence[Rule]) -> bool:
+    """Whether the rules leave out this file, or a folder that it lies in."""
+    above = (one for one in path.parents if one.name)
+    return ignored(str(path), False, rules) or any(ignored(str(one), True, rules) for one in above)
+
+
 def files(folder: Path) -> tuple[str, ...]:
     """The paths of the source, relative to `folder`, sorted.
 
@@ -170,9 +177,18 @@ def _walk(
 def archive(folder: Path, to: BinaryIO) -> int:
     """Write the source as tar.gz. Returns the number of files. Same contents, same bytes.
 
-    Raises InputError for a file that cannot be read, and for a source without files.
+    Raises InputError for a file that cannot be read, one that must not leave this machine
+    (core/outgoing.py), and for a source without files.
     """
     names = files(folder)
+    found = [one for line in rules(folder) if (one := rule(line))]
+    for name in names:
+        outgoing.check(
+            folder,
+            folder / name,
+            lambda real: _is_left_out(real, found),
+            f"use Secret Manager, and add {name} to {IGNORE_FILE}",
+        )
     if not names:
         raise InputError(
             f"{folder}: nothing is left of the source", f"look at {IGNORE_FILE} and .gitignore"

@@ -25,7 +25,8 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.lock import making, model
-from builder.pipeline import plan, prepare, prove, push, records
+from builder.pipeline import prepare, prove, push, records
+from builder.pipeline import program as programs
 from builder.prove.receipts import Receipt
 from builder.render import committed
 from builder.spec import catalogue
@@ -144,15 +145,15 @@ def _copy_program(one: PythonProgram, home: Path) -> None:
     text, source = requirements(one)
     home.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=home, prefix=".program."))
-    for path in plan.walk(one.folder):
-        if not path.resolve().is_relative_to(one.folder.resolve()):
-            shutil.rmtree(new)
-            raise InputError(
-                f"{path}: is a link to a file outside of the package", "copy the file into it"
-            )
-        to = new / path.relative_to(one.folder)
-        to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, to)
+    try:
+        for path in programs.walk(one.folder):
+            programs.check(one.folder, path)
+            to = new / path.relative_to(one.folder)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, to)
+    except InputError:
+        shutil.rmtree(new)
+        raise
     if source:
         (new / catalogue.REQUIREMENTS).write_text(text, encoding="utf-8")
     old = home / _place(one)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from builder.core.errors import InputError
 from builder.core.files import hash_of
 from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE, EPOCH
+from builder.pipeline import program
 
 if TYPE_CHECKING:
     from builder.lock.model import Lock, OsRoot
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 APP = "app"
 """The folder of a training image's context that becomes /app."""
-
-LEFT_OUT = frozenset({"__pycache__", "tests", "test", "node_modules"})
-"""Folders of a trainer that no training run reads. Hidden files and folders are left out, too."""
-
-_LEFT_OUT_ENDINGS = (".pyc", ".pyo", ".egg-info", "~", ".swp")
 
 
 @dataclass(frozen=True)
@@ -123,28 +118,13 @@ def trainer(root: Path, package: str, flat: bool) -> dict[str, File]:
     # `python -m` starts in /app
     to = PurePosixPath(APP) if flat else PurePosixPath(APP, source.name)
     return {
-        str(to / path.relative_to(source).as_posix()): _file(root, path) for path in walk(source)
+        str(to / path.relative_to(source).as_posix()): _file(root, path)
+        for path in program.walk(source)
     }
 
 
-def walk(folder: Path) -> Iterator[Path]:
-    """The files of a program's folder that its image gets, sorted."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name.endswith(_LEFT_OUT_ENDINGS):
-            continue
-        if path.is_dir():
-            if path.name not in LEFT_OUT:
-                yield from walk(path)
-        elif path.is_file():
-            yield path
-
-
 def _file(root: Path, path: Path) -> File:
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise InputError(
-            f"{path.relative_to(root)}: is a link to a file outside of the project",
-            "copy the file into the project: what is not in it cannot be rebuilt from it",
-        )
+    program.check(root, path)
     return File(path.read_bytes(), bool(path.stat().st_mode & 0o100))
 
 

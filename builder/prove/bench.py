@@ -249,13 +249,17 @@ class Bench:
         request: Mapping[str, Any],
         as_root: bool = False,
         gpus: Sequence[str] = (),
+        beside: Sequence[str] = (),
     ) -> Run:
         """Run a probe with the Python that the image's program runs with.
 
         program: a module or a package of the factory, which is copied into the container (see
-        builder/prove/probes/__init__.py for what such a program is held to).
+        builder/prove/probes/__init__.py for what such a program is held to). beside: modules that
+        it imports.
         """
         content = program_files(program)
+        for other in beside:
+            content |= program_files(other)
         first = (self.config.get("Entrypoint") or [""])[0]
         python = first if re.match(r"python[\d.]*$", Path(first).name) else "python3"
         start = next(iter(content)).partition("/")[0]

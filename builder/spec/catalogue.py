@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticCustomError
 
-from builder.core import findings, project, yamlfile
+from builder.core import findings, outgoing, project, yamlfile
 from builder.core.errors import InputError
 from builder.core.findings import FileModel, refuse
 from builder.core.yamlfile import Document, Mistake
@@ -171,6 +171,7 @@ def load(root: Path, target: str) -> ImageSpec:
             f"no target is called {target!r}: there is no {IMAGES}/{target}/{FILE}",
             f"write {near[0]}; {has}" if near else has,
         )
+    outgoing.inside(root, path)
     text = findings.read_text(path, shown(path))
     return parse(text, path, root)
 
@@ -251,6 +252,7 @@ def _trainer_folder(trainer: Trainer, root: Path) -> TrainerFolder:
     steps = trainer.module.split(".")
     inside = steps[0] == package.name and project.is_module(package.parent.joinpath(*steps))
     path = package / REQUIREMENTS
+    outgoing.inside(root, path)
     if not path.is_file():
         return TrainerFolder(flat=not inside)
     name = f"{trainer.package}/{REQUIREMENTS}"

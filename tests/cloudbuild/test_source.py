@@ -79,6 +79,33 @@ def test_links_are_followed_and_a_loop_is_an_error(tmp_path: Path) -> None:
         source.files(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("key.txt", "holds a private key"),
+        ("out", "is a link to a file outside"),
+        ("link", "is a link to secret/it, which is left out"),
+        ("gone", "is a link to a file that is not there"),
+    ],
+)
+def test_what_must_not_leave_is_refused_before_anything_is_packed(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    folder = tmp_path / "source"
+    tree(folder, "a.py", "secret/it")
+    (tmp_path / "elsewhere").touch()
+    (folder / ".gcloudignore").write_text("/secret\n")
+    if name == "key.txt":
+        (folder / name).write_text("-----BEGIN PRIVATE " + "KEY-----\nMIIEowIBAAKCAQEA1234\n")
+    else:
+        to = {"out": "../elsewhere", "link": "secret/it", "gone": "nowhere"}[name]
+        (folder / name).symlink_to(to)
+    packed = io.BytesIO()
+    with pytest.raises(InputError, match=f"^{name}: {said}"):
+        source.archive(folder, packed)
+    assert packed.getvalue() == b""
+
+
 WORDS = """a /a *.log build/ a/** **/b !a/b [ab] b/* !b/ [!a] a/**/c [a-b] x*y */c \\a [ c\\
 /build/* a/b #a \\#a ? **/build/** !*.log"""
 PATTERNS = [*WORDS.split(), "x\\ y", "c "]

@@ -1,6 +1,7 @@
 """The probes of contents, imports and devices, on images described by a few files."""
 
 import ast
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from builder.prove.bench import program_files
+from builder.prove.checks import contents as contents_check
 from builder.prove.probes import contents, devices, imports
 from builder.tensorflow.probes import outputs
 
@@ -67,7 +70,7 @@ def root(tmp_path: Path) -> Root:
         ("/home/trainer/.ssh/id_ed25519", "x", "an SSH key"),
         ("/app/key.pem", f"{KEY}\n{BODY}\n", "a private key"),
         ("/app/sa.json", f'{{"private_key": "{KEY}\\n{BODY}"}}', "a private key"),
-        ("/app/adc.json", '{"refresh_token": "1//0abcdefghijkl"}', "Google Cloud credentials"),
+        ("/app/adc.json", '{"refresh_' + 'token": "1//0abcdefghijkl"}', "Google Cloud credentials"),
         ("/etc/pip.conf", "index-url = https://me:s3cret@index.example/", "an address with a pass"),
         ("/root/.docker/config.json", '{"auths":{"a":{"auth":"bWU6czNjcmV0"}}}', "a login for a"),
         ("/app/task.py", "TOKEN = 'ghp_" + "a" * 36 + "'", "a GitHub token"),
@@ -246,4 +249,18 @@ def test_probes_run_on_an_old_python_with_its_stdlib_alone(path: Path) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
         for alias in node.names
     }
-    assert imported <= sys.stdlib_module_names
+    beside = {"builder", "confidential"} if path.name == "contents.py" else set()
+    assert imported <= sys.stdlib_module_names | beside
+
+
+def test_what_a_probe_imports_is_sent_with_it(tmp_path: Path) -> None:
+    """Run as in an image: the files alone, and a Python that has no factory."""
+    files = program_files(contents_check.PROBE) | program_files(contents_check.PATTERNS)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    ask = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import contents as probe; "
+    ask += "print(probe.confidential.__name__, probe.confidential.secret('/x/.netrc', b''))"
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", ask], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "confidential a netrc with logins\n"

@@ -320,6 +320,23 @@ def test_a_file_that_cannot_be_read(project: Path, write_target: Write) -> None:
         catalogue.load(project, "t4")
 
 
+def test_no_file_of_elsewhere_is_read_and_none_of_its_lines_is_shown(
+    project: Path, write_target: Write, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secret = tmp_path_factory.mktemp("elsewhere") / "shadow"
+    secret.write_text("root:$6$hash:1::\n")
+    written = write_target(MINIMAL)
+    (project / "trainer/requirements.txt").symlink_to(secret)
+    with pytest.raises(InputError, match=r"^trainer/requirements\.txt: is a link to a") as raised:
+        catalogue.load(project, "v100")
+    assert "root" not in raised.value.message
+    (project / "trainer/requirements.txt").unlink()
+    written.unlink()
+    written.symlink_to(secret)
+    with pytest.raises(InputError, match=r"^images/v100/image\.yaml: is a link to a file outside"):
+        catalogue.load(project, "v100")
+
+
 def test_where_a_field_is_written(project: Path, write_target: Write) -> None:
     write_target(MINIMAL + "cuda:\n  nccl: 2.30.4\n  cudnn: 9.10.2.21\n")
     spec = catalogue.load(project, "v100")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from builder.core.confidential import secret_in
 from builder.prove.bench import PLACE, Bench
-from builder.prove.probes.contents import secret_in
 from builder.prove.receipts import Defect
 from builder.prove.suite import Answer, Check, probed
+
+PROBE, PATTERNS = "builder.prove.probes.contents", "builder.core.confidential"
 
 
 def run(bench: Bench) -> Answer:
@@ -25,7 +27,7 @@ def run(bench: Bench) -> Answer:
         "strict": own,
         "skip": [PLACE],
     }
-    run = bench.probe("builder.prove.probes.contents", request, as_root=True)
+    run = bench.probe(PROBE, request, as_root=True, beside=[PATTERNS])
     defects, seen = probed(run)
     return [*defects, *_in_texts(bench)], seen
 

@@ -23,46 +23,16 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+try:
+    from builder.core import confidential
+except ImportError:  # inside an image, where it lies beside this file
+    import confidential  # type: ignore[import-not-found, no-redef]
+
 if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
     Json = dict[str, Any]
     Wrong = Callable[[str, str], None]
 
-READ_AT_MOST = 1 << 20
 TOP = 15
-
-# A file of this name is a secret, or is made to hold one
-NAMES = {
-    ".netrc": "a netrc with logins",
-    "_netrc": "a netrc with logins",
-    ".git-credentials": "Git's logins",
-    ".pypirc": "logins for a package index",
-    "application_default_credentials.json": "Google Cloud credentials",
-    "id_rsa": "an SSH key",
-    "id_dsa": "an SSH key",
-    "id_ecdsa": "an SSH key",
-    "id_ed25519": "an SSH key",
-}
-
-# What a secret looks like, wherever it is. A key counts only with its body: programs that read
-# keys name the header alone.
-PATTERNS = {
-    "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?:\\n|\s)+"
-    rb"(?:[A-Za-z0-9+/=]{16}|Proc-Type|Version|Comment)",
-    "a Google service account's key": rb'"private_key"\s*:\s*"-----BEGIN',
-    "Google Cloud credentials": rb'"refresh_token"\s*:\s*"[^"]{10}',
-    "a Google access token": rb"\bya29\.[A-Za-z0-9_-]{30}",
-    "a Google API key": rb"\bAIza[A-Za-z0-9_-]{35}\b",
-    "an AWS access key": rb"\bA(?:KIA|SIA)[A-Z0-9]{16}\b(?<!EXAMPLE)",
-    "a GitHub token": rb"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40})",
-    "a login for a registry": rb'"auth"\s*:\s*"[A-Za-z0-9+/=]{8}',
-    "an address with a password": rb"[a-z]://[^\s/:@'\"<>{}$%]+:[^\s/:@'\"<>{}$%]+@[\w.-]",
-}
-# The documentation and tests of packages are full of these; only a configuration counts
-ONLY_IN_CONFIGURATION = {"a login for a registry", "an address with a password"}
-_PATTERNS = {what: re.compile(pattern) for what, pattern in PATTERNS.items()}
-_CONFIGURATION = re.compile(
-    r"(?:\.(?:conf|cfg|ini|toml|json|ya?ml|env|list|sources)|/\.?[a-z]+rc)$"
-)
 
 CACHES = {
     "var/lib/apt/lists": "apt's package lists",
@@ -70,14 +40,6 @@ CACHES = {
     "root/.cache": "a cache of root's",
 }
 _CACHE_FOLDERS = re.compile(r"(?:^|/)(?:\.cache/(?:pip|uv|pypoetry)|\.conda/pkgs)(?:/|$)")
-
-
-def secret_in(content: bytes, configuration: bool) -> str | None:
-    """What kind of secret this text holds, if any."""
-    for what, pattern in _PATTERNS.items():
-        if (configuration or what not in ONLY_IN_CONFIGURATION) and pattern.search(content):
-            return what
-    return None
 
 
 class RegularFile:
@@ -111,20 +73,17 @@ def walk(root: str, skip: list[str]) -> Iterator[RegularFile]:
 
 def find_secret(root: str, file: RegularFile) -> str | None:
     """What kind of secret a file is, by its name or by what it holds."""
-    name = os.path.basename(file.path)
-    if name == ".git":
+    if os.path.basename(file.path) == ".git":
         return "a Git repository with its history"
-    if name in NAMES:
-        return NAMES[name]
+    content = b""
     compiled = "/__pycache__/" in file.path  # the source beside it holds the same
-    if compiled or not 0 < file.size <= READ_AT_MOST:
-        return None
-    try:
-        with open(os.path.join(root, file.path.lstrip("/")), "rb") as opened:
-            content = opened.read()
-    except OSError:
-        return None
-    return secret_in(content, bool(_CONFIGURATION.search(file.path)))
+    if not compiled and 0 < file.size <= confidential.READ_AT_MOST:
+        try:
+            with open(os.path.join(root, file.path.lstrip("/")), "rb") as opened:
+                content = opened.read()
+        except OSError:
+            pass
+    return confidential.secret(file.path, content)
 
 
 def cache_of(path: str) -> str | None:
