@@ -1,8 +1,8 @@
 """Containers that the factory runs: whose they are, what a killed run left, what they print.
 
-Every container, network and volume carries two labels: one of its kind (a smoke run, a job, a
-build) with the run's identity, and OWNER. By its owner, the next run knows what a killed run left
-behind and removes it. What a run that is alive owns is never touched.
+Every container, network, volume and temporary image carries two labels: one of its kind (a smoke
+run, a job, a build) with the run's identity, and OWNER. By its owner, the next run knows what a
+killed run left behind and removes it. What a run that is alive owns is never touched.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def sweep(client: docker.DockerClient, kind: str) -> list[dict[str, str]]:
     filters = {"label": [kind]}
     found = api.containers(all=True, filters=filters) + api.networks(filters=filters)
     found += api.volumes(filters=filters).get("Volumes") or []
+    found += api.images(filters=filters)
     left = [one["Labels"] for one in found if is_gone(one["Labels"].get(OWNER, ""))]
     for gone in {one[OWNER] for one in left}:
         remove(client, kind, f"{OWNER}={gone}")
@@ -86,7 +87,7 @@ def sweep(client: docker.DockerClient, kind: str) -> list[dict[str, str]]:
 
 
 def remove(client: docker.DockerClient, *filters: str) -> list[str]:
-    """Remove the containers, networks and volumes that carry all of these labels.
+    """Remove the containers, networks, volumes and images that carry all of these labels.
 
     filters: each `LABEL` or `LABEL=VALUE`. Returns a line for each thing that stays. Containers of
     others on one of the networks are disconnected from it and go on running; they are listed, too.
@@ -109,6 +110,9 @@ def remove(client: docker.DockerClient, *filters: str) -> list[str]:
         for volume in api.volumes(filters=having).get("Volumes") or []:
             with _noted(failed, f"volume {volume['Name']}"):
                 api.remove_volume(volume["Name"], force=True)
+        for image in api.images(filters=having):
+            with _noted(failed, f"image {image['Id']}"):
+                api.remove_image(image["Id"], force=True)
         if not failed:
             break
     return [*others, *failed]
