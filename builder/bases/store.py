@@ -50,6 +50,9 @@ class Store:
         with tempfile.NamedTemporaryFile(prefix=".new.", dir=self.folder, delete=False) as file:
             try:
                 yield file
+            except OSError as error:
+                error.filename = error.filename or str(self.folder)  # where the disk is full
+                raise
             finally:
                 Path(file.name).unlink(missing_ok=True)
 

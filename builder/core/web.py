@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -94,17 +94,25 @@ class Client:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: bytes | Iterable[bytes] | None = None,
         follow: bool = False,
         stream: bool = False,
+        wait: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """The answer of any status; with `follow`, the answer after all redirects.
 
         User and password of an address are sent as Basic. A redirect to another host gets no
         Authorization header: the addresses that registries redirect to carry their own. With
-        `stream`, the caller reads the body. Raises urllib3's HTTPError where there is no answer,
-        InputError for a proxy that cannot be used.
+        `stream`, the caller reads the body. A body in pieces needs a Content-Length among
+        `headers`. wait: seconds to wait for the answer, where `read` is too short. Raises urllib3's
+        HTTPError where there is no answer, InputError for a proxy that cannot be used.
         """
+        import urllib3
+
+        # each piece of a body has to be taken within the time for a connection
+        pause = urllib3.Timeout(
+            connect=max(self.connect, self.read) if wait else self.connect, read=wait or self.read
+        )
         sent = {"User-Agent": "training-image-factory", **(headers or {})}
         for _ in range(1 + REDIRECTS * follow):
             bare, login = without_login(url)
@@ -117,6 +125,7 @@ class Client:
                 body=body,
                 redirect=False,
                 retries=False,
+                timeout=pause,
                 preload_content=not stream,
                 decode_content=not stream,
             )
@@ -136,18 +145,19 @@ class Client:
         *,
         most: int,
         headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: bytes | Iterable[bytes] | None = None,
         follow: bool = False,
+        wait: float | None = None,
     ) -> Answer:
         """`request`, with a body of at most `most` bytes, unpacked, within DEADLINE.
 
         Raises OutsideError for a body beyond that.
         """
         data = bytearray()
-        ends = time.monotonic() + DEADLINE
         with self.request(
-            method, url, headers=headers, body=body, follow=follow, stream=True
+            method, url, headers=headers, body=body, follow=follow, stream=True, wait=wait
         ) as response:
+            ends = time.monotonic() + DEADLINE
             while block := response.read1(1 << 16, decode_content=True):
                 data += block
                 if len(data) > most or time.monotonic() > ends:
@@ -169,10 +179,7 @@ class Client:
 
         scheme, proxy = urlsplit(url).scheme, proxy_of(url) if self.proxied else None
         if (scheme, proxy) not in self._pools:
-            how: dict[str, Any] = {
-                "timeout": urllib3.Timeout(connect=self.connect, read=self.read),
-                "maxsize": THREADS,
-            }
+            how: dict[str, Any] = {"maxsize": THREADS}
             if proxy or scheme == "https":  # reading certificates takes time
                 how["ssl_context"] = self._trust
             self._pools[scheme, proxy] = (

@@ -72,13 +72,12 @@ def attach(there: Registry, where: Reference, image: Manifest, receipt: Receipt)
     data = receipts.dump(receipt)
     made = registry.artifact(
         RECEIPT_TYPE,
-        data,
-        RECEIPT_TYPE,
-        image.descriptor,
+        registry.Descriptor.of(RECEIPT_TYPE, data),
         {
             _CREATED: receipt.made_at,
             "training-image-factory.target": receipt.target,
         },
+        image.descriptor,
     )
     listed = there.referrers(where.repository, image.digest, RECEIPT_TYPE)
     if all(one.digest != made.digest for one in listed):

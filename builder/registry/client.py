@@ -1,9 +1,9 @@
 """The requests that the factory makes to a registry itself.
 
-Layers of a built image travel through the engine. What this client asks is small: whether a
-manifest is there and which bytes it has, to put it under one more tag, to put a receipt beside it.
-The protocol is the OCI distribution specification 1.1, with its fallback (the "referrers tag
-schema") for registries without a referrers API, such as docker-registry 2.8.
+Manifests and blobs are put and got, tags moved, receipts put beside an image. Layers that an engine
+built travel through the engine; those that the factory assembled go to and fro here. The protocol
+is the OCI distribution specification 1.1, with its fallback (the "referrers tag schema") for
+registries without a referrers API, such as docker-registry 2.8.
 
 A busy registry (429, 5xx), a connection that breaks or times out, a name server that stumbles: each
 is tried again, a bounded number of times. Everything else is one OutsideError of one line.
@@ -14,10 +14,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import quote, urljoin, urlsplit
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from builder.core import web
 from builder.core.errors import CheckFailed, FactoryError, OutsideError
@@ -25,6 +26,7 @@ from builder.core.retry import Passing, Retry, Said, silent
 from builder.core.web import Answer
 from builder.registry import decoding, refusals
 from builder.registry.authorization import Authorization
+from builder.registry.body import FileBody
 from builder.registry.manifests import (
     DOCKER_LIST,
     DOCKER_MANIFEST,
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 
 _PAGES: Final = 100
 """How many pages of referrers are asked for."""
+
+_SETTLES: Final = 600.0
+"""Seconds that a registry may take to look through a blob which it was sent whole."""
 
 _NEXT: Final = re.compile(r"""<([^>]*)>[^,]*;\s*rel="?next\b""")
 _UNSETTLED: Final = re.compile(r"(MANIFEST_)?BLOB_UNKNOWN|DIGEST_INVALID")
@@ -175,6 +180,35 @@ class Registry:
         Raises CheckFailed where the blob is missing, and at the end of the last chunk where its
         bytes are not those that the digest names; OutsideError where the connection breaks.
         """
+        try:
+            with self._stream(repository, blob) as chunks:
+                yield chunks
+        except Passing as error:
+            raise OutsideError(
+                f"{error.why}, in the middle of a layer", "run this again"
+            ) from error.__cause__
+
+    def fetch(
+        self, repository: str, blob: Descriptor, file: IO[bytes], got: Callable[[int], object]
+    ) -> None:
+        """Write a blob of any size to a file. A download that breaks off starts again.
+
+        got: called with the bytes that are written. Raises what `stream` raises.
+        """
+
+        def download() -> None:
+            file.seek(0)
+            file.truncate()
+            with self._stream(repository, blob) as chunks:
+                for chunk in chunks:
+                    file.write(chunk)
+                    got(file.tell())
+
+        self.retry.run(download, self.said)
+
+    @contextlib.contextmanager
+    def _stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
+        """One attempt of `stream`. Raises Passing where another one may succeed."""
         from urllib3.exceptions import HTTPError
 
         if not self.has_blob(repository, blob.digest):  # also obtains the right to read
@@ -183,9 +217,12 @@ class Registry:
         seen = hashlib.sha256()
 
         def chunks() -> Iterator[bytes]:
+            count = 0
             for chunk in response.stream(1 << 20):
                 seen.update(chunk)
-                yield chunk
+                count += len(chunk)
+                if count <= blob.size:
+                    yield chunk
             if (actual := f"sha256:{seen.hexdigest()}") != blob.digest:
                 raise self._other_bytes(repository, blob.digest, actual)
 
@@ -194,16 +231,16 @@ class Registry:
             with self._http.request(
                 "GET", url, headers=headers, follow=True, stream=True
             ) as response:
+                answer = Answer(response.status, response.reason or "", response.headers, b"")
+                if response.status in refusals.BUSY:
+                    raise refusals.busy(self.host, "GET", answer, self.credentials)
+                if response.status == 404:  # where the registry thought that its bytes are
+                    raise self._lost(repository, blob.digest)
                 if not 200 <= response.status < 300:
-                    said = response.reason or ""
-                    answer = Answer(response.status, said, response.headers, b"")
                     raise self._refused(answer, repository, "read")
                 yield chunks()
         except HTTPError as error:
-            raise OutsideError(
-                f"{self.host}: the connection broke in the middle of a layer: {error}",
-                "run this again",
-            ) from error
+            raise refusals.broken(error, url) from error
 
     def has_blob(self, repository: str, digest: str) -> bool:
         """Whether this repository has the blob; a registry may answer with the place of its bytes.
@@ -216,7 +253,40 @@ class Registry:
     def put_blob(self, repository: str, data: bytes) -> Descriptor:
         """Upload small content, unless it is there. An upload that breaks off starts again."""
         digest = digest_of(data)
+        if not self.has_blob(repository, digest):
+            self._upload(repository, digest, data)
+        return Descriptor("application/octet-stream", digest, len(data))
 
+    def put_file(
+        self,
+        repository: str,
+        blob: Descriptor,
+        file: Callable[[], Path],
+        sent: Callable[[int], object],
+        also_in: str | None = None,
+    ) -> bool:
+        """Upload a blob of any size, unless it is there. Returns whether bytes were sent. An upload
+        that breaks off starts again.
+
+        file: gives the file of the blob, called where bytes have to be sent. also_in: a repository
+        of this registry that may have the blob; the registry takes it from there if it can. sent:
+        called with the bytes that are sent. Raises CheckFailed where the file has other bytes.
+        """
+        if self.has_blob(repository, blob.digest):
+            return False
+        if also_in and self._mounts(repository, blob.digest, also_in):
+            return False
+        self._upload(repository, blob.digest, FileBody(file(), blob, sent))
+        return True
+
+    def _mounts(self, repository: str, digest: str, also_in: str) -> bool:
+        query = urlencode({"mount": digest, "from": also_in})
+        start = self._ask("POST", repository, f"blobs/uploads/?{query}", right="write")
+        if start.status != 201:
+            self._cancel(repository, start)
+        return start.status == 201
+
+    def _upload(self, repository: str, digest: str, body: bytes | FileBody) -> None:
         def upload() -> None:
             start = self._once("POST", repository, "blobs/uploads/", right="write")
             place = self._location(repository, start)
@@ -225,21 +295,21 @@ class Registry:
                 repository,
                 f"{place}{'&' if '?' in place else '?'}digest={digest}",
                 right="write",
-                body=data,
+                body=body,
                 content_type="application/octet-stream",
             )
             if done.status in (404, 416):  # the registry has forgotten the session
                 raise Passing(f"{self.host}/{repository}: the registry lost the upload")
 
-        if not self.has_blob(repository, digest):
-            self.retry.run(upload, self.said)
-        return Descriptor("application/octet-stream", digest, len(data))
+        self.retry.run(upload, self.said)
 
     def check_write(self, repository: str) -> None:
         """Raise the error that a push would end with, before it sends gigabytes."""
-        start = self._ask("POST", repository, "blobs/uploads/", right="write")
+        self._cancel(repository, self._ask("POST", repository, "blobs/uploads/", right="write"))
+
+    def _cancel(self, repository: str, started: Answer) -> None:
         with contextlib.suppress(Passing, FactoryError):  # polite only: the session would expire
-            self._once("DELETE", repository, self._location(repository, start), right="write")
+            self._once("DELETE", repository, self._location(repository, started), right="write")
 
     def _location(self, repository: str, started: Answer) -> str:
         asked = f"{self.address}/v2/{repository}/blobs/uploads/"
@@ -313,7 +383,7 @@ class Registry:
         *,
         right: Right = "read",
         accept: str = "*/*",
-        body: bytes | None = None,
+        body: bytes | FileBody | None = None,
         content_type: str | None = None,
     ) -> Answer:
         """One attempt. The answer's status is below 300; of a HEAD also a redirect; where it may
@@ -323,6 +393,8 @@ class Registry:
         """
         url = place if "://" in place else f"{self.address}/v2/{repository}/{place}"
         headers = {"Accept": accept} | ({"Content-Type": content_type} if content_type else {})
+        if body is not None:
+            headers["Content-Length"] = str(len(body))
         own = urlsplit(url)[:2] == urlsplit(self.address)[:2]
         if not own and urlsplit(self.address).scheme == "https" != urlsplit(url).scheme:
             raise OutsideError(
@@ -365,16 +437,17 @@ class Registry:
         url: str,
         *,
         headers: Mapping[str, str],
-        body: bytes | None = None,
+        body: bytes | FileBody | None = None,
         follow: bool = False,
         most: int = decoding.LARGEST,
     ) -> Answer:
         """A request on the wire. Raises Passing where another attempt may succeed."""
         from urllib3.exceptions import HTTPError
 
+        wait = _SETTLES if isinstance(body, FileBody) else None
         try:
             response = self._http.answer(
-                method, url, headers=headers, body=body, follow=follow, most=most
+                method, url, headers=headers, body=body, follow=follow, most=most, wait=wait
             )
         except HTTPError as error:
             raise refusals.broken(error, url) from None

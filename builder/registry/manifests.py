@@ -118,6 +118,11 @@ class Manifest:
         return tuple(map(Descriptor.read, decoding.objects(self.content, "manifests")))
 
     @property
+    def annotations(self) -> Mapping[str, str]:
+        """What is noted on it."""
+        return decoding.words(self.content, "annotations")
+
+    @property
     def subject(self) -> str | None:
         """The digest of the manifest that this one refers to."""
         return decoding.digest(decoding.mapping(self.content, "subject").get("digest"))
@@ -167,17 +172,20 @@ def image(config: Descriptor, layers: Iterable[Descriptor]) -> Manifest:
 
 
 def artifact(
-    kind: str, data: bytes, data_type: str, subject: Descriptor, annotations: Mapping[str, str]
+    kind: str,
+    content: Descriptor,
+    annotations: Mapping[str, str],
+    subject: Descriptor | None = None,
 ) -> Manifest:
-    """The manifest of an OCI artifact of one file that refers to `subject`."""
+    """The manifest of an OCI artifact of one blob; it may refer to `subject`."""
     return manifest(
         {
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
             "artifactType": kind,
             "config": Descriptor.of(EMPTY_TYPE, EMPTY).json(),
-            "layers": [Descriptor.of(data_type, data).json()],
-            "subject": subject.json(),
+            "layers": [content.json()],
+            **({"subject": subject.json()} if subject else {}),
             "annotations": dict(annotations),
         }
     )

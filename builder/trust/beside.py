@@ -87,10 +87,9 @@ def attach(
         data = bundle.seal(statement, signer)
         artifact = registry.artifact(
             bundle.MEDIA_TYPE,
-            data,
-            bundle.MEDIA_TYPE,
-            image.descriptor,
+            Descriptor.of(bundle.MEDIA_TYPE, data),
             {_CONTENT: "dsse-envelope", _KIND: statement.kind, _CREATED: created},
+            image.descriptor,
         )
         there.put_blob(where.repository, registry.EMPTY)
         there.put_blob(where.repository, data)

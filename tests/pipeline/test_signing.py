@@ -165,7 +165,12 @@ def test_a_statement_that_was_changed(there: Registry, ours: Pair) -> None:
         there.put_blob(REPOSITORY, blob)
     there.attach(
         REPOSITORY,
-        registry.artifact(bundle.MEDIA_TYPE, whole, bundle.MEDIA_TYPE, made.descriptor, {}),
+        registry.artifact(
+            bundle.MEDIA_TYPE,
+            registry.Descriptor.of(bundle.MEDIA_TYPE, whole),
+            {},
+            made.descriptor,
+        ),
     )
     refused(there, made, ours, "signed by none of the keys")
 

@@ -12,7 +12,7 @@ from builder.engine import Engine
 from builder.pipeline.tags import promote
 from builder.pipeline.verify import RECEIPT_TYPE, attach, verify
 from builder.prove import receipts
-from builder.registry import Registry
+from builder.registry import Descriptor, Registry
 from builder.tensorflow import suite as suites
 from tests.pipeline.pushing import NEWER, REPOSITORY, Build, proof, results, sent, settings
 from tests.registry.server import RegistryServer
@@ -52,9 +52,8 @@ def test_a_receipt_of_another_image_proves_nothing(
     with Registry(server.host) as there:
         image = there.manifest(REPOSITORY, "other")
         assert image is not None
-        forged = registry.artifact(
-            RECEIPT_TYPE, receipts.dump(proof(proven)), RECEIPT_TYPE, image.descriptor, {}
-        )
+        content = Descriptor.of(RECEIPT_TYPE, receipts.dump(proof(proven)))
+        forged = registry.artifact(RECEIPT_TYPE, content, {}, image.descriptor)
         there.put_manifest(REPOSITORY, forged.digest, forged)
         entry = replace(forged.descriptor, artifact_type=RECEIPT_TYPE)
         there.put_manifest(

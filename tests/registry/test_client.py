@@ -369,7 +369,8 @@ def note(there: Registry, repository: str, subject: Manifest, text: str) -> Mani
     data = text.encode()
     there.put_blob(repository, registry.EMPTY)
     there.put_blob(repository, data)
-    return registry.artifact(KIND, data, KIND, subject.descriptor, {"text": text})
+    content = Descriptor.of(KIND, data)
+    return registry.artifact(KIND, content, {"text": text}, subject.descriptor)
 
 
 @pytest.mark.network

@@ -89,9 +89,8 @@ class Paper:
         self.image = self.put("image", image)
         whole = manifests.Manifest(self.image, manifests.OCI_MANIFEST).descriptor
         proof = self.put("receipt", json.loads(receipts.dump(receipt(digest=whole.digest))))
-        made = manifests.artifact(
-            verify.RECEIPT_TYPE, proof, verify.RECEIPT_TYPE, whole, {"a": "b"}
-        )
+        content = Descriptor.of(verify.RECEIPT_TYPE, proof)
+        made = manifests.artifact(verify.RECEIPT_TYPE, content, {"a": "b"}, whole)
         artifact = self.put("artifact", json.loads(made.data))
         entry = {**manifests.Manifest(artifact, manifests.OCI_MANIFEST).descriptor.json(),
                  "artifactType": verify.RECEIPT_TYPE, "annotations": {"a": "b"}}  # fmt: skip
