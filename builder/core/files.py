@@ -7,8 +7,10 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -64,6 +66,14 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
+
+
+def remove_older(paths: Iterable[Path], seconds: float) -> None:
+    """Remove files and folders that nobody changed for so long: what killed runs left."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # another run was faster
+            if time.time() - path.stat().st_mtime > seconds:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def cache_home() -> Path:

@@ -55,11 +55,47 @@ def resolve(
     excludes them. Raises NoSolution where the requirements contradict each other, OutsideError
     where the index cannot be reached, InputError for a package without a wheel in an index.
     """
+    packages = _compiled(requirements, platform, environment, constraints or {}, preferences or {})
+    return {package["name"]: _pin(package, platform) for package in packages}
+
+
+def addresses(
+    pins: Iterable[Pin], platform: Platform, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The sha256 of each wheel -> where this machine's indexes have it; those they lack left out.
+
+    Raises OutsideError where the index cannot be reached, or has a version no more.
+    """
+    wanted = {pin.sha256: f"{pin.name}=={pin.version}" for pin in pins}
+    try:
+        packages = _compiled(wanted.values(), platform, environment, {}, {}, "--no-deps")
+    except NoSolution as error:
+        raise OutsideError(
+            f"the indexes lack a locked package: {error}",
+            "run builder lock --upgrade, or name an index that has it in UV_DEFAULT_INDEX",
+        ) from None
+    return {
+        wheel["hashes"]["sha256"]: wheel["url"]
+        for package in packages
+        for wheel in package.get("wheels", ())
+        if wheel["hashes"].get("sha256") in wanted and "url" in wheel
+    }
+
+
+def _compiled(
+    requirements: Iterable[str],
+    platform: Platform,
+    environment: Mapping[str, str],
+    constraints: Mapping[str, str],
+    preferences: Mapping[str, str],
+    *options: str,
+) -> list[dict[str, Any]]:
+    """The packages of the pylock.toml that uv makes of requirements."""
     with tempfile.TemporaryDirectory(prefix="builder-lock-") as scratch:
         folder = Path(scratch)
         (folder / "requirements.in").write_text("\n".join(requirements) + "\n")
         (folder / "constraints.in").write_text(
-            "".join(f"{name}=={version}\n" for name, version in (constraints or {}).items())
+            "".join(f"{name}=={version}\n" for name, version in constraints.items())
         )
         # uv keeps the versions that it finds in the output file.
         output = folder / "pylock.toml"
@@ -76,7 +112,7 @@ def resolve(
         command += ["--output-file", output.name, "--format", "pylock.toml", "--no-header"]
         command += ["--python-version", platform.python]
         command += ["--python-platform", f"x86_64-manylinux_2_{platform.glibc}"]
-        command += ["--python", sys.executable, "--only-binary", ":all:", "--quiet"]
+        command += ["--python", sys.executable, "--only-binary", ":all:", "--quiet", *options]
         done = subprocess.run(
             command,
             cwd=folder,
@@ -87,7 +123,7 @@ def resolve(
         if done.returncode:
             raise _failure(done.stderr)
         packages: list[dict[str, Any]] = tomllib.loads(output.read_text()).get("packages", [])
-    return {package["name"]: _pin(package, platform) for package in packages}
+    return packages
 
 
 def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], ca: str | None) -> dict[str, Pin]:

@@ -16,13 +16,13 @@ from builder.core.errors import CheckFailed, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.network import discover
 from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.devicecode.program import pruning_program
 from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
 from builder.lock import debian, debs, model, osroot, python
 from builder.pipeline import plan, records, repository
 from builder.pipeline.prepare import Prepared
 from builder.pipeline.records import ImageRecord
 from builder.registry import Reference
-from builder.render import dockerfiles as render
 
 BASES_AT_ONCE = 2
 """Bases that are built side by side: one downloads while the other unpacks."""
@@ -125,7 +125,7 @@ def _base(
     with tempfile.TemporaryDirectory(prefix="base-") as scratch:
         if item.stack.prune:
             contexts["devicecode"] = str(Path(scratch) / "devicecode")
-            for name, text in render.pruning_program().items():
+            for name, text in pruning_program().items():
                 files.write(Path(scratch) / "devicecode" / name, text)
         dockerfile = plan.stage(base, Path(scratch))
         built = engine.build(

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.bases.wheel import VENV, site_packages
 from builder.core.files import hash_of
 from builder.core.templates import (
     BASE_DOCKERFILE,
@@ -21,6 +20,7 @@ from builder.core.templates import (
     EPOCH,
     folder_of,
 )
+from builder.devicecode.program import pruning_program
 from builder.lock import model
 from builder.render.jinja import fill
 from builder.spec import catalogue, compatibility
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from builder.spec.catalogue import ImageSpec
     from builder.spec.stack import Stack
 
-VENV = "/opt/venv"
 LABELS = "training-image-factory"
 """The prefix of the labels that say what an image is made of."""
 
@@ -102,24 +101,12 @@ def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = N
     return Rendered(base_dockerfile, base_hash, dockerfile)
 
 
-@cache
-def pruning_program() -> Mapping[str, str]:
-    """File name -> text of builder/devicecode/pruning, the build context `devicecode`."""
-    folder = resources.files("builder.devicecode.pruning")
-    return {
-        file.name: file.read_text(encoding="utf-8")
-        for file in sorted(folder.iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".py")
-    }
-
-
 def _items(files: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted(files.items())
 
 
 def _places(lock: Lock) -> dict[str, object]:
-    site = f"{VENV}/lib/python{lock.python}/site-packages"
-    return {"venv": VENV, "site": site, "epoch": EPOCH}
+    return {"venv": VENV, "site": site_packages(lock.python), "epoch": EPOCH}
 
 
 def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:

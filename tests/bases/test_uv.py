@@ -1,0 +1,154 @@
+"""The layers of a lock hold what `uv pip install` makes of it, file by file.
+
+Each target of the repository is compared: names, contents and modes. The differences are those that
+are named here, and no others.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import posixpath
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.bases import bytecode, debs, wheel, wheel_making, wheels
+from builder.bases.download import Wheels, with_login
+from builder.bases.drops import Drop, dropped, rules
+from builder.bases.layer import Layer
+from builder.bases.store import Store
+from builder.core import debian, network, web
+from builder.core.settings import Settings
+from builder.devicecode.pruning import prune
+from builder.devicecode.pruning.rule import compute_capability
+from builder.lock import model, pins, python, requirements
+from builder.lock.model import Lock
+from builder.spec import catalogue, compatibility
+from tests.bases.built import Entry, entries, files_below
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = catalogue.targets(ROOT)
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+
+@pytest.mark.skipif(not bytecode.runs_here(), reason="Debian's Python runs on Linux x86-64")
+@pytest.mark.parametrize("target", ["cpu"])
+def test_a_base_holds_what_uv_installs(target: str, tmp_path: Path) -> None:
+    compare(target, tmp_path)
+
+
+def compare(target: str, home: Path) -> None:
+    """Make the layers of a target, install its lock with uv, and compare."""
+    stack = compatibility.resolve(catalogue.load(ROOT, target))
+    lock = model.read(ROOT, target)
+    layers = wheels.plan(lock, stack.prune)
+    store = Store(home / "layers")
+    prefix = installed_by_uv(lock, home)
+    site = prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if stack.prune:
+        for path in prune.libraries(site / "site-packages", stack.prune.only):
+            owner = path.relative_to(site / "site-packages").parts[0]
+            if owner == "tensorflow" or stack.prune.only == "all":
+                prune.prune_file(path, compute_capability(stack.prune.keep))
+    ours: dict[str, Entry] = {}
+    for layer in made(lock, layers, store, home):
+        for name, entry in entries(store, layer).items():
+            assert name not in ours or ours[name] == entry, name  # two layers, one file
+            ours[name] = entry
+    same(ours, prefix, lock)
+
+
+def made(
+    lock: Lock, layers: tuple[wheels.WheelLayer, ...], store: Store, home: Path
+) -> tuple[Layer, ...]:
+    host = network.discover()
+    assert lock.root
+    glibc = requirements.GLIBC[lock.root.suite]
+    platform = python.Platform(lock.python, glibc)
+    found = python.addresses(lock.packages.values(), platform, host.host_environment())
+    indexes = [one for one in (host.index, *host.extra_indexes) if one]
+    addresses = {sha256: with_login(url, indexes) for sha256, url in found.items()}
+    fetched = debs.fetch(bytecode.packages(lock), debian.archives(Settings(), host))
+    with (
+        web.Client(cafile=str(host.ca) if host.ca else None) as client,
+        bytecode.unpacked(fetched.values(), lock.python) as compiler,
+    ):
+        source = Wheels(home / "wheels", client, addresses)
+        return wheel_making.make(layers, store, source, compiler)
+
+
+def installed_by_uv(lock: Lock, home: Path) -> Path:
+    prefix, listed = home / "uv", home / "requirements.txt"
+    listed.write_text(pins.dump(lock.packages.values(), lock.target))
+    assert lock.root
+    command = [python.uv_program(), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+    command += ["--requirement", str(listed), "--prefix", str(prefix), "--link-mode", "copy"]
+    command += ["--python", sys.executable, "--python-version", lock.python]
+    glibc = requirements.GLIBC[lock.root.suite]
+    command += ["--python-platform", f"x86_64-manylinux_2_{glibc}", "--only-binary", ":all:"]
+    subprocess.run(command, check=True, env=None)
+    return prefix
+
+
+def same(ours: dict[str, Entry], prefix: Path, lock: Lock) -> None:
+    """Compare every file of the environment."""
+    running = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/"
+    venv = wheel.VENV.lstrip("/")
+    site = wheel.site_packages(lock.python).lstrip("/")
+    theirs = {
+        f"{venv}/{name}".replace(f"{venv}/{running}", f"{venv}/lib/python{lock.python}/", 1): path
+        for name, path in files_below(prefix).items()
+        if name != ".lock"  # uv's own, empty
+    }
+    left_out = [rule for file in lock.wheels for rule in rules_of(lock, file)]
+    missing = {name for name in theirs if name not in ours}
+    assert {n for n in missing if not dropped(n.removeprefix(f"{site}/"), left_out)} == set()
+    # more than uv: bytecode, folders, and links that the loader finds NVIDIA's libraries by
+    more = {n for n, one in ours.items() if one.kind == "file" and n not in theirs}
+    assert {name for name in more if "/__pycache__/" not in name} == set()
+    for name, entry in ours.items():
+        if entry.kind == "link":
+            assert name.startswith(wheels.LOADED)
+            assert ours[entry.target.lstrip("/")].kind == "file"
+    differ = {
+        n for n in theirs.keys() & ours.keys() if not alike(n, ours[n], theirs[n], ours, site)
+    }
+    assert differ == set()
+
+
+def rules_of(lock: Lock, file: str) -> list[Drop]:
+    return [rule for pin in lock.wheels[file] for rule in rules(file, pin.name)]
+
+
+def alike(name: str, ours: Entry, theirs: Path, all_of_ours: dict[str, Entry], site: str) -> bool:
+    """Whether a file is the same, but for where it says that the environment lies."""
+    content = theirs.read_bytes()
+    if name.startswith(f"{wheel.VENV.lstrip('/')}/bin/"):
+        content = content.replace(sys.executable.encode(), f"{wheel.VENV}/bin/python".encode(), 1)
+    if name.endswith(".dist-info/RECORD") and name.count("/") == site.count("/") + 2:
+        rows = list(csv.reader(io.StringIO(content.decode())))
+        kept = [row for row in rows if listed(row[0], site) in all_of_ours]
+        for row in kept:
+            if row[0].startswith("../../../bin/"):  # its first line names the environment
+                script = all_of_ours[listed(row[0], site)]
+                row[1], row[2] = f"sha256={encoded(script.sha256)}", str(script.size)
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(kept)
+        content = out.getvalue().encode()
+    mode = theirs.stat().st_mode & 0o777
+    return (ours.sha256, ours.mode) == (hashlib.sha256(content).hexdigest(), mode)
+
+
+def listed(path: str, site: str) -> str:
+    """The path in the image of a row of RECORD."""
+    return posixpath.normpath(f"{site}/{path}")
+
+
+def encoded(sha256: str) -> str:
+    return base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode().rstrip("=")

@@ -1,0 +1,207 @@
+"""Layers made from wheels: what is in them, that they are the same every time, and what is left
+where a run ends badly."""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+
+import pytest
+
+from builder.bases import wheel_making
+from builder.bases.bytecode import Compiler
+from builder.bases.download import Wheels
+from builder.bases.drops import Drop
+from builder.bases.layer import Compression, Layer, LayerPlan
+from builder.bases.store import Store
+from builder.bases.wheels import WheelLayer
+from builder.core import files, web
+from builder.core.errors import OutsideError, refusal
+from builder.core.events import Event, StepDone
+from builder.core.retry import Retry
+from builder.lock.pins import Pin
+from tests.bases import built
+from tests.bases.built import HERE
+from tests.emulators.index import Files, serving
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
+TAG = sys.implementation.cache_tag
+SOURCE = '"""A module."""\n\n\ndef f(x):\n    return {"a", "b", x}\n'
+
+
+@pytest.fixture
+def index() -> Iterator[Files]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "layers")
+
+
+def planned(*pins: Pin, key: str = "", **fields: object) -> WheelLayer:
+    """A layer of these wheels."""
+    made = files.hash_of(key, *(pin.sha256 for pin in pins), *map(str, fields.values()))
+    plan = LayerPlan(made, pins[0].name, (), sum(pin.bytes or 0 for pin in pins), "")
+    given = {"drops": ((),) * len(pins), "keep": None, "only": None, "linked": False, **fields}
+    return WheelLayer(plan, pins, python=PYTHON, compression=Compression(), **given)  # type: ignore[arg-type]
+
+
+def served(index: Files, content: bytes, name: str) -> Pin:
+    """The pin of a wheel that the server has."""
+    index.content[f"/{name}.whl"] = content
+    return built.pin(content, name)
+
+
+def make(
+    index: Files,
+    store: Store,
+    *layers: WheelLayer,
+    compiler: Compiler = HERE,
+    on_event: object = None,
+) -> tuple[Layer, ...]:
+    pins = [pin for layer in layers for pin in layer.pins]
+    with web.Client(proxied=False) as client:
+        addresses = {pin.sha256: index.url(f"/{pin.name}.whl") for pin in pins}
+        wheels = Wheels(store.folder.parent / "wheels", client, addresses, Retry(2, 0.01))
+        return wheel_making.make(
+            layers,
+            store,
+            wheels,
+            compiler,
+            *([on_event] if on_event else []),  # type: ignore[arg-type]
+        )
+
+
+def leftovers(store: Store) -> set[str]:
+    """What lies beside blobs, keys and locks."""
+    beside = {path.name for path in store.folder.iterdir()} - {"blobs", "keys"}
+    home = store.folder.parent / "wheels"
+    return beside | {path.name for path in home.iterdir() if path.suffix != ".lock"}
+
+
+def test_a_layer_holds_its_wheels_their_bytecode_and_every_folder(
+    index: Files, store: Store
+) -> None:
+    one = served(index, built.wheel({"one/a.py": SOURCE, "one/bad.py": "a b"}, "one"), "one")
+    two = served(index, built.wheel({"two/data": "x", "two/tests/t.py": ""}, "two"), "two")
+    drops = ((), (Drop("two", ("two/tests/**",), 0, ""),))
+    (layer,) = make(index, store, planned(one, two, drops=drops))
+    found = built.entries(store, layer)
+    names = list(found)
+    assert names == sorted(names)
+    folders = {name for name, entry in found.items() if entry.kind == "folder"}
+    assert all(name.rpartition("/")[0] in {"", *folders} for name in names)
+    assert all(found[name].mode == 0o755 for name in folders)
+    inside = {name.removeprefix(f"{SITE}/") for name in found if name.startswith(SITE)}
+    assert {"one/a.py", "one/bad.py", f"one/__pycache__/a.{TAG}.pyc", "two/data"} <= inside
+    assert not {"two/tests", f"one/__pycache__/bad.{TAG}.pyc"} & inside
+    assert leftovers(store) == set()
+
+
+def test_bytecode_is_valid_without_a_date_and_names_the_file_in_the_image(
+    index: Files, store: Store
+) -> None:
+    one = served(index, built.wheel({"one/a.py": SOURCE}, "one"), "one")
+    (layer,) = make(index, store, planned(one))
+    pyc = built.contents(store, layer)[f"{SITE}/one/__pycache__/a.{TAG}.pyc"]
+    unchecked = (1).to_bytes(4, "little")
+    source_hash = importlib.util.source_hash(SOURCE.encode())
+    assert pyc[:16] == importlib.util.MAGIC_NUMBER + unchecked + source_hash
+    code: CodeType = marshal.loads(pyc[16:])
+    assert code.co_filename == f"/{SITE}/one/a.py"
+    assert code == compile(SOURCE, code.co_filename, "exec", dont_inherit=True)
+
+
+def test_the_same_wheels_are_the_same_bytes(index: Files, tmp_path: Path) -> None:
+    sources = {f"one/m{n}.py": f"{SOURCE}\nx = {n}\n" for n in range(450)}
+    one = served(index, built.wheel(sources, "one"), "one")
+    made = set()
+    for number in range(2):
+        (layer,) = make(index, Store(tmp_path / str(number) / "layers"), planned(one))
+        made.add(layer.blob.digest)
+    assert len(made) == 1
+
+
+def test_what_is_there_is_not_made_again(index: Files, store: Store) -> None:
+    layer = planned(served(index, built.wheel({}, "one"), "one"))
+    first = make(index, store, layer)
+    index.asked.clear()
+    assert make(index, store, layer, layer, compiler=Compiler(("false",))) == first * 2
+    assert index.asked == []
+
+
+def test_nvidias_libraries_are_linked_where_the_loader_looks(index: Files, store: Store) -> None:
+    parts = ("nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cudnn/lib/a.txt", "nvidia/cudnn/bin/b.so")
+    pin = served(index, built.wheel(dict.fromkeys(parts, "x"), "nvidia"), "nvidia")
+    (layer,) = make(index, store, planned(pin, linked=True))
+    links = {n: e.target for n, e in built.entries(store, layer).items() if e.kind == "link"}
+    assert links == {"usr/lib/x86_64-linux-gnu/libcudnn.so.9": f"/{SITE}/{parts[0]}"}
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        ({"shared.py": "other"}, "two and one install different files there"),
+        ({"shared.py/x": ""}, "is a file and a folder"),
+    ],
+)
+def test_two_wheels_that_contradict_each_other_are_refused(
+    second: dict[str, str], says: str, index: Files, store: Store
+) -> None:
+    one = served(index, built.wheel({"shared.py": "one"}, "one"), "one")
+    two = served(index, built.wheel(second, "two"), "two")
+    with pytest.raises(OutsideError, match=says):
+        make(index, store, planned(one, two))
+    assert store.find(planned(one, two).plan.key) is None
+
+
+def test_a_failure_ends_the_run_and_keeps_what_was_whole(index: Files, store: Store) -> None:
+    good = planned(served(index, built.wheel({}, "good"), "good"))
+    bad = planned(served(index, b"no wheel" * 9, "bad"))
+    events: list[Event] = []
+    make(index, store, good)
+    with pytest.raises(OutsideError, match="the wheel of bad: File is not a zip file"):
+        make(index, store, good, bad, on_event=events.append)
+    assert store.find(good.plan.key) and not store.find(bad.plan.key)
+    assert [e.error for e in events if isinstance(e, StepDone)] == [
+        "the wheel of bad: File is not a zip file"
+    ]
+    assert leftovers(store) == {f"{bad.pins[0].sha256}.whl"}
+
+
+def test_a_compiler_that_cannot_run_is_told(index: Files, store: Store) -> None:
+    layer = planned(served(index, built.wheel({"one/a.py": ""}, "one"), "one"))
+    with pytest.raises(OutsideError, match="cannot compile bytecode here: exit code 1"):
+        make(index, store, layer, compiler=Compiler(("false",)))
+    with pytest.raises(OutsideError, match="No such file or directory"):
+        make(index, store, layer, compiler=Compiler(("/nowhere/python",)))
+
+
+def test_a_full_disk_leaves_nothing_half(index: Files, store: Store, tmp_path: Path) -> None:
+    content = built.wheel({"one/a": os.urandom(3_000_000)}, "one")
+    layer = planned(served(index, content, "one"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for limit in (1_000_000, len(content) - 1000):  # while it downloads, while it packs
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+            with pytest.raises(OSError) as caught:
+                make(index, store, layer)
+            assert refusal(caught.value)
+            assert store.find(layer.plan.key) is None
+            assert leftovers(store) == set()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    make(index, store, layer)
+    assert store.find(layer.plan.key)
