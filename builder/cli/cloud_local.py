@@ -18,7 +18,7 @@ from builder.cli.common import OPTIONS, EngineChoice, Json, out, say
 from builder.cli.console import duration
 
 if TYPE_CHECKING:
-    from builder.cloudbuild.runner import BuildPlan, Result
+    from builder.cloudbuild.runner import BuildPlan, Host, Result
     from builder.engine import Engine
 
 FILE = Path("cloudbuild.yaml")
@@ -83,6 +83,14 @@ Logins = Annotated[
     typer.Option(
         "--logins",
         help="Steps get this machine's logins to the registries that the build names.",
+    ),
+]
+Metadata = Annotated[
+    bool,
+    typer.Option(
+        "--metadata",
+        help="Steps get tokens of your Google login from a metadata server: they can do what you "
+        "can.",
     ),
 ]
 Artifacts = Annotated[Path, typer.Option(help="The folder for objects of Cloud Storage.")]
@@ -160,6 +168,7 @@ def run_local(
     host_network: HostNetwork = False,
     host_configuration: HostConfiguration = False,
     logins: Logins = False,
+    metadata: Metadata = False,
     artifacts: Artifacts = Path("build/cloudbuild/artifacts"),
     write_workspace: WriteWorkspace = None,
     project: ProjectId = None,
@@ -193,7 +202,6 @@ def run_local(
     if dry_run:
         _show_plan(plan, as_json)
         return
-    config = _logins(plan) if logins else b""
     _end_on_signals()
     result = runner.run(
         plan,
@@ -203,17 +211,25 @@ def run_local(
         with_socket=not no_docker,
         artifacts=artifacts,
         workspace=write_workspace,
-        host=runner.host_access(host_network, host_configuration, config),
+        host=_host(plan, host_network, host_configuration, logins, metadata),
     )
     _conclude(result, as_json)
 
 
-def _logins(plan: "BuildPlan") -> bytes:
-    from builder.cloudbuild.runner import logins
+def _host(
+    plan: "BuildPlan", network: bool, configuration: bool, logins: bool, metadata: bool
+) -> "Host":
+    """What the steps get of this machine; says whose logins they get."""
+    from builder.cloudbuild import runner
 
-    hosts, config = logins(plan)
-    say(f"logins for the steps: {', '.join(hosts) or 'none, the build names no known host'}")
-    return config
+    config, caller = b"", None
+    if logins:
+        hosts, config = runner.logins(plan)
+        say(f"logins for the steps: {', '.join(hosts) or 'none, the build names no known host'}")
+    if metadata:
+        caller = runner.caller(plan.values["PROJECT_ID"], plan.values["PROJECT_NUMBER"])
+        say(f"metadata server: the steps can get tokens of {caller.email}")
+    return runner.host_access(network, configuration, config, caller)
 
 
 def _folder(source: Path | None) -> Path:

@@ -62,6 +62,16 @@ def test_its_steps_are_told_as_events(cloud: LoopbackCloud, connected: Connect) 
     assert isinstance(events[-1], StepDone)
 
 
+def test_a_log_of_last_week_is_read(cloud: LoopbackCloud, connected: Connect) -> None:
+    clients = connected()
+    done, said = run(clients, build(LOGGING))
+    for entry in cloud.build.entries:
+        entry["timestamp"] = "2020-01-01T00:00:00Z"
+    lines: list[str] = []
+    submission.watch(clients, submission.get(clients, done.id), lines.append)
+    assert lines == said != []
+
+
 @pytest.mark.parametrize("logging_status", [None, 403])
 def test_a_log_that_may_not_be_read_is_never_a_failed_build(
     cloud: LoopbackCloud, connected: Connect, logging_status: int | None

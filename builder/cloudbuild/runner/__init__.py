@@ -6,6 +6,7 @@ this differs.
 """
 
 from builder.cloudbuild.runner.host import host_access, logins
+from builder.cloudbuild.runner.metadata import Caller, caller
 from builder.cloudbuild.runner.plan import BuildPlan, described, prepare
 from builder.cloudbuild.runner.result import Result, StepResult, timeline
 from builder.cloudbuild.runner.run import run
@@ -13,9 +14,11 @@ from builder.cloudbuild.runner.sandbox import Host
 
 __all__ = [
     "BuildPlan",
+    "Caller",
     "Host",
     "Result",
     "StepResult",
+    "caller",
     "described",
     "host_access",
     "logins",

@@ -7,20 +7,31 @@ import re
 
 from builder import registry
 from builder.cloudbuild.reader import substitutions
+from builder.cloudbuild.runner.metadata import Caller
 from builder.cloudbuild.runner.plan import BuildPlan
 from builder.cloudbuild.runner.sandbox import Host
+from builder.core.errors import InputError
 
 _HOST = re.compile(r"(?<![\w./-])((?:[a-z0-9-]+\.)+[a-z0-9-]+(?::\d+)?|localhost(?::\d+)?)/")
 
 
-def host_access(network: bool, configuration: bool, logins: bytes = b"") -> Host:
-    """The Host of `--host-network`, `--host-configuration` and `--logins`.
+def host_access(
+    network: bool, configuration: bool, logins: bytes = b"", caller: Caller | None = None
+) -> Host:
+    """The Host of `--host-network`, `--host-configuration`, `--logins` and `--metadata`.
 
-    Raises InputError for a CA bundle that cannot be read.
+    Raises InputError for a CA bundle that cannot be read, and for a metadata server that could not
+    tell who asks it.
     """
     from builder.core.network import discover
 
-    return Host(network, discover().secrets() if configuration else {}, logins)
+    if network and caller:
+        raise InputError(
+            "--metadata and --host-network exclude each other: on this machine's network, every "
+            "program could ask for the token",
+            "leave one out",
+        )
+    return Host(network, discover().secrets() if configuration else {}, logins, caller)
 
 
 def logins(plan: BuildPlan) -> tuple[tuple[str, ...], bytes]:

@@ -42,7 +42,8 @@ class Names:
 
     prefix: of its names on the engine. labels: of everything that it makes. mine: the label that
     tells its things from others, as LABEL=VALUE. paths: on the worker -> on the engine's machine.
-    worker: the folder on the engine's machine that holds every other path of the worker.
+    worker: the folder on the engine's machine that holds every other path of the worker. hosts,
+    environment: NAME:ADDRESS and NAME=VALUE for containers on the build's network.
     """
 
     prefix: str
@@ -50,6 +51,8 @@ class Names:
     mine: str
     paths: Mapping[str, str] = field(default_factory=dict)
     worker: str = ""
+    hosts: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
 
     def own(self, name: str) -> str:
         """A container's, network's or volume's name on the engine. Ids stay as they are."""
@@ -172,7 +175,11 @@ class Names:
         mode = host.get("NetworkMode", "")
         if mode.startswith(self.prefix) and mode not in networks:
             networks[mode] = self._endpoint({}, name)
-        return {**body, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": networks}}
+        made = {**body, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": networks}}
+        if mode == self.own(NETWORK):
+            host["ExtraHosts"] = [*(host.get("ExtraHosts") or []), *self.hosts]
+            made["Env"] = [*self.environment, *(body.get("Env") or [])]
+        return made
 
     def _endpoint(self, endpoint: Json, name: str) -> Json:
         """An endpoint at which the others find a container by the name that a step gave it."""

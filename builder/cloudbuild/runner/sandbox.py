@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from builder import registry
+from builder.cloudbuild.runner.metadata import Caller, MetadataServer
 from builder.cloudbuild.runner.names import NETWORK, Names
 from builder.cloudbuild.runner.proxy import Proxy
 from builder.core.errors import InputError, OutsideError
@@ -69,12 +70,14 @@ class Host:
     network: steps share the machine's own network. They reach its loopback address (a registry
     there), but no other step by name. secrets: file -> content, for /run/secrets: the certificates,
     proxies and indexes that builds get here (builder/core/network.py). logins: the docker command's
-    configuration, for /builder/home/.docker/config.json.
+    configuration, for /builder/home/.docker/config.json. caller: whose login the metadata server
+    gives to steps; None for no such server.
     """
 
     network: bool = False
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     logins: bytes = field(default=b"", repr=False)
+    caller: Caller | None = None
 
 
 class NotStarted(Exception):  # noqa: N818 - a program that is not there, as a shell sees it
@@ -100,6 +103,7 @@ class Sandbox:
         self.network = self.names.own(NETWORK)
         self.with_socket = with_socket
         self.proxy: Proxy | None = None
+        self.metadata: MetadataServer | None = None
         self.api: Any = engine.client.api
         self.left: list[str] = []
         self.holder = ""
@@ -110,12 +114,20 @@ class Sandbox:
         with self._explained("network"):
             containers.sweep(self.engine.client, LABEL)
             self.api.create_network(self.network, driver="bridge", labels=self.labels)
+        if self.host.caller:
+            with self._explained("network"):
+                (pool,) = self.api.inspect_network(self.network)["IPAM"]["Config"]
+            self.metadata = MetadataServer(self.host.caller, pool["Subnet"], pool["Gateway"])
+            self.names = replace(
+                self.names, hosts=self.metadata.hosts, environment=self.metadata.environment
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
         self.left += containers.remove(self.engine.client, f"{LABEL}={self.build_id}")
-        if self.proxy:
-            self.proxy.close()
+        for server in (self.proxy, self.metadata):
+            if server:
+                server.close()
 
     # --- volumes ----------------------------------------------------------------------------------
 
@@ -322,7 +334,7 @@ class Sandbox:
                 spec.image,
                 command=None if spec.command is None else list(spec.command),
                 entrypoint=None if spec.entrypoint is None else list(spec.entrypoint),
-                environment=list(spec.environment),
+                environment=[*self.names.environment, *spec.environment],
                 working_dir=spec.workdir,
                 name=self.names.own(spec.name),
                 # A name of its own, also on the machine's network: the factory in a step tells
@@ -331,7 +343,9 @@ class Sandbox:
                 hostname=self.names.own(spec.name),
                 labels=self.labels,
                 host_config=self.api.create_host_config(
-                    mounts=mounts, network_mode="host" if self.host.network else self.network
+                    mounts=mounts,
+                    network_mode="host" if self.host.network else self.network,
+                    extra_hosts=dict(one.split(":", 1) for one in self.names.hosts),
                 ),
                 networking_config=None if self.host.network else self._known_as(spec.name),
             )

@@ -32,6 +32,9 @@ QUIET = 3
 OVERLAP = timedelta(seconds=60)
 """The last minute is asked for again, because entries can appear after later ones."""
 
+BEGINNING = datetime.fromtimestamp(0, UTC)
+"""Before the first entry of any log."""
+
 
 @dataclass(frozen=True)
 class ReadStorage:
@@ -278,9 +281,9 @@ def _read_logging(clients: Clients, build: Any, since: datetime | None) -> Entri
         f'logName="projects/{clients.project}/logs/cloudbuild"',
         'resource.type="build"',
         f'resource.labels.build_id="{build.id}"',
+        # To a filter without a time, the client library adds "the last 24 hours".
+        f'timestamp>="{(since or BEGINNING).isoformat()}"',
     ]
-    if since:
-        wanted.append(f'timestamp>="{since.isoformat()}"')
     try:
         listed = clients.logging.list_entries(
             resource_names=[f"projects/{clients.project}"],
