@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import sys
+import traceback
 from typing import Annotated, NoReturn
 
 import typer
@@ -97,7 +98,7 @@ def main() -> NoReturn:
         _leave(141)
     except Exception as error:
         if OPTIONS.debug:
-            raise
+            _leave(getattr(error, "exit_code", 1), traceback.format_exc().rstrip())
         known = error if isinstance(error, FactoryError) else _refusal(error)
         if known is None:
             _leave(

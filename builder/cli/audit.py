@@ -1,12 +1,11 @@
 """`builder audit` and `report`: which GPUs libraries have kernels for, and what an image holds."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from builder.cli.common import EngineChoice, Json, Registry, out, reporter, root, settings
+from builder.cli.common import EngineChoice, Json, Registry, out, reporter, root, settings, show
 from builder.cli.console import size
 
 
@@ -61,7 +60,7 @@ def audit(
         out([one.as_dict() for one in found])
     else:
         for line in auditing.table(found):
-            sys.stdout.write(f"{line}\n")
+            show(f"{line}")
     auditing.require(found)
 
 
@@ -109,8 +108,8 @@ def report(
     for package, library, kernels, held in rows:
         if package is not told:
             count = f"{len(package.libraries)} libraries"
-            sys.stdout.write(f"{package.name or 'no package'}: {size(package.size)} in {count}\n")
+            show(f"{package.name or 'no package'}: {size(package.size)} in {count}")
             told = package
         if library.size >= 1_000_000:
             what = f", {size(kernels)} device code: {', '.join(held)}" if kernels else ""
-            sys.stdout.write(f"    {size(library.size):>9}  {library.name}{what}\n")
+            show(f"    {size(library.size):>9}  {library.name}{what}")

@@ -20,6 +20,7 @@ from builder.cli.common import (
     root,
     say,
     settings,
+    show,
 )
 from builder.cli.console import duration
 
@@ -214,12 +215,12 @@ def cloud_status(
     if as_json:
         out(found)
         return
-    sys.stdout.write(f"{found['id']} {found['status']} {duration(found['seconds'])}\n")
+    show(f"{found['id']} {found['status']} {duration(found['seconds'])}")
     for step in found["steps"]:
-        sys.stdout.write(f"  {step['status']:<20} {step['id']}\n")
+        show(f"  {step['status']:<20} {step['id']}")
     for image in found["images"]:
-        sys.stdout.write(f"  {image['name']}  {image['digest']}\n")
-    sys.stdout.write(f"  {found['detail'] or found['log_url']}\n")
+        show(f"  {image['name']}  {image['digest']}")
+    show(f"  {found['detail'] or found['log_url']}")
 
 
 @cloud_app.command("logs")
@@ -242,7 +243,7 @@ def cloud_logs(
 
 
 def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    show(line)
     sys.stdout.flush()
 
 
@@ -296,9 +297,9 @@ def cloud_list(
         return
     for row in rows:
         what = row["substitutions"].get("_GPU") or " ".join(row["tags"])
-        sys.stdout.write(
+        show(
             f"{row['id']}  {(row['created'] or '')[:19]}  {row['status']:<10} "
-            f"{duration(row['seconds']):>12}  {what}\n"
+            f"{duration(row['seconds']):>12}  {what}"
         )
 
 
@@ -328,7 +329,7 @@ def cloud_changed(
     for one in found:
         say(f"{one.target}: {one.why}")
         if one.changed:
-            sys.stdout.write(f"{one.target}\n")
+            show(f"{one.target}")
 
 
 @cloud_app.command("builder-image")
@@ -372,7 +373,7 @@ def triggers_list(project: Project = None, region: Region = None, as_json: Json 
         out(rows)
         return
     for row in rows:
-        sys.stdout.write(f"{row['name']:<32} {row['state']:<12} {row['event']}\n")
+        show(f"{row['name']:<32} {row['state']:<12} {row['event']}")
 
 
 @triggers_app.command("apply")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli.common import OPTIONS, EngineChoice, Json, out, say
+from builder.cli.common import OPTIONS, EngineChoice, Json, out, say, show
 from builder.cli.console import duration
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ def validate(
         out(findings.sarif(found))
     else:
         lines = findings.github if form == Format.GITHUB else findings.plain
-        sys.stdout.writelines(f"{line}\n" for line in lines(found))
+        for line in lines(found):
+            show(line)
     for one in found:
         errors = len([finding for finding in one.findings if finding.level == "error"])
         warnings = len(one.findings) - errors
@@ -333,16 +334,17 @@ def _show_plan(plan: "BuildPlan", as_json: bool) -> None:
     for step in steps:
         name = f"Step #{step['step']}" + (f' - "{step["id"]}"' if step["id"] else "")
         after = ", ".join(f"#{n}" for n in step["waitsFor"]) or "nothing"
-        sys.stdout.write(f"{name}: {step['image']}, after {after}\n")
+        show(f"{name}: {step['image']}, after {after}")
         for key in ("standsInFor", "dir", "entrypoint", "args", "env", "secretEnv", "timeout"):
             if value := step.get(key):
                 shown = value if isinstance(value, str) else json.dumps(value)
-                sys.stdout.write(f"  {key}: {shown}\n")
+                show(f"  {key}: {shown}")
         if step.get("script"):
-            sys.stdout.write("  script:\n")
-            sys.stdout.writelines(f"    {line}\n" for line in step["script"].splitlines())
+            show("  script:")
+            for line in step["script"].splitlines():
+                show(f"    {line}")
     for image in plan.build.images:
-        sys.stdout.write(f"push: {image}\n")
+        show(f"push: {image}")
 
 
 def _summary(result: "Result") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.console import Reporter
-from builder.core.display import plain
+from builder.core.display import masked, plain
 
 if TYPE_CHECKING:
     from builder.core.settings import Settings
@@ -45,7 +45,12 @@ def reporter() -> Reporter:
 def say(text: str = "") -> None:
     """A line for people: on stderr, because stdout carries data only."""
     if not OPTIONS.quiet:
-        sys.stderr.write(plain(text) + "\n")
+        sys.stderr.write(plain(masked(text)) + "\n")
+
+
+def show(text: str) -> None:
+    """A result for people: on stdout, with no credentials and no escape sequences in it."""
+    sys.stdout.write(plain(masked(text)) + "\n")
 
 
 def out(data: Any) -> None:

@@ -1,6 +1,5 @@
 """`builder image`, `build`, `smoke` and `list`: make images, prove them, list them."""
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ from builder.cli.common import (
     root,
     say,
     settings,
+    show,
 )
 from builder.cli.console import duration, size
 from builder.cli.job_local import Module, Package
@@ -197,9 +197,9 @@ def list_targets(as_json: Json = False) -> None:
         out(rows)
         return
     for row in rows:
-        sys.stdout.write(
+        show(
             f"{row['target']:<8} {row['accelerator']:<10} TensorFlow {row['tensorflow']:<8} "
-            f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}\n"
+            f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}"
         )
 
 

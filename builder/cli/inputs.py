@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.common import Json, Targets, chosen, out, reporter, root, say
+from builder.cli.common import Json, Targets, chosen, out, reporter, root, say, show
 from builder.cli.console import size
 
 
@@ -146,7 +146,7 @@ def explain(
         return
     for fact in facts:
         mark = "" if fact.verified else "  (not verified)"
-        sys.stdout.write(f"{fact.statement}: {fact.value}{mark}\n    {fact.source}\n")
+        show(f"{fact.statement}: {fact.value}{mark}\n    {fact.source}")
 
 
 def check() -> None:

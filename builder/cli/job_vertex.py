@@ -21,6 +21,7 @@ from builder.cli.common import (
     settings,
 )
 from builder.cli.console import duration
+from builder.core.display import plain
 
 if TYPE_CHECKING:
     from builder.jobs.places.protocol import JobStatus, LogLine, Place
@@ -101,7 +102,7 @@ def _line_writer(job: "JobStatus") -> Any:
             return
         who = f"{line.replica}" + (f"/{line.trial}" if line.trial else "")
         text = Text(f"{who:<{width}} ", style=colours.get(line.replica, "dim"))
-        console.print(text.append(line.text, style="none"), soft_wrap=True)
+        console.print(text.append(plain(line.text), style="none"), soft_wrap=True)
 
     return tell
 

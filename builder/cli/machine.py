@@ -1,12 +1,11 @@
 """`builder doctor` and `builder engine`: the machine that builds."""
 
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from builder.cli.common import EngineChoice, Json, Registry, out, reporter, say, settings
+from builder.cli.common import EngineChoice, Json, Registry, out, reporter, say, settings, show
 
 engine_app = typer.Typer(
     help="The private engine: for machines without Docker.", no_args_is_help=True
@@ -23,9 +22,9 @@ def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json
         out([asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            sys.stdout.write(f"{finding.state:<5} {finding.name}: {finding.seen}\n")
+            show(f"{finding.state:<5} {finding.name}: {finding.seen}")
             if finding.remedy:
-                sys.stdout.write(f"      {finding.remedy}\n")
+                show(f"      {finding.remedy}")
     bad = [finding for finding in findings if finding.state == "bad"]
     if bad:
         raise CheckFailed(f"{len(bad)} findings prevent a build", bad[0].remedy)
@@ -38,7 +37,7 @@ def engine_start() -> None:
 
     with reporter() as shown:
         endpoint = private.start(on_event=shown.on_event)
-    sys.stdout.write(f"export DOCKER_HOST={endpoint.host}\n")
+    show(f"export DOCKER_HOST={endpoint.host}")
 
 
 @engine_app.command("stop")
@@ -64,6 +63,6 @@ def engine_status(as_json: Json = False) -> None:
     if as_json:
         out({"state": found.state, "data": found.data, "version": found.version})
         return
-    sys.stdout.write(f"{found.state} {found.version} {found.detail}\ndata: {found.data}\n")
+    show(f"{found.state} {found.version} {found.detail}\ndata: {found.data}")
     if found.endpoint:
-        sys.stdout.write(f"export DOCKER_HOST={found.endpoint.host}\n")
+        show(f"export DOCKER_HOST={found.endpoint.host}")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+_QUOTED: Final = re.compile(r"//[^\s/<>@]*['\",][^\s/<>]*@")
 _WORD: Final = re.compile(r"[^\s'\"<>,]+@[^\s'\"<>,]*")
-_ADDRESS: Final = re.compile(r"(?P<head>.*?(?:[A-Za-z][A-Za-z0-9+.-]*:)?//)?(?P<rest>.*)")
+_ADDRESS: Final = re.compile(
+    r"(?P<head>.*?(?:[A-Za-z][A-Za-z0-9+.-]*:)?//)?(?P<rest>.*)", re.DOTALL
+)
 _PORT: Final = re.compile(r"[^:/@]*:[0-9]+(/|$)")
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
@@ -16,12 +19,17 @@ def masked(text: str) -> str:
 
     An address may lack its scheme, and a password may hold a slash or an @.
     """
-    return _WORD.sub(lambda word: _masked(word[0]), text)
+    return _WORD.sub(lambda word: _masked(word[0]), _QUOTED.sub("//***@", text))
+
+
+def address(text: str) -> str:
+    """One address with its user and password as `***`, whatever the password holds."""
+    return _masked(text)
 
 
 def _masked(word: str) -> str:
     parts = _ADDRESS.fullmatch(word)
-    assert parts  # it matches any text of one line
+    assert parts  # it matches any text
     head, rest = parts["head"] or "", parts["rest"]
     authority = rest.partition("/")[0]
     if "@" in authority and (head or ":" in authority.partition("@")[0]):

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from builder.core.display import masked
+from builder.core.display import address
 from builder.core.errors import InputError, OutsideError
 from builder.core.mirrors import Mirror, mirror
 
@@ -269,7 +269,7 @@ def _pip_settings(env: Mapping[str, str], root: Path, home: Path) -> dict[str, s
         try:
             parser.read_string(file.read_text())
         except (OSError, UnicodeDecodeError, configparser.Error) as error:
-            raise _unreadable(file, error) from error
+            raise _unreadable(file, error) from None
         for section in ("global", "install"):
             if parser.has_section(section):
                 # pip takes `index_url` for `index-url`
@@ -299,7 +299,7 @@ def _uv_settings(env: Mapping[str, str], root: Path, home: Path) -> dict[str, ob
         try:
             read = tomllib.loads(file.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise _unreadable(file, error) from error
+            raise _unreadable(file, error) from None
         pip = read.pop("pip", {})
         settings |= read | (pip if isinstance(pip, dict) else {})
     return settings
@@ -393,7 +393,7 @@ def _logins(files: Iterable[Path]) -> dict[str, tuple[str, str]]:
         try:
             hosts = netrc.netrc(str(file)).hosts if file.is_file() else {}
         except (OSError, UnicodeDecodeError, netrc.NetrcParseError) as error:
-            raise _unreadable(file, error) from error
+            raise _unreadable(file, error) from None
         logins |= {host: (user, password or "") for host, (user, _, password) in hosts.items()}
     return logins
 
@@ -417,7 +417,7 @@ def _login_url(url: str, user: str, password: str) -> str:
 
 
 def _without_credentials(url: str) -> str:
-    return masked(url).replace("***@", "")
+    return address(url).replace("***@", "")
 
 
 # --- small things -------------------------------------------------------------------------------
@@ -436,5 +436,8 @@ def _list(value: object) -> list[object]:
 
 
 def _unreadable(file: Path, error: Exception) -> InputError:
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    """The reason without what the file holds: a login may stand there."""
+    line = getattr(error, "lineno", None)
+    at = f" (line {line})" if line else ""
+    reason = getattr(error, "strerror", None) or f"it has another form{at}"
     return InputError(f"{file} cannot be read: {reason}", f"correct {file}, or move it away")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.project import MARKER
 
@@ -427,7 +428,10 @@ def _registry(value: str, where: str) -> str:
     problem = fix = ""
     bare = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", "", value).strip("/ \t")
     host, _, path = bare.partition("/")
-    if bare != value:
+    if address(value) != value:
+        value, problem = address(value), "holds a user and a password"
+        fix = "write HOST/PATH alone, and log in with docker login"
+    elif bare != value:
         problem, fix = "has a scheme, a slash or a space around it", f"write {bare}"
     elif not path:
         problem = "names a host and no repository on it"

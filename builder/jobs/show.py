@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from builder import contract
+from builder.core.display import plain
 from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def event_text(event: JobEvent, colours: Mapping[str, str], width: int) -> Text:
         case ReplicaLine(_, words):
             severity, words = message(words)
             text.append("| ", style=colour)
-            text.append(words, style=_SEVERITIES.get(severity, "" if severity else "dim"))
+            text.append(plain(words), style=_SEVERITIES.get(severity, "" if severity else "dim"))
     return text
 
 

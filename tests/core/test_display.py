@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.core.display import masked, plain
+from builder.core.display import address, masked, plain
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,18 @@ from builder.core.display import masked, plain
         ("host:5000/x@sha256:12", "host:5000/x@sha256:12"),
         ("host.example/x:v1@sha256:12", "host.example/x:v1@sha256:12"),
         ("x:v1@sha256:12", "x:v1@sha256:12"),
+        ("http://me:s3'cr,et@host/x, y", "http://***@host/x, y"),
         ("write to me@example.com", "write to me@example.com"),
     ],
 )
 def test_the_credentials_of_an_address_are_not_shown(text: str, shown: str) -> None:
     assert masked(text) == shown
+
+
+@pytest.mark.parametrize("password", ["s3cret", "s3 cret", "s3'cret", "s3,cret", 's3"c', "s/3@c"])
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_the_password_of_one_address_may_hold_anything(scheme: str, password: str) -> None:
+    assert address(f"{scheme}me:{password}@host:1/x") == f"{scheme}***@host:1/x"
 
 
 def test_a_name_does_not_move_the_cursor() -> None:

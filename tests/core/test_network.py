@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import traceback
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,24 @@ def test_a_file_that_is_no_configuration_is_named(host: Host) -> None:
     file = host.write("etc/uv/uv.toml", "index = [")
     with pytest.raises(InputError, match=f"{file} cannot be read"):
         host.discover()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".netrc", "machine index.corp login me password hid den\n"),
+        (".config/pip/pip.conf", "[global]\nindex-url = x\nhidden\n"),
+        (".config/pip/pip.conf", "https://me:hidden@index/\n"),
+        (".config/uv/uv.toml", 'index-url = https://me:hidden@index/"\n'),
+    ],
+)
+def test_a_file_of_another_form_is_not_quoted(host: Host, name: str, text: str) -> None:
+    """Not by the message, and not by a traceback of what lies under it."""
+    file = host.write(name, text, host.home)
+    with pytest.raises(InputError, match=f"{file} cannot be read: it has another form") as raised:
+        host.discover()
+    told = "".join(traceback.format_exception(raised.value))
+    assert "hid" not in told and "den'" not in told
 
 
 # --- Debian's mirrors

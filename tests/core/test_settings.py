@@ -164,3 +164,10 @@ def test_the_key_that_signs_comes_from_a_flag_or_the_environment(project: Path) 
 def test_a_table_trust_that_means_nothing(project: Path, toml: str, says: str) -> None:
     error = refused(project, toml)
     assert re.search(says, error.message), error.message
+
+
+@pytest.mark.parametrize("written", ["me:hidden@h/x", "https://me:hidden@h/x", "me:hid/den@h/x"])
+def test_a_registry_with_a_login_shows_none_of_it(project: Path, written: str) -> None:
+    error = refused(project, registry=written)
+    assert "holds a user and a password" in error.message
+    assert "hid" not in f"{error.message} {error.fix}"
