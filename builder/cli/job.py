@@ -7,15 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli import job_cost, job_kubernetes, job_local, job_vertex, job_why
+from builder.cli import job_cost, job_kubernetes, job_local, job_sent, job_why
 from builder.cli.common import Registry, reporter, root, say, settings
-from builder.cli.job_vertex import JobName, Project, Region, notes
+from builder.cli.job_place import (
+    Namespace,
+    Nodes,
+    Project,
+    PullSecret,
+    Queue,
+    Region,
+    ServiceAccount,
+)
+from builder.cli.job_sent import JobName, notes
 
 if TYPE_CHECKING:
     from builder.jobs.ready import Ready
 
 job_app = typer.Typer(
-    help="Training jobs: on this machine as a cluster, or on Vertex AI.",
+    help="Training jobs: on this machine as a cluster, on Vertex AI, or on Kubernetes.",
     no_args_is_help=True,
 )
 
@@ -51,10 +60,11 @@ def render(
         bool,
         typer.Option("--pushed", help="Ask the registry for the image, as submit does."),
     ] = False,
-    namespace: job_kubernetes.Namespace = None,
-    queue: job_kubernetes.Queue = None,
-    service_account: job_kubernetes.ServiceAccount = None,
-    nodes: job_kubernetes.Nodes = None,
+    namespace: Namespace = None,
+    queue: Queue = None,
+    service_account: ServiceAccount = None,
+    nodes: Nodes = None,
+    pull_secret: PullSecret = None,
     output: Output = None,
 ) -> None:
     """Show what would be sent, after every check.
@@ -75,6 +85,7 @@ def render(
         "queue": queue,
         "service_account": service_account,
         "nodes": nodes,
+        "pull_secret": pull_secret,
     }
     chosen = settings(registry=registry)
     if to == job_kubernetes.FORMAT:
@@ -170,6 +181,6 @@ def schema(
 job_local.register(job_app)
 for command in (render, convert, schema):
     job_app.command()(command)
-job_vertex.register(job_app)
+job_sent.register(job_app)
 job_why.register(job_app)
 job_app.command()(job_cost.cost)

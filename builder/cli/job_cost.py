@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.common import Json, out, root, say, settings
-from builder.cli.job_vertex import Project, Region, place
+from builder.cli.job_place import Context, Namespace, On, Project, Region, place
 
 if TYPE_CHECKING:
     from builder.jobs.cost.prices import Prices
@@ -29,7 +29,7 @@ Speedup = Annotated[
 Examples = Annotated[
     float | None, typer.Option(help="Examples to train on (default: --steps x --batch-size).")
 ]
-After = Annotated[bool, typer.Option("--after", help="What a job on Vertex AI used.")]
+After = Annotated[bool, typer.Option("--after", help="What a job that was sent has used.")]
 StorageGb = Annotated[float, typer.Option(help="GB of outputs in the bucket.", min=0)]
 ImageGb = Annotated[
     float | None, typer.Option(help="GB of images in the registry (default: the built image's).")
@@ -74,8 +74,11 @@ def cost(
     ml_units: MlUnits = None,
     where: Where = "americas",
     prices: OwnPrices = None,
+    on: On = "vertex",
     project: Project = None,
     region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Show what a job costs, before it runs or after, line by line.
@@ -107,7 +110,8 @@ def cost(
             restart=length("--restart-time", restart_time) or 0.0,
             preemptions=preemptions,
         )
-        answer |= _quote(job, after, table, wanted, project, region)
+        asked = (on, project, region, context, namespace)
+        answer |= _quote(job, after, table, wanted, asked)
     if as_json:
         out(answer)
 
@@ -134,18 +138,27 @@ def _quote(
     after: bool,
     table: "Prices",
     wanted: "Wanted",
-    project: str | None,
-    region: str | None,
+    asked: tuple[str, str | None, str | None, str | None, str | None],
 ) -> dict[str, Any]:
+    """asked: --on, --project, --region, --context, --namespace."""
     from builder.jobs.cost import quote
+    from builder.jobs.places import choose
+    from builder.jobs.places.kubernetes import cluster
+    from builder.jobs.places.kubernetes import prepare as for_a_cluster
     from builder.jobs.places.vertex import prepare
 
     found: Quote
+    on, project, region, *flags = asked
+    choose.Asked(*asked).known()
     if after:
-        found = quote.after(place(project, region, job).find(job), table, wanted)
+        found = quote.after(place(*asked, job).find(job), table, wanted)
+    elif on == choose.KUBERNETES:
+        where = cluster.load(root(), dict(zip(("context", "namespace"), flags, strict=True)))
+        ready = for_a_cluster.planned(root(), job, settings(), where)
+        found = quote.before(root(), ready, table, wanted)
     else:
-        asked = prepare.VertexOptions(project, region)
-        ready, _ = prepare.prepare(root(), job, settings(), asked)
+        options = prepare.VertexOptions(project, region)
+        ready, _ = prepare.prepare(root(), job, settings(), options)
         found = quote.before(root(), ready, table, wanted)
     for text in quote.told(found, table):
         say(text)

@@ -1,26 +1,19 @@
-"""`builder job render --to jobset`: a job as YAML for kubectl. There is no submit for it."""
+"""A job for a cluster: as YAML for kubectl, or ready to be submitted there."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from builder.cli.common import reporter, root
 
 if TYPE_CHECKING:
+    from builder.core.events import OnEvent
     from builder.core.settings import Settings
+    from builder.jobs.images import ProgramFolder
+    from builder.jobs.places.kubernetes.place import Kubernetes
+    from builder.jobs.places.protocol import Place
+    from builder.jobs.ready import Ready
 
 FORMAT = "jobset"
-
-Namespace = Annotated[str | None, typer.Option(help="jobset: the namespace; else kubectl's own.")]
-Queue = Annotated[str | None, typer.Option(help="jobset: a LocalQueue of Kueue.")]
-ServiceAccount = Annotated[
-    str | None, typer.Option(help="jobset: a ServiceAccount of the namespace.")
-]
-Nodes = Annotated[
-    str | None,
-    typer.Option(help="jobset: gke (default) selects GKE's nodes; any asks for nvidia.com/gpu."),
-]
 
 
 def rendered(
@@ -33,5 +26,41 @@ def rendered(
 
     where = cluster.load(root(), flags)
     with reporter() as shown:
-        ready = prepare(root(), job, settings, where, pushed, shown.on_event)
+        ready = prepare(root(), job, settings, where, pushed, on_event=shown.on_event)
     return yamlfile.dump(jobset.jobset(ready, where)), ready.notes
+
+
+def prepared(
+    job: str,
+    settings: "Settings",
+    flags: Mapping[str, str | None],
+    package: "ProgramFolder | None",
+    arguments: tuple[str, ...],
+    on_event: "OnEvent",
+) -> "tuple[Kubernetes, Ready]":
+    """The cluster, and the job as it is sent there."""
+    from builder.jobs.places.kubernetes import cluster, place
+    from builder.jobs.places.kubernetes.prepare import prepare
+
+    there = place.connect(cluster.load(root(), flags))
+    ready = prepare(
+        root(), job, settings, there.cluster, True, package, arguments, on_event=on_event
+    )
+    return there, ready
+
+
+def dry_run(there: "Place[Any]", ready: "Ready") -> str:
+    """The YAML of a JobSet that the cluster takes. Nothing is created.
+
+    Raises InputError for another place than a cluster.
+    """
+    from builder.core import yamlfile
+    from builder.core.errors import InputError
+    from builder.jobs.places.kubernetes.place import Kubernetes
+
+    if not isinstance(there, Kubernetes):
+        raise InputError(
+            f"--dry-run: {there.title} has none", "builder job render shows what would be sent"
+        )
+    there.check(ready)
+    return yamlfile.dump(there.render(ready))

@@ -9,6 +9,7 @@ import typer
 
 from builder.cli.common import OPTIONS, EngineChoice, Json, out, reporter, root, say, settings
 from builder.cli.console import duration
+from builder.cli.job_place import AnyPlace, Context, Namespace, Project, Region
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
@@ -185,26 +186,26 @@ def _show(outcome: Any, table: Any, where: str) -> None:
 
 def watch(
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="A job that runs or ran here, or on Vertex AI.")
+        str, typer.Argument(metavar="JOB", help="A job that runs or ran, here or elsewhere.")
     ],
     html: Annotated[
         Path | None, typer.Option(help="Write the job as one HTML page once it is over.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and end.")] = False,
-    remote: Annotated[
-        bool, typer.Option("--remote", help="The one on Vertex AI, where one has run here, too.")
-    ] = False,
+    on: AnyPlace = None,
     poll: Annotated[
-        float, typer.Option(help="Seconds between two looks at Vertex AI.", min=0.05)
+        float, typer.Option(help="Seconds between two looks elsewhere.", min=0.05)
     ] = 10.0,
-    project: Annotated[str | None, typer.Option(help="The Google Cloud project.")] = None,
-    region: Annotated[str | None, typer.Option(help="Such as us-central1.")] = None,
+    project: Project = None,
+    region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Show one page of a job: state, step, loss, speed, input wait, CPU, memory, GPU.
 
-    A job of this machine is watched by its folder. Any other job is watched on Vertex AI, by its
-    status and its log, which hold state, step, loss and speed.
+    A job of this machine is watched by its folder. Any other job is watched by its status and its
+    log, which hold state, step, loss and speed.
 
     Ends when the job does; Ctrl-C leaves the job alone.
     """
@@ -217,7 +218,8 @@ def watch(
     from builder.jobs.watch.page import page
     from builder.jobs.watch.reader import Reader
 
-    place, found, pause = choose.watched(root(), job, remote, project, region, poll)
+    asked = choose.Asked(on, project, region, context, namespace)
+    place, found, pause = choose.watched(root(), job, asked, poll)
     reader = Reader(place, found)
     view = reader.view()
     console = Console(stderr=True, highlight=False)

@@ -5,23 +5,23 @@ from typing import Annotated
 import typer
 
 from builder.cli.common import Json, out, root, say
-from builder.cli.job_vertex import Project, Region
+from builder.cli.job_place import AnyPlace, Context, Namespace, Project, Region
 
 
 def why(
     job: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", help="A job that runs or ran here, or on Vertex AI."),
+        typer.Argument(metavar="[JOB]", help="A job that runs or ran, here or elsewhere."),
     ] = None,
     log: Annotated[
         str | None,
         typer.Option("--log", metavar="FILE", help="The log of any program; - reads stdin."),
     ] = None,
-    remote: Annotated[
-        bool, typer.Option("--remote", help="The one on Vertex AI, where one has run here, too.")
-    ] = False,
+    on: AnyPlace = None,
     project: Project = None,
     region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Say why a job ended: what happened, the line that shows it, what to do.
@@ -44,7 +44,8 @@ def why(
         run = logs.of_log(log)
     else:
         assert job is not None
-        place, status, _ = choose.watched(root(), job, remote, project, region, 0.0)
+        asked = choose.Asked(on, project, region, context, namespace)
+        place, status, _ = choose.watched(root(), job, asked, 0.0)
         run = jobs.of_job(place, status)
     found = diagnose(run)
     for line in told.lines(run.name, found):

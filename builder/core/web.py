@@ -60,7 +60,8 @@ class Client:
     """Connections to any number of hosts, for any number of threads; a context manager.
 
     proxied: whether the environment's proxies are used. connect, read: seconds to wait for a
-    connection, and for each piece of an answer. cafile: see `trust`.
+    connection, and for each piece of an answer. context: whose certificates are trusted, and which
+    one is shown; None for what `trust` returns.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class Client:
         proxied: bool = True,
         connect: float = 20.0,
         read: float = 60.0,
-        cafile: str | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.proxied = proxied
         self.connect = connect
         self.read = read
-        self.cafile = cafile
+        self.context = context
         self._pools: dict[tuple[str, str | None], urllib3.PoolManager] = {}
 
     def __enter__(self) -> Self:
@@ -171,7 +172,7 @@ class Client:
 
     @cached_property
     def _trust(self) -> ssl.SSLContext:
-        return trust(self.cafile)
+        return self.context or trust()
 
     def _pool(self, url: str) -> urllib3.PoolManager:
         """The connections to this address, through its proxy where it has one."""

@@ -59,6 +59,6 @@ def wait(
         if timeout is not None and time.monotonic() - began + poll > timeout:
             raise OutsideError(
                 f"{job.display_name} is still {job.state} after {timeout:.0f} s",
-                f"builder job wait {job.id}",
+                f"builder job wait {job.id} --on {place.on}",
             )
         time.sleep(poll)

@@ -7,8 +7,8 @@ the registry.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,46 @@ from builder.spec.kernels import RUNS_ON
 if TYPE_CHECKING:
     from builder.engine import Engine
     from builder.jobs.package import PythonProgram
+
+
+@dataclass(frozen=True)
+class ProgramFolder:
+    """A program's folder that becomes the job's image. engine: connects to the engine for it."""
+
+    folder: Path
+    module: str | None
+    engine: Callable[[], Engine]
+
+    def job(self, job: Job) -> Job:
+        """The job as it is sent with the program: it passes its folder, as AI Platform did."""
+        return job.model_copy(update={"pass_job_dir": True})
+
+
+def find(
+    root: Path,
+    job: Job,
+    settings: Settings,
+    *,
+    pushed: bool,
+    package: ProgramFolder | None,
+    check: Callable[[Image], object],
+    on_event: OnEvent = ignore,
+) -> tuple[Image, tuple[str, ...]]:
+    """The image of a job that is sent, and notes about it.
+
+    pushed: take it from its registry. package: make it of that program's folder; that takes
+    minutes, so `check` looks at the job with what is known of the image before. Raises InputError,
+    OutsideError, CheckFailed.
+    """
+    if package is not None:
+        from builder.jobs import package as packages
+
+        program = packages.program(package.folder, package.module)
+        check(planned_image(root, job, settings))
+        return packaged_image(root, job, settings, program, package.engine(), on_event), ()
+    if pushed:
+        return pushed_image(root, job, settings, on_event)
+    return local_image(root, job, settings)
 
 
 def targets(root: Path) -> dict[str, str]:

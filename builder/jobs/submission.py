@@ -60,7 +60,7 @@ def _submit(
     if again and before:
         run += 1
     same = [one for one in before if one.run == run]
-    if running := [one for one in same if _stays(one)]:
+    if running := [one for one in same if one.stays]:
         oldest = min(running, key=age)  # of two created at once, the one that is kept
         return Submitted(oldest, False, f"it is {oldest.state} already")
     for one in same:
@@ -70,7 +70,7 @@ def _submit(
     rivals = [
         one
         for one in place.same(request)
-        if one.run == run and (_stays(one) or one.name == made.name)
+        if one.run == run and (one.stays or one.name == made.name)
     ]
     winner = min(rivals, key=age, default=made)
     if winner.name != made.name:  # another machine sent the same job at the same moment
@@ -98,7 +98,3 @@ def _create(
             raise Passing("the job was not made", final=error) from error
 
     return CREATE.run(attempt, say)
-
-
-def _stays(job: JobStatus) -> bool:
-    return job.active and job.state != "cancelling"

@@ -155,7 +155,7 @@ def _ask(pins: Iterable[Pin], ca: str | None) -> dict[str, int]:
         return pin.sha256, int(length) if length.isdigit() else None
 
     with (
-        web.Client(connect=SIZE_TIMEOUT, read=SIZE_TIMEOUT, cafile=ca) as client,
+        web.Client(connect=SIZE_TIMEOUT, read=SIZE_TIMEOUT, context=web.trust(ca)) as client,
         ThreadPoolExecutor(8) as pool,
     ):
         return {sha256: size for sha256, size in pool.map(size, pins) if size is not None}

@@ -107,7 +107,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("wait", "cats", "--timeout", "x"), 2, "--timeout x", "2h"),
         (("watch", "dogs"), 2, "dogs has not run here, and Vertex AI cannot be asked", "--project"),
         (("why", "dogs"), 2, "dogs has not run here, and Vertex AI cannot be asked", "--project"),
-        (("watch", "cats", "--remote"), 2, "no project is known", "--project"),
+        (("watch", "cats", "--on", "vertex"), 2, "no project is known", "--project"),
         (("local", "tuned", "--kill", "chief:0@5"), 2, "tuned is a study: --kill", "leave them"),
     ],
 )
@@ -351,7 +351,7 @@ def test_what_ran_here_is_watched_here(run: Run, loopback: emulator.Loopback, he
     state = {"job": "cats of here", "state": "failed", "message": "why", "seconds": 1.0}
     (folder / "state.json").write_text(json.dumps({**state, "replicas": []}))
     assert json.loads(run("job", "watch", "cats", "--json")[1])["job"] == "cats of here"
-    there = json.loads(run("job", "watch", "cats", "--remote", "--json")[1])
+    there = json.loads(run("job", "watch", "cats", "--on", "vertex", "--json")[1])
     assert there["state"] == "succeeded"
 
 

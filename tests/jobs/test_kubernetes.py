@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from builder import contract
@@ -21,8 +20,9 @@ from builder.jobs import description, expected, images
 from builder.jobs.places.kubernetes import checks, cluster, jobset
 from builder.jobs.places.kubernetes.cluster import Cluster
 from builder.jobs.ready import Image, Ready
+from tests.emulators.kubernetes import admission
+from tests.emulators.kubernetes.kubelet import expanded
 from tests.jobs import jobfiles
-from tests.jobs.jobset_schema import SCHEMA
 from tests.jobs.test_job_command import Run, here, run  # noqa: F401
 from trainer.loop import distribution
 
@@ -30,8 +30,6 @@ ROOT = project.find_root(Path(__file__).parent)
 GKE, ANY = Cluster(), Cluster(nodes="any")
 CHIEF = "image: v100\nmachine: n1-standard-8\naccelerators: 2 x V100\n"
 DISTRIBUTED = CHIEF + "replicas: {workers: 2, parameter_servers: 1, evaluator: 1}\n"
-VALID = jsonschema.Draft202012Validator(SCHEMA)
-LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def ready(text: str, where: Cluster = GKE, image: Image | None = None) -> Ready:
@@ -58,15 +56,6 @@ def container(made: dict[str, Any], role: str = "chief") -> dict[str, Any]:
     return dict(pod(made, role)["containers"][0])
 
 
-def expanded(text: str, known: dict[str, str]) -> str:
-    """What the kubelet makes of a text: third_party/forked/golang/expansion/expand.go."""
-
-    def put(match: re.Match[str]) -> str:
-        return "$" if match[0] == "$$" else known.get(match[1], match[0])
-
-    return re.sub(r"\$\$|\$\(([^)]*)\)", put, text)
-
-
 def environment(made: dict[str, Any], role: str, index: int) -> dict[str, str]:
     """The variables of one pod, as the kubelet sets them: in the order of the list."""
     found: dict[str, str] = {}
@@ -80,13 +69,9 @@ def environment(made: dict[str, Any], role: str, index: int) -> dict[str, str]:
     return found
 
 
-def check_names(made: dict[str, Any]) -> None:
-    """What JobSet's webhook checks: pkg/webhooks/jobset_webhook.go."""
-    name = made["metadata"]["name"]
-    assert made["spec"]["network"]["subdomain"] == name
-    for role, job in roles(made).items():
-        longest = f"{name}-{role}-0-{job['completions'] - 1}-abcde"
-        assert len(longest) <= 63 and LABEL.fullmatch(longest)
+def check(made: dict[str, Any]) -> None:
+    """The published schemas, JobSet's webhook and the API server take it."""
+    assert admission.problems(made) == []
 
 
 # --- valid ----------------------------------------------------------------------------------------
@@ -98,8 +83,7 @@ def test_the_jobs_of_this_project(name: str) -> None:
     image = jobfiles.image(job.image)
     found = checks.ready(job, image, GKE, targets=images.targets(ROOT), registry=True)
     made = jobset.jobset(found, GKE)
-    VALID.validate(made)
-    check_names(made)
+    check(made)
     assert all(container(made, role)["image"] == image.reference for role in roles(made))
 
 
@@ -117,55 +101,112 @@ MACHINES = {
 @pytest.mark.parametrize("target", sorted(images.targets(ROOT)))
 def test_every_target(target: str) -> None:
     made = rendered(f"image: {target}\n{MACHINES[target]}\n")
-    VALID.validate(made)
-    check_names(made)
+    check(made)
 
 
-_words = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=63)
-_name = _words.filter(lambda one: LABEL.fullmatch(one) is not None)
-_counts = st.sampled_from([None, 1, 2, 10, 101])
+JOBS = int(os.environ.get("BUILDER_RANDOM_JOBS", "300"))
+"""How many random jobs are rendered: BUILDER_RANDOM_JOBS=10000 takes minutes."""
+MARKS = "$()xA \n:'\"-#{}[]%é/\\"
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    jobs=st.lists(
-        st.tuples(
-            _name,
-            st.tuples(_counts, _counts, _counts),
-            st.sampled_from(["worker", "job", "never"]),
-            st.sampled_from(["standard", "spot"]),
-            st.lists(st.text("$()xA \n:'\"-#", max_size=12), max_size=3),
-        ),
-        min_size=2,
-        max_size=3,
-        unique_by=str,
+def random_job(dice: random.Random) -> tuple[str, str, Cluster]:
+    """A job's text, the target of its image, and where it goes."""
+
+    def words(letters: str, most: int) -> str:
+        return "".join(dice.choices(letters, k=dice.randint(1, most)))
+
+    def name(most: int) -> str:
+        inside = words("abcdefghijklmnopqrstuvwxyz0123456789-", most)
+        return f"n{inside}".rstrip("-")[:most].rstrip("-")
+
+    target = dice.choice(sorted(MACHINES))
+    roles = {} if target == "tpu" else {"workers": 1000, "parameter_servers": 100, "evaluator": 9}
+    told: dict[str, Any] = {
+        "name": name(dice.choice([3, 20, 63])),
+        "replicas": {
+            role: {"count": dice.randint(1, dice.choice([3, most]))}
+            | ({"machine": "n1-standard-8"} if role == "parameter_servers" else {})
+            for role, most in roles.items()
+            if dice.random() < 0.4
+        },
+        "arguments": [words(MARKS, 12) for _ in range(dice.randint(0, 3))],
+        "environment": {f"V_{number}": words(MARKS, 9) for number in range(dice.randint(0, 3))},
+        "labels": {name(63): name(63) for _ in range(dice.randint(0, 2))},
+        "scheduling": {
+            "restarts": dice.choice(["worker", "job", "never"]),
+            "strategy": dice.choice(["standard", "spot"]),
+            "timeout": f"{dice.randint(1, 48)}h",
+        },
+    }
+    if dice.random() < 0.5:
+        told["job_dir"] = f"gs://b-{name(20)}/{{job}}"
+    if dice.random() < 0.2:
+        told["command"] = [words(MARKS, 9)]
+    if dice.random() < 0.2:
+        told["disk"] = {"size_gb": dice.randint(100, 900)}
+    if dice.random() < 0.2:
+        told["arguments"].append(f"--records=/gcs/b-{name(9)}/records")
+    where = Cluster(
+        namespace=dice.choice([None, name(63)]),
+        queue=dice.choice([None, name(63)]),
+        service_account=dice.choice([None, name(63)]),
+        pull_secret=dice.choice([None, name(63)]),
     )
+    free = target != "tpu" and told["scheduling"]["strategy"] == "standard"
+    if free and "/gcs/" not in str(told["arguments"]):
+        where = replace(where, nodes=dice.choice(["gke", "any"]))
+    lines = [f"{key}: {json.dumps(value)}" for key, value in told.items()]
+    return "\n".join([f"image: {target}", MACHINES[target], *lines, ""]), target, where
+
+
+def test_random_jobs_are_valid_and_no_two_keys_share_a_name() -> None:
+    dice, keys = random.Random(2026), dict[str, str]()
+    for _ in range(JOBS):
+        text, target, where = random_job(dice)
+        found = ready(text, where, jobfiles.image(target))
+        numbers = dice.choice([1, 2, 99]), dice.choice([1, 2, 99])
+        made = jobset.jobset(found, where, *numbers)
+        assert admission.problems(made) == [], text
+        key = jobset.key(found, where)
+        assert keys.setdefault(made["metadata"]["name"], key) == key
+        wanted = (found.job.job_dir or "").replace("{job}", jobset.folder(found, where, numbers[0]))
+        for role in roles(made):
+            one = container(made, role)
+            assert [expanded(word, {}) for word in one.get("args", ())] == list(found.job.arguments)
+            variables = environment(made, role, 0)
+            assert found.job.environment.items() <= variables.items(), text
+            assert not wanted or variables["AIP_MODEL_DIR"] == f"{wanted}/model/"
+    assert len(keys) > 0.9 * JOBS
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("spec.network.subdomains", "a", "unknown field"),
+        ("spec.replicatedJobs.0.template.spec.completion", 1, "unknown field|completion"),
+        ("spec.replicatedJobs.0.template.spec.completions", "1", "not of type|valid integer"),
+        ("spec.replicatedJobs.0.template.spec.template.spec.container", [], "container"),
+        ("spec.replicatedJobs.0.template.spec.template.spec.restartPolicy", "OnFailure", "Never"),
+        ("spec.replicatedJobs.0.name", "x" * 40, "63 characters"),
+        ("spec.successPolicy.targetReplicatedJobs", ["boss"], "boss"),
+        ("metadata.labels.team", "a-", "labels: team"),
+        ("spec.replicatedJobs.0.template.spec.template.spec.volumes", [], "is no volume"),
+    ],
 )
-def test_random_jobs_are_valid_and_no_two_share_a_name(jobs: list[Any]) -> None:
-    made = []
-    for name, counts, restarts, strategy, arguments in jobs:
-        named = ("workers", "parameter_servers", "evaluator")
-        replicas = {role: count for role, count in zip(named, counts, strict=True) if count}
-        read = jobfiles.job(
-            f"name: {name}\nimage: cpu\nmachine: n1-standard-8\nreplicas: {json.dumps(replicas)}\n"
-            f"scheduling: {{restarts: {restarts}, strategy: {strategy}}}\n"
-            f"arguments: {json.dumps(arguments)}\n"
-        )
-        image = jobfiles.image("cpu")
-        found = checks.ready(read, image, GKE, targets={}, registry=True)
-        made.append(jobset.jobset(found, GKE))
-        VALID.validate(made[-1])
-        check_names(made[-1])
-        assert [expanded(one, {"x": "no"}) for one in container(made[-1]).get("args", ())] == list(
-            arguments
-        )
-    assert len({one["metadata"]["name"] for one in made}) == len(made)
+def test_the_check_sees_what_a_cluster_refuses(path: str, value: Any, said: str) -> None:
+    made = rendered(CHIEF)
+    *steps, last = path.split(".")
+    inside: Any = made
+    for step in steps:
+        inside = inside[int(step)] if step.isdigit() else inside[step]
+    inside[last] = value
+    assert re.search(said, "; ".join(admission.problems(made)))
 
 
 def test_the_largest_cluster_and_the_longest_name() -> None:
     replicas = "{workers: 1000, parameter_servers: 199, evaluator: 1000}"
     made = rendered(f"name: {'n' * 63}\n{CHIEF}replicas: {replicas}\n")
-    check_names(made)
+    check(made)
     for role, job in roles(made).items():
         config = environment(made, role, job["completions"] - 1)["TF_CONFIG"]
         assert len(f"TF_CONFIG={config}") < 131_072  # Linux: MAX_ARG_STRLEN, with the last byte
@@ -321,6 +362,34 @@ def test_any_cluster_is_asked_for_gpus_alone() -> None:
     assert "resources" not in container(rendered("image: cpu\nmachine: n1-standard-8\n", ANY))
 
 
+def test_a_disk_a_pull_secret_and_a_bucket_as_a_folder() -> None:
+    text = CHIEF + "disk: {size_gb: 300}\narguments: {records: /gcs/b-b/cats, out: /gcs/c-c}\n"
+    made = rendered(text, Cluster(pull_secret="registry"))
+    assert pod(made)["imagePullSecrets"] == [{"name": "registry"}]
+    assert container(made)["resources"]["requests"]["ephemeral-storage"] == "300G"
+    mounts = {one["name"]: one["mountPath"] for one in container(made)["volumeMounts"]}
+    drivers = {
+        mounts[one["name"]]: one["csi"]["volumeAttributes"]["bucketName"]
+        for one in pod(made)["volumes"]
+        if "csi" in one
+    }
+    assert drivers == {"/gcs/b-b": "b-b", "/gcs/c-c": "c-c"}
+    assert roles(made)["chief"]["template"]["metadata"]["annotations"] == {
+        "gke-gcsfuse/volumes": "true"
+    }
+    check(made)
+
+
+def test_attempts_of_a_run_share_a_folder_and_runs_do_not() -> None:
+    found = ready(CHIEF + "job_dir: gs://b-b/{job}\n")
+    names, folders = set(), []
+    for numbers in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        made = jobset.jobset(found, GKE, *numbers)
+        names.add(made["metadata"]["name"])
+        folders.append(made["metadata"]["annotations"]["builder-output"])
+    assert len(names) == 4 and folders[0] == folders[1] != folders[2] == folders[3]
+
+
 def test_namespace_queue_and_account() -> None:
     made = rendered(CHIEF, Cluster("training", "gpus", "trainer"))
     assert made["metadata"]["namespace"] == "training"
@@ -368,6 +437,7 @@ TPU = "image: tpu\nmachine: ct5lp-hightpu-4t\n"
         (CHIEF + "scheduling: {strategy: flex-start}\n", GKE, 4, "flex-start", "spot"),
         (CHIEF + "scheduling: {strategy: spot}\n", ANY, 4, "outside of GKE", "--nodes gke"),
         (CHIEF + "job_dir: /mnt/jobs\n", GKE, 4, "on this machine", "gs://"),
+        (CHIEF + "arguments: {a: /gcs/b-b/c}\n", ANY, 4, "/gcs/b-b: a bucket is a", "gs://b-b"),
         (TPU + "topology: 2x2\n", ANY, 2, "a TPU is a node of GKE", "--nodes gke"),
         (TPU + "topology: 4x4\n", GKE, 2, "more than one ct5lp-hightpu-4t", "2x2"),
         (TPU + TPU_AND_CPU, GKE, 4, "ct5lp-hightpu-4t is one replica", "remove"),
@@ -413,9 +483,9 @@ def test_an_image_without_a_digest_or_a_registry() -> None:
 
 
 def test_what_is_not_rendered_is_said() -> None:
-    text = CHIEF + "disk: {size_gb: 200}\nnetwork: projects/1/global/networks/a\n"
+    text = CHIEF + "disk: {type: pd-ssd}\nnetwork: projects/1/global/networks/a\n"
     notes = ready(text + "service_account: a@p-1.iam.gserviceaccount.com\n").notes
-    assert {one.partition(":")[0] for one in notes} >= {"disk", "network", "service_account"}
+    assert {one.partition(":")[0] for one in notes} >= {"disk.type", "network", "service_account"}
 
 
 # --- settings and the command ---------------------------------------------------------------------
@@ -453,7 +523,7 @@ def test_the_command_writes_yaml(run: Run, here: Path) -> None:  # noqa: F811
     code, out, err = run("job", "render", "own", "--to", "jobset", "--queue", "gpus")
     assert code == 0 and "not an image of ours" in err
     made = YAML(typ="safe").load(out)
-    VALID.validate(made)
+    check(made)
     assert made["metadata"]["namespace"] == "training" and container(made)["image"] == image
     older = YAML(typ="safe", pure=True)
     older.version = "1.1"  # as kubectl reads it

@@ -1,4 +1,4 @@
-"""What every place must do: the same questions to this machine and to Vertex AI.
+"""What every place must do: the same questions to this machine, Vertex AI and Kubernetes.
 
 A new place is one more fixture here.
 """
@@ -18,14 +18,21 @@ import pytest
 
 from builder.core.errors import FactoryError
 from builder.jobs import following, submission
+from builder.jobs.places.kubernetes import kubeconfig
+from builder.jobs.places.kubernetes.api import Api
+from builder.jobs.places.kubernetes.cluster import Cluster
+from builder.jobs.places.kubernetes.place import Kubernetes
 from builder.jobs.places.local.place import ThisMachine
 from builder.jobs.places.local.replicas import LocalJob
 from builder.jobs.places.protocol import JobStatus, LogLine, Place
 from builder.jobs.places.vertex.place import VertexAI
 from builder.jobs.places.vertex.service import Service
 from tests.emulators import vertex as emulator
+from tests.emulators.kubernetes import server as cluster
+from tests.emulators.kubernetes.kubelet import Script, Scripted
 from tests.jobs import jobfiles
 from tests.jobs.test_job_local import shell  # noqa: F401
+from tests.jobs.test_kubernetes import ready as kubernetes_job
 from tests.jobs.test_submission import JOB
 
 DONE, FAILS, STAYS = "done", "fails", "stays"
@@ -58,6 +65,21 @@ def vertex() -> Iterator[Case]:
 
 
 @pytest.fixture
+def kubernetes(tmp_path: Path) -> Iterator[Case]:
+    script = Script()
+    with cluster.running(tmp_path, Scripted(lambda pod: script)) as found:
+
+        def request(does: str, argument: str = "1") -> Any:
+            script.wait = threading.Event() if does == STAYS else None
+            script.code = 7 if does == FAILS else 0
+            ready = kubernetes_job(JOB)
+            return replace(ready, job=ready.job.model_copy(update={"arguments": (argument,)}))
+
+        access = kubeconfig.load(None, {"KUBECONFIG": str(found.kubeconfig())})
+        yield Case(Kubernetes(Api(access), Cluster()), request)
+
+
+@pytest.fixture
 def local(request: pytest.FixtureRequest, project: Path) -> Case:
     image = request.getfixturevalue("shell")
     scripts = {
@@ -75,7 +97,7 @@ def local(request: pytest.FixtureRequest, project: Path) -> Case:
 
 
 @pytest.fixture(
-    params=["vertex", pytest.param("local", marks=pytest.mark.engine)],
+    params=["vertex", "kubernetes", pytest.param("local", marks=pytest.mark.engine)],
 )
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.getfixturevalue(request.param)

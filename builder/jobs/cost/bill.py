@@ -202,10 +202,12 @@ def bill(
     spot: bool = False,
     more: Extras | None = None,
 ) -> Bill:
-    """The whole bill: machines for `seconds`, and the extras."""
+    """The whole bill: machines for `seconds`, and the extras. region: "" for a cluster's own."""
     lines = (*training(pools, seconds, prices, spot=spot), *extras(more or Extras(), prices))
     notes = []
-    if region != prices.region:
+    if not region:
+        notes.append(f"the prices are Vertex AI's in {prices.region}; a cluster's nodes may differ")
+    elif region != prices.region:
         notes.append(f"the prices are those of {prices.region}; {region} may differ")
     missing = [line.item for line in lines if line.usd is None]
     if missing:

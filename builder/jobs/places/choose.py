@@ -2,42 +2,86 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from builder.core.errors import InputError
+from builder.jobs.places.kubernetes import cluster
+from builder.jobs.places.kubernetes.place import connect
 from builder.jobs.places.local.place import ThisMachine, has_run
 from builder.jobs.places.local.prepare import folder_of
 from builder.jobs.places.protocol import JobStatus, Place
 from builder.jobs.places.vertex import service
 from builder.jobs.places.vertex.place import VertexAI
 
+HERE, VERTEX, KUBERNETES = "here", "vertex", "kubernetes"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says about the place; None: nothing.
+
+    on: HERE, VERTEX or KUBERNETES. project, region: of Vertex AI. context, namespace: of a cluster.
+    """
+
+    on: str | None = None
+    project: str | None = None
+    region: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+
+    def known(self) -> Asked:
+        """Itself. Raises InputError for a place that there is not, or an option of another one."""
+        if self.on not in (None, HERE, VERTEX, KUBERNETES):
+            raise InputError(
+                f"--on {self.on}: no place is called so", f"write {VERTEX} or {KUBERNETES}"
+            )
+        others = ("project", "region") if self.on == KUBERNETES else ("context", "namespace")
+        for name in others:
+            if getattr(self, name) is not None:
+                there = VERTEX if self.on == KUBERNETES else KUBERNETES
+                raise InputError(
+                    f"--{name} is an option of --on {there}", f"remove it, or give --on {there}"
+                )
+        return self
+
+
+def remote(root: Path, asked: Asked, name: str | None = None) -> Place[Any]:
+    """The place that jobs are sent to, Vertex AI where none is named; name: the job's.
+
+    Raises InputError for a place that cannot be asked.
+    """
+    asked = asked.known()
+    if asked.on == HERE:
+        raise InputError(
+            f"--on {HERE}: no job is sent to this machine", "builder job local, watch and why"
+        )
+    if asked.on == KUBERNETES:
+        flags = {"context": asked.context, "namespace": asked.namespace}
+        return connect(cluster.load(root, flags))
+    return VertexAI(service.of_job(root, name, asked.project, asked.region))
+
 
 def watched(
-    root: Path,
-    name: str,
-    remote: bool,
-    project: str | None,
-    region: str | None,
-    poll: float,
+    root: Path, name: str, asked: Asked, poll: float
 ) -> tuple[Place[Any], JobStatus, float]:
     """A place, its job to watch, and the seconds between two looks.
 
-    The place is this machine where the job has run here, else Vertex AI. remote: Vertex AI in any
-    case. poll: the seconds there. Raises InputError where the job has not run here and Vertex AI
-    cannot be asked, OutsideError.
+    Where no place is named, it is this machine if the job has run here, else Vertex AI. poll: the
+    seconds elsewhere. Raises InputError where the place cannot be asked, OutsideError.
     """
-    if not remote and has_run(folder_of(root, name)):
+    asked = asked.known()
+    if asked.on == HERE or (asked.on is None and has_run(folder_of(root, name))):
         here = ThisMachine(root)
         return here, here.find(name), 1.0
     try:
-        where = service.of_job(root, name, project, region)
+        there = remote(root, asked, name)
     except InputError as error:
-        if remote:
+        if asked.on is not None:
             raise
         raise InputError(
             f"{name} has not run here, and Vertex AI cannot be asked: {error.message}",
             f"builder job local {name}; or {error.fix}",
         ) from None
-    there = VertexAI(where)
     return there, there.find(name), poll

@@ -98,6 +98,11 @@ class JobStatus:
         return self.state in ACTIVE
 
     @property
+    def stays(self) -> bool:
+        """Whether it is active, and nobody has asked it to end."""
+        return self.active and self.state != "cancelling"
+
+    @property
     def seconds(self) -> float | None:
         """How long it ran, None while it has not ended."""
         if self.started is None or self.ended is None:
@@ -168,6 +173,14 @@ class Place(Protocol[Request]):
     @property
     def title(self) -> str:
         """What people call it: Vertex AI."""
+
+    @property
+    def on(self) -> str:
+        """What the option --on calls it."""
+
+    @property
+    def where(self) -> str:
+        """Where it looks for jobs, in words: a region of a project."""
 
     def name_of(self, request: Request) -> str:
         """The job's name in its description."""

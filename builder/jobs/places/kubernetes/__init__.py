@@ -1,1 +1,1 @@
-"""Kubernetes: a job becomes a JobSet, written as YAML for kubectl. Nothing is sent from here."""
+"""Kubernetes as a place: a job as a JobSet, and the API server that runs it."""

@@ -13,7 +13,7 @@ from builder.jobs.checks import Problems, advice, check_image, check_job_dir, fi
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.places.kubernetes.cluster import Cluster
-from builder.jobs.places.kubernetes.jobset import INDEX, TPUS
+from builder.jobs.places.kubernetes.jobset import INDEX, TPUS, buckets
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Image, Ready
 
@@ -44,6 +44,7 @@ def ready(
         (("replicas",), lambda: _check_replicas(job, placements)),
         (("scheduling", "strategy"), lambda: _check_strategy(job, cluster)),
         (("environment", INDEX), lambda: _check_environment(job)),
+        (("arguments",), lambda: _check_buckets(job, cluster)),
         (("image",), lambda: _check_digest(image, registry)),
     ):
         problems.attempt(fields, check)
@@ -110,6 +111,14 @@ def _check_strategy(job: Job, cluster: Cluster) -> None:
         )
 
 
+def _check_buckets(job: Job, cluster: Cluster) -> None:
+    if (named := buckets(job)) and cluster.nodes != "gke":
+        raise InputError(
+            f"/gcs/{named[0]}: a bucket is a folder on GKE alone, and nodes is any",
+            f"write gs://{named[0]}, which the trainer reads itself, or give --nodes gke",
+        )
+
+
 def _check_environment(job: Job) -> None:
     if INDEX in job.environment:
         raise InputError(f"{INDEX} cannot be set: Kubernetes sets it", "remove it")
@@ -146,8 +155,8 @@ def _unused(job: Job, image: Image, cluster: Cluster) -> list[str]:
         for name in ("network", "tensorboard")
         if getattr(job, name)
     ]
-    if "disk" in job.model_fields_set:
-        found.append("disk: the boot disk is the node pool's, not rendered")
+    if job.disk.type:
+        found.append("disk.type: the boot disk is the node pool's, not rendered")
     if job.service_account and cluster.service_account is None:
         found.append(
             f"service_account: {job.service_account} is Google's; --service-account names the "

@@ -1,4 +1,4 @@
-"""What only a cluster asks for: namespace, queue, service account, and how its nodes are chosen.
+"""What only a cluster asks for: context, namespace, queue, accounts, how its nodes are chosen.
 
 A flag wins over the environment (BUILDER_KUBERNETES_QUEUE ...), and both over the table
 [kubernetes] of builder.toml.
@@ -24,7 +24,12 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
         rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*",
         f"the name of a ServiceAccount in the namespace, not Google's address: {_NAMES} trainer",
     ),
+    "pull_secret": (
+        rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*",
+        f"the name of a Secret of the type kubernetes.io/dockerconfigjson: {_NAMES} registry",
+    ),
     "nodes": ("gke|any", "gke or any"),
+    "context": (r"\S+", "the name of a context: kubectl config get-contexts"),
 }
 
 
@@ -32,15 +37,18 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
 class Cluster:
     """Where a JobSet goes.
 
-    namespace: None for kubectl's own. queue: a LocalQueue of Kueue, None for none.
+    namespace: None for the context's own. queue: a LocalQueue of Kueue, None for none.
     service_account: of Kubernetes, None for the namespace's default. nodes: gke selects nodes by
-    GKE's labels; any asks for nothing but `nvidia.com/gpu`.
+    GKE's labels; any asks for nothing but `nvidia.com/gpu`. pull_secret: with which the nodes pull
+    the image. context: of kubeconfig, None for the current one.
     """
 
     namespace: str | None = None
     queue: str | None = None
     service_account: str | None = None
     nodes: Literal["gke", "any"] = "gke"
+    pull_secret: str | None = None
+    context: str | None = None
 
 
 NAMES = tuple(one.name for one in fields(Cluster))

@@ -1,4 +1,4 @@
-"""A described job as it is rendered for Kubernetes: its image found, everything checked."""
+"""A described job as it is sent to a cluster: its image found or made, everything checked."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.jobs import description, images
+from builder.jobs.images import ProgramFolder
 from builder.jobs.places.kubernetes import checks
 from builder.jobs.places.kubernetes.cluster import Cluster
-from builder.jobs.ready import Ready
+from builder.jobs.ready import Image, Ready
+
+_TO_COME = "sha256:" + 64 * "0"
+"""Stands for the digest of an image that is not built yet."""
 
 
 def prepare(
@@ -19,17 +23,40 @@ def prepare(
     settings: Settings,
     cluster: Cluster,
     pushed: bool,
+    package: ProgramFolder | None = None,
+    arguments: tuple[str, ...] = (),
     on_event: OnEvent = ignore,
 ) -> Ready:
-    """A job with its image, checked. pushed: take the image from its registry.
+    """A job with its image, checked. pushed: take the image from its registry. package: make it of
+    a program's folder. arguments: those of the command line, after the job's own.
 
     Raises InputError, OutsideError, CheckFailed.
     """
     job = description.load(root, name)
-    if pushed:
-        image, notes = images.pushed_image(root, job, settings, on_event)
-    else:
-        image, notes = images.local_image(root, job, settings)
+    job = job.model_copy(update={"arguments": (*job.arguments, *arguments)})
+    if package is not None:
+        job = package.job(job)
     known = settings.registry is not None
-    found = checks.ready(job, image, cluster, targets=images.targets(root), registry=known)
+
+    def checked(image: Image) -> Ready:
+        return checks.ready(job, image, cluster, targets=images.targets(root), registry=known)
+
+    image, notes = images.find(
+        root,
+        job,
+        settings,
+        pushed=pushed,
+        package=package,
+        check=lambda planned: checked(replace(planned, digest=_TO_COME)),
+        on_event=on_event,
+    )
+    found = checked(image)
     return replace(found, notes=(*notes, *found.notes))
+
+
+def planned(root: Path, name: str, settings: Settings, cluster: Cluster) -> Ready:
+    """A job as it would be sent; its image need not be built yet. Raises InputError."""
+    job = description.load(root, name)
+    image, _ = images.local_image(root, job, settings)
+    image = replace(image, digest=image.digest or _TO_COME)
+    return checks.ready(job, image, cluster, targets=images.targets(root), registry=True)

@@ -56,6 +56,16 @@ class ThisMachine:
         """What people call it."""
         return "this machine"
 
+    @property
+    def on(self) -> str:
+        """What the option --on calls it."""
+        return "here"
+
+    @property
+    def where(self) -> str:
+        """The folder of the jobs' folders."""
+        return str(self.root / FOLDER)
+
     # --- starting ---
 
     def name_of(self, request: LocalJob) -> str:

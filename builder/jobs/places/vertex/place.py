@@ -33,6 +33,16 @@ class VertexAI:
         """What people call it."""
         return "Vertex AI"
 
+    @property
+    def on(self) -> str:
+        """What the option --on calls it."""
+        return "vertex"
+
+    @property
+    def where(self) -> str:
+        """The region of the project."""
+        return f"{self.service.region} of {self.service.project}"
+
     @cached_property
     def client(self) -> JobServiceClient:
         """The client of the job service."""
@@ -116,7 +126,7 @@ class VertexAI:
                 if found := self._all(where, limit=100):
                     return found[0]
         raise OutsideError(
-            f"no job is called {name} in {self.service.region} of {self.service.project}",
+            f"no job is called {name} in {self.where}",
             "builder job list shows all; --region asks another region",
         )
 

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.jobs import description, images
+from builder.jobs.images import ProgramFolder
 from builder.jobs.places.vertex import bucket, checks, service
 from builder.jobs.places.vertex.service import Service
 from builder.jobs.ready import Image, Ready
-
-if TYPE_CHECKING:
-    from builder.engine import Engine
-
-
-@dataclass(frozen=True)
-class ProgramFolder:
-    """A program's folder that becomes the job's image. engine: connects to the engine for it."""
-
-    folder: Path
-    module: str | None
-    engine: Callable[[], Engine]
 
 
 @dataclass(frozen=True)
@@ -46,16 +33,12 @@ class VertexOptions:
 def prepare(
     root: Path, name: str, settings: Settings, wanted: VertexOptions, on_event: OnEvent = ignore
 ) -> tuple[Ready, Service]:
-    """A job with its image, checked, and where it goes.
-
-    A program's image takes minutes to build, so everything else is checked before. Raises
-    InputError, OutsideError, CheckFailed.
-    """
+    """A job with its image, checked, and where it goes. Raises InputError, OutsideError,
+    CheckFailed."""
     job = description.load(root, name)
-    changed: dict[str, Any] = {"arguments": (*job.arguments, *wanted.arguments)}
-    if wanted.package:  # as AI Platform did with a package
-        changed["pass_job_dir"] = True
-    job = job.model_copy(update=changed)
+    job = job.model_copy(update={"arguments": (*job.arguments, *wanted.arguments)})
+    if wanted.package:
+        job = wanted.package.job(job)
     where = service.load(root, job, project=wanted.project, region=wanted.region)
     if wanted.pushed:
         where = where.known()
@@ -71,18 +54,15 @@ def prepare(
         )
         return _with_bucket(found, where) if wanted.bucket else found
 
-    notes: tuple[str, ...] = ()
-    if wanted.package:
-        from builder.jobs import package
-
-        program = package.program(wanted.package.folder, wanted.package.module)
-        checked(images.planned_image(root, job, settings))
-        engine = wanted.package.engine()
-        image = images.packaged_image(root, job, settings, program, engine, on_event)
-    elif wanted.pushed:
-        image, notes = images.pushed_image(root, job, settings, on_event)
-    else:
-        image, notes = images.local_image(root, job, settings)
+    image, notes = images.find(
+        root,
+        job,
+        settings,
+        pushed=wanted.pushed,
+        package=wanted.package,
+        check=checked,
+        on_event=on_event,
+    )
     ready = checked(image)
     return replace(ready, notes=(*notes, *ready.notes)), where
 

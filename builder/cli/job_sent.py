@@ -1,14 +1,16 @@
-"""`builder job submit, status, list, logs, wait, cancel`: jobs on Vertex AI."""
+"""`builder job submit, status, list, logs, wait, cancel`: jobs sent to Vertex AI or a cluster."""
 
 import contextlib
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli import job_local
+from builder.cli import job_kubernetes, job_local
 from builder.cli.common import (
     OPTIONS,
     EngineChoice,
@@ -21,31 +23,46 @@ from builder.cli.common import (
     settings,
 )
 from builder.cli.console import duration
+from builder.cli.job_place import (
+    Context,
+    Namespace,
+    Nodes,
+    On,
+    Project,
+    PullSecret,
+    Queue,
+    Region,
+    ServiceAccount,
+    place,
+)
 from builder.core.display import plain
 
 if TYPE_CHECKING:
+    from builder.core.events import OnEvent
+    from builder.core.settings import Settings
     from builder.jobs.places.protocol import JobStatus, LogLine, Place
-    from builder.jobs.places.vertex.place import VertexAI
+    from builder.jobs.ready import Ready
+    from builder.jobs.submission import Submitted
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, or a file's path.")]
 SentName = Annotated[
     str,
     typer.Argument(metavar="JOB", help="The job's name (its newest), display name or number."),
 ]
-Project = Annotated[str | None, typer.Option("--project", help="The Google Cloud project.")]
-Region = Annotated[str | None, typer.Option("--region", help="Such as us-central1.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="Run it a second time, in a folder of its own.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end.")]
+Stream = Annotated[
+    bool, typer.Option("--logs", help="Wait for the end, and show the replicas' lines.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="kubernetes: let the cluster check it; write its YAML.")
+]
 Poll = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)]
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="[-- ARGS]", help="For the trainer, after --.")
 ]
-
-
-def place(project: str | None, region: str | None, name: str | None = None) -> "VertexAI":
-    """Where to ask about a job."""
-    from builder.jobs.places.vertex import service
-    from builder.jobs.places.vertex.place import VertexAI
-
-    return VertexAI(service.of_job(root(), name, project, region))
 
 
 # --- showing --------------------------------------------------------------------------------------
@@ -65,7 +82,8 @@ def _line(job: "JobStatus") -> str:
 def _show(job: "JobStatus") -> None:
     say(_line(job))
     say(f"  {job.name}")
-    say(f"  {job.console}")
+    if job.console:
+        say(f"  {job.console}")
     for pool in job.pools:
         with_ = f" with {pool.accelerators} x {pool.accelerator}" if pool.accelerator else ""
         say(f"  {pool.count} x {pool.role}: {pool.machine}{with_}")
@@ -116,7 +134,7 @@ def _follow(
     from builder.jobs import following
 
     tell = _line_writer(job)
-    with _goes_on(job):
+    with _goes_on(there, job):
         return following.follow(there, job, tell, replica=replica, pause=lambda: time.sleep(poll))
 
 
@@ -133,17 +151,18 @@ def _wait(
             say(f"{now.display_name}: {now.state}")
             seen[0] = now.state
 
-    with _goes_on(job):
+    with _goes_on(there, job):
         return following.wait(there, job, poll=poll, timeout=timeout, on_look=look)
 
 
 @contextlib.contextmanager
-def _goes_on(job: "JobStatus") -> Iterator[None]:
+def _goes_on(there: "Place[Any]", job: "JobStatus") -> Iterator[None]:
     """Ctrl-C ends the watching, not the job."""
     try:
         yield
     except KeyboardInterrupt:
-        say(f"{job.display_name} goes on: builder job logs {job.id} --follow, or cancel {job.id}")
+        flags = f"{job.id} --on {there.on}"
+        say(f"{job.display_name} goes on: builder job logs {flags} --follow, or cancel {flags}")
         raise
 
 
@@ -155,7 +174,53 @@ def _end(job: "JobStatus", as_json: bool) -> None:
     raise typer.Exit(job.exit_code)
 
 
-# --- commands -------------------------------------------------------------------------------------
+# --- submit ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `submit` was asked for. cluster: the options of a cluster."""
+
+    job: str
+    arguments: tuple[str, ...]
+    package: Path | None
+    module: str | None
+    on: str
+    vertex: Mapping[str, str | None]
+    cluster: Mapping[str, str | None]
+
+    def refuse(self, flags: Mapping[str, str | None]) -> None:
+        """Raises InputError for a flag of another place."""
+        from builder.core.errors import InputError
+
+        for name, value in flags.items():
+            if value is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag}: --on {self.on} has none", f"remove {flag}")
+
+
+def _prepared(asked: _Asked, chosen: "Settings", on_event: "OnEvent") -> "tuple[Place[Any], Ready]":
+    """The place, and the job as it is sent there."""
+    from builder.jobs.images import ProgramFolder
+    from builder.jobs.places import choose
+
+    choose.Asked(asked.on).known()
+    connect = lambda: job_local.connected(chosen, on_event)  # noqa: E731
+    program = ProgramFolder(asked.package, asked.module, connect) if asked.package else None
+    if asked.on == choose.KUBERNETES:
+        asked.refuse(asked.vertex)
+        return job_kubernetes.prepared(
+            asked.job, chosen, asked.cluster, program, asked.arguments, on_event
+        )
+    from builder.jobs.places.vertex.place import VertexAI
+    from builder.jobs.places.vertex.prepare import VertexOptions, prepare
+
+    asked.refuse(asked.cluster)
+    wanted = VertexOptions(
+        **asked.vertex, pushed=True, package=program, arguments=asked.arguments, bucket=True
+    )
+    ready, where = prepare(root(), asked.job, chosen, wanted, on_event)
+    return VertexAI(where), ready
 
 
 def submit(
@@ -163,44 +228,67 @@ def submit(
     arguments: Arguments = None,
     package: job_local.Package = None,
     module: job_local.Module = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Run it a second time, in a folder of its own.")
-    ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end.")] = False,
-    stream: Annotated[
-        bool, typer.Option("--logs", help="Wait for the end, and show the replicas' lines.")
-    ] = False,
+    again: Again = False,
+    wait: Wait = False,
+    stream: Stream = False,
+    dry_run: DryRun = False,
     poll: Poll = 10.0,
+    on: On = "vertex",
     project: Project = None,
     region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    queue: Queue = None,
+    service_account: ServiceAccount = None,
+    nodes: Nodes = None,
+    pull_secret: PullSecret = None,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Send a job to Vertex AI, by the digest of its image.
+    """Send a job to Vertex AI or to a cluster, by the digest of its image.
 
     \b
     builder job submit cats-and-dogs --logs
+    builder job submit cats-and-dogs --on kubernetes --queue gpus --logs
     builder job submit cats-and-dogs --package my-script --module train -- --epochs 3
 
     The same command again finds the job that it created: after a lost connection, or while it
     runs. With --wait or --logs the exit code is the job's.
     """
     from builder.jobs import submission
-    from builder.jobs.places.vertex.place import VertexAI
-    from builder.jobs.places.vertex.prepare import ProgramFolder, VertexOptions, prepare
 
-    chosen = settings(registry=registry, engine=engine)
+    vertex = {"project": project, "region": region}
+    cluster = {"context": context, "namespace": namespace, "queue": queue, "nodes": nodes}
+    cluster |= {"service_account": service_account, "pull_secret": pull_secret}
+    given = tuple(arguments or ())
+    asked = _Asked(job, given, package, module, on, vertex, cluster)
     with reporter() as shown:
-        connect = lambda: job_local.connected(chosen, shown.on_event)  # noqa: E731
-        program = ProgramFolder(package, module, connect) if package else None
-        given = tuple(arguments or ())
-        wanted = VertexOptions(project, region, True, program, given, bucket=True)
-        ready, where = prepare(root(), job, chosen, wanted, shown.on_event)
-        there = VertexAI(where)
-        locks = root() / "build" / "jobs"
-        sent = submission.submit(there, ready, again=again, locks=locks, on_event=shown.on_event)
+        chosen = settings(registry=registry, engine=engine)
+        there, ready = _prepared(asked, chosen, shown.on_event)
+        if dry_run:
+            yaml = job_kubernetes.dry_run(there, ready)
+        else:
+            locks = root() / "build" / "jobs"
+            sent = submission.submit(
+                there, ready, again=again, locks=locks, on_event=shown.on_event
+            )
     notes(ready.notes)
+    if dry_run:
+        sys.stdout.write(yaml)
+        return
+    _report(there, sent, wait, stream, poll, as_json)
+
+
+def _report(
+    there: "Place[Any]",
+    sent: "Submitted",
+    wait: bool,
+    stream: bool,
+    poll: float,
+    as_json: bool,
+) -> None:
+    """Say what was sent; with `wait` or `stream`, how it ended."""
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.why}; --again runs it a second time")
     if stream:
@@ -212,11 +300,20 @@ def submit(
         out({**_json(sent.job), "made": sent.created})
 
 
+# --- asking ---------------------------------------------------------------------------------------
+
+
 def status(
-    job: SentName, project: Project = None, region: Region = None, as_json: Json = False
+    job: SentName,
+    on: On = "vertex",
+    project: Project = None,
+    region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
 ) -> None:
-    """Show the state of a job on Vertex AI."""
-    found = place(project, region, job).find(job)
+    """Show the state of a job that was sent."""
+    found = place(on, project, region, context, namespace, job).find(job)
     _show(found)
     if as_json:
         out(_json(found))
@@ -227,18 +324,21 @@ def list_jobs(
         str | None, typer.Argument(metavar="[JOB]", help="Only those of this description.")
     ] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
+    on: On = "vertex",
     project: Project = None,
     region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """List the jobs of a region, newest first."""
-    there = place(project, region, job)
+    """List the jobs of a region or a namespace, newest first."""
+    there = place(on, project, region, context, namespace, job)
     found = there.newest(job, limit)
     for one in found:
         made = one.created.strftime("%Y-%m-%d %H:%M") if one.created else ""
         say(f"{made}  {one.id}  {_line(one)}")
     if not found:
-        say(f"no jobs in {there.service.region} of {there.service.project}")
+        say(f"no jobs in {there.where}")
     if as_json:
         out([_json(one) for one in found])
 
@@ -252,11 +352,14 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Until the job ends; its exit code is the job's.")
     ] = False,
     poll: Poll = 10.0,
+    on: On = "vertex",
     project: Project = None,
     region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """Show the lines of a job's replicas, each with its replica's name."""
-    there = place(project, region, job)
+    there = place(on, project, region, context, namespace, job)
     found = there.find(job)
     if follow:
         _end(_follow(there, found, poll, replica), False)
@@ -269,23 +372,32 @@ def wait(
     job: SentName,
     timeout: Annotated[str | None, typer.Option(help="Such as 2h; then exit code 3.")] = None,
     poll: Poll = 10.0,
+    on: On = "vertex",
     project: Project = None,
     region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Wait for a job's end; the exit code is the job's."""
     from builder.jobs import description
 
     limit = description.length("--timeout", timeout)
-    there = place(project, region, job)
+    there = place(on, project, region, context, namespace, job)
     _end(_wait(there, there.find(job), poll, limit), as_json)
 
 
 def cancel(
-    job: SentName, project: Project = None, region: Region = None, as_json: Json = False
+    job: SentName,
+    on: On = "vertex",
+    project: Project = None,
+    region: Region = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
 ) -> None:
-    """End a job on Vertex AI."""
-    there = place(project, region, job)
+    """End a job that was sent."""
+    there = place(on, project, region, context, namespace, job)
     found = there.find(job)
     if not found.active:
         say(f"{found.display_name}: it has {found.state} already")
