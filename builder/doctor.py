@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from builder import registry
-from builder.core import network
-from builder.core.errors import FactoryError
+from builder.core import network, system
+from builder.core.errors import FactoryError, OutsideError, refusal
 from builder.core.retry import Retry
 from builder.core.settings import Settings
-from builder.engine import Engine, connect, private
+from builder.engine import Engine, NoEngine, buildx, connect, private
 
 BUILD_BYTES = 25_000_000_000
 """Disk that a CUDA image takes on the engine: wheels, unpacked files, compressed layers."""
@@ -40,14 +41,26 @@ def examine(settings: Settings) -> tuple[Finding, ...]:
         engine = connect(settings, start=False)
     except FactoryError as error:
         refused = error
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _python,
-        lambda: _engine(engine, refused),
-        lambda: _disk(engine),
-        lambda: _registry(settings),
-        _network,
+    checks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+        ("python", _python),
+        ("engine", lambda: _engine(engine, refused)),
+        ("platform", lambda: _platform(engine)),
+        ("disk", lambda: _disk(engine)),
+        ("registry", lambda: _registry(settings)),
+        ("network", _network),
     )
-    return tuple(finding for check in checks for finding in check())
+    return tuple(finding for name, check in checks for finding in _asked(name, check))
+
+
+def _asked(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of a check; what the system or the outside refuses is one, too."""
+    try:
+        yield from check()
+    except FactoryError as error:
+        yield Finding(name, "bad", error.message, error.fix)
+    except OSError as error:
+        said = refusal(error) or OutsideError(str(error), "let this user read and write there")
+        yield Finding(name, "bad", said.message, said.fix)
 
 
 def _python() -> Iterator[Finding]:
@@ -57,25 +70,53 @@ def _python() -> Iterator[Finding]:
 
 def _engine(engine: Engine | None, refused: FactoryError | None) -> Iterator[Finding]:
     if engine is None:
-        if os.geteuid() == 0 and private.status().endpoint is None:
+        assert refused is not None
+        if isinstance(refused, NoEngine) and os.geteuid() == 0:
             seen = "no engine runs; a build brings and starts the private one"
             yield Finding("engine", "note", seen, "to start it now: builder engine start")
+        elif isinstance(refused, NoEngine):
+            yield Finding(
+                "engine",
+                "bad",
+                f"{refused.message.partition(';')[0]}, and the private one needs root",
+                "install Docker, Docker without root, or Podman (set DOCKER_HOST to its socket)",
+            )
         else:
-            why = refused or FactoryError("no engine", "install Docker")
-            yield Finding("engine", "bad", why.message, why.fix)
+            yield Finding("engine", "bad", refused.message, refused.fix)
         return
     whose = "this machine's own" if engine.origin == "machine" else "the private one"
-    yield Finding("engine", "ok", f"Docker {engine.version}, {whose}, at {engine.host}")
-    yield Finding("buildx", "ok", engine.buildx_version)
+    rootless = ", without root" if engine.rootless else ""
+    seen = f"{engine.product} {engine.version}, {whose}{rootless}, at {engine.host}"
+    yield Finding("engine", "ok", seen)
+    try:
+        buildx.require(engine)
+        yield Finding("buildx", "ok", engine.buildx_version)
+    except OutsideError as error:
+        yield Finding("buildx", "note", error.message, error.fix)
     if engine.containerd_store:
-        yield Finding("image store", "ok", "containerd: digests are known before the push")
+        yield Finding("image store", "ok", "containerd: it keeps an image as a registry gets it")
     else:
-        yield Finding(
-            "image store",
-            "note",
-            "graph driver: sizes and digests are known only after a push, and layers are gzip",
-            'switch it on in /etc/docker/daemon.json: "features": {"containerd-snapshotter": true}',
-        )
+        seen = "no containerd store: it keeps layers unpacked, and a push packs them with gzip"
+        remedy = ""
+        if engine.product == "Docker" and engine.release >= (25, 0):
+            setting = '"features": {"containerd-snapshotter": true}'
+            remedy = f"it may be switched on in /etc/docker/daemon.json: {setting}"
+        yield Finding("image store", "note", seen, remedy)
+
+
+def _platform(engine: Engine | None) -> Iterator[Finding]:
+    architecture = engine.architecture if engine else system.architecture()
+    if architecture == "amd64":
+        yield Finding("platform", "ok", buildx.PLATFORM)
+        return
+    yield Finding(
+        "platform",
+        "note",
+        f"images are for {buildx.PLATFORM}, this engine is {architecture}: what a build runs, and"
+        " the smoke run, run emulated and slowly; kernels for amd64 are not tried here",
+        "let a machine with amd64 prove the image: builder cloud build, or a CI runner; if the"
+        ' engine says "exec format error", install QEMU (binfmt, qemu-user-static)',
+    )
 
 
 def _disk(engine: Engine | None) -> Iterator[Finding]:
@@ -83,7 +124,13 @@ def _disk(engine: Engine | None) -> Iterator[Finding]:
 
     disk = engine.disk() if engine else None
     if engine and disk is None:
-        yield Finding("disk", "note", "the engine is on another machine: its disk is not seen")
+        yield Finding(
+            "disk",
+            "note",
+            f"the engine's data is not seen from here ({engine.data}); a CUDA image needs"
+            f" {BUILD_BYTES / 1e9:.0f} GB there",
+            "docker system df says what is used",
+        )
         return
     place = disk.path if disk else _existing(private.data_folder())
     free = disk.free if disk else shutil.disk_usage(place).free
@@ -94,7 +141,12 @@ def _disk(engine: Engine | None) -> Iterator[Finding]:
 
 
 def _existing(path: Path) -> Path:
-    return next(one for one in (path, *path.parents) if one.exists())
+    """The folder itself or the nearest one above it that is there and that this user sees."""
+    for one in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            if one.exists():
+                return one
+    return Path(path.anchor)
 
 
 def _registry(settings: Settings) -> Iterator[Finding]:
@@ -105,23 +157,15 @@ def _registry(settings: Settings) -> Iterator[Finding]:
         )  # fmt: skip
         return
     where = registry.parse(settings.registry)
-    try:
-        with registry.Registry(where.host, Retry(attempts=2)) as there:
-            there.head(where.repository, "latest")
-            known = there.credentials
-    except FactoryError as error:
-        yield Finding("registry", "bad", error.message, error.fix)
-        return
+    with registry.Registry(where.host, Retry(attempts=2)) as there:
+        there.head(where.repository, "latest")
+        known = there.credentials
     who = f"logged in as {known.username or 'a token'} ({known.source})" if known else "anonymous"
     yield Finding("registry", "ok", f"{where.host} answers, {who}")
 
 
 def _network() -> Iterator[Finding]:
-    try:
-        found = network.discover().summary()
-    except FactoryError as error:
-        yield Finding("network", "bad", error.message, error.fix)
-        return
+    found = network.discover().summary()
     for line in found:
         yield Finding("network", "ok", f"{line}: given to builds as a secret")
     if not found:

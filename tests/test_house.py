@@ -74,6 +74,39 @@ def hand_made_steps(folder: Path) -> list[str]:
     return found
 
 
+ONLY_LINUX = {
+    "memfd_create", "prctl", "uname", "sched_getaffinity", "pidfd_open", "eventfd", "splice",
+    "unshare", "setns",
+}  # fmt: skip
+ON_LINUX_ALONE = {
+    BUILDER / "core/system.py": "says what stands in for these calls elsewhere",
+    BUILDER / "engine/private": "the private engine is for Linux alone",
+    BUILDER / "devicecode/pruning/announce.py": "runs inside images",
+    BUILDER / "prove/probes": "runs inside images",
+    BUILDER / "tensorflow/probes": "runs inside images",
+    BUILDER / "jobs/places/local/usage.py": "the GPUs of a machine with NVIDIA's driver for Linux",
+}
+
+
+def linux_calls(folder: Path) -> list[str]:
+    """Calls that only Linux has, and paths of its kernel, where the factory runs on any host."""
+    found = []
+    for path, _, tree in modules(folder):
+        if any(one in ON_LINUX_ALONE for one in (path, *path.parents)):
+            continue
+        for node in ast.walk(tree):
+            called = isinstance(node, ast.Attribute) and node.attr in ONLY_LINUX
+            text = node.value if isinstance(node, ast.Constant) else ""
+            if called or (isinstance(text, str) and text.startswith(("/proc/", "/sys/"))):
+                found.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_the_factory_calls_nothing_that_only_linux_has() -> None:
+    assert linux_calls(BUILDER) == []
+    assert [str(path) for path in ON_LINUX_ALONE if not path.exists()] == []
+
+
 @pytest.mark.parametrize("folder", [BUILDER, TRAINER], ids=lambda path: path.name)
 @pytest.mark.parametrize("finds", [long_modules, long_functions])
 def test_nothing_is_too_long(finds: Callable[[Path], list[str]], folder: Path) -> None:
@@ -121,6 +154,8 @@ def test_the_architecture_names_every_folder() -> None:
         (long_functions, "def f():\n" + "    x = 1\n" * FUNCTION_LINES),
         (repeated_classes, "class A: ...\nclass A: ...\n"),
         (hand_made_steps, "on_event(events.StepStarted('a'))\n"),
+        (linux_calls, "x = os.memfd_create('a')\n"),
+        (linux_calls, "x = Path(f'/proc/{1}/stat')\n"),
     ],
 )
 def test_each_rule_finds_what_breaks_it(

@@ -3,6 +3,9 @@
 An engine does not tell which blobs it has. Its images name their layers before packing, which says
 enough: what is left out on that ground is looked at again afterwards, and where the engine then
 lacks something, everything is sent.
+
+A pull from a registry on loopback is not faster: 2.3 GB in 20 layers (4.6 GB unpacked) took the
+private engine 30 s to load and 35 s to pull on two busy cores, after the upload to that registry.
 """
 
 from __future__ import annotations

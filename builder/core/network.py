@@ -363,7 +363,7 @@ def _apt_settings(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _mirror(etc: Path) -> Mirror | None:
     try:
         return mirror(etc)
-    except OutsideError:
+    except (OutsideError, PermissionError):
         return None
 
 
@@ -392,6 +392,8 @@ def _logins(files: Iterable[Path]) -> dict[str, tuple[str, str]]:
     for file in files:
         try:
             hosts = netrc.netrc(str(file)).hosts if file.is_file() else {}
+        except PermissionError:
+            continue  # apt's logins are often root's alone: this user goes without
         except (OSError, UnicodeDecodeError, netrc.NetrcParseError) as error:
             raise _unreadable(file, error) from None
         logins |= {host: (user, password or "") for host, (user, _, password) in hosts.items()}

@@ -4,7 +4,7 @@
 """
 
 from builder.engine.buildx import BuildFailed, BuildRequest, BuiltImage
-from builder.engine.discovery import connect
+from builder.engine.discovery import NoEngine, connect
 from builder.engine.docker import DiskSpace, Engine, EngineImage, refusals
 from builder.engine.progress import BuildStep
 
@@ -16,6 +16,7 @@ __all__ = [
     "DiskSpace",
     "Engine",
     "EngineImage",
+    "NoEngine",
     "connect",
     "refusals",
 ]

@@ -10,33 +10,37 @@ exporter's `rewrite-timestamp`, is not used: it compresses every layer a second 
 unpack what it exports.
 """
 
-import contextlib
-import ctypes
 import json
-import os
 import re
-import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from builder.core import system
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent
 from builder.core.templates import EPOCH
-from builder.engine.progress import BuildStep, Failure, Progress, first_line
+from builder.engine.progress import BuildStep, Failure, Progress, first_line, numbers
 
 if TYPE_CHECKING:
     from builder.engine.docker import Engine
+
+PLATFORM = "linux/amd64"
+"""What every image is for, on whatever machine it is built."""
 
 COMPRESSION_LEVEL = 3
 """zstd's own default. TensorFlow's largest library (788 MB) on two busy cores: level 1 gives 161 MB
 in 10 s, 3 gives 150 MB in 16 s, 7 gives 141 MB in 23 s, 12 gives 132 MB in 93 s."""
 
+OLDEST_ENGINE = (23, 0)
+"""The first that knows COPY --link, which is of Dockerfile 1.4."""
+OLDEST_BUILDX = (0, 13)
+"""The first that knows --progress=rawjson."""
+
 _END_SECONDS = 10
-_PR_SET_PDEATHSIG = 1
 _LOST = re.compile(
     r"code = (Unavailable|Canceled)|error reading from server|transport is closing|"
     r"Cannot connect to the Docker daemon|connection (refused|reset)|broken pipe|: EOF$|"
@@ -97,25 +101,54 @@ class BuiltImage:
 
 def build(engine: "Engine", request: BuildRequest, on_event: OnEvent) -> BuiltImage:
     """See Engine.build."""
+    require(engine)
     progress = Progress()
     with tempfile.TemporaryDirectory(prefix="build-") as scratch:
         metadata = Path(scratch) / "metadata.json"
-        with _secrets(request.secrets) as secrets:
-            line = command(engine, request, metadata, secrets)
-            code = _run(engine, line, tuple(secrets.values()), progress, on_event)
+        with system.handed(request.secrets) as secrets:
+            line = command(engine, request, metadata, secrets.paths)
+            code = _run(engine, line, secrets.descriptors, progress, on_event)
         if code:
             raise _failed(engine, request, progress)
         return _built(engine, request, json.loads(metadata.read_text()), progress.steps)
 
 
+def require(engine: "Engine") -> None:
+    """Raise OutsideError where this engine cannot build a Dockerfile, with what to install."""
+    own = "or use --engine private, or --registry with `builder build --to-registry`"
+    if engine.product != "Docker":
+        raise OutsideError(
+            f"{engine.product} at {engine.host} runs images, but does not build this Dockerfile",
+            f"install Docker 23.0 or newer with buildx, {own}",
+        )
+    if engine.release < OLDEST_ENGINE:
+        raise OutsideError(
+            f"Docker {engine.version} at {engine.host} runs images, but does not build this"
+            " Dockerfile: it has no COPY --link",
+            f"install Docker 23.0 or newer with buildx, {own}",
+        )
+    called = " ".join(engine.buildx)
+    if not engine.buildx_version:
+        raise OutsideError(
+            f"`{called}` does not work: the engine runs images, but does not build this Dockerfile",
+            "install docker-buildx (Debian 13) or docker-buildx-plugin (Docker's own packages)",
+        )
+    if numbers(engine.buildx_version) < OLDEST_BUILDX:
+        raise OutsideError(
+            f"buildx {engine.buildx_version} is too old: it has no --progress=rawjson",
+            f"install buildx 0.13 or newer, {own}",
+        )
+
+
 def command(
-    engine: "Engine", request: BuildRequest, metadata: Path, secrets: Mapping[str, int]
+    engine: "Engine", request: BuildRequest, metadata: Path, secrets: Mapping[str, str]
 ) -> list[str]:
-    """buildx's command line. secrets: id -> descriptor of an open file."""
+    """buildx's command line. secrets: id -> path of a file."""
     arguments = {"SOURCE_DATE_EPOCH": str(EPOCH), **request.build_args}
     return [
         *engine.buildx,
         "build",
+        f"--platform={PLATFORM}",
         "--progress=rawjson",
         f"--metadata-file={metadata}",
         "--provenance=false",  # an attestation would differ each time, and wrap in an index
@@ -126,7 +159,7 @@ def command(
         *(f"--tag={tag}" for tag in request.tags),
         *(f"--build-context={name}={value}" for name, value in request.contexts.items()),
         *(f"--build-arg={name}={value}" for name, value in arguments.items()),
-        *(f"--secret=id={name},src=/proc/self/fd/{fd}" for name, fd in secrets.items()),
+        *(f"--secret=id={name},src={path}" for name, path in secrets.items()),
         *(["--no-cache"] if request.no_cache else []),
         str(request.context),
     ]
@@ -157,7 +190,7 @@ def _run(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=files,
-        preexec_fn=_end_with_parent,
+        preexec_fn=system.ends_with_parent(),
         text=True,
         errors="replace",
     )
@@ -263,27 +296,6 @@ def _step_failed(request: BuildRequest, failure: Failure) -> BuildFailed:
 
 
 # --- the child ------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _secrets(secrets: Mapping[str, bytes]) -> Iterator[dict[str, int]]:
-    """Each secret as an open file in memory: none stays on a disk, whatever ends this process."""
-    with contextlib.ExitStack() as stack:
-        files = {}
-        for name, content in secrets.items():
-            file = stack.enter_context(os.fdopen(os.memfd_create(f"secret-{name}"), "wb"))
-            file.write(content)
-            file.flush()
-            files[name] = file.fileno()
-        yield files
-
-
-_LIBC = ctypes.CDLL(None)
-
-
-def _end_with_parent() -> None:
-    """In the child: end the build when the factory ends, even by SIGKILL."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

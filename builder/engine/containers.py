@@ -13,8 +13,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from builder.core import system
 
 if TYPE_CHECKING:
     import docker
@@ -44,15 +45,10 @@ class ContainerEngine(Protocol):
 def owner(pid: int) -> str:
     """The label of a process of this machine: `HOST:PID:START`.
 
-    START is the time the process started, in the kernel's ticks, because the kernel gives the
-    number of an ended process to a later one. It is 0 for a process that does not exist, and on a
-    system without /proc.
+    START is the time the process started, because a system gives the number of an ended process to
+    a later one. It is 0 for a process that does not exist.
     """
-    try:
-        start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        start = "0"
-    return f"{socket.gethostname()}:{pid}:{start}"
+    return f"{socket.gethostname()}:{pid}:{system.started(pid)}"
 
 
 def is_gone(label: str) -> bool:

@@ -1,31 +1,33 @@
 """Finding the engine to use: the machine's own Docker, or the private one."""
 
+import getpass
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.core import system
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import private
-from builder.engine.docker import Engine, numbers, sdk_client
-from builder.engine.progress import first_line
+from builder.engine.docker import Engine, sdk_client
+from builder.engine.progress import first_line, numbers
 
-# COPY --link is of Dockerfile 1.4 (Docker 23.0); --progress=rawjson of buildx 0.13.
-OLDEST_ENGINE = (23, 0)
-OLDEST_BUILDX = (0, 13)
+OLDEST_ENGINE = (20, 10)
+"""The oldest Docker that loads and runs images (tried: 20.10.24); building asks for more."""
 
 _ANSWER_SECONDS = 10
+_SOCKET = Path("/var/run/docker.sock")
 
 
 def connect(settings: Settings, start: bool = True, on_event: OnEvent = ignore) -> Engine:
     """The engine to use: the machine's own, or the private one (`settings.engine` chooses).
 
     start: whether to start the private engine if it does not run. Raises OutsideError if there is
-    no engine, or none that can build.
+    no engine. One that cannot build says so when it shall (buildx.require).
     """
     if settings.engine == "private":
         return _private(start, on_event)
@@ -37,9 +39,13 @@ def connect(settings: Settings, start: bool = True, on_event: OnEvent = ignore) 
         try:
             return _private(start, on_event)
         except OutsideError as error:
-            raise OutsideError(
-                f"{error.message} (and not this machine's own: {refused.message})", error.fix
-            ) from error
+            # An engine that is there has to be mended; installing another one would not help.
+            fix = error.fix if isinstance(refused, NoEngine) else refused.fix
+            raise type(refused)(f"{refused.message}; {error.message}", fix) from error
+
+
+class NoEngine(OutsideError):  # noqa: N818 - reads like its siblings in builder.core.errors
+    """This machine has no engine of its own."""
 
 
 def _machine() -> Engine:
@@ -59,19 +65,38 @@ def _machine_host() -> tuple[str, str]:
 
     if os.environ.get("DOCKER_HOST"):
         return os.environ["DOCKER_HOST"], "default"
-    context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT") or None)
+    try:
+        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT") or None)
+    except Exception as error:  # whatever is wrong in the files of ~/.docker
+        raise OutsideError(
+            f"docker's contexts cannot be read: {first_line(str(error))}",
+            "repair ~/.docker (docker context ls), or set DOCKER_HOST",
+        ) from error
     if context is None:
         raise OutsideError(
             "docker's current context does not exist",
             "docker context use default, or builder with --engine private",
         )
-    return context.Host or "unix:///var/run/docker.sock", context.Name
+    host = str(context.Host or f"unix://{_SOCKET}")
+    if host == f"unix://{_SOCKET}" and not _SOCKET.exists():
+        others = (path for path in _other_sockets() if path.exists())
+        return next((f"unix://{path}" for path in others), host), "default"
+    return host, context.Name
+
+
+def _other_sockets() -> Iterator[Path]:
+    """Where Docker without root and Podman listen (their manuals: dockerd-rootless.sh, podman
+    system service)."""
+    if run := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(run) / "docker.sock"
+        yield Path(run) / "podman" / "podman.sock"
+    yield Path("/run/podman/podman.sock")
 
 
 def _private(start: bool, on_event: OnEvent) -> Engine:
     endpoint = private.start(on_event=on_event) if start else private.status().endpoint
     if endpoint is None:
-        raise OutsideError("no engine is running", "builder engine start")
+        raise OutsideError("the private engine does not run", "builder engine start")
     # Settings of the user's for another engine must not reach this one; logins stay.
     foreign = (
         "DOCKER_CONTEXT",
@@ -91,6 +116,7 @@ def _private(start: bool, on_event: OnEvent) -> Engine:
         containerd_store=True,
         data=endpoint.data,
         environment={**own, **endpoint.environment, **_CLIENTS},
+        architecture=system.architecture(),
     )
 
 
@@ -100,23 +126,26 @@ _CLIENTS = {"BUILDX_METADATA_PROVENANCE": "disabled", "DOCKER_CLI_HINTS": "false
 def _engine(host: str, buildx: tuple[str, ...], environment: Mapping[str, str]) -> Engine:
     """Ask the machine's engine and its buildx for their versions.
 
-    Raises OutsideError for old ones.
+    Raises OutsideError where there is no engine, for one that does not answer, and for an old one.
     """
-    socket = host.removeprefix("unix://")
-    if host.startswith("unix://") and not Path(socket).exists():
-        raise OutsideError(f"no Docker engine at {socket}", "start it, or install Docker")
+    socket = Path(host.removeprefix("unix://"))
+    if host.startswith("unix://") and not _exists(socket):
+        raise NoEngine(f"no Docker engine at {socket}", "start it, or install Docker")
     try:
-        info: dict[str, Any] = sdk_client(host, environment, _ANSWER_SECONDS).info()
+        client = sdk_client(host, environment, _ANSWER_SECONDS)
+        info: dict[str, Any] = client.info()
+        parts = client.version().get("Components") or []
     except Exception as error:
         raise OutsideError(
             f"the Docker engine at {host} does not answer: {first_line(str(error))}",
-            "start it, allow this user to reach it (group docker), or use --engine private",
+            _remedy(host, str(error)),
         ) from error
     version = str(info.get("ServerVersion", ""))
-    if numbers(version) < OLDEST_ENGINE:
+    podman = any("podman" in str(part.get("Name")).lower() for part in parts)
+    if not podman and numbers(version) < OLDEST_ENGINE:
         raise OutsideError(
-            f"the Docker engine at {host} is {version}, which does not have COPY --link",
-            "install Docker 23.0 or newer, or use --engine private",
+            f"the Docker engine at {host} is {version}, which the factory does not know",
+            "install Docker 20.10 or newer, or use --engine private",
         )
     whole = {**environment, **_CLIENTS}
     return Engine(
@@ -124,31 +153,50 @@ def _engine(host: str, buildx: tuple[str, ...], environment: Mapping[str, str]) 
         host=host,
         version=version,
         buildx=buildx,
-        buildx_version=_buildx_version(buildx, whole),
+        buildx_version="" if podman else _buildx_version(buildx, whole),
         containerd_store=["driver-type", "io.containerd.snapshotter.v1"]
         in (info.get("DriverStatus") or []),
         data=Path(info.get("DockerRootDir") or "/var/lib/docker"),
         environment=whole,
+        product="Podman" if podman else "Docker",
+        architecture=system.architecture(str(info.get("Architecture") or "amd64")),
+        rootless="name=rootless" in (info.get("SecurityOptions") or []),
     )
 
 
+def _exists(socket: Path) -> bool:
+    """Whether there is a socket; True where this user may not look."""
+    try:
+        return socket.exists()
+    except PermissionError:
+        return True
+
+
+def _remedy(host: str, said: str) -> str:
+    """What to do about an engine that gives no answer."""
+    if "permission denied" in said.lower():
+        return (
+            f"let this user reach it: sudo usermod --append --groups docker {_user()}, log in anew"
+        )
+    if host.startswith("unix://"):
+        return "start it (systemctl start docker), or use --engine private"
+    return "check DOCKER_HOST and docker's context (docker context ls), or use --engine private"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "USER"
+
+
 def _buildx_version(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    """The version of buildx, "" where it does not work."""
     try:
         done = subprocess.run(
             [*command, "version"], env=environment, capture_output=True, text=True, timeout=30
         )
-        said = done.stdout
     except (OSError, subprocess.TimeoutExpired):
-        said = ""
-    match = re.search(r"buildx v?(\d+\.\d+\S*)", said)
-    if not match:
-        raise OutsideError(
-            f"`{' '.join(command)}` does not work: the engine is there, its builder is not",
-            "install docker-buildx (Debian) or docker-buildx-plugin (Docker's own packages)",
-        )
-    if numbers(match[1]) < OLDEST_BUILDX:
-        raise OutsideError(
-            f"buildx {match[1]} is too old: it has no --progress=rawjson",
-            "install buildx 0.13 or newer, or use --engine private",
-        )
-    return match[1]
+        return ""
+    match = re.search(r"buildx v?(\d+\.\d+\S*)", done.stdout)
+    return match[1] if match else ""

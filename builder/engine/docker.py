@@ -4,7 +4,6 @@ Builds go through buildx (buildx.py), everything else through the docker SDK.
 """
 
 import contextlib
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.engine import buildx
 from builder.engine.buildx import BuildRequest, BuiltImage
-from builder.engine.progress import first_line
+from builder.engine.progress import first_line, numbers
 
 if TYPE_CHECKING:
     import docker
@@ -59,7 +58,10 @@ class DiskSpace:
 
 @dataclass(frozen=True)
 class Engine:
-    """A Docker engine that answered, and the buildx that fits it."""
+    """An engine that answered, and the buildx that fits it.
+
+    Docker, or Podman behind a socket that speaks Docker's API.
+    """
 
     origin: Literal["machine", "private"]
     host: str
@@ -68,6 +70,7 @@ class Engine:
     buildx: tuple[str, ...]
     """How buildx is called, without a subcommand."""
     buildx_version: str
+    """"" where there is no buildx."""
     containerd_store: bool
     """Whether images are kept as a registry would get them (digests, compressed layers)."""
     data: Path
@@ -75,6 +78,9 @@ class Engine:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment of client programs, whole."""
     product: Literal["Docker", "Podman"] = "Docker"
+    architecture: str = "amd64"
+    """Of the engine's machine, by its name in images."""
+    rootless: bool = False
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -107,10 +113,14 @@ class Engine:
         return _image(reference, found)
 
     def disk(self) -> DiskSpace | None:
-        """The disk that the engine keeps its images on. None if that is another machine's."""
-        if not self.host.startswith(("unix://", "npipe://")) or not self.data.is_dir():
+        """The disk that the engine keeps its images on. None where it is not seen from here: it is
+        another machine's (also the virtual one of Docker Desktop), or this user may not look."""
+        if not self.host.startswith(("unix://", "npipe://")):
             return None
-        usage = shutil.disk_usage(self.data)
+        try:
+            usage = shutil.disk_usage(self.data)
+        except OSError:
+            return None
         return DiskSpace(self.data, usage.free, usage.total)
 
     def build(self, request: BuildRequest, on_event: OnEvent = ignore) -> BuiltImage:
@@ -134,11 +144,6 @@ class Engine:
             f"the engine at {self.host} does not answer: {first_line(str(error))}",
             "builder doctor shows its state; builder engine start starts the private one",
         )
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def sdk_client(host: str, environment: Mapping[str, str], timeout: int) -> "docker.DockerClient":

@@ -259,6 +259,11 @@ def short(name: str) -> str:
     return bare if len(bare) <= _NAME_LENGTH else bare[: _NAME_LENGTH - 1] + "…"
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
 def first_line(text: str) -> str:
     """The first line that is not empty, at most 400 characters of it."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:400]

@@ -9,7 +9,6 @@ that is installed, because its import takes most of the start.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import importlib.util
 import os
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.core import files
+from builder.core import files, system
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.places.local import folder as folders
@@ -238,7 +237,7 @@ def serve(
             text=True,
             errors="replace",
             process_group=0,
-            preexec_fn=_end_with_parent,
+            preexec_fn=system.ends_with_parent(),
         )
         before = signal.signal(signal.SIGTERM, _interrupt)
         last = ""
@@ -267,11 +266,3 @@ def serve(
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-_LIBC = ctypes.CDLL(None)
-
-
-def _end_with_parent() -> None:
-    """Runs in the child: it ends when we do, even by SIGKILL (prctl PR_SET_PDEATHSIG)."""
-    _LIBC.prctl(1, signal.SIGTERM)

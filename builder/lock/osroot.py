@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.core import files
+from builder.core import files, system
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.lock import debian
@@ -361,7 +361,7 @@ def archive(root: RootTarball, target: Path) -> str:
         shutil.copyfileobj(source, packed, 1 << 20)
     described = f"debian:{root.suite}-slim, made from Debian's packages"
     config = manifests.configuration(
-        {"architecture": _architecture(), "os": "linux"},
+        {"architecture": system.architecture(), "os": "linux"},
         {
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             "Cmd": ["bash"],
@@ -415,8 +415,3 @@ def load(
             "check the engine: builder doctor",
         )
     return root.reference
-
-
-def _architecture() -> str:
-    machine = os.uname().machine
-    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)

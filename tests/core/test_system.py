@@ -1,0 +1,81 @@
+"""What only Linux has, and what stands in for it elsewhere."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.core import system
+
+HERE, ELSEWHERE = pytest.param(True, id="linux"), pytest.param(False, id="elsewhere")
+
+
+@pytest.mark.parametrize("linux", [HERE, ELSEWHERE])
+def test_a_child_reads_what_it_is_handed_and_nothing_is_left(
+    linux: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(system, "LINUX", linux)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with system.handed({"a": b"first", "b": b"second"}) as files:
+        done = subprocess.run(
+            ["cat", *files.paths.values()],
+            pass_fds=files.descriptors,
+            capture_output=True,
+            check=True,
+        )
+        assert done.stdout == b"firstsecond"
+        on_disk = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert len(on_disk) == (0 if linux else 2)
+        for path in on_disk:
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("linux", [HERE, ELSEWHERE])
+def test_a_process_is_known_by_its_start(linux: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "LINUX", linux)
+    if not linux and not shutil.which("ps"):
+        pytest.skip("a container without ps")
+    mine = system.started(os.getpid())
+    assert mine != "0" and mine == system.started(os.getpid())
+    assert ":" not in mine, "an owner's label is HOST:PID:START"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert system.started(ended.pid) == "0"
+
+
+def test_a_child_ends_with_its_parent() -> None:
+    parent = (
+        "import subprocess, os, signal\n"
+        "from builder.core import system\n"
+        "child = subprocess.Popen(['sleep', '60'], preexec_fn=system.ends_with_parent())\n"
+        "print(child.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True).stdout
+    pid = int(said)
+    for _ in range(100):
+        if system.started(pid) == "0" or _is_zombie(pid):
+            return
+        subprocess.run(["sleep", "0.05"], check=True)
+    pytest.fail("the child lives on")
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_the_names_of_architectures() -> None:
+    assert [system.architecture(one) for one in ("x86_64", "aarch64", "arm64", "riscv64")] == [
+        "amd64",
+        "arm64",
+        "arm64",
+        "riscv64",
+    ]
