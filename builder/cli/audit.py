@@ -50,7 +50,7 @@ def audit(
         found = auditing.audit(
             project,
             where,
-            cache(lambda: engines.connect(where, on_event=shown.on_event)),
+            cache(lambda start: engines.connect(where, start, shown.on_event)),
             sources or (),
             everything,
             gpu or (),
@@ -79,7 +79,7 @@ def report(
         (found,) = auditing.audit(
             root(),
             where,
-            lambda: connect(where, on_event=shown.on_event),
+            lambda start: connect(where, start, shown.on_event),
             [target],
             gpus=["V100"],  # libraries are listed, nothing is judged
             on_event=shown.on_event,

@@ -22,6 +22,7 @@ import zstandard
 from builder.core.errors import OutsideError
 from builder.core.retry import Said, silent
 from builder.core.templates import EPOCH
+from builder.pipeline import tags
 from builder.pipeline.plan import APP, File, ImagePlan
 from builder.registry import Descriptor, Manifest, Reference, Registry, manifests
 
@@ -47,7 +48,8 @@ class CopyOnly:
 def read(dockerfile: str) -> CopyOnly | None:
     """What this Dockerfile says; None where it does more than copy onto a base of ours."""
     base = owner = None
-    user, entrypoint = "", ()
+    user = ""
+    entrypoint: tuple[str, ...] = ()
     found: dict[str, dict[str, str]] = {"ENV": {}, "LABEL": {}}
     text = re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE).replace("\\\n", " ")
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -59,17 +61,38 @@ def read(dockerfile: str) -> CopyOnly | None:
                 base = rest.partition(":")[2]
             case "COPY" if (copy := _COPY.fullmatch(line)) and owner is None:
                 owner = (int(copy[1]), int(copy[2]))
-            case "USER":
+            case "USER" if "$" not in rest:
                 user = rest
-            case "ENTRYPOINT" if rest.startswith("["):
-                entrypoint = tuple(json.loads(rest))
-            case "ENV" | "LABEL" if "$" not in rest:
-                found[word] |= dict(one.split("=", 1) for one in shlex.split(rest))
+            case "ENTRYPOINT" if (words := _words(rest)) is not None:
+                entrypoint = words
+            case "ENV" | "LABEL" if (pairs := _pairs(rest)) is not None:
+                found[word] |= pairs
             case _:
                 return None
     if base is None or owner is None:
         return None
     return CopyOnly(base, owner, user, entrypoint, found["ENV"], found["LABEL"])
+
+
+def _words(text: str) -> tuple[str, ...] | None:
+    """The list of texts that an instruction has as JSON; None for a shell's line."""
+    try:
+        words = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(words, list) and words and all(isinstance(one, str) for one in words)
+    return tuple(words) if is_list else None
+
+
+def _pairs(text: str) -> dict[str, str] | None:
+    """`A=1 B="two words"`; None for anything else, such as `A 1` and what a variable stands for."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return None
+    if "$" in text or not words or not all(one.partition("=")[0] and "=" in one for one in words):
+        return None
+    return dict(one.split("=", 1) for one in words)
 
 
 def layer(files: Mapping[str, File], owner: tuple[int, int]) -> bytes:
@@ -141,11 +164,12 @@ def append(image: ImagePlan, read: CopyOnly, to: Reference, said: Said = silent)
             [manifests.Added(manifests.digest_of(plain), f"builder: {APP} copied to /{APP}")],
             EPOCH,
         )
+        described = Descriptor.of(manifests.OCI_CONFIG, config)
+        top = Descriptor.of(manifests.OCI_LAYER_ZSTD, packed)
         for blob in (packed, config):
             there.put_blob(to.repository, blob)
-        whole = manifests.image(
-            Descriptor.of(manifests.OCI_CONFIG, config),
-            (*base.layers, Descriptor.of(manifests.OCI_LAYER_ZSTD, packed)),
-        )
-        there.put_manifest(to.repository, to.tag, whole)
+        for sent in (top, described):
+            there.check_blob(to.repository, sent)
+        whole = manifests.image(described, (*base.layers, top))
+        tags.lead(there, to, whole)
     return whole

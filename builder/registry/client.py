@@ -250,6 +250,15 @@ class Registry:
         status = self._ask("HEAD", repository, f"blobs/{digest}").status
         return status == 200 or status in web.MOVED
 
+    def check_blob(self, repository: str, blob: Descriptor) -> None:
+        """Raise CheckFailed where the repository does not have this blob, or one of other size."""
+        answer = self._ask("HEAD", repository, f"blobs/{blob.digest}")
+        if answer.status == 404:
+            raise self._lost(repository, blob.digest)
+        size = answer.headers.get("Content-Length")
+        if answer.status == 200 and size not in (None, str(blob.size)):
+            raise self._other_bytes(repository, f"{blob.size} bytes", f"{size} bytes")
+
     def put_blob(self, repository: str, data: bytes) -> Descriptor:
         """Upload small content, unless it is there. An upload that breaks off starts again."""
         digest = digest_of(data)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.core.errors import InputError
+from builder.core.errors import InputError, OutsideError
 from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE
 from builder.lock import model, pins
 from builder.render.committed import text_of
@@ -68,13 +69,14 @@ def changes(root: Path, target: str, since: str = "HEAD") -> tuple[InstructionCh
     """The changes of a target's images since a commit, were they rendered now.
 
     Outside of git, the Dockerfiles in the folder are compared. A layer that two changes make anew
-    is named at the first of them. Raises InputError for an unknown commit.
+    is named at the first of them. Raises what `commit` raises.
     """
     folder = root / catalogue.IMAGES / target
     held = model.read(root, target)
     new = render_target(root, target).files
     names = (*model.WHEELS, model.APT, model.APT_EXTRA)
-    before = {name: _committed(folder / name, since) for name in (*new, BASE_DOCKERFILE, *names)}
+    at = commit(folder, since)
+    before = {name: _committed(folder / name, at) for name in (*new, BASE_DOCKERFILE, *names)}
     found: list[InstructionChange] = []
     for name in (BASE_DOCKERFILE, DOCKERFILE):
         old_reads = {n: text for n in names if (text := before[n]) is not None}
@@ -84,18 +86,56 @@ def changes(root: Path, target: str, since: str = "HEAD") -> tuple[InstructionCh
     return tuple(found)
 
 
-def _committed(path: Path, since: str) -> str | None:
-    """The text of a file at a commit, None where it has none; outside of git, the file's text."""
-    done = subprocess.run(
-        ["git", "show", f"{since}:./{path.name}"], cwd=path.parent, capture_output=True, text=True
-    )
-    if done.returncode == 0:
-        return done.stdout
-    if "not a git repository" in done.stderr:
-        return text_of(path)
-    if "invalid object name" in done.stderr or "unknown revision" in done.stderr:
+def commit(folder: Path, since: str) -> str | None:
+    """The hash of a commit; None outside of git. Raises InputError for what is no commit,
+    OutsideError where git refuses the repository."""
+    inside, said = _git(folder, "rev-parse", "--is-inside-work-tree")
+    if inside is None:
+        if "not a git repository" in said:
+            return None
+        raise _refused(said)
+    wanted = f"{since}^{{commit}}"
+    found, said = _git(folder, "rev-parse", "--verify", "--end-of-options", wanted)
+    if found is None and "Needed a single revision" not in said and "bad revision" not in said:
+        raise _refused(said)
+    if found is None:
         raise InputError(f"{since!r} is no commit of this repository", "name one: HEAD, a tag")
-    return None
+    return found.strip()
+
+
+def _committed(path: Path, since: str | None) -> str | None:
+    """The text of a file at a commit, None where it has none; the file's own without a commit."""
+    if since is None:
+        return text_of(path)
+    listed, said = _git(path.parent, "ls-tree", since, "--", f"./{path.name}")
+    text = None
+    if listed:
+        text, said = _git(path.parent, "show", f"{since}:./{path.name}")
+    if listed is None or (listed and text is None):
+        raise _refused(said)
+    return text
+
+
+def _git(folder: Path, *words: str) -> tuple[str | None, str]:
+    """What git prints, and what it says on stderr. None for a refusal."""
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+    except FileNotFoundError:
+        return None, "not a git repository: git is not installed"
+    return (None if done.returncode else done.stdout), done.stderr
+
+
+def _refused(said: str) -> OutsideError:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    fix = next((line for line in lines if line.startswith("git config")), "run git fsck there")
+    return OutsideError(f"git: {lines[0].removeprefix('fatal: ') if lines else 'refused'}", fix)
 
 
 def instructions(text: str, reads: Mapping[str, str]) -> Iterator[Instruction]:

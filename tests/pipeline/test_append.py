@@ -64,6 +64,12 @@ def test_every_target_of_ours_only_copies(target: str) -> None:
         "ENTRYPOINT python",
         "FROM ${REPOSITORY}:base-0123456789abcdef",
         "HEALTHCHECK NONE",
+        "USER $U",
+        "ENV A b",
+        "LABEL a b",
+        "ENTRYPOINT [broken",
+        'ENTRYPOINT ["python", 1]',
+        "ENV A='open",
     ],
 )
 def test_one_that_does_more_is_left_to_an_engine(line: str) -> None:

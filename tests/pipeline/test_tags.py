@@ -90,6 +90,17 @@ def test_a_torn_promotion_leaves_the_tag_and_the_way_back(
     assert rollback("production", where).digest == images[0].digest
 
 
+def test_going_back_is_read_back(engine: Engine, build: Build, server: RegistryServer) -> None:
+    where = settings(server.host)
+    for number in range(2):
+        sent(engine, build(f"image{number}"), server.host, f"version-{number}")
+        promote(f"version-{number}", "production", where)
+    lies = Fault("PUT", "/manifests/production$", 201, after=1, times=None)
+    with faulty(server.host, lies) as proxy, pytest.raises(CheckFailed, match="registry says"):
+        rollback("production", settings(proxy.host))
+    assert lies.happened
+
+
 # Tags -------------------------------------------------------------------------------------------
 
 

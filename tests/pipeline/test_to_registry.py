@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from builder.engine import BuiltImage, Engine
 from builder.pipeline import append, build, prepare, to_registry
 from builder.pipeline.plan import ImagePlan
 from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry, manifests
+from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
@@ -169,3 +171,27 @@ def test_a_dockerfile_that_does_more_is_prepared_once_and_left_to_an_engine(
     assert len(asked) == 1
     assert not asked[0].installs
     assert (calls["load"], calls["render"], calls["plan"]) == (1, 1, 1)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("lies", "said"),
+    [
+        (Fault("PUT", "/blobs/uploads/", 201, after=1, times=None), "has lost this blob"),
+        (Fault("PUT", "/manifests/unproven-", 201, after=1, times=None), "the registry says None"),
+        (
+            Fault("HEAD", "/blobs/", 200, headers={"Content-Length": "1"}, times=None),
+            "the registry has other bytes|other bytes",
+        ),
+    ],
+)
+def test_what_the_registry_says_it_took_is_read_back(
+    copy: Path, server: RegistryServer, lies: Fault, said: str
+) -> None:
+    """Each of these was the image's digest and exit code 0."""
+    repository = f"team/lies-{lies.method.lower()}-{len(lies.path)}"
+    put_base(server, repository)
+    with faulty(server.host, lies) as proxy, pytest.raises((CheckFailed, OutsideError)) as caught:
+        to_registry.build(copy, Settings(f"{proxy.host}/{repository}"), [TARGET], no_engine)
+    assert re.search(said, caught.value.message), caught.value.message
+    assert lies.happened

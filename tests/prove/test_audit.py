@@ -54,7 +54,7 @@ def visible(*layers: bytes) -> dict[str, int]:
     return {library.path: library.size for library in in_registry.merge(read)}
 
 
-def no_engine() -> Engine:
+def no_engine(start: bool) -> Engine:
     raise OutsideError("no engine", "")
 
 
@@ -326,3 +326,17 @@ def test_an_image_in_a_registry_is_read_without_pulling_it(
         assert not list((tmp_path / "third").glob(f"{blobs[0].digest[7:]}-*"))
         with pytest.raises(InputError, match="there is no such image"):
             audit.of_registry(parse(f"{server.host}/team/image:v2"))
+
+
+def test_an_image_in_a_registry_starts_no_engine() -> None:
+    asked = []
+
+    def engine(start: bool) -> Engine:
+        asked.append(start)
+        raise OutsideError("no engine", "")
+
+    with pytest.raises((InputError, OutsideError)):
+        audit.audit(None, Settings(), engine, ["127.0.0.1:1/team/x:v1"])
+    with pytest.raises(InputError):
+        audit.audit(None, Settings(), engine, ["training:v100"])
+    assert asked == [False, True]

@@ -36,7 +36,7 @@ def image(engine: Engine, context: Callable[..., Path]) -> Iterator[str]:
 
 
 def test_only_what_a_container_sees_is_judged(engine: Engine, image: str) -> None:
-    (found,) = audit.audit(None, Settings(), lambda: engine, [image], gpus=["V100", "H100"])
+    (found,) = audit.audit(None, Settings(), lambda start: engine, [image], gpus=["V100", "H100"])
     assert [one.path for one in found.found.libraries] == ["/opt/replaced.so"]
     assert [device.name for device, _ in found.refused] == ["H100"]
     assert not engine.client.containers.list(all=True, filters={"ancestor": TAG})
@@ -54,12 +54,12 @@ def test_all_says_which_targets_are_not_built(
     write_target("accelerator: V100\nsize_budget: 3 GB\n", "never-built")
     write_target("accelerator: CPU\nsize_budget: 1 GB\n", "without-gpu")
     found = audit.audit(
-        project, Settings(), lambda: engine, [image], everything=True, gpus=["V100"]
+        project, Settings(), lambda start: engine, [image], everything=True, gpus=["V100"]
     )
     assert audit.table(found)[-1] == "never-built: not read (run builder build never-built)"
     audit.require(found)
     with pytest.raises(InputError, match=r"no image of a GPU target \(never-built\)") as caught:
-        audit.audit(project, Settings(), lambda: engine, [], everything=True)
+        audit.audit(project, Settings(), lambda start: engine, [], everything=True)
     assert caught.value.fix.startswith("run builder build never-built")
     with pytest.raises(InputError, match="never-built: the engine holds no image"):
-        audit.audit(project, Settings(), lambda: engine, ["never-built"])
+        audit.audit(project, Settings(), lambda start: engine, ["never-built"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.core.errors import InputError
+from builder.core.errors import InputError, OutsideError
 from builder.lock import model
 from builder.lock.model import Lock
 from builder.render import changes
@@ -135,3 +135,36 @@ def with_versions(held: Lock, versions: dict[str, str]) -> Lock:
         for name, pins in held.wheels.items()
     }
     return replace(held, wheels=wheels)
+
+
+@pytest.mark.parametrize("since", ["-h", "--help", "no-such-tag", "HEAD:images"])
+def test_what_is_no_commit_is_refused(copy: Path, since: str) -> None:
+    commit(copy)
+    with pytest.raises(InputError, match="is no commit of this repository"):
+        changes.changes(copy, "v100", since)
+
+
+def test_a_repository_without_a_commit_is_no_answer(copy: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)
+    with pytest.raises(InputError, match="'HEAD' is no commit"):
+        changes.changes(copy, "v100")
+
+
+def test_a_repository_that_git_refuses_is_no_answer(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Usual in a container: the files belong to somebody else."""
+    commit(copy)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own tests use it
+    with pytest.raises(OutsideError, match="dubious ownership") as caught:
+        changes.changes(copy, "v100")
+    assert caught.value.fix.startswith("git config --global --add safe.directory")
+
+
+def test_a_corrupt_repository_is_no_answer(copy: Path) -> None:
+    commit(copy)
+    for path in (copy / ".git/objects").glob("??/*"):
+        path.chmod(0o644)
+        path.write_bytes(b"torn")
+    with pytest.raises((OutsideError, InputError)):
+        changes.changes(copy, "v100")

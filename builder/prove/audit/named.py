@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def audit(
     root: Path | None,
     settings: Settings,
-    engine: Callable[[], Engine],
+    engine: Callable[[bool], Engine],
     names: Sequence[str],
     everything: bool = False,
     gpus: Sequence[str] = (),
@@ -36,11 +36,12 @@ def audit(
     """Read and judge targets, images and paths. Paths are taken together, as one image would hold
     them.
 
-    root: the project's, None outside of one. engine: connects to an engine; it is called only where
-    one is needed. A target is judged for its own accelerator, anything else for every known GPU;
-    `gpus` names others. everything: also audit the project's GPU targets, and note those that the
-    engine holds no image of. Raises InputError for a name that leads nowhere and where nothing
-    could be read, OutsideError for what the engine or the registry refuses.
+    root: the project's, None outside of one. engine: connects to an engine, and starts the private
+    one if it is called with True; it is called only where one is needed. A target is judged for its
+    own accelerator, anything else for every known GPU; `gpus` names others. everything: also audit
+    the project's GPU targets, and note those that the engine holds no image of. Raises InputError
+    for a name that leads nowhere and where nothing could be read, OutsideError for what the engine
+    or the registry refuses.
     """
     targets = catalogue.targets(root) if root else ()
     asked = tuple(_device(name) for name in gpus)
@@ -82,7 +83,7 @@ def audit(
 
 def _of_target(
     root: Path,
-    engine: Callable[[], Engine],
+    engine: Callable[[bool], Engine],
     target: str,
     asked: tuple[Gpu, ...],
     on_event: OnEvent,
@@ -94,7 +95,7 @@ def _of_target(
             f"{target} is for {accelerator.name}: there is no GPU to audit it for",
             "name one with --gpu, or audit another target",
         )
-    there = engine()
+    there = engine(True)
     image = there.image(f"{LOCAL_REPOSITORY}:{target}")
     if image is None:
         raise InputError(
@@ -107,21 +108,22 @@ def _of_target(
 
 def _of_image(
     settings: Settings,
-    engine: Callable[[], Engine],
+    engine: Callable[[bool], Engine],
     name: str,
     asked: tuple[Gpu, ...],
     on_event: OnEvent,
     targets: Sequence[str],
 ) -> Audited:
+    elsewhere = "/" in name or settings.registry
     try:
-        there: Engine | None = engine()
+        there: Engine | None = engine(not elsewhere)
     except OutsideError:  # reading from a registry needs no engine
         there = None
     image = there.image(name) if there else None
     with step(f"audit {name}", on_event):
         if there and image:
             every = of_image(there.client, image.image_id)
-        elif "/" in name or settings.registry:
+        elif elsewhere:
             short = "/" not in name and settings.registry
             place = f"{settings.registry}:{name}" if short else name
             every = of_registry(registry.parse(place), on_layer=_told(f"audit {name}", on_event))
