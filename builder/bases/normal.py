@@ -31,7 +31,8 @@ _LEFT_OUT: Final = (
     "proc/*",
     "sys/*",
     # what the run left: logs, locks, caches, the previous version of a database
-    "run/*",
+    "run/secrets",
+    "run/secrets/*",
     "tmp/*",
     "var/tmp/*",
     "var/log/*",
@@ -59,6 +60,7 @@ def write(exported: IO[bytes], newest: int, writer: LayerWriter) -> None:
         kept = {name: one for name, one in found.items() if not _left_out(name, one)}
         for name in _EMPTY:
             kept[name] = tarfile.TarInfo(name)
+            kept[name].mtime = EPOCH
         first = _first_names(kept)
         for name in sorted(kept):
             one = _entry(name, kept[name], newest)

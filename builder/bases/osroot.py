@@ -134,7 +134,6 @@ def _make(
             f"this machine's clock is behind the newest package, of {time.ctime(newest)}",
             "set the clock",
         )
-    containers.sweep(engine.client, KIND)
     key = root.plan(compression).key
     with TemporaryDirectory(dir=_folder(store), prefix=".root.") as scratch, store.writing() as out:
         with _container(root, paths, newest, engine, Path(scratch)) as container:
@@ -156,33 +155,45 @@ def _folder(store: Store) -> Path:
 
 @contextlib.contextmanager
 def _container(
-    root: Root,
-    paths: dict[Deb, Path],
-    newest: int,
-    engine: Engine,
-    scratch: Path,
+    root: Root, paths: dict[Deb, Path], newest: int, engine: Engine, scratch: Path
 ) -> Iterator[Container]:
-    """A container of the unpacked packages that was not started; nothing is left of it after."""
-    name = f"{REPOSITORY}:{secrets.token_hex(8)}"
-    labels = containers.labels(KIND, name)
+    """A container of the unpacked packages, which will install all packages when it is started."""
     unpacked = Store(scratch / "seed")
     required = [(one.name, paths[one]) for one in sorted(root.required)]
     added = [(one.name, paths[one]) for one in sorted(root.added)]
     with unpacked.writing() as out:
         writer = LayerWriter(out, Compression("gzip", 1))
         seed.write(writer, root.suite, required, added)
-        layer = unpacked.keep(out, writer.close(name))
-    image = assemble([(layer, "unpacked packages")], {"Labels": labels})
+        layer = unpacked.keep(out, writer.close(seed.SCRIPT))
+    command = ["/usr/bin/env", "-i", *_ENVIRONMENT, f"SOURCE_DATE_EPOCH={newest}"]
+    with container_of(
+        engine, KIND, layer, unpacked, [*command, "/bin/sh", f"/{seed.SCRIPT}"], "none"
+    ) as container:
+        yield container
+
+
+@contextlib.contextmanager
+def container_of(
+    engine: Engine, kind: str, layer: Layer, store: Store, command: Sequence[str], network: str
+) -> Iterator[Container]:
+    """A container of one layer that was not started. After it, neither it nor its image is left.
+
+    kind: the label of both, by which the next run removes what a killed one left. network: the
+    engine's name for its network.
+    """
+    containers.sweep(engine.client, kind)
+    name = f"{REPOSITORY}:{secrets.token_hex(8)}"
+    labels = containers.labels(kind, name)
     container = None
     try:
-        load(engine, image, unpacked.path, name)
+        load(engine, assemble([(layer, kind)], {"Labels": labels}), store.path, name)
         container = engine.client.containers.create(
             name,
-            [*_ENVIRONMENT, f"SOURCE_DATE_EPOCH={newest}", "/bin/sh", f"/{seed.SCRIPT}"],
-            entrypoint=["/usr/bin/env", "-i"],
-            hostname="localhost",
+            list(command[1:]),
+            entrypoint=[command[0]],
+            hostname=None if network == "host" else "localhost",
             labels=labels,
-            network_mode="none",
+            network_mode=network,
             platform=PLATFORM,
             user="0:0",
         )

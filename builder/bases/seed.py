@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from builder.bases import deb
+from builder.core.templates import EPOCH
 
 if TYPE_CHECKING:
     from builder.bases.tarball import LayerWriter
@@ -83,7 +84,7 @@ class _Tree:
 
     def text(self, name: str, text: str, mode: int = 0o644) -> None:
         info = tarfile.TarInfo(name)
-        info.mode, content = mode, text.encode()
+        info.mode, info.mtime, content = mode, EPOCH, text.encode()
         info.size = len(content)
         self.add(info, content)
 
@@ -95,6 +96,7 @@ class _Tree:
     def link(self, name: str, target: str) -> None:
         info = tarfile.TarInfo(name)
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, target, 0o777
+        info.mtime = EPOCH
         self.entries[name] = (info, b"")
 
     def _placed(self, name: str) -> str:

@@ -25,8 +25,9 @@ def lock(
     as_json: Json = False,
 ) -> None:
     """Choose every version and hash; write the lock files."""
+    from builder.core import settings
     from builder.core.errors import CheckFailed
-    from builder.pipeline import committed
+    from builder.pipeline import choosing, committed
     from builder.prove import wheels
 
     names = chosen(targets, not targets)
@@ -43,7 +44,8 @@ def lock(
             raise CheckFailed(f"{len(stale)} locks are stale", stale[0].fix)
         return
     with reporter() as shown:
-        for made in committed.lock(root(), names, upgrade, shown.on_event):
+        apt = choosing.LazyApt(root(), settings.load(root()), shown.on_event)
+        for made in committed.lock(root(), names, apt, upgrade, shown.on_event):
             for moved in made.moved:
                 say(f"  {made.target}: {moved.name} {moved.before} -> {moved.after}")
     if as_json:

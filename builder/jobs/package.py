@@ -25,7 +25,7 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.lock import making, model
-from builder.pipeline import prepare, prove, push, records
+from builder.pipeline import choosing, prepare, prove, push, records
 from builder.pipeline import program as programs
 from builder.prove.receipts import Receipt
 from builder.render import committed
@@ -194,7 +194,8 @@ def build(
     with files.locked(home.parent / f".{name}.lock"):
         try:
             spec = catalogue.load(home, name)
-            making.lock(home, spec, stacks.resolve(spec), on_event=on_event)
+            apt = choosing.LazyApt(root, settings, on_event)
+            making.lock(home, spec, stacks.resolve(spec), apt, on_event=on_event)
         except InputError as error:
             raise _in_users_words(error, one, target) from None
         committed.write(home, [name])

@@ -14,17 +14,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from builder.core.debian import ARCHIVE, SECURITY
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.files import cache_home, locked, write
 from builder.core.mirrors import AptSource, Mirror, mirror
 from builder.core.network import BuildNetwork, one_line_sources
-from builder.lock import debs
 
 KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
@@ -105,20 +102,6 @@ class Packages:
             name, version, _ = (part.strip() for part in line.split("|"))
             found[name] = tuple(dict.fromkeys((*found.get(name, ()), version)))
         return found
-
-    def records(self, versions: Mapping[str, str]) -> tuple[debs.Deb, ...]:
-        """The lock's records of these versions. Raises OutsideError where one is gone."""
-        if not versions:
-            return ()
-        wanted = [f"{name}={version}" for name, version in versions.items()]
-        force = ("Acquire::ForceHash=SHA256",)
-        text = self._apt("apt-get", "--print-uris", "download", *wanted, options=force)
-        dates: dict[str, str] = {}
-        for path in sorted((self.folder / "state/lists").glob("*_InRelease")):
-            archive = SECURITY if "-security_InRelease" in path.name else ARCHIVE
-            (date,) = re.findall(r"(?m)^Date: (.*)$", path.read_text(errors="replace"))
-            dates[archive] = max(dates.get(archive, date), date, key=parsedate_to_datetime)
-        return debs.from_apt(text, dates)
 
     def _records(self, names: Iterable[str]) -> list[dict[str, str]]:
         """The index entries of all versions of these packages."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from builder.core import files, project, templates
 from builder.core.errors import FactoryError, InputError
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from builder.spec.catalogue import ImageSpec
     from builder.spec.stack import Stack
 
+WANTED = ("?essential", "?priority(required)", "apt")
+"""The packages of the published image, as apt patterns."""
+
 PYTHON_PACKAGES = ("python3", "ca-certificates")
 """Debian packages of every own base: the interpreter, and the certificates for gs://."""
 
@@ -32,10 +36,20 @@ DIGEST_TIMEOUT = 3.0
 """Seconds to wait for each answer to the requests that resolve a digest."""
 
 
+class Apt(Protocol):
+    """Chooses versions of Debian packages."""
+
+    def __call__(
+        self, suite: str, wanted: Sequence[Sequence[str]], installed: tuple[Deb, ...]
+    ) -> Sequence[tuple[Deb, ...]]:
+        """For each list of names: all that apt installs for it, on top of `installed`."""
+
+
 def lock(
     root: Path,
     spec: ImageSpec,
     stack: Stack,
+    apt: Apt,
     upgrade: bool = False,
     on_event: OnEvent = ignore,
     require: Callable[[Lock], None] = lambda _: None,
@@ -46,6 +60,7 @@ def lock(
     nothing is resolved or fetched. A new target starts from its neighbours' versions, so that they
     share a base. The old files stay until every new version is known.
 
+    apt: chooses Debian packages where some are not locked yet.
     require: is called with a lock of new versions before it is written; may raise InputError.
     Raises InputError for a requirement that contradicts TensorFlow or another requirement,
     OutsideError for an index or a mirror that cannot be reached.
@@ -58,7 +73,7 @@ def lock(
         if kept := not upgrade and not any(s.versions for s in check.stale(root, spec, stack)):
             made = model.read(root, spec.name)
         else:
-            made = _make(root, spec, stack, upgrade, locking.log)
+            made = _make(root, spec, stack, upgrade, apt, locking.log)
             require(made)
         made = replace(made, templates=templates.checksum(root))
         model.write(root, made)
@@ -68,7 +83,7 @@ def lock(
 
 
 def _make(
-    root: Path, spec: ImageSpec, stack: Stack, upgrade: bool, say: Callable[[str], None]
+    root: Path, spec: ImageSpec, stack: Stack, upgrade: bool, apt: Apt, say: Callable[[str], None]
 ) -> Lock:
     from builder.core import network
 
@@ -78,7 +93,7 @@ def _make(
     for one in moved:
         say(f"{one.name} {one.before} -> {one.after}, for image.yaml's requirements")
     own = spec.has_own_base
-    os_root = _root(root, spec, held, upgrade, say) if own else None
+    os_root, on_top = _debian(root, spec, held, upgrade, apt, say) if own else (None, {})
     return Lock(
         target=spec.name,
         configuration=model.configuration(spec),
@@ -87,7 +102,7 @@ def _make(
         cuda=stack.cuda,
         cudnn=stack.cudnn,
         root=os_root,
-        apt=_apt(spec, os_root, held) if os_root else {},
+        apt=on_top,
         wheels=wheels,
         moved=moved,
         chosen=tuple(Chosen(f.statement, f.value, f.source) for f in stack.facts),
@@ -105,14 +120,53 @@ def _held(root: Path, spec: ImageSpec, upgrade: bool) -> tuple[Lock, ...]:
     return tuple(found)
 
 
-def _root(
-    root: Path, spec: ImageSpec, held: Iterable[Lock], upgrade: bool, say: Callable[[str], None]
-) -> OsRoot:
-    """The OS root of the image's Debian suite: that of another target, else a new one."""
+def _debian(
+    root: Path,
+    spec: ImageSpec,
+    held: Sequence[Lock],
+    upgrade: bool,
+    apt: Apt,
+    say: Callable[[str], None],
+) -> tuple[OsRoot, dict[str, tuple[Deb, ...]]]:
+    """The OS root, and the Debian packages on top of it by their file. What is locked is kept."""
     suite = OWN_PYTHON[spec.python]
-    for lock in held:
-        if lock.root and lock.root.suite == suite:
-            return lock.root
+    os_root = next((one.root for one in held if one.root and one.root.suite == suite), None)
+    if os_root is None:
+        os_root = _root(root, suite, upgrade, say)
+    names = model.configuration(spec)["apt"]
+    near = [one for one in held if one.root == os_root]
+    python = next((one.apt[APT] for one in near if APT in one.apt), ())
+    extra = next(
+        (one.apt.get(APT_EXTRA, ()) for one in near if one.configuration["apt"] == names), ()
+    )
+    steps = [(WANTED, os_root.packages), (PYTHON_PACKAGES, python), (tuple(names), extra)]
+    chosen = _chosen(suite, [(what, kept) for what, kept in steps if what], apt)
+    new = [tuple(sorted(one)) for one in chosen]
+    by_file = dict(zip((APT, APT_EXTRA), new[1:], strict=False))
+    return replace(os_root, packages=new[0]), {name: one for name, one in by_file.items() if one}
+
+
+def _chosen(
+    suite: str, steps: Sequence[tuple[tuple[str, ...], tuple[Deb, ...]]], apt: Apt
+) -> list[tuple[Deb, ...]]:
+    """The packages of each step, on top of those before it: those that are kept, else apt's."""
+    chosen = [kept for _, kept in itertools.takewhile(lambda one: one[1], steps)]
+    ask = [names for names, _ in steps[len(chosen) :]]
+    there = tuple(deb for packages in chosen for deb in packages)
+    if ask:
+        found = apt(suite, ask, there)
+        if not there and any(deb.name == "usrmerge" for deb in found[0]):
+            # Debian 12 has two packages for a merged /usr. The root is made with one:
+            # usr-is-merged, which only checks it, is enough.
+            found = apt(suite, [(*ask[0], "usr-is-merged"), *ask[1:]], there)
+        for packages in found:
+            chosen.append(tuple(deb for deb in packages if deb not in there))
+            there += chosen[-1]
+    return chosen
+
+
+def _root(root: Path, suite: str, upgrade: bool, say: Callable[[str], None]) -> OsRoot:
+    """The OS root of a Debian suite; without packages where they have to be chosen."""
     reference = f"debian:{suite}-slim"
     digest = resolve_digest(reference)
     today = datetime.now(UTC).date().isoformat()
@@ -120,37 +174,9 @@ def _root(
     if open_:
         say(f"{open_}: the root is made from Debian's packages")
     path = model.os_lock(root, suite)
-    if path.is_file() and not upgrade:
-        packages = debs.parse(path.read_text(encoding="utf-8"))
-    else:
-        from builder.lock import osroot
-        from builder.lock.debian import Packages
-
-        packages = Packages(suite).records(osroot.resolve(suite))
+    keep = path.is_file() and not upgrade
+    packages = debs.parse(path.read_text(encoding="utf-8")) if keep else ()
     return OsRoot(suite, reference, digest, open_, packages)
-
-
-def _apt(spec: ImageSpec, os_root: OsRoot, held: Iterable[Lock]) -> dict[str, tuple[Deb, ...]]:
-    """The Debian packages of each apt layer, by its file. Versions that are locked are kept."""
-    from builder.lock.debian import Packages
-
-    known = {
-        deb.name: deb
-        for lock in reversed([one for one in held if one.root == os_root])
-        for packages in lock.apt.values()
-        for deb in packages
-    }
-    debian = Packages(os_root.suite)
-    there = debs.versions(os_root.packages)
-    found = {}
-    for file, names in ((APT, PYTHON_PACKAGES), (APT_EXTRA, spec.apt)):
-        closure = debian.closure(names, installed=there) if names else {}
-        new = {name: version for name, version in closure.items() if there.get(name) != version}
-        there |= new
-        if new:
-            records = debian.records({n: v for n, v in new.items() if n not in known})
-            found[file] = (*records, *(known[name] for name in new if name in known))
-    return found
 
 
 @cache

@@ -16,11 +16,16 @@ from builder.spec.schema import schema_text
 
 if TYPE_CHECKING:
     from builder.lock.check import Staleness
+    from builder.lock.making import Apt
     from builder.lock.model import Lock
 
 
 def lock(
-    root: Path, targets: Sequence[str], upgrade: bool = False, on_event: OnEvent = ignore
+    root: Path,
+    targets: Sequence[str],
+    apt: Apt,
+    upgrade: bool = False,
+    on_event: OnEvent = ignore,
 ) -> Iterator[Lock]:
     """Choose and write the locks of `targets`, one after the other.
 
@@ -31,7 +36,7 @@ def lock(
         spec = catalogue.load(root, target)
         stack = compatibility.resolve(spec)
         require = partial(wheels.require, root, stack)
-        yield making.lock(root, spec, stack, upgrade, on_event, require)
+        yield making.lock(root, spec, stack, apt, upgrade, on_event, require)
 
 
 def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:

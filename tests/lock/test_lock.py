@@ -4,18 +4,34 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder.core import files, templates
 from builder.core.errors import InputError, OutsideError
 from builder.lock import check, making, model, pins
+from builder.lock.debs import Deb
 from builder.lock.pins import Pin
 from builder.spec import catalogue, compatibility
 from builder.spec.catalogue import ImageSpec
 from builder.spec.stack import Stack
 
 ROOT = Path(__file__).parents[2]
+LIBGOMP = Deb(
+    "libgomp1", "12.2.0-14", "debian", "20260712T000000Z", "pool/libgomp1.deb", "1" * 64, 116128
+)
+
+
+def nothing_new(suite: str, wanted: object, installed: object) -> list[tuple[Deb, ...]]:
+    """An apt for locks that need no new Debian package."""
+    raise AssertionError(f"apt was asked for {wanted} of {suite}")
+
+
+def lock(
+    root: Path, spec: ImageSpec, stack: Stack, apt: making.Apt = nothing_new, **more: Any
+) -> model.Lock:
+    return making.lock(root, spec, stack, apt, **more)
 
 
 def target(root: Path, name: str, text: str | None = None) -> tuple[ImageSpec, Stack]:
@@ -180,7 +196,7 @@ def test_a_changed_template_is_noted_without_resolving_anything(copy: Path) -> N
     ]
     spec, stack = target(copy, "cpu")
     events: list[object] = []
-    held = making.lock(copy, spec, stack, on_event=events.append)
+    held = lock(copy, spec, stack, on_event=events.append)
     assert events[-1].detail == "unchanged"
     assert held.templates == templates.checksum(copy)
     assert check.stale(copy, spec, stack) == ()
@@ -207,7 +223,7 @@ def test_a_requirement_that_would_move_tensorflow_is_refused(
     yaml = f'accelerator: V100\nsize_budget: 3 GB\nrequirements:\n- pillow\n- "{requirement}"\n'
     spec, stack = target(copy, "v100", yaml)
     with pytest.raises(InputError) as error:
-        making.lock(copy, spec, stack)
+        lock(copy, spec, stack)
     assert error.value.message.startswith(
         f'images/v100/image.yaml:5: requirements: "{requirement}" would move'
     )
@@ -221,7 +237,7 @@ def test_a_requirement_without_any_version_that_fits_is_refused(copy: Path) -> N
     text = 'accelerator: CPU\nsize_budget: 1 GB\nrequirements: ["numpy<1.20"]\n'
     spec, stack = target(copy, "cpu", text)
     with pytest.raises(InputError, match=r'"numpy<1\.20" cannot be met: .*numpy>=1\.26'):
-        making.lock(copy, spec, stack)
+        lock(copy, spec, stack)
 
 
 @pytest.mark.network
@@ -229,7 +245,7 @@ def test_a_second_tensorflow_is_refused(copy: Path) -> None:
     text = 'accelerator: CPU\nsize_budget: 1 GB\nrequirements: ["tensorflow==2.21.0"]\n'
     spec, stack = target(copy, "cpu", text)
     with pytest.raises(InputError, match="files would replace those of tensorflow-cpu"):
-        making.lock(copy, spec, stack)
+        lock(copy, spec, stack)
 
 
 @pytest.mark.network
@@ -239,7 +255,7 @@ def test_requirements_that_contradict_each_other(copy: Path) -> None:
     with pytest.raises(
         InputError, match=r"yaml:3: requirements: they contradict each other: .*scipy"
     ):
-        making.lock(copy, spec, stack)
+        lock(copy, spec, stack)
 
 
 @pytest.mark.network
@@ -250,7 +266,16 @@ def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy:
         'requirements: ["pillow", "setuptools<81"]\napt: [libgomp1]\n'
     )
     spec, stack = target(copy, "cpu", text)
-    made = making.lock(copy, spec, stack)
+    asked: list[object] = []
+
+    def apt(suite: str, wanted: object, installed: tuple[Deb, ...]) -> list[tuple[Deb, ...]]:
+        asked.append((suite, wanted))
+        names = {deb.name for deb in installed}
+        assert {"bash", "python3"} <= names
+        return [(LIBGOMP,)]
+
+    made = lock(copy, spec, stack, apt)
+    assert asked == [("bookworm", [("libgomp1",)])]
     names = [pin.name for pin in made.wheels[model.EXTRA]]
     assert names == ["nvidia-ml-py", "pillow", "psutil"]
     assert [one.name for one in made.moved] == ["setuptools"]
@@ -258,18 +283,18 @@ def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy:
     assert made.packages["setuptools"].version.startswith("80.")
     kept = {n: p for n, p in made.packages.items() if n not in ("pillow", "setuptools")}
     assert kept == {n: p for n, p in before.packages.items() if n != "setuptools"}
-    assert set(made.apt[model.APT_EXTRA]) >= {"libgomp1"}
+    assert made.apt[model.APT_EXTRA] == (LIBGOMP,)
     assert made.apt[model.APT] == before.apt[model.APT]
     assert made.root == before.root
     # again: the same bytes, and nothing left to do
     files = {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")}
     (copy / "images/cpu/image.lock").unlink()
-    assert making.lock(copy, spec, stack) == made
+    assert lock(copy, spec, stack, apt) == made
     assert {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")} == files
     assert check.stale(copy, spec, stack) == ()
     # and back: the layers of requirements go, TensorFlow's is what it was
     spec, stack = target(copy, "cpu", "accelerator: CPU\nsize_budget: 1 GB\n")
-    assert making.lock(copy, spec, stack).files == before.files
+    assert lock(copy, spec, stack).files == before.files
     assert "pillow" not in (copy / "images/cpu/extra.lock").read_text()
 
 
@@ -282,14 +307,30 @@ def test_pins_are_kept_until_an_upgrade_is_asked_for(copy: Path) -> None:
         copy / "images/cpu/tensorflow.lock",
         pins.dump([Pin(n, v, "a" * 64) for n, v in older.items()], ""),
     )
-    assert making.lock(copy, spec, stack).packages["rich"].version == "14.0.0"
-    assert making.lock(copy, spec, stack, upgrade=True).packages["rich"].version != "14.0.0"
+    assert lock(copy, spec, stack).packages["rich"].version == "14.0.0"
+    held = model.read(copy, "cpu")
+    assert held.root is not None
+    root, python = held.root.packages, held.apt[model.APT]
+    newer = replace(root[0], version="9", sha256="9" * 64)
+
+    def apt(suite: str, wanted: Any, installed: tuple[Deb, ...]) -> list[tuple[Deb, ...]]:
+        assert (len(wanted), installed) == (2, ())
+        first = (newer, *root[1:])
+        if "usr-is-merged" not in wanted[0]:
+            return [(*first, replace(newer, name="usrmerge")), python]
+        return [first, (newer, *python)]
+
+    upgraded = lock(copy, spec, stack, apt, upgrade=True)
+    assert upgraded.packages["rich"].version != "14.0.0"
+    assert upgraded.root is not None
+    assert upgraded.root.packages == (newer, *root[1:])
+    assert upgraded.apt == {model.APT: python}
 
 
 @pytest.mark.network
 def test_a_new_target_starts_from_its_neighbours(copy: Path) -> None:
     spec, stack = target(copy, "team-t4", "accelerator: T4\nsize_budget: 3 GB\n")
-    assert making.lock(copy, spec, stack).files == model.read(copy, "t4").files
+    assert lock(copy, spec, stack).files == model.read(copy, "t4").files
 
 
 @pytest.mark.network
@@ -303,7 +344,7 @@ def test_an_index_that_cannot_be_reached_leaves_the_lock(
     spec, stack = target(copy, "cpu", text)
     before = (copy / "images/cpu/image.lock").read_bytes()
     with pytest.raises(OutsideError) as error:
-        making.lock(copy, spec, stack)
+        lock(copy, spec, stack)
     assert "127.0.0.1:9" in error.value.message
     assert "secret" not in error.value.message
     assert "\n" not in error.value.message

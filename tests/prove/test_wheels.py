@@ -18,6 +18,7 @@ from builder.prove.wheels import Read, Wheel
 from builder.spec import catalogue
 from builder.tensorflow import releases
 from tests.devicecode.writer import container, library, ptx, sass
+from tests.lock.test_lock import nothing_new
 from tests.prove.installed import site, stack
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +110,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
         InputError, match=r"nvidia-cudnn-cu12 9\.3\.0\.75 does not run on V100"
     ) as error:
         making.lock(
-            copy, chosen.spec, chosen, upgrade=True,
+            copy, chosen.spec, chosen, nothing_new, upgrade=True,
             require=lambda made: wheels.require(copy, chosen, made),
         )  # fmt: skip
     assert error.value.message.startswith("images/v100/image.yaml")
