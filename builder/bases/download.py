@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from builder.core import files
+from builder.core import files, network, web
 from builder.core.display import masked
 from builder.core.errors import OutsideError
 from builder.core.retry import Passing, Retry
+from builder.lock import python
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
     from builder.core.web import Client
     from builder.lock.pins import Pin
+    from builder.lock.python import Platform
 
 KEPT: Final = 24 * 3600.0
 """Seconds after which a file that no run took is removed."""
@@ -128,6 +130,23 @@ class Wheels:
         if answer.status in (408, 416, 429) or answer.status >= 500:
             raise Passing(why, _NETWORK)
         raise OutsideError(why, "look whether the index needs a login, and still has this version")
+
+
+@contextlib.contextmanager
+def wheels_of(
+    pins: Iterable[Pin], platform: Platform, folder: Path | None = None
+) -> Iterator[Wheels]:
+    """The wheels of these pins, from the indexes that this host is configured for.
+
+    folder: where they lie meanwhile; by default in the user's cache. Raises OutsideError where
+    an index cannot be reached, InputError for a configuration that cannot be read.
+    """
+    host = network.discover()
+    found = python.addresses(pins, platform, host.host_environment())
+    indexes = [one for one in (host.index, *host.extra_indexes) if one]
+    addresses = {sha256: with_login(address, indexes) for sha256, address in found.items()}
+    with web.Client(cafile=str(host.ca) if host.ca else None) as client:
+        yield Wheels(folder or files.cache_home() / "wheels", client, addresses)
 
 
 def with_login(address: str, indexes: Iterable[str]) -> str:

@@ -102,12 +102,19 @@ class LayerWriter:
         self._write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
 
     def _write(self, data: bytes) -> None:
+        if len(data) >= _GATHERED:  # no copy of what is large already
+            self._pack()
+            self._pack_piece(data)
+            return
         self._pending += data
         if len(self._pending) >= _GATHERED:
             self._pack()
 
     def _pack(self) -> None:
         data, self._pending = bytes(self._pending), bytearray()
+        self._pack_piece(data)
+
+    def _pack_piece(self, data: bytes) -> None:
         self._plain.update(data)
         self._out(self._packer.compress(data))
 

@@ -12,15 +12,16 @@ import configparser
 import csv
 import hashlib
 import io
+import posixpath
 import re
 import stat
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import IO, Final
+
+from isal import igzip_lib, isal_zlib
 
 from builder.bases.drops import Drop, dropped
 from builder.core.errors import OutsideError
@@ -31,7 +32,7 @@ VENV: Final = "/opt/venv"
 INSTALLER: Final = b"uv"
 """The content of INSTALLER: whose layout it is."""
 
-_READ: Final = 1 << 18
+_READ: Final = 1 << 20
 _LOCAL: Final = struct.Struct("<4s22xHH")
 _SCHEMES: Final = ("purelib", "platlib", "headers", "scripts", "data")
 _ENTRY: Final = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[.*\])?")
@@ -172,12 +173,9 @@ class _Layout:
 
     def _recorded(self, path: str) -> str:
         """A path as RECORD has it: below site-packages, or up from there."""
-        here = PurePosixPath(self.site).parts
-        there = PurePosixPath(path).parts
-        same = 0
-        while same < min(len(here), len(there) - 1) and here[same] == there[same]:
-            same += 1
-        return "/".join([".."] * (len(here) - same) + list(there[same:]))
+        if path.startswith(f"{self.site}/"):
+            return path[len(self.site) + 1 :]
+        return posixpath.relpath(path, self.site)
 
     def _record(
         self, text: bytes, moved: dict[str, str], changed: dict[str, bytes], gone: set[str]
@@ -214,7 +212,7 @@ def add(found: dict[str, Installed], file: Installed, owner: str, other: str) ->
 
 def made(path: str, content: bytes, mode: int = 0o644) -> Installed:
     """A file of known content."""
-    identity = (len(content), zlib.crc32(content))
+    identity = (len(content), isal_zlib.crc32(content))
     return Installed(path, mode, len(content), identity, lambda: iter((content,)))
 
 
@@ -249,7 +247,9 @@ def _unpacked(wheel: IO[bytes], name: str, member: zipfile.ZipInfo) -> Iterator[
         raise refused(name, f"no file begins where {member.filename!r} should")
     _, name_size, extra_size = _LOCAL.unpack(header)
     at, left = member.header_offset + _LOCAL.size + name_size + extra_size, member.compress_size
-    unpacker = zlib.decompressobj(-15) if member.compress_type == zipfile.ZIP_DEFLATED else None
+    unpacker = (
+        isal_zlib.decompressobj(-15) if member.compress_type == zipfile.ZIP_DEFLATED else None
+    )
     checksum = size = 0
     while left:
         wheel.seek(at)
@@ -259,9 +259,9 @@ def _unpacked(wheel: IO[bytes], name: str, member: zipfile.ZipInfo) -> Iterator[
             break
         try:
             piece = unpacker.decompress(packed) if unpacker else packed
-        except zlib.error as error:
+        except igzip_lib.IsalError as error:  # type: ignore[misc] # a class, not as its stub says
             raise refused(name, f"{member.filename!r}: {error}") from None
-        checksum, size = zlib.crc32(piece, checksum), size + len(piece)
+        checksum, size = isal_zlib.crc32(piece, checksum), size + len(piece)
         if size > member.file_size:
             break
         yield piece

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from builder.bases import bytecode, debs, wheel, wheel_making, wheels
-from builder.bases.download import Wheels, with_login
+from builder.bases.download import wheels_of
 from builder.bases.drops import Drop, dropped, rules
 from builder.bases.layer import Layer
 from builder.bases.store import Store
-from builder.core import debian, network, web
+from builder.core import debian, network
 from builder.core.settings import Settings
 from builder.devicecode.pruning import prune
 from builder.devicecode.pruning.rule import compute_capability
@@ -67,19 +67,14 @@ def compare(target: str, home: Path) -> None:
 def made(
     lock: Lock, layers: tuple[wheels.WheelLayer, ...], store: Store, home: Path
 ) -> tuple[Layer, ...]:
-    host = network.discover()
     assert lock.root
-    glibc = requirements.GLIBC[lock.root.suite]
-    platform = python.Platform(lock.python, glibc)
-    found = python.addresses(lock.packages.values(), platform, host.host_environment())
-    indexes = [one for one in (host.index, *host.extra_indexes) if one]
-    addresses = {sha256: with_login(url, indexes) for sha256, url in found.items()}
-    fetched = debs.fetch(bytecode.packages(lock), debian.archives(Settings(), host))
+    platform = python.Platform(lock.python, requirements.GLIBC[lock.root.suite])
+    where = debian.archives(Settings(), network.discover())
+    fetched = debs.fetch(bytecode.packages(lock), where)
     with (
-        web.Client(cafile=str(host.ca) if host.ca else None) as client,
+        wheels_of(lock.packages.values(), platform, home / "wheels") as source,
         bytecode.unpacked(fetched.values(), lock.python) as compiler,
     ):
-        source = Wheels(home / "wheels", client, addresses)
         return wheel_making.make(layers, store, source, compiler)
 
 

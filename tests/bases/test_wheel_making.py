@@ -3,12 +3,18 @@ where a run ends badly."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import marshal
 import os
+import random
 import resource
+import shutil
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -34,6 +40,7 @@ from tests.emulators.index import Files, serving
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
 TAG = sys.implementation.cache_tag
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '"""A module."""\n\n\ndef f(x):\n    return {"a", "b", x}\n'
 
 
@@ -205,3 +212,69 @@ def test_a_full_disk_leaves_nothing_half(index: Files, store: Store, tmp_path: P
         signal.signal(signal.SIGXFSZ, handler)
     make(index, store, layer)
     assert store.find(layer.plan.key)
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from builder.bases.store import Store
+from builder.lock.pins import Pin
+from tests.bases import test_wheel_making as tests
+port, folder, *pins = json.loads(sys.argv[1])
+index = type("", (), {"url": lambda self, path: f"http://127.0.0.1:{port}{path}"})()
+layers = [tests.planned(Pin(*pin)) for pin in pins]
+tests.make(index, Store(Path(folder)), *layers)
+"""
+
+
+def started(index: Files, store: Store, *pins: Pin) -> subprocess.Popen[bytes]:
+    """Another process that makes a layer of each wheel."""
+    fields = [(pin.name, pin.version, pin.sha256, pin.bytes) for pin in pins]
+    told = json.dumps([index.server_port, str(store.folder), *fields])
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, told], cwd=ROOT)
+
+
+def whole(store: Store, *pins: Pin) -> bool:
+    """Whether the store has a whole layer of each wheel, and nothing else but temporary files."""
+    layers = [store.find(planned(pin).plan.key) for pin in pins]
+    for path in (store.folder / "blobs/sha256").iterdir():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+    for path in (store.folder / "keys").glob("*.json"):
+        assert store.find(path.stem)
+    return None not in layers
+
+
+def test_two_runs_at_once_make_each_layer_once(index: Files, store: Store) -> None:
+    pins = [
+        served(index, built.wheel({f"{n}/a": os.urandom(2_000_000)}, n), n) for n in ("one", "two")
+    ]
+    runs = [started(index, store, *pins) for _ in range(2)]
+    assert [run.wait(60) for run in runs] == [0, 0]
+    assert whole(store, *pins)
+    assert sorted(path for path, _ in index.asked) == ["/one.whl", "/two.whl"]
+    assert leftovers(store) == set()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_next_run_goes_on(index: Files, store: Store) -> None:
+    sources = {f"one/m{n}.py": SOURCE * 20 for n in range(600)}
+    one = served(index, built.wheel({**sources, "one/a": os.urandom(9_000_000)}, "one"), "one")
+    two = served(index, built.wheel({"two/a": os.urandom(9_000_000)}, "two"), "two")
+    run = started(index, store, one, two)
+    began = time.monotonic()
+    assert run.wait(60) == 0
+    takes = time.monotonic() - began
+    first = [store.find(planned(pin).plan.key) for pin in (one, two)]
+    shutil.rmtree(store.folder)
+    for moment in sorted(random.Random(11).uniform(0.2, 1) for _ in range(10)):
+        run = started(index, store, one, two)
+        time.sleep(moment * takes)
+        run.kill()
+        run.wait()
+        if (store.folder / "blobs").is_dir():
+            whole(store, one, two)
+        if moment > 0.7:  # what was whole is found; go on from nothing now and then
+            shutil.rmtree(store.folder, ignore_errors=True)
+    assert started(index, store, one, two).wait(60) == 0
+    assert whole(store, one, two)
+    assert [store.find(planned(pin).plan.key) for pin in (one, two)] == first
