@@ -155,11 +155,13 @@ def _loaded(root: Path, python: str) -> Compiler:
 
 
 def in_container(image: str, python: str, docker: Sequence[str] = ("docker",)) -> Compiler:
-    """The compiler in containers of an image that has this Python, for hosts of another kind."""
-    command = [*docker, "run", "--rm", "--interactive", "--network=none"]
-    command += ["--platform=linux/amd64", "--entrypoint=/usr/bin/env", image, "-i"]
-    command += [f"{name}={value}" for name, value in ENVIRONMENT.items()]
-    return Compiler((*command, f"/usr/bin/python{python}"), os.environ)
+    """The compiler in containers of an image that has this Python, for hosts of another kind.
+
+    docker: the command of the engine's client.
+    """
+    command = [*docker, "run", "--rm", "--interactive", "--network=none", "--platform=linux/amd64"]
+    command += [f"--env={name}={value}" for name, value in ENVIRONMENT.items()]
+    return Compiler((*command, f"--entrypoint=/usr/bin/python{python}", image), os.environ)
 
 
 def runs_here() -> bool:

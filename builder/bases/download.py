@@ -145,7 +145,7 @@ def wheels_of(
     found = python.addresses(pins, platform, host.host_environment())
     indexes = [one for one in (host.index, *host.extra_indexes) if one]
     addresses = {sha256: with_login(address, indexes) for sha256, address in found.items()}
-    with web.Client(cafile=str(host.ca) if host.ca else None) as client:
+    with web.Client(context=web.trust(str(host.ca) if host.ca else None)) as client:
         yield Wheels(folder or files.cache_home() / "wheels", client, addresses)
 
 
