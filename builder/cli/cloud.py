@@ -426,6 +426,62 @@ def triggers_delete(
         triggers.carry_out(clients, plan, on_done=say)
 
 
+@triggers_app.command("adopt")
+def triggers_adopt(
+    name: Annotated[
+        str, typer.Argument(help="A trigger's name, or an exported file.", metavar="NAME|FILE")
+    ],
+    dry_run: DryRun = False,
+    project: Project = None,
+    region: Region = None,
+) -> None:
+    """Write a trigger that was made elsewhere into builder.toml: applying it changes nothing."""
+    from builder.cloudbuild import adoption
+
+    clients = _connect(project=project, region=region)
+    sys.stdout.write(adoption.adopt(root(), clients, name, dry_run))
+
+
+@triggers_app.command("export")
+def triggers_export(
+    name: Annotated[str, typer.Argument(help="A trigger's name.", metavar="NAME")],
+    project: Project = None,
+    region: Region = None,
+) -> None:
+    """Print a trigger as YAML, as `gcloud builds triggers import` takes it."""
+    from builder.cloudbuild import triggers
+
+    clients = _connect(project=project, region=region)
+    sys.stdout.write(triggers.as_yaml(triggers.content(triggers.named(clients, name))))
+
+
+@triggers_app.command("run")
+def triggers_run(
+    name: Annotated[str, typer.Argument(help="A trigger's name.", metavar="NAME")],
+    branch: Annotated[str, typer.Option(help="Build this branch.")] = "",
+    tag: Annotated[str, typer.Option(help="Build this tag.")] = "",
+    commit: Annotated[str, typer.Option(help="Build this commit.")] = "",
+    substitutions: Substitutions = None,
+    project: Project = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """Run a trigger now. `builder cloud logs` follows the build."""
+    from builder.cloudbuild import submission, triggers
+    from builder.cloudbuild.reader.substitutions import assignments
+    from builder.core.errors import InputError
+
+    at = {"branch_name": branch, "tag_name": tag, "commit_sha": commit}
+    at = {key: value for key, value in at.items() if value}
+    if len(at) > 1:
+        raise InputError("--branch, --tag and --commit exclude each other", "name one of them")
+    clients = _connect(project=project, region=region)
+    build = triggers.start(clients, name, at, assignments(tuple(substitutions or ())))
+    say(f"build {build.id}\n  {build.log_url}\n  builder cloud logs {build.id}")
+    if as_json:
+        out(submission.row(build))
+
+
 def _shown(plan: Any) -> None:
     for one in plan:
         say(f"{one.name}: {one.action}")

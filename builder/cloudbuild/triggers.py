@@ -1,62 +1,40 @@
-"""Triggers: the tables [[cloud.trigger]] of builder.toml, and Cloud Build's own.
+"""Triggers: the tables [[cloud.trigger]] of builder.toml (trigger_table.py), and Cloud Build's own.
 
-    [[cloud.trigger]]
-    name = "main"
-    repository = "acme/training"          # of the GitHub app; or a repository of a connection:
-                                          # projects/P/locations/L/connections/C/repositories/R
-    branch = "^main$"                     # or: tag = "^v", or: pull_request = "^main$"
-    included = ["images/**", "trainer/**"]
-    ignored = ["**/*.md"]
-    substitutions = { _GPU = "all" }
-
-The tables are compared with the existing triggers. The difference is shown, and then the triggers
-are changed to match. A request names the fields that it changes, so a field that a table cannot
-name stays as it is, as does a trigger that builder.toml does not name. The build of a pull request
-does not push, unless its substitutions say so.
+They are compared. The difference is shown, and then the triggers are changed to match. A request
+names the fields that it changes, so a field that a table cannot name stays as it is, as does a
+trigger that builder.toml does not name.
 """
 
 from __future__ import annotations
 
 import difflib
 import io
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from builder.cloudbuild.clients import Clients, explaining
+from builder.cloudbuild.trigger_table import wanted
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
-from builder.core.googleapi import account_name
 from builder.core.project import MARKER
-from builder.core.settings import ACCOUNT, ACCOUNT_EXAMPLE, CloudSettings, load_cloud
+from builder.core.settings import load_cloud
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import BuildTrigger
 
 Action = Literal["create", "update", "delete", "unchanged"]
 
-EVENTS = ("branch", "tag", "pull_request")
-TEXT = ("name", "description", "repository", *EVENTS, "file", "comment_control", "service_account")
-LISTS = ("included", "ignored", "tags")
-FLAGS = ("invert", "approval", "disabled")
-FIELDS = (*TEXT, *LISTS, *FLAGS, "substitutions")
-COMMENTS = (
-    "COMMENTS_DISABLED",
-    "COMMENTS_ENABLED",
-    "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY",
-)
-
-# API reference: BuildTrigger.name, and a repository of a connection ("2nd generation").
-_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,62}[a-zA-Z0-9])?")
-_GITHUB = re.compile(r"([\w.-]+)/([\w.-]+)")
-_CONNECTED = re.compile(r"projects/[^/]+/locations/[^/]+/connections/[^/]+/repositories/[^/]+")
-_KEY = re.compile(r"_[A-Z0-9_]+")
-
 # Fields that the service sets itself.
 _ITS_OWN = ("id", "createTime", "resourceName")
-_ITS_OWN_WITHIN = (("github", "installationId"), ("repositoryEventConfig", "repositoryType"))
+_ITS_OWN_WITHIN = (
+    ("github", "installationId"),
+    ("repositoryEventConfig", "repositoryType"),
+    ("pubsubConfig", "subscription"),
+    ("pubsubConfig", "state"),
+    ("webhookConfig", "state"),
+)
 
 # What a table says of a trigger. Of a message that it names, only these fields; a message that it
 # does not name is removed.
@@ -65,11 +43,13 @@ _MESSAGES = {
     "github": ("owner", "name", "push", "pullRequest"),
     "repositoryEventConfig": ("repository", "push", "pullRequest"),
     "approvalConfig": ("approvalRequired",),
+    "pubsubConfig": ("topic",),
+    "webhookConfig": ("secret",),
+    "sourceToBuild": ("uri", "repository", "ref", "repoType"),
+    "gitFileSource": ("path", "uri", "repository", "revision", "repoType"),
 }
 # Another event, and another origin of the build: a table names its own instead.
-_INSTEAD = (
-    "triggerTemplate", "pubsubConfig", "webhookConfig", "autodetect", "build", "gitFileSource"
-)  # fmt: skip
+_INSTEAD = ("triggerTemplate", "autodetect", "build")
 
 
 @dataclass(frozen=True)
@@ -90,151 +70,6 @@ class Planned:
     def summary(self) -> dict[str, Any]:
         """For machines."""
         return {"name": self.name, "action": self.action, "diff": list(self.diff)}
-
-
-# --- the tables of builder.toml -------------------------------------------------------------------
-
-
-def wanted(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
-    """The triggers of builder.toml: name -> trigger under the API's JSON names.
-
-    Raises InputError with file, line and field.
-    """
-    file = root / MARKER
-    text = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    found: dict[str, dict[str, Any]] = {}
-    for begin, table in settings.triggers:
-        reader = _Table(root, text, begin, table)
-        name = reader.name()
-        if name in found:
-            raise reader.bad("name", f"a second trigger is called {name}", "give it another name")
-        found[name] = reader.trigger(settings)
-    return found
-
-
-@dataclass(frozen=True)
-class _Table:
-    """One [[cloud.trigger]]. text: the lines of builder.toml. begin: the table's line, from 1."""
-
-    root: Path
-    text: Sequence[str]
-    begin: int
-    table: Mapping[str, Any]
-
-    def bad(self, key: str, what: str, fix: str) -> InputError:
-        shape = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=")
-        lines = list(enumerate(self.text, 1))[self.begin :]
-        own = []
-        for number, line in lines:
-            if re.match(r"\s*\[", line):
-                break
-            own.append((number, line))
-        at = next((number for number, text in own if shape.match(text)), self.begin)
-        return InputError(f"{MARKER}:{at}: cloud.trigger.{key}: {what}", fix)
-
-    def name(self) -> str:
-        for key, value in self.table.items():
-            if key not in FIELDS:
-                near = difflib.get_close_matches(key, FIELDS, n=1)
-                fix = f"write {near[0]}" if near else f"known: {', '.join(FIELDS)}"
-                raise self.bad(key, "unknown setting", fix)
-            if key in TEXT and not isinstance(value, str):
-                raise self.bad(key, f"expected text, found {value!r}", f'write {key} = "..."')
-            if key in FLAGS and not isinstance(value, bool):
-                raise self.bad(key, f"expected true or false, found {value!r}", f"{key} = true")
-            if key in LISTS and not (
-                isinstance(value, list) and all(isinstance(one, str) for one in value)
-            ):
-                raise self.bad(key, f"expected a list of texts, found {value!r}", f'{key} = ["a"]')
-        name = self.table.get("name", "")
-        if not _NAME.fullmatch(name):
-            raise self.bad(
-                "name",
-                f"{name!r} is not a name for a trigger",
-                "write 1 to 64 letters, digits and -",
-            )
-        return str(name)
-
-    def trigger(self, settings: CloudSettings) -> dict[str, Any]:
-        events = [key for key in EVENTS if key in self.table]
-        if len(events) != 1:
-            raise self.bad(
-                "name",
-                f"{' and '.join(events) or 'nothing'} starts it: exactly one of {', '.join(EVENTS)}"
-                " can",
-                'write for example branch = "^main$"',
-            )
-        (event,) = events
-        self._pattern(event)
-        file = self.table.get("file", "cloudbuild.yaml")
-        if not (self.root / file).is_file():
-            raise self.bad("file", f"there is no {file}", "builder render, or name another file")
-        made: dict[str, Any] = {
-            "name": self.table["name"],
-            "description": self.table.get("description", ""),
-            "tags": self.table.get("tags", []),
-            "filename": file,
-            "substitutions": self._substitutions(event),
-            "includedFiles": self.table.get("included", []),
-            "ignoredFiles": self.table.get("ignored", []),
-            "disabled": self.table.get("disabled", False),
-            **self._source(event),
-        }
-        if account := self.table.get("service_account") or settings.service_account:
-            if not re.fullmatch(ACCOUNT, account):
-                raise self.bad(
-                    "service_account", f"{account!r} is no address", f"write {ACCOUNT_EXAMPLE}"
-                )
-            made["serviceAccount"] = account_name(account)
-        if self.table.get("approval"):
-            made["approvalConfig"] = {"approvalRequired": True}
-        return {key: value for key, value in made.items() if value not in ("", [], {}, False)}
-
-    def _pattern(self, event: str) -> None:
-        try:
-            re.compile(self.table[event])
-        except re.error as error:
-            raise self.bad(
-                event, f"{self.table[event]!r} is not a pattern: {error}", "write RE2, as ^main$"
-            ) from None
-
-    def _source(self, event: str) -> dict[str, Any]:
-        repository = self.table.get("repository", "")
-        invert = {"invertRegex": True} if self.table.get("invert") else {}
-        if event == "pull_request":
-            control = self.table.get("comment_control", COMMENTS[2])
-            if control not in COMMENTS:
-                raise self.bad("comment_control", f"{control!r}", f"one of {', '.join(COMMENTS)}")
-            inner = {
-                "pullRequest": {
-                    "branch": self.table[event],
-                    "commentControl": control,
-                    **invert,
-                }
-            }
-        else:
-            inner = {"push": {event: self.table[event], **invert}}
-        if _CONNECTED.fullmatch(repository):
-            return {"repositoryEventConfig": {"repository": repository, **inner}}
-        if match := _GITHUB.fullmatch(repository):
-            return {"github": {"owner": match[1], "name": match[2], **inner}}
-        raise self.bad(
-            "repository",
-            f"{repository!r} is not a repository" if repository else "no repository is named",
-            'write repository = "OWNER/NAME", or the full name of a connected one',
-        )
-
-    def _substitutions(self, event: str) -> dict[str, str]:
-        given = self.table.get("substitutions", {})
-        if not isinstance(given, dict):
-            raise self.bad("substitutions", "expected a table", '{ _GPU = "all" }')
-        for key, value in given.items():
-            if not _KEY.fullmatch(key) or not isinstance(value, str):
-                raise self.bad(
-                    "substitutions", f"{key} = {value!r} is none", 'write _NAME = "VALUE" in quotes'
-                )
-        default = {"_PUSH": "false"} if event == "pull_request" and "file" not in self.table else {}
-        return {**default, **given}
 
 
 # --- what exists ----------------------------------------------------------------------------------
@@ -284,14 +119,14 @@ def plan(root: Path, clients: Clients) -> tuple[Planned, ...]:
             f"{MARKER} names no trigger", "write a table [[cloud.trigger]], as docs/cloud-build.md"
         )
     theirs = existing(clients)
-    return tuple(_planned(name, want, theirs.get(name)) for name, want in ours.items())
+    return tuple(planned(name, want, theirs.get(name)) for name, want in ours.items())
 
 
-def _planned(name: str, want: dict[str, Any], have: Any) -> Planned:
+def planned(name: str, want: dict[str, Any], have: Any) -> Planned:
     if have is None:
         return Planned(name, "create", tuple(f"+ {line}" for line in _lines(want)), want)
     now, after = content(have), content(have)
-    want = content(_message(want))  # as the service would answer it, without default values
+    want = content(message(want))  # as the service would answer it, without default values
     mask = tuple(path for path in _said(want) if _at(now, path) != _at(want, path))
     for path in mask:
         _set(after, path, _at(want, path))
@@ -304,8 +139,9 @@ def _said(want: Mapping[str, Any]) -> Iterator[str]:
     yield from (*_FIELDS, "disabled", *_INSTEAD)
     for message, inner in _MESSAGES.items():
         yield from (f"{message}.{name}" for name in inner) if message in want else (message,)
-    if "serviceAccount" in want:  # else the trigger keeps its own, or the service's default
-        yield "serviceAccount"
+    for name in ("serviceAccount", "filter"):  # else the trigger keeps its own
+        if name in want:
+            yield name
 
 
 def _at(value: Mapping[str, Any], path: str) -> Any:
@@ -324,31 +160,58 @@ def _set(value: dict[str, Any], path: str, to: Any) -> None:
         value[last] = to
 
 
-def _message(want: Mapping[str, Any]) -> BuildTrigger:
+def message(want: Mapping[str, Any]) -> BuildTrigger:
+    """A trigger of its JSON names. Fields that the installed client does not know are left out.
+
+    Raises json_format.ParseError for a value of another type.
+    """
     from google.cloud.devtools import cloudbuild_v1 as api
     from google.protobuf import json_format
 
     message = api.BuildTrigger.pb(api.BuildTrigger())
-    json_format.ParseDict(dict(want), message)
+    json_format.ParseDict(dict(want), message, ignore_unknown_fields=True)
     trigger: BuildTrigger = api.BuildTrigger.wrap(message)
     return trigger
 
 
+def named(clients: Clients, name: str) -> BuildTrigger:
+    """The trigger of this name. Raises OutsideError if there is none."""
+    found = existing(clients)
+    if name not in found:
+        raise OutsideError(
+            f"{clients.parent} has no trigger {name!r}",
+            f"it has {', '.join(sorted(found)) or 'none'}; --region names another region",
+        )
+    return found[name]
+
+
+def start(
+    clients: Clients, name: str, at: Mapping[str, str], substitutions: Mapping[str, str]
+) -> Any:
+    """Run a trigger now. Returns the build.
+
+    at: the commit, as one of branch_name, tag_name, commit_sha; empty for the trigger's own.
+    Raises OutsideError.
+    """
+    from google.cloud.devtools import cloudbuild_v1 as api
+
+    request = api.RunBuildTriggerRequest(
+        _named(clients, named(clients, name)),
+        source=api.RepoSource(**at, substitutions=dict(substitutions)),
+    )
+    with explaining(f"trigger {name}"):
+        return clients.build.run_build_trigger(request, timeout=60.0).metadata.build
+
+
 def deletion(clients: Clients, names: Sequence[str]) -> tuple[Planned, ...]:
     """The deletions of these triggers. Raises OutsideError for one that does not exist."""
-    theirs = existing(clients)
-    for name in names:
-        if name not in theirs:
-            raise OutsideError(
-                f"{clients.parent} has no trigger {name!r}",
-                f"it has {', '.join(sorted(theirs)) or 'none'}; --region names another region",
-            )
+    theirs = {name: named(clients, name) for name in names}
     return tuple(
         Planned(
             name, "delete", tuple(f"- {line}" for line in _lines(content(theirs[name]))),
             existing=theirs[name],
         )
-        for name in dict.fromkeys(names)
+        for name in theirs
     )  # fmt: skip
 
 
@@ -385,12 +248,12 @@ def carry_out(clients: Clients, planned: Sequence[Planned], on_done: Callable[[s
         with explaining(f"trigger {one.name}"):
             if one.action == "create":
                 request = api.CreateBuildTriggerRequest(
-                    **clients.within, trigger=_message(one.content)
+                    **clients.within, trigger=message(one.content)
                 )
                 clients.build.create_build_trigger(request, timeout=60.0)
                 on_done(f"{one.name}: created")
             elif one.action == "update":
-                ids, trigger = _named(clients, one.existing), _message(one.content)
+                ids, trigger = _named(clients, one.existing), message(one.content)
                 trigger.resource_name, trigger.id = ids.pop("name"), one.existing.id
                 mask = field_mask_pb2.FieldMask()
                 mask.FromJsonString(",".join(one.mask))
@@ -414,7 +277,7 @@ def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
         if name not in ours:
             state = "not ours"
         else:
-            action = _planned(name, ours[name], theirs.get(name)).action
+            action = planned(name, ours[name], theirs.get(name)).action
             state = {"create": "missing", "update": "differs"}.get(action, "as written")
         shown = ours.get(name) or content(theirs[name])
         rows.append({"name": name, "state": state, "event": _event(shown)})
@@ -422,20 +285,25 @@ def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
 
 
 def _event(shown: Mapping[str, Any]) -> str:
-    source = shown.get("github") or shown.get("repositoryEventConfig") or {}
-    where = source.get("repository") or "/".join(
+    source = (
+        shown.get("github")
+        or shown.get("repositoryEventConfig")
+        or shown.get("sourceToBuild")
+        or {}
+    )
+    where = source.get("repository") or source.get("uri") or "/".join(
         part for part in (source.get("owner"), source.get("name")) if part
-    )
+    )  # fmt: skip
     push, pull = source.get("push", {}), source.get("pullRequest", {})
-    what = (
-        f"pull request to {pull['branch']}"
-        if pull
-        else f"branch {push['branch']}"
-        if "branch" in push
-        else f"tag {push['tag']}"
-        if "tag" in push
-        else "another event"
+    found = (
+        (f"pull request to {pull.get('branch')}", pull),
+        (f"branch {push.get('branch')}", push.get("branch")),
+        (f"tag {push.get('tag')}", push.get("tag")),
+        (f"topic {shown.get('pubsubConfig', {}).get('topic')}", "pubsubConfig" in shown),
+        ("webhook", "webhookConfig" in shown),
+        ("by hand", "sourceToBuild" in shown),
     )
+    what = next((text for text, there in found if there), "another event")
     return f"{what} of {where}" if where else what
 
 

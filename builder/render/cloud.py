@@ -26,6 +26,19 @@ BUILDER_REQUIREMENTS = "requirements/build.txt"
 ON_DISK = 4.5
 """Disk for an image while it is built, tested and pushed, as a multiple of its size budget: packed
 in the store (1), unpacked (about 2.5), BuildKit's cache of the wheels (1)."""
+MACHINE = "E2_HIGHCPU_8"
+MEMORY_GB = {
+    "E2_MEDIUM": 4,
+    "E2_HIGHCPU_8": 8,
+    "E2_HIGHCPU_32": 32,
+    "N1_HIGHCPU_8": 7.2,
+    "N1_HIGHCPU_32": 28.8,
+}
+"""Memory of Cloud Build's machines: cloud.google.com/build/pricing, and the series' own pages."""
+SMOKE_GB = 4
+"""What a smoke run may use (builder/prove/bench.py); a base needs no more while it is built."""
+SYSTEM_GB = 1
+"""What the worker's system, its engine and the steps beside a smoke run use."""
 
 
 def has_cloud(root: Path) -> bool:
@@ -47,17 +60,19 @@ def cloud_files(root: Path, made: Sequence[RenderedTarget] | None = None) -> dic
     bases, published = _bases(made)
     cloud, settings = load_cloud(root, environ={}), load(root, environ={})
     account = cloud.service_account
+    machine = cloud.machine_type or MACHINE
+    lanes = side_by_side(machine)
     text = fill(
         f"cloud/{CLOUDBUILD}",
         templates,
         builder="${_REGISTRY}:" + builder_tag(root, dockerfile),
-        bases=[{"targets": names} for names in bases],
-        targets=[_target(one.stack, bases) for one in made],
+        groups=_groups({one.spec.name: one.stack for one in made}, bases, published, lanes),
+        side_by_side="One smoke run" if lanes == 1 else f"At most {lanes} smoke runs",
         region=cloud.region if cloud.region != "global" else "us-central1",
         registry=settings.registry or "${_REGION}-docker.pkg.dev/${PROJECT_ID}/training/images",
         root_image=f"debian:{BUILDER_SUITE}-slim",
-        timeout=1800 + 900 * (len(bases) + len(published)),
-        machine_type=cloud.machine_type or "E2_HIGHCPU_8",
+        timeout=min(86400, 1800 + 900 * (len(bases) + len(published)) + 300 * len(made)),
+        machine_type=machine,
         disk_gb=_disk_gb([one.spec for one in made], bases, published),
         logging=cloud.logging or "CLOUD_LOGGING_ONLY",
         logs_bucket=cloud.logs_bucket,
@@ -75,14 +90,44 @@ def _bases(made: Iterable[RenderedTarget]) -> tuple[list[list[str]], list[str]]:
     return list(bases.values()), published
 
 
-def _target(stack: Stack, bases: Iterable[list[str]]) -> Mapping[str, object]:
-    """A target as the template takes it; `waits_for` is the step before its own."""
-    base = next((names for names in bases if stack.spec.name in names), None)
+def side_by_side(machine: str) -> int:
+    """How many smoke runs fit into a machine's memory. One on a machine that is not known."""
+    return max(1, int((MEMORY_GB.get(machine, 0) - SYSTEM_GB) // SMOKE_GB))
+
+
+def _groups(
+    stacks: Mapping[str, Stack], bases: Sequence[list[str]], published: Sequence[str], lanes: int
+) -> list[dict[str, object]]:
+    """The steps as the template takes them: for each base, its own step and its targets.
+
+    lanes: how many groups go on side by side. In a lane, what needs memory (a base, a smoke run)
+    waits for the one before it.
+    """
+    groups: list[dict[str, object]] = []
+    last: dict[int, str] = {}  # what each lane waits for
+    for number, names in enumerate([*bases, *([name] for name in published)]):
+        lane = number % lanes
+        base = f"base-{'-'.join(names)}" if number < len(bases) else ""
+        after = last.get(lane, "changed")
+        last[lane] = base or after
+        targets = []
+        for name in names:
+            targets.append(_target(stacks[name], last[lane]))
+            last[lane] = f"smoke-{name}"
+        groups.append({"base": base, "names": names, "after": after, "targets": targets})
+    return groups
+
+
+def _target(stack: Stack, after: str) -> Mapping[str, object]:
+    """A target as the template takes it. after: the step that its first step waits for."""
+    name = stack.spec.name
+    proofs = ["audit", "smoke"] if stack.accelerator.kind == "gpu" else ["smoke"]
     return {
-        "name": stack.spec.name,
+        "name": name,
         "accelerator": stack.spec.accelerator,
-        "audited": stack.accelerator.kind == "gpu",
-        "waits_for": f"base-{'-'.join(base)}" if base else "changed",
+        "after": after,
+        "proofs": proofs,
+        "proven": [f"{proof}-{name}" for proof in proofs],
     }
 
 

@@ -18,6 +18,7 @@ from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.pipeline import builder_image
 from builder.prove import smoke
+from builder.registry import Registry
 from builder.render import cloud as rendering
 from tests.emulators.cloud_build import LocalRunner, LoopbackCloud, loopback_cloud
 from tests.registry import server as registry_server
@@ -106,7 +107,8 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
         ["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True
     ).stdout.strip()
     assert f"{where}:{TARGET}-{commit[:7]}" in pushed
-    assert f"{where}:{builder_tag(project)}" in pushed, "the service pushed images:"
+    with Registry(registry.host) as there:
+        assert there.head("team/training", builder_tag(project)), "its first step pushed it"
     assert f'"smoke-{TARGET}":   = {TARGET}: training' in done.stderr, "its log was shown"
     assert service.storage.objects("loopback-project_cloudbuild/") == [], "nothing staged is left"
 

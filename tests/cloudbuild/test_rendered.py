@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from builder.cloudbuild.reader import buildfile, validation
+from builder.cloudbuild.reader.build import Step
 from builder.cloudbuild.reader.order import dependencies
+from builder.cloudbuild.runner import host_access
+from builder.engine import BuildRequest, Engine
+from builder.registry import Registry
 from builder.render import cloud
 from builder.spec import catalogue
+from tests.cloudbuild.conftest import Carry
+from tests.registry.server import registry
 
 
 @pytest.fixture
@@ -38,24 +44,52 @@ def test_the_service_would_take_it(root: Path) -> None:
         assert validation.check(read, given, trigger=True) == ()
 
 
-def test_targets_do_not_wait_for_each_other(checkout: Path) -> None:
-    steps = rendered(checkout).build.steps
+def before(steps: tuple[Step, ...]) -> dict[str, set[str]]:
+    """The ids of the steps that each step waits for, at once or through others."""
     waits = dependencies(steps)
-    names = {step.index: step.id for step in steps}
 
-    def all_before(index: int) -> set[str]:
-        return {names[i] for i in waits[index]}.union(*(all_before(i) for i in waits[index]))
+    def all_before(index: int) -> set[int]:
+        return waits[index].union(*(all_before(i) for i in waits[index]))
 
+    return {one.id: {steps[i].id for i in all_before(one.index)} for one in steps}
+
+
+def test_a_target_is_pushed_after_all_that_it_needs(checkout: Path) -> None:
+    steps = rendered(checkout).build.steps
+    waits = before(steps)
+    by_id = {one.id: one for one in steps}
     for target in catalogue.targets(checkout):
-        (push,) = [step.index for step in steps if step.id == f"push-{target}"]
-        before = all_before(push)
-        assert {"builder", "changed", f"image-{target}", f"smoke-{target}"} <= before
-        bases = [name for name in before if name.startswith("base-")]
-        assert len(bases) == 1
-        assert target in bases[0].split("-")
-        assert (f"audit-{target}" in before) == (target not in ("cpu", "tpu"))
-        others = before - {"builder", "changed", bases[0]}
-        assert {name.split("-")[1] for name in others} == {target}
+        needed = waits[f"push-{target}"]
+        assert {"builder", "changed", f"image-{target}", f"smoke-{target}"} <= needed
+        audited = target not in ("cpu", "tpu")
+        assert (f"audit-{target}" in needed) == audited
+        proofs = [f"audit-{target}", f"smoke-{target}"] if audited else [f"smoke-{target}"]
+        for proof in proofs:
+            assert f"passed/{proof} ]" in by_id[f"push-{target}"].script
+            assert f"passed/image-{target} ]" in by_id[proof].script
+        (base,) = re.findall(r"passed/(base-\S+) \]", by_id[f"image-{target}"].script)
+        assert target in base.split("-")
+        assert base in needed
+    assert waits["result"] == {one.id for one in steps} - {"result"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "lanes"),
+    [("E2_HIGHCPU_8", 1), ("E2_MEDIUM", 1), ("E2_HIGHCPU_32", 7)],
+)
+def test_what_runs_side_by_side_fits_into_memory(checkout: Path, machine: str, lanes: int) -> None:
+    (checkout / "builder.toml").write_text(f'[cloud]\nmachine_type = "{machine}"\n')
+    assert cloud.side_by_side(machine) == lanes
+    waits = before(rendered(checkout).build.steps)
+    heavy = [name for name in waits if name.startswith(("base-", "smoke-"))]
+    together = [
+        {a, b} for a in heavy for b in heavy if a < b and a not in waits[b] and b not in waits[a]
+    ]
+    if lanes == 1:
+        assert together == []
+    else:
+        assert {"smoke-a100", "smoke-h100"} in together
+        assert {"smoke-t4", "smoke-v100"} not in together, "one lane: they have the same base"
 
 
 def test_targets_with_the_same_base_share_its_step(checkout: Path) -> None:
@@ -80,14 +114,14 @@ def test_disk_and_time_grow_with_what_is_built(checkout: Path) -> None:
 
 
 def test_the_builder_image_s_tag_is_a_hash_of_what_it_is_made_from(checkout: Path) -> None:
-    first = rendered(checkout).build.images
+    first = rendered(checkout).build.steps[1].name
     assert cloud.check_cloud(checkout) == ()
     with (checkout / "requirements/build.txt").open("a") as file:
         file.write("# another\n")
     (drift,) = cloud.check_cloud(checkout)
     assert drift.file == "cloudbuild.yaml"
-    assert f"-  name: {first[0]}" in drift.diff
-    assert rendered(checkout).build.images != first
+    assert f"-  name: {first}" in drift.diff
+    assert rendered(checkout).build.steps[1].name != first
 
 
 def test_settings_reach_the_file(checkout: Path) -> None:
@@ -117,3 +151,49 @@ def test_a_template_of_the_project_wins(checkout: Path) -> None:
     path = checkout / "templates/cloud/cloudbuild.yaml.j2"
     path.write_text(path.read_text().replace("- training-images", "- ours"))
     assert "ours" in rendered(checkout).build.tags
+
+
+STUB = """#!/bin/sh
+# Stands in for the factory: writes down what it is asked, and fails where it shall.
+[ "$1" != cloud ] || { shift 2; printf '%s\\n' "$@"; exit 0; }
+case " $FAIL " in *" $1-$2 "*) echo "$1 $2: broken"; exit 1 ;; esac
+echo "$@" >> asked
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("push", ["true", "false"])
+def test_a_target_that_fails_stops_no_other(
+    checkout: Path, carry_out: Carry, engine: Engine, steps_image: str, tmp_path: Path, push: str
+) -> None:
+    rendered(checkout)
+    text = (checkout / "cloudbuild.yaml").read_text()
+    with registry(tmp_path / "registry") as server:
+        where = f"{server.host}/team/training"
+        tag = re.search("builder-[0-9a-f]{16}", text)
+        assert tag
+        stub = f"{where}:{tag[0]}"
+        (tmp_path / "stub").write_text(STUB)
+        dockerfile = tmp_path / "Dockerfile"
+        dockerfile.write_text(f"FROM {steps_image}\nCOPY --chmod=755 stub /bin/builder")
+        engine.build(BuildRequest(context=tmp_path, dockerfile=dockerfile, tags=(stub,)))
+        first = "  - BUILDER_REGISTRY"
+        ran = carry_out(
+            text.replace(first, f"  - FAIL=smoke-a100 build-l4\n{first}"),
+            given={"_GPU": "a100,l4,cpu", "_REGISTRY": where, "_PUSH": push},
+            builds_in={"PROJECT_ID": "p", "SHORT_SHA": "1234567"},
+            images={"gcr.io/cloud-builders/docker": steps_image},
+            host=host_access(network=True, configuration=False),
+            workspace=tmp_path / "left",
+        )
+        engine.client.images.remove(stub, force=True)
+        there = Registry(server.host).head("team/training", tag[0])
+    assert ran.result.status == "FAILURE"
+    assert ran.result.detail.startswith("build step 34 ")
+    for line in ("a100: smoke-a100 failed", "cpu: done", "l4: image-l4 failed"):
+        assert ran.said("result", line), ran.log
+    asked = (tmp_path / "left" / "asked").read_text().splitlines()
+    pushed = [line for line in asked if line.startswith("push")]
+    assert pushed == (["push cpu --tag cpu-1234567 --json"] if push == "true" else [])
+    assert "audit a100" in asked
+    assert bool(there) == (push == "true"), "the builder's image is pushed, whatever becomes of it"

@@ -9,7 +9,7 @@ import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 from ruamel.yaml import YAML
 
-from builder.cloudbuild import triggers
+from builder.cloudbuild import adoption, triggers
 from builder.cloudbuild.clients import Clients
 from builder.core import settings
 from builder.core.errors import InputError, OutsideError
@@ -36,6 +36,7 @@ approval = true
 name = "pull-request"
 repository = "projects/p/locations/europe-west4/connections/gh/repositories/training"
 pull_request = "^main$"
+service_account = "reader@p.iam.gserviceaccount.com"
 """
 
 
@@ -161,12 +162,12 @@ def test_the_difference_is_what_the_request_changes(
     release = triggers.plan(project, clients)[1]
     assert release.mask == (
         "filename",
-        "pubsubConfig",
         "build",
         "github.owner",
         "github.name",
         "github.push",
         "approvalConfig.approvalRequired",
+        "pubsubConfig",
     )
     assert [line for line in release.diff if line.startswith("-")] == [
         "- build:",
@@ -201,6 +202,159 @@ def test_one_that_builder_toml_does_not_name_is_left_alone(
     written(project)
     carry_out(project, connected())
     assert len(cloud.build.triggers) == 4
+
+
+OTHERS = """
+[[cloud.trigger]]
+name = "nightly"
+repository = "acme/training"
+topic = "projects/p/topics/nightly"
+ref = "refs/heads/main"
+filter = '_DAY == "1"'
+
+[[cloud.trigger]]
+name = "hook"
+repository = "projects/p/locations/europe-west4/connections/gh/repositories/training"
+webhook = "projects/p/secrets/hook/versions/1"
+ref = "refs/tags/v1"
+
+[[cloud.trigger]]
+name = "by-hand"
+repository = "acme/training"
+manual = true
+ref = "refs/heads/main"
+"""
+
+
+def test_events_without_a_commit_name_the_source_of_their_build(
+    project: Path, cloud: LoopbackCloud, connected: Connect, transport: str
+) -> None:
+    clients = connected(transport)
+    written(project, OTHERS)
+    names = ["nightly", "hook", "by-hand"]
+    assert carry_out(project, clients) == [(name, "create") for name in names]
+    assert carry_out(project, clients) == [(name, "unchanged") for name in names]
+    made = {one.name: one for one in cloud.build.triggers.values()}
+    assert made["nightly"].pubsub_config.topic == "projects/p/topics/nightly"
+    assert made["nightly"].filter == '_DAY == "1"'
+    assert made["nightly"].source_to_build.uri == "https://github.com/acme/training"
+    assert made["nightly"].git_file_source.path == "cloudbuild.yaml"
+    assert made["hook"].webhook_config.secret.endswith("versions/1")
+    assert made["hook"].git_file_source.revision == "refs/tags/v1"
+    assert made["by-hand"].source_to_build.ref == "refs/heads/main"
+    made["nightly"].pubsub_config.subscription = "the service's"
+    made["hook"].webhook_config.state = api.WebhookConfig.State.OK
+    assert carry_out(project, clients) == [(name, "unchanged") for name in names]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("refs/heads/main", "main", "builder.toml:6: cloud.trigger.ref: 'main' is no branch"),
+        ("projects/p/topics/nightly", "n", "builder.toml:5: cloud.trigger.topic: 'n' is no name"),
+        ("topic =", "branch =", "builder.toml:6: cloud.trigger.ref: a trigger for branch has none"),
+    ],
+)
+def test_an_event_without_a_commit_that_cannot_be(
+    project: Path, before: str, after: str, message: str
+) -> None:
+    written(project, OTHERS.replace(before, after, 1))
+    with pytest.raises(InputError) as raised:
+        triggers.wanted(project, settings.load_cloud(project, environ={}))
+    assert raised.value.message.startswith(message)
+
+
+def test_a_pull_request_is_not_built_with_the_account_that_pushes(project: Path) -> None:
+    own = 'service_account = "reader@p.iam.gserviceaccount.com"\n'
+    for toml, what in (
+        (TOML.replace(own, ""), "needs an account of its own"),
+        (f"[cloud]\n{own}\n{TOML}", "would be built with the account that pushes"),
+    ):
+        written(project, toml)
+        with pytest.raises(InputError, match=what):
+            triggers.wanted(project, settings.load_cloud(project, environ={}))
+    written(project, TOML.replace(own, 'file = "cloudbuild.yaml"\n'))
+    assert triggers.wanted(project, settings.load_cloud(project, environ={}))
+
+
+@pytest.mark.parametrize("toml", [TOML, OTHERS])
+def test_an_adopted_trigger_is_written_so_that_applying_changes_nothing(
+    project: Path, cloud: LoopbackCloud, connected: Connect, tmp_path: Path, toml: str
+) -> None:
+    clients = connected()
+    written(project, toml + 'description = "said \\"so\\" ✓"\ndisabled = true\n')
+    carry_out(project, clients)
+    made = {one.name: one for one in cloud.build.triggers.values()}
+    for number, (name, one) in enumerate(made.items()):
+        cloud.build.unknown[one.id] = {"includeBuildLogs": "INCLUDE_BUILD_LOGS_WITH_STATUS"}
+        exported = tmp_path / f"{number}.yaml"
+        exported.write_text(triggers.as_yaml({**triggers.content(one), "includeBuildLogs": "X"}))
+        for source in (name, str(exported)):
+            written(project, 'registry = "h.test/a"\n\n[cloud]\nlogging = "NONE"\n')
+            shown = adoption.adopt(project, clients, source, dry_run=True)
+            assert "cloud.trigger" not in (project / "builder.toml").read_text()
+            assert adoption.adopt(project, clients, source) == shown
+            text = (project / "builder.toml").read_text()
+            assert text.startswith('registry = "h.test/a"\n')
+            assert text.endswith(f"\n\n{shown}")
+            assert carry_out(project, clients) == [(name, "unchanged")]
+        with pytest.raises(InputError, match=f"has the trigger {name} already"):
+            adoption.adopt(project, _with_tables(project, clients), name)
+
+
+def _with_tables(project: Path, clients: Clients) -> Clients:
+    from dataclasses import replace
+
+    found = tables(project)
+    return replace(clients, settings=replace(clients.settings, triggers=found))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"build": {"steps": [{"name": "a"}]}}, "trigger odd: build: its steps are written"),
+        ({"triggerTemplate": {"repoName": "r"}}, "trigger odd: triggerTemplate: its repository"),
+        (
+            {"github": {"owner": "a", "name": "b", "push": {"branch": "^main$"}},
+             "filename": "cloudbuild.yaml",
+             "approvalConfig": {"approvalRequired": True}, "substitutions": {"_A": "1"},
+             "sourceToBuild": {"ref": "refs/heads/main"}},
+            "trigger odd: a table cannot say it whole: applying it would change sourceToBuild",
+        ),
+    ],
+)  # fmt: skip
+def test_a_trigger_that_a_table_cannot_say_is_not_adopted(
+    project: Path, cloud: LoopbackCloud, connected: Connect, fields: dict[str, object], message: str
+) -> None:
+    trigger = triggers.message({"name": "odd", **fields})
+    cloud.build.create_build_trigger(api.CreateBuildTriggerRequest(trigger=trigger))
+    written(project, "")
+    with pytest.raises(InputError) as raised:
+        adoption.adopt(project, connected(), "odd")
+    assert raised.value.message.startswith(message)
+    assert (project / "builder.toml").read_text() == ""
+
+
+def test_a_file_that_is_no_trigger(project: Path, cloud: LoopbackCloud, connected: Connect) -> None:
+    for text in ("name: [", "- a", "name: {a: 1}"):
+        (project / "t.yaml").write_text(text)
+        with pytest.raises(InputError, match=r"t\.yaml: not a trigger"):
+            adoption.adopt(project, connected(), str(project / "t.yaml"))
+
+
+def test_a_trigger_is_run_at_a_branch(
+    project: Path, cloud: LoopbackCloud, connected: Connect, transport: str
+) -> None:
+    clients = connected(transport)
+    written(project)
+    carry_out(project, clients)
+    made = triggers.start(clients, "main", {"branch_name": "other"}, {"_GPU": "v100"})
+    (build,) = cloud.build.builds.values()
+    assert build.id == made.id
+    assert dict(build.substitutions) == {"_GPU": "v100", "TRIGGER_NAME": "main"}
+    assert list(build.steps[0].args) == ["echo", "other"]
+    with pytest.raises(OutsideError, match="no trigger 'gone'"):
+        triggers.start(clients, "gone", {}, {})
 
 
 def test_deleting_is_by_name(cloud: LoopbackCloud, connected: Connect, transport: str) -> None:

@@ -292,6 +292,19 @@ class CloudBuild:
         with self.lock:
             del self.triggers[self._trigger(request.trigger_id).id]
 
+    def run_build_trigger(self, request: api.RunBuildTriggerRequest) -> Any:
+        """The build of a trigger; its one step stands for the file in the repository."""
+        trigger = self._trigger(request.trigger_id or request.name.rsplit("/", 1)[-1])
+        given = {**trigger.substitutions, **request.source.substitutions}
+        branch = request.source.branch_name
+        build = api.Build(
+            steps=[api.BuildStep(name="busybox", args=["echo", branch])],
+            substitutions={**given, "TRIGGER_NAME": trigger.name},
+            options={"substitution_option": "ALLOW_LOOSE"},
+            tags=[f"trigger-{trigger.id}"],
+        )
+        return self.create_build(api.CreateBuildRequest(project_id=PROJECT, build=build))
+
     def list_build_triggers(
         self, request: api.ListBuildTriggersRequest
     ) -> api.ListBuildTriggersResponse:
@@ -521,7 +534,7 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "builds":
             self._builds(service, key, verb)
         else:
-            self._triggers(service, key)
+            self._triggers(service, key, verb)
 
     def _builds(self, service: CloudBuild, key: str | None, verb: str | None) -> None:
         parent = self.query.get("parent", "")
@@ -549,8 +562,12 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._message(service.get_build(api.GetBuildRequest(id=key)))
 
-    def _triggers(self, service: CloudBuild, key: str | None) -> None:
-        if self.command == "POST":
+    def _triggers(self, service: CloudBuild, key: str | None, verb: str | None) -> None:
+        if verb == "run":
+            run = self._read(api.RunBuildTriggerRequest)
+            run.trigger_id = key
+            self._operation(service.run_build_trigger(run))
+        elif self.command == "POST":
             trigger = self._read(api.BuildTrigger)
             self._message(
                 service.create_build_trigger(api.CreateBuildTriggerRequest(trigger=trigger))
@@ -753,6 +770,7 @@ _METHODS = {
     "RetryBuild": (api.RetryBuildRequest, None),
     "CreateBuildTrigger": (api.CreateBuildTriggerRequest, api.BuildTrigger),
     "UpdateBuildTrigger": (api.UpdateBuildTriggerRequest, api.BuildTrigger),
+    "RunBuildTrigger": (api.RunBuildTriggerRequest, None),
     "DeleteBuildTrigger": (api.DeleteBuildTriggerRequest, None),
     "ListBuildTriggers": (api.ListBuildTriggersRequest, api.ListBuildTriggersResponse),
 }
