@@ -129,7 +129,7 @@ def _disk(engine: Engine | None) -> Iterator[Finding]:
             "note",
             f"the engine's data is not seen from here ({engine.data}); a CUDA image needs"
             f" {BUILD_BYTES / 1e9:.0f} GB there",
-            "docker system df says what is used",
+            f"{engine.product.lower()} system df says what is used",
         )
         return
     place = disk.path if disk else _existing(private.data_folder())

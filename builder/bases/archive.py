@@ -1,19 +1,21 @@
 """An image as an archive or a folder: what `docker load`, skopeo and buildah read.
 
 The archive is an OCI image layout with Docker's own `manifest.json` in it. Which engine reads what,
-tried on Docker 20.10.24 and 26.1.5 (graph driver overlay2), 28.5.2 (containerd image store):
+tried on Docker 20.10.24 and 26.1.5 (graph driver overlay2), Docker 28.5.2 (containerd image store)
+and Podman 5.4.2:
 
-    in the archive                         20.10         26.1          28.5
-    layers packed with zstd                refused       read          read
-    layers packed with gzip, or plain      read          read          read
-    OCI layout without manifest.json       refused       refused       read
-    layers that the engine has, left out   read when the layers below  read
-                                           them are the same ones
-    layers that it lacks, left out         refused       refused       taken, then unusable
+    in the archive                         20.10        26.1         28.5              Podman
+    layers packed with zstd                refused      read         read              read
+    layers packed with gzip, or plain      read         read         read              read
+    OCI layout without manifest.json       refused      refused      read              read
+    layers that the engine has, left out   read if all layers below  read              read
+                                           are the same, too
+    layers that it lacks, left out         refused      refused      taken, unusable   refused
 
-The image's id is the configuration's digest on 20.10 and 26.1, and the manifest's on 28.5. Neither
-changes with the packing of the layers in the archive, because each layer's digest before packing is
-what the configuration names.
+The image's id is the manifest's digest on 28.5, and the configuration's on the others. Neither
+changes with the packing of the layers in the archive, because the configuration names the layers as
+they are before packing. What 26.1 pulled it pushes as another manifest, with Docker's own types and
+gzip; 28.5 pushes the manifest that it got.
 """
 
 from __future__ import annotations

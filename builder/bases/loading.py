@@ -71,18 +71,18 @@ def _present(engine: Engine, image: AssembledImage, name: str) -> EngineImage | 
 def _known(engine: Engine, image: AssembledImage, name: str) -> frozenset[str]:
     """The layers of `image`, by their digest before packing, that may be left out.
 
-    The engine's images of the same repository are looked at. With a graph driver the lowest layers
-    may be left out, as far as they are those of one such image; with the containerd store, any. An
-    engine that cannot say afterwards whether an image is whole, and one that is no Docker, gets
-    all.
+    The engine's images of the same repository are looked at. With Docker's graph drivers the lowest
+    layers may be left out, as far as they are those of one such image. With the containerd store
+    and with Podman they may be any. The containerd store before 28 cannot say afterwards whether an
+    image is whole, and gets all.
     """
-    if engine.product != "Docker" or (engine.containerd_store and not engine.knows_content):
+    if engine.containerd_store and not engine.knows_content:
         return frozenset()
     api: Any = engine.client.api
     there = filter(None, (engine.image(one["Id"]) for one in api.images(name.rpartition(":")[0])))
     stacks = [one.layers for one in there]
     wanted = tuple(layer.diff_id for layer in image.layers)
-    if engine.containerd_store:
+    if engine.containerd_store or engine.product == "Podman":
         return frozenset(wanted) & frozenset(one for stack in stacks for one in stack)
     return frozenset(wanted[: max((_shared(wanted, stack) for stack in stacks), default=0)])
 
@@ -113,8 +113,8 @@ def _send(engine: Engine, archive: Archive, loading: RunningStep) -> str:
             said = said or str(line.get("error") or "")
             if "unpacking image" in str(line.get("stream")):
                 said = said or str(line["stream"]).strip()
-    except OSError as error:
-        raise _refused(engine, archive.name, str(error)) from error
+    except OSError as error:  # of requests, whose errors of the API are among them
+        return said or str(getattr(error, "explanation", None) or error)
     return said
 
 
