@@ -76,7 +76,9 @@ def write(exported: IO[bytes], newest: int, writer: LayerWriter) -> None:
 
 def _left_out(name: str, info: tarfile.TarInfo) -> bool:
     known = info.isreg() or info.isdir() or info.issym() or info.islnk()
-    return not name or not known or any(fnmatchcase(name, pattern) for pattern in _LEFT_OUT)
+    return (
+        name in ("", ".") or not known or any(fnmatchcase(name, pattern) for pattern in _LEFT_OUT)
+    )
 
 
 def _first_names(entries: dict[str, tarfile.TarInfo]) -> dict[str, str]:
