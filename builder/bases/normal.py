@@ -1,5 +1,16 @@
 """The files of a container as a layer: without what its run and its engine left in it, sorted, with
-dates that do not depend on when it ran."""
+dates that do not depend on when it ran.
+
+Compared file by file with the root that mmdebstrap made of the same 88 packages (4,224 files), this
+is what differs:
+
+    dev/*                            an engine makes devices itself
+    etc/fstab                        a placeholder of mmdebstrap
+    usr/sbin/policy-rc.d             stays, as in the published image: no package starts a service
+    var/lib/apt, var/cache/apt       apt's locks and states are left out: it makes them again
+    var/lib/dpkg/arch, available     dpkg's own: not there for one architecture, and empty
+    dates                            folders, and what scripts made, have the one date of all images
+"""
 
 from __future__ import annotations
 

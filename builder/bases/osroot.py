@@ -41,7 +41,7 @@ KIND: Final = "training-image-factory.os-root"
 """The label of the containers and images that a root is made with."""
 REPOSITORY: Final = "training-os-root"
 
-_RECIPE: Final = "1"
+_RECIPE: Final = "2"
 """Part of the key. Raise it where the code makes other bytes from the same packages."""
 _ENVIRONMENT: Final = (
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
