@@ -186,6 +186,9 @@ class Config:
     nan_factor: float = _evaluation(
         0.5, "factor of the learning rate at each of these retries", least=1e-6, most=1
     )
+    test_flips: bool = _evaluation(
+        False, "evaluate and serve the mean of each picture and its mirror image"
+    )
     predictions: bool = _evaluation(
         False, "write JOB_DIR/predictions.csv at the end: a line for each validation record"
     )
@@ -203,6 +206,13 @@ class Config:
     )
     weights_sha256: str = _model(
         "", "checksum that the weights file must have, in hex", parse=str.lower
+    )
+    layer_rates: float = _model(
+        1.0,
+        "share of the learning rate that the first layer has; those between it and the head in "
+        "equal ratios",
+        over=0,
+        most=1,
     )
     reuse_head: bool = _model(
         False, "take the head from the checkpoint, too; its classes must be the same"
@@ -222,6 +232,9 @@ class Config:
     head_units: int = _model(0, "units of a hidden layer before the logits; 0: no such layer")
     dropout: float = _model(0.0, "share of the features dropped before the logits", most=0.99)
     l2: float = _model(0.0, "factor of the squared kernels that are added to the loss", most=1)
+    class_weights: Literal["none", "balanced"] = _model(
+        "none", "balanced: in the loss, each class counts alike, however many examples it has"
+    )
     label_smoothing: float = _model(
         0.0, "share of each label that is spread over all classes", most=0.99
     )
@@ -232,6 +245,11 @@ class Config:
     momentum: float = _optimizer(0.9, "of sgd and rmsprop", most=0.9999)
     weight_decay: float = _optimizer(
         0.0, "decoupled from the gradient; spares biases and normalisation", most=1
+    )
+    accumulate: int = _optimizer(
+        1,
+        "parts in which each replica's batch goes through the model, to need less memory",
+        least=1,
     )
     clip_norm: float = _optimizer(
         0.0, "most that the norm of all gradients together may be; 0: no limit"
@@ -260,6 +278,9 @@ class Config:
     )
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = _optimizer(
         "none", "by the number of replicas"
+    )
+    find_learning_rate: bool = _optimizer(
+        False, "look for a learning rate in a short run, report it, and train nothing"
     )
     xla: Literal["auto", "on", "off"] = _optimizer("auto", "compile with XLA; auto: on a TPU")
 
@@ -306,6 +327,13 @@ class Config:
     )
     cutmix: float = _input(
         0.0, "alpha of cutmix: a rectangle comes from another picture; 0: never", most=100
+    )
+
+    trivial_augment: bool = _input(
+        False, "one change a picture, of fourteen, at random and with random strength"
+    )
+    sampling: Literal["natural", "balanced"] = _input(
+        "natural", "balanced: an epoch has each picture of a rare class several times"
     )
 
     seconds: float = _sounds(

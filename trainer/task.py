@@ -249,10 +249,13 @@ def _set_up(
 def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
     """Train, and write what was asked for."""
     from trainer.job import storage
-    from trainer.loop import outer
+    from trainer.loop import finder, outer
     from trainer.model import export, predictions
     from trainer.observe import insight
 
+    if setup.config.find_learning_rate:
+        finder.find(*_finding(setup, preemption), config=setup.config, write=setup.place.chief)
+        return
     config, place = setup.config, setup.place
     trainer, evaluation = _on_the_devices(setup, preemption)
     problem = None
@@ -299,6 +302,17 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
     say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **result)
 
 
+def _finding(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, Any]:
+    """What the learning-rate finder trains, and its batches. Raises UsageError."""
+    from trainer.loop import finder
+
+    if setup.place.parameter_servers:
+        raise UsageError("--find-learning-rate does not work with parameter servers")
+    rising = dataclasses.replace(setup, config=finder.rising(setup.config))
+    trainer, _ = _on_the_devices(rising, preemption)
+    return trainer, trainer.batches(setup.train, 0)
+
+
 def _waits(place: distribution.Cluster) -> waiting.Waits:
     """What tells whom this process waits for."""
     if place.workers > 1:
@@ -310,20 +324,24 @@ def _waits(place: distribution.Cluster) -> waiting.Waits:
 
 def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, inner.Evaluation]:
     """What trains and what evaluates, with the model built."""
+    from trainer.input import splits
     from trainer.loop import inner
 
     config, place, strategy = setup.config, setup.place, setup.strategy
     classes, policy, held_out = len(setup.names), setup.policy, setup.validation
+    labels = None
+    if "balanced" in (config.sampling, config.class_weights):
+        labels = splits.labels(setup.train)
     if place.parameter_servers:
         from trainer.loop import parameter_servers
 
         parameter_servers.watch_servers(place, config, preemption)
         makers = len(place.tasks["worker"])
         servers = parameter_servers.ParameterServers(
-            strategy, config, classes, policy, config.steps, makers
+            strategy, config, classes, policy, config.steps, makers, labels
         )
         return servers, parameter_servers.Copy(servers, held_out)
-    trainer = inner.Trainer(strategy, config, classes, policy, config.steps, place.workers)
+    trainer = inner.Trainer(strategy, config, classes, policy, config.steps, place.workers, labels)
     return trainer, inner.Evaluation(strategy, trainer.model, config, classes, held_out)
 
 

@@ -105,6 +105,7 @@ def mirrored() -> Any:
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
         )
+    assert len(tf.config.list_logical_devices("CPU")) == 2, "call it where the module is imported"
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.loop.count_updates import tiny
-from tests.trainer.runs import SMOKE, mirrored, same_weights, weights
+from tests.trainer.runs import SMOKE, mirrored, same_weights, scalars, weights
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
@@ -15,30 +15,48 @@ tf = pytest.importorskip("tensorflow")
 from trainer.config import Config, UsageError, parse  # noqa: E402
 from trainer.input import splits  # noqa: E402
 from trainer.job.checkpoints import Checkpoints  # noqa: E402
-from trainer.loop import evaluator, inner, parameter_servers  # noqa: E402
-from trainer.model import networks  # noqa: E402
+from trainer.loop import evaluator, finder, inner, parameter_servers  # noqa: E402
+from trainer.model import networks, optimization  # noqa: E402
+
+mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
 COMMON = ("--records", SMOKE, "--image-size", 8, "--batch-size", 4, "--histograms-every", 0)
 QUICK = (*COMMON, "--activations-every", 0, "--graph", "false", "--export", "none")
 
 RECIPES = {
-    "ema": ("--ema", 0.9, "--evaluate-every", 2),
-    "mixing": ("--mixup", 0.2, "--cutmix", 1, "--label-smoothing", 0.1),
+    "ema": ("--ema", 0.9, "--evaluate-every", 2, "--accumulate", 2),
+    "rare classes": (
+        *("--class-weights", "balanced", "--sampling", "balanced"),
+        *("--layer-rates", 0.1, "--optimizer", "adamw", "--weight-decay", 0.01),
+    ),
+    "pictures": (
+        *("--mixup", 0.2, "--cutmix", 1, "--label-smoothing", 0.1),
+        *("--trivial-augment", "--test-flips"),
+    ),
 }
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job folder of a run with nothing of it."""
+    from trainer import task
+
+    job = tmp_path_factory.mktemp("plain")
+    assert task.main([str(one) for one in (*QUICK, "--job-dir", job, "--steps", 8)]) == 0
+    return job
 
 
 @pytest.mark.parametrize("options", RECIPES.values(), ids=list(RECIPES))
 def test_a_run_that_goes_on_ends_with_the_bits_of_an_unbroken_one(
-    options: tuple[object, ...], tmp_path: Path, task
+    options: tuple[object, ...], plain: Path, tmp_path: Path, task
 ) -> None:
-    for job, lengths in (("plain", (8,)), ("whole", (8,)), ("parts", (3, 8))):
-        with_it = () if job == "plain" else options
+    for job, lengths in (("whole", (8,)), ("parts", (3, 8))):
         for steps in lengths:
-            code, lines = task(*QUICK, "--job-dir", tmp_path / job, "--steps", steps, *with_it)
+            code, lines = task(*QUICK, "--job-dir", tmp_path / job, "--steps", steps, *options)
             assert code == 0, lines[-1]
     same_weights(tmp_path / "whole", tmp_path / "parts", 8)
-    plain, other = weights(tmp_path / "plain", 8), weights(tmp_path / "whole", 8)
-    assert any(not np.array_equal(plain[name], other.get(name)) for name in plain), (
+    before, other = weights(plain, 8), weights(tmp_path / "whole", 8)
+    assert any(not np.array_equal(before[name], other.get(name)) for name in before), (
         "it does a thing"
     )
 
@@ -107,3 +125,88 @@ def test_an_average_is_refused_with_replicas_and_with_parameter_servers() -> Non
         inner.Trainer(mirrored(), config("--ema", 0.9), 2, "float32")
     with pytest.raises(UsageError, match=r"^--ema does not work with parameter servers"):
         parameter_servers.ParameterServers(None, config("--ema", 0.9), 2, "float32")
+
+
+def moved(trainer: inner.Trainer, strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
+    """What one step changes, by the path of each trained variable."""
+    before = {v.path: v.numpy() for v in trainer.model.trainable_variables}
+    trainer.train(iter(strategy.experimental_distribute_dataset(batches())), 1)
+    return {v.path: v.numpy() - before[v.path] for v in trainer.model.trainable_variables}
+
+
+@pytest.mark.parametrize("one", [True, False], ids=["one device", "two"])
+def test_a_batch_in_parts_moves_the_weights_as_the_whole_batch_does(one: bool) -> None:
+    strategy = tf.distribute.get_strategy() if one else mirrored()
+    found = []
+    for parts in (1, 2):
+        tf.keras.utils.set_random_seed(0)
+        options = ("--accumulate", parts, "--optimizer", "sgd", "--momentum", 0, "--l2", 0.01)
+        found.append(moved(inner.Trainer(strategy, config(*options), 2, "float32"), strategy))
+    for path, whole in found[0].items():
+        np.testing.assert_allclose(found[1][path], whole, rtol=1e-3, atol=1e-8, err_msg=path)
+    assert any(np.abs(value).max() > 1e-6 for value in found[0].values())
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^--accumulate 3: the batch of 8 of a replica does not"):
+        inner.Trainer(tf.distribute.get_strategy(), config("--accumulate", 3), 2, "float32")
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_the_first_layer_moves_by_its_share_of_what_it_would(policy: str) -> None:
+    strategy, found = tf.distribute.get_strategy(), []
+    for rates in (1, 0.001):
+        tf.keras.utils.set_random_seed(0)
+        options = ("--layer-rates", rates, "--optimizer", "adam")
+        found.append(moved(inner.Trainer(strategy, config(*options), 2, policy), strategy))
+    for path, share in {"conv1": 0.001, "conv2": 0.01, "conv3": 0.1, "head_logits": 1}.items():
+        for kind in ("kernel", "bias"):
+            whole, mine = (one[f"{path}/{kind}"] for one in found)
+            np.testing.assert_allclose(mine, share * whole, rtol=2e-2, atol=1e-7)
+
+
+def test_a_rare_class_counts_in_the_loss_what_its_weight_says() -> None:
+    labels, logits = tf.constant([0, 1]), tf.constant([[1.0, 2.0], [0.5, 0.0]])
+    weights = np.array([0.5, 3.0], np.float32)
+    plain = optimization.losses(config(), labels, logits).numpy()
+    np.testing.assert_allclose(
+        optimization.losses(config(), labels, logits, weights), plain * weights, rtol=1e-6
+    )
+    mixed = tf.constant([[0.25, 0.75], [1.0, 0.0]])
+    np.testing.assert_allclose(
+        optimization.losses(config(), mixed, logits, weights),
+        optimization.losses(config(), mixed, logits) * [0.25 * 0.5 + 0.75 * 3, 0.5],
+        rtol=1e-6,
+    )
+
+
+def test_flips_give_a_picture_and_its_mirror_image_the_same_answer() -> None:
+    network = networks.build(config(), 3, "float32")
+    images = tf.constant(np.random.default_rng(0).integers(0, 255, (4, 8, 8, 3)), tf.uint8)
+    mirrored_ones = tf.reverse(images, [2])
+    shares = [
+        tf.nn.softmax(optimization.answer(config("--test-flips"), network, seen)).numpy()
+        for seen in (images, mirrored_ones)
+    ]
+    plain = [tf.nn.softmax(network(seen)).numpy() for seen in (images, mirrored_ones)]
+    np.testing.assert_allclose(shares[0], (plain[0] + plain[1]) / 2, rtol=1e-5)
+    np.testing.assert_allclose(shares[0], shares[1], rtol=1e-5)
+    assert not np.allclose(plain[0], plain[1], rtol=1e-3)
+
+
+def test_the_finder_advises_the_rate_of_the_steepest_fall(tmp_path: Path, task) -> None:
+    rates = np.geomspace(1e-6, 10, 150)
+    fall = 2.3 - 2 / (1 + np.exp(-3 * np.log(rates / 1e-2)))  # steepest at 0.01
+    losses = np.where(rates > 0.5, 0.3 + (rates - 0.5) * 9, fall)
+    assert 0.005 < finder.advised(rates, losses) < 0.05
+    with pytest.raises(UsageError, match="the loss falls at no rate"):
+        finder.advised(rates, np.linspace(1, 2, 150))
+    code, lines = task(*QUICK, "--job-dir", tmp_path, "--find-learning-rate")
+    assert code == 0
+    said = lines[-1]
+    assert said["event"] == "learning_rate" and 1e-5 < said["rate"] < 1
+    assert not (tmp_path / "DONE").exists() and not list(tmp_path.glob("checkpoints/*.npz"))
+    curve = scalars(tmp_path / "logs/find")
+    assert len(curve["loss"]) == said["steps"]
+    first, second = curve["learning_rate"][1], curve["learning_rate"][2]
+    assert (first, second / first) == pytest.approx((1e-6, 1e7 ** (1 / 149)), rel=1e-3)

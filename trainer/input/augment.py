@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import spectrograms
+from trainer.input import spectrograms, trivial
 from trainer.input.parts import Sound
 
 DRAWS = 15
@@ -53,6 +53,8 @@ class Augmentation:
     """Shifted by up to this share of the colour circle, at most 0.5, either way."""
     erase: float = 0.0
     """Share of the area that is made grey in half of the pictures."""
+    trivial: bool = False
+    """TrivialAugment: one change at random."""
     shift: float = 0.0
     """Most seconds that a sound is heard earlier or later."""
     noise: float = 0.0
@@ -70,7 +72,7 @@ class Augmentation:
     @property
     def changes(self) -> bool:
         """Do pixels change their values, beyond moving?"""
-        return self.colour or self.erase > 0
+        return self.colour or self.trivial or self.erase > 0
 
     @property
     def colour(self) -> bool:
@@ -93,6 +95,7 @@ def of(config: Config) -> Augmentation:
         saturation=config.saturation,
         hue=config.hue,
         erase=config.erase,
+        trivial=config.trivial_augment,
         shift=config.shift,
         noise=config.noise,
     )
@@ -165,6 +168,9 @@ def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> 
 
 def change(image: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
     """Change the colours of a float32 square picture, 0 to 255, and erase a part."""
+    if how.trivial:
+        seed = tf.bitcast(view["draws"][:2], tf.int32)  # so that no other option's numbers change
+        image = trivial.trivial(image, tf.random.stateless_uniform([3], seed, alg="philox"))
     if how.colour:
         image = _colours(image, view["draws"], how)
     if how.erase:

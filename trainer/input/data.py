@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config import UsageError
-from trainer.input import augment, mixing, parts, spectrograms
+from trainer.input import augment, balance, mixing, parts, spectrograms
 from trainer.input.augment import NONE, Augmentation
 from trainer.input.parts import Piece, Shard, Sound, part
 
@@ -95,6 +95,7 @@ def training(
     consumed: int,
     augmentation: Augmentation = NONE,
     mix: mixing.Mixing = mixing.NONE,
+    repeats: balance.Repeats | None = None,
 ) -> tf.data.Dataset:
     """Endless batches of one worker: (uint8 images, int64 labels), or with `mix` (uint8 images,
     float32 [n, classes] shares of the classes).
@@ -106,7 +107,7 @@ def training(
     if not mix.none and batch_size < 2:
         raise UsageError("--mixup and --cutmix: each replica needs a batch of 2 or more")
     pieces = part(shards, worker, workers)
-    own = parts.size(pieces)
+    own = repeats.size(pieces) if repeats else parts.size(pieces)
     if not own:
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
@@ -118,7 +119,9 @@ def training(
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, worker], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
-        examples = _shuffled(pieces, key, size, together, classes, stored.form, sized, augmentation)
+        examples = _shuffled(
+            pieces, key, size, together, classes, stored.form, sized, augmentation, repeats
+        )
         # Encoded records are skipped, so no example before the position is decoded.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
@@ -278,6 +281,7 @@ def _shuffled(
     form: int | Sound,
     sized: bool,
     augmentation: Augmentation,
+    repeats: balance.Repeats | None,
 ) -> tf.data.Dataset:
     """(content, label, augment.View) of the examples of `pieces`, in the order that `key` (two
     int64) gives. `sized`: the size of each is known, and of use.
@@ -305,6 +309,15 @@ def _shuffled(
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
+    if repeats:
+        name = "audio/class/label" if isinstance(form, Sound) else "image/class/label"
+        feature, times = {name: FEATURES["image/class/label"]}, tf.constant(repeats.of, tf.int64)
+
+        def several(record: tf.Tensor) -> tf.data.Dataset:
+            label = tf.io.parse_single_example(record, feature)[name]
+            return tf.data.Dataset.from_tensors(record).repeat(times[label])
+
+        records = records.flat_map(several)
     return _drawn(records, size, key).batch(group).enumerate().map(prepared).prefetch(1).unbatch()
 
 

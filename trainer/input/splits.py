@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
@@ -101,7 +102,10 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
 
 
 _OF_SOUNDS = ("seconds", "rate", "shift", "noise")
-_OF_PICTURES = ("crop", "cut", "flip", "turn", "brightness", "contrast", "saturation", "hue")
+_OF_PICTURES = (
+    *("crop", "cut", "flip", "turn", "brightness", "contrast", "saturation", "hue"),
+    *("trivial_augment", "test_flips"),
+)
 
 
 def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
@@ -113,11 +117,27 @@ def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
     nothing = {"crop": 1.0, "flip": "none"}
     for name in _OF_PICTURES if sound else _OF_SOUNDS:
         if (value := getattr(config, name)) != nothing.get(name, 0):
-            given = f"--{name}" if value is True else f"--{name} {value}"
+            option = f"--{name.replace('_', '-')}"
+            given = option if value is True else f"{option} {value}"
             has, of = ("sounds", "pictures") if sound else ("pictures", "sounds")
             other = ": for those there are --shift, --noise and --erase" if sound else ""
             raise UsageError(f"{given} is of {of}, and {config.records} has {has}{other}")
     return replace(config, rate=sound.rate, seconds=sound.seconds) if sound else config
+
+
+def labels(shards: tuple[Shard, ...]) -> dict[str, np.ndarray]:
+    """The label of each record, int64, by the file's path. It reads all records once."""
+    name = "audio/class/label" if shards[0].sound else "image/class/label"
+    feature = {name: tf.io.FixedLenFeature([], tf.int64)}
+
+    def read(shard: Shard) -> np.ndarray:
+        records = tf.data.TFRecordDataset(shard.path).batch(1024)
+        parsed = records.map(lambda several: tf.io.parse_example(several, feature)[name])
+        return np.concatenate([*parsed.as_numpy_iterator(), np.zeros(0, np.int64)])
+
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(read, shards)
+        return {shard.path: own for shard, own in zip(shards, found, strict=True)}
 
 
 def class_names(folder: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import augment, data, mixing
+from trainer.input import augment, balance, data, mixing
 from trainer.input.parts import Shard
 from trainer.model import networks, optimization, scores
 from trainer.report import say
@@ -47,11 +47,19 @@ class Trainer:
         policy: str,
         steps: int = 0,
         workers: int = 1,
+        labels: Mapping[str, np.ndarray] | None = None,
     ):
+        """`labels`: of the training records, by file; --class-weights and --sampling need them."""
         if config.batch_size % strategy.num_replicas_in_sync:
             raise UsageError(
                 f"--batch-size {config.batch_size} does not divide by the "
                 f"{strategy.num_replicas_in_sync} replicas of the run"
+            )
+        replica = config.batch_size // strategy.num_replicas_in_sync
+        if replica % config.accumulate:
+            raise UsageError(
+                f"--accumulate {config.accumulate}: the batch of {replica} of a replica does not "
+                "divide by it"
             )
         if config.ema and strategy.num_replicas_in_sync > 1:
             # Keras reduces each average among the replicas in an operation of its own, and these
@@ -62,6 +70,12 @@ class Trainer:
         self.strategy = strategy
         self.config = config
         self.classes = classes
+        known = labels or {}
+        self.repeats = self.class_weights = None
+        if config.sampling == "balanced":
+            self.repeats = balance.Repeats.balanced(known, classes)
+        if config.class_weights == "balanced":
+            self.class_weights = balance.weights(balance.counts(known, classes))
         self.policy = policy
         self.total_steps = steps or config.steps
         self.replicas = strategy.num_replicas_in_sync
@@ -78,7 +92,11 @@ class Trainer:
         config = dataclasses.replace(self.config, learning_rate=self.config.learning_rate * factor)
         with self.strategy.scope():
             self.optimizer = networks.optimizer(
-                config, self.replicas, self.total_steps, self.policy
+                config,
+                self.replicas,
+                self.total_steps,
+                self.policy,
+                networks.factors(self.model, config),
             )
             self.optimizer.build(self.model.trainable_variables)
         if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
@@ -89,6 +107,8 @@ class Trainer:
     def _trace(self) -> None:
         """Make the functions again, since they refer to the optimizer and its variables."""
         self._gradients_function: Any = self._gradients
+        if self.config.accumulate > 1:  # traced once, called for each part
+            self._gradients_function = tf.function(self._gradients)
         if self.xla:
             self._gradients_function = tf.function(self._gradients, jit_compile=True)
         self._untried = self.xla
@@ -127,6 +147,7 @@ class Trainer:
                 consumed=consumed,
                 augmentation=augment.of(self.config),
                 mix=mixing.of(self.config),
+                repeats=self.repeats,
             )
 
         return iter(self.strategy.distribute_datasets_from_function(make))
@@ -275,19 +296,35 @@ class Trainer:
         with tf.GradientTape() as tape:
             logits = self.model(images, training=True)
             # Divided by the batch of all replicas: the sum of their gradients is the batch's.
-            examples = optimization.losses(self.config, labels, logits)
+            examples = optimization.losses(self.config, labels, logits, self.class_weights)
             loss = tf.reduce_sum(examples) / self.config.batch_size
             extra = optimization.penalty(self.config, variables)
             for one in self.model.losses:
                 extra += tf.cast(one, tf.float32)
-            loss += extra / self.replicas
+            loss += extra / (self.replicas * self.config.accumulate)
             scaled = self.optimizer.scale_loss(loss)
         right = optimization.right(labels, logits)
         accuracy = tf.reduce_sum(right) / self.config.batch_size
         return loss, accuracy, tape.gradient(scaled, variables)
 
+    def _in_parts(self, images: Any, labels: Any) -> tuple[Any, Any, Any]:
+        """`_gradients` of the batch, part by part with --accumulate: their sum is the batch's. Each
+        part waits for the one before, so that the memory of one is enough."""
+        parts = self.config.accumulate
+        if parts == 1:
+            return self._gradients_function(images, labels)
+        loss = accuracy = tf.constant(0.0)
+        total: list[Any] = []
+        for some, own in zip(tf.split(images, parts), tf.split(labels, parts), strict=True):
+            with tf.control_dependencies([one for one in total if one is not None]):
+                more = self._gradients_function(tf.identity(some), tf.identity(own))
+            loss, accuracy = loss + more[0], accuracy + more[1]
+            pairs = zip(total or [None] * len(more[2]), more[2], strict=True)
+            total = [new if old is None else old + new for old, new in pairs]
+        return loss, accuracy, total
+
     def _train_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        loss, accuracy, gradients = self._gradients_function(*batch)
+        loss, accuracy, gradients = self._in_parts(*batch)
         pairs = zip(gradients, self.model.trainable_variables, strict=True)
         gradients, variables = zip(*[pair for pair in pairs if pair[0] is not None], strict=True)
         if self.replicas > 1:
@@ -319,6 +356,7 @@ class Evaluation:
     ) -> None:
         self.strategy = strategy
         self.model = network
+        self.config = config
         self.classes = classes
         self.tally: scores.Tally | None = None
         """Of the last evaluation."""
@@ -375,4 +413,5 @@ class Evaluation:
 
     def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
         images, labels, weights = batch
-        return scores.tally(labels, self.model(images, training=False), weights)
+        logits = optimization.answer(self.config, self.model, images)
+        return scores.tally(labels, logits, weights)

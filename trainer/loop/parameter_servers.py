@@ -20,6 +20,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -50,8 +51,11 @@ class ParameterServers(inner.Trainer):
         policy: str,
         steps: int = 0,
         workers: int = 1,
+        labels: Mapping[str, np.ndarray] | None = None,
     ):
         """`workers`: number of processes that make steps."""
+        if config.accumulate > 1:
+            raise UsageError("--accumulate does not work with parameter servers")
         if policy == "mixed_float16":
             raise UsageError(
                 "--precision mixed_float16 scales the loss by what the last gradients gave, which "
@@ -63,7 +67,7 @@ class ParameterServers(inner.Trainer):
             )
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        super().__init__(strategy, config, classes, policy, steps, workers=1)
+        super().__init__(strategy, config, classes, policy, steps, 1, labels)
 
     @property
     def readers(self) -> int:
@@ -79,6 +83,7 @@ class ParameterServers(inner.Trainer):
         self.factor = factor
         self.optimizer = networks.optimizer(self.config, 1, self.total_steps, self.policy)
         self.rule = Rule(self.config, self.optimizer)
+        self.factors = networks.factors(self.model, self.config)
         self.slots: list[list[tf.Variable]] = []
         with self.strategy.scope():
             for variable in self.model.trainable_variables:
@@ -102,6 +107,7 @@ class ParameterServers(inner.Trainer):
                 consumed=consumed,
                 augmentation=augment.of(self.config),
                 mix=mixing.of(self.config),
+                repeats=self.repeats,
             )
 
         spec = make(0).element_spec
@@ -152,7 +158,7 @@ class ParameterServers(inner.Trainer):
             tape.watch(values)
             with scope:
                 logits = self.model(images, training=True)
-                examples = optimization.losses(self.config, labels, logits)
+                examples = optimization.losses(self.config, labels, logits, self.class_weights)
                 loss = tf.reduce_mean(examples) + optimization.penalty(self.config, trained)
         right = optimization.right(labels, logits)
         before = pulled[len(trained) :]
@@ -179,7 +185,8 @@ class ParameterServers(inner.Trainer):
         trained = self.model.trainable_variables
         for variable, gradient, slots in zip(trained, gradients, self.slots, strict=True):
             if gradient is not None:
-                self.rule.apply(variable, gradient, slots, rate, made + 1.0)
+                own = rate * self.factors.get(variable.path, 1.0)
+                self.rule.apply(variable, gradient, slots, own, made + 1.0)
         for variable, change in zip(self.model.non_trainable_variables, changes, strict=True):
             variable.value.assign_add(change)
         self.updates.assign_add(1)

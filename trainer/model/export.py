@@ -12,7 +12,7 @@ from trainer.config import Config
 from trainer.input import data, spectrograms
 from trainer.input.parts import Sound
 from trainer.job import storage
-from trainer.model import networks
+from trainer.model import networks, optimization
 from trainer.report import say
 
 
@@ -38,7 +38,7 @@ def export(
             variable.assign(weights[variable.path])
 
     def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = tf.nn.softmax(network(images, training=False))
+        probabilities = tf.nn.softmax(optimization.answer(config, network, images))
         label = tf.gather(tf.constant(names), tf.argmax(probabilities, axis=-1))
         return {"probabilities": probabilities, "label": label}
 

@@ -1,9 +1,12 @@
 """Loss, optimizer, and the schedule of the learning rate."""
 
 import math
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
@@ -46,6 +49,8 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
             cycle = tf.clip_by_value(tf.floor(since / length), 0.0, self.cycles - 1.0)
             share = tf.clip_by_value((since - cycle * length) / max(length - 1, 1), 0.0, 1.0)
             rate *= self.final + (1 - self.final) * (1 + tf.cos(math.pi * share)) / 2
+        if self.kind == "rising":  # of the finder: by equal factors up to `final` x peak
+            rate *= tf.pow(self.final, done / max(self.steps - 1, 1))
         if self.kind == "step":
             passed = [tf.cast(done >= round(at * self.steps), tf.float32) for at in self.decay_at]
             rate *= tf.pow(self.decay_factor, tf.add_n(passed))
@@ -68,8 +73,16 @@ def learning_rate(config: Config, replicas: int) -> float:
     return config.learning_rate * factor[config.learning_rate_scaling]
 
 
-def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
+def optimizer(
+    config: Config,
+    replicas: int,
+    steps: int,
+    policy: str,
+    factors: Mapping[str, float] | None = None,
+) -> Any:
     """The optimizer of a run of `steps` steps on `replicas` replicas, not yet built.
+
+    `factors`: of the learning rate, by the paths of the variables; 1 for others.
 
     The learning rate is a function of the step and the options, not a variable, so a resumed run
     with another --learning-rate uses the new one. Under mixed_float16 the optimizer scales the
@@ -91,7 +104,11 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
         common["weight_decay"] = config.weight_decay
     if config.ema:
         common |= {"use_ema": True, "ema_momentum": config.ema}
-    makers = keras.optimizers
+    makers: Any = keras.optimizers
+    if factors:
+        names = ("Adam", "AdamW", "SGD", "RMSprop", "Lamb", "Lion")
+        layered = {name: _layered(getattr(makers, name), factors) for name in names}
+        makers = SimpleNamespace(**layered, LossScaleOptimizer=makers.LossScaleOptimizer)
     chosen: Any = {
         "adam": lambda: makers.Adam(**common),
         "adamw": lambda: makers.AdamW(**common),
@@ -104,6 +121,24 @@ def optimizer(config: Config, replicas: int, steps: int, policy: str) -> Any:
     if policy == "mixed_float16":
         chosen = makers.LossScaleOptimizer(chosen, name="loss_scale")
     return chosen
+
+
+def _layered(maker: Any, factors: Mapping[str, float]) -> Any:
+    """`maker`, an optimizer's class, with a factor of the learning rate for each variable."""
+
+    class Layered(maker):
+        """The factor goes to the update: Adam's does not depend on the gradient's size. Weight
+        decay is that of the whole rate."""
+
+        def build(self, variables: Any) -> None:
+            self._factors = [factors.get(one.path, 1.0) for one in variables]
+            super().build(variables)
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            factor = self._factors[self._get_variable_index(variable)]
+            super().update_step(gradient, variable, learning_rate * factor)
+
+    return Layered
 
 
 def averages(optimizer: Any, network: Any) -> list[tuple[Any, Any]]:
@@ -119,11 +154,23 @@ def averages(optimizer: Any, network: Any) -> list[tuple[Any, Any]]:
     return list(zip(network.trainable_variables, one._model_variables_moving_average, strict=True))
 
 
-def losses(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+def losses(
+    config: Config, labels: tf.Tensor, logits: tf.Tensor, weights: np.ndarray | None = None
+) -> tf.Tensor:
     """Cross entropy of each example with --label-smoothing, for training: float32 [batch].
 
     `labels` are the classes' numbers [batch], or their shares [batch, classes] of mixed pictures.
+    `weights` has what an example of each class counts; None: 1.
     """
+    found = _smoothed(config, labels, logits)
+    if weights is None:
+        return found
+    if labels.shape.rank == 2:
+        return found * tf.linalg.matvec(labels, weights)
+    return found * tf.gather(weights, labels)
+
+
+def _smoothed(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     classes, mixed = logits.shape[-1], labels.shape.rank == 2
     if not (config.label_smoothing or mixed):
         return plain_losses(labels, logits)
@@ -154,6 +201,17 @@ def penalty(config: Config, variables: list[Any]) -> tf.Tensor:
         return tf.constant(0.0)
     squares = [tf.reduce_sum(tf.square(tf.cast(v.value, tf.float32))) for v in kernels]
     return config.l2 * tf.add_n(squares)
+
+
+def answer(config: Config, network: Any, images: tf.Tensor) -> tf.Tensor:
+    """The logits of a trained model, with --test-flips those of the mean of the probabilities of
+    each picture and its mirror image."""
+    logits = network(images, training=False)
+    if not config.test_flips:
+        return logits
+    mirrored = network(tf.reverse(images, [2]), training=False)
+    both = [tf.nn.log_softmax(one) for one in (logits, mirrored)]
+    return tf.reduce_logsumexp(tf.stack(both), axis=0) - math.log(2.0)
 
 
 def use_xla(choice: str, replicas: int, tpu: bool) -> bool:

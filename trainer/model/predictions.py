@@ -11,6 +11,7 @@ from trainer.config import Config
 from trainer.input import data
 from trainer.input.parts import Shard
 from trainer.job import storage
+from trainer.model import optimization
 from trainer.report import say
 
 PREDICTIONS = "predictions.csv"
@@ -31,7 +32,8 @@ def write(network: Any, names: tuple[str, ...], config: Config, shards: tuple[Sh
         image_size=config.image_size,
         classes=len(names),
     )
-    predict = tf.function(lambda images: tf.nn.softmax(network(images, training=False)))
+    logits = optimization.answer
+    predict = tf.function(lambda images: tf.nn.softmax(logits(config, network, images)))
     places = ((s.path.rpartition("/")[2], n) for s in shards for n in range(s.records))
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")

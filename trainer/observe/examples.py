@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer.input import data, spectrograms
 from trainer.input.parts import Shard
+from trainer.model import optimization
 from trainer.observe import drawing
 from trainer.observe.board import Board
 from trainer.observe.observer import Observer, Run
@@ -85,8 +86,8 @@ class Pictures(Observer):
         with self.board.spend("pictures"):
             images, labels = self.pool.examples(run)
             if self._predict is None:
-                network = run.model
-                self._predict = tf.function(lambda x: tf.nn.softmax(network(x, training=False)))
+                config, network, answer = run.config, run.model, optimization.answer
+                self._predict = tf.function(lambda x: tf.nn.softmax(answer(config, network, x)))
             parts = [
                 self._predict(images[at : at + _BATCH]).numpy()
                 for at in range(0, len(images), _BATCH)

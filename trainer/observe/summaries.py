@@ -93,7 +93,7 @@ class Hyperparameters(Observer):
 
     ABSENT = re.compile(
         r"records|.*_dir|.*_every|.*_sha256|keep_.*|steps_per_loop|.*_seconds|evaluate_.*|export|"
-        r"evaluation|grace|examples|graph|summary_budget|profile_steps|price_per_hour|output|metric|predictions"
+        r"evaluation|grace|examples|graph|summary_budget|profile_steps|price_per_hour|output|metric|predictions|find_learning_rate"
     )
     """Options that are not hyperparameters, such as folders and cadences."""
 

@@ -14,6 +14,8 @@ from trainer.loop import inner  # noqa: E402
 from trainer.model import networks  # noqa: E402
 from trainer.task import sized  # noqa: E402
 
+mirrored()  # Before TensorFlow touches the first device, or there is no second one.
+
 
 def config(*options: object) -> Config:
     arguments = ["--records", str(SMOKE), "--job-dir", "-", "--image-size", "8"]

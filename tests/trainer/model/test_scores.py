@@ -19,6 +19,8 @@ from trainer.loop import inner  # noqa: E402
 from trainer.model import networks, scores  # noqa: E402
 from trainer.observe import classes  # noqa: E402
 
+mirrored()  # Before TensorFlow touches the first device, or there is no second one.
+
 CLASSES = 7
 
 
