@@ -28,9 +28,10 @@ from builder.bases.tarball import LayerWriter
 from builder.bases.wheel import Installed
 from builder.bases.wheels import LOADED, WheelLayer
 from builder.core import files
+from builder.core.errors import InputError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.devicecode.pruning.elf import LIBRARY_NAME
-from builder.devicecode.pruning.prune import OWNERS, TENSORFLOW, prune_file
+from builder.devicecode.pruning.prune import OWNERS, TENSORFLOW, Pruned, prune_file
 from builder.devicecode.pruning.rule import compute_capability
 
 AHEAD = 3
@@ -151,20 +152,32 @@ def write(
     """
     found = _installed(layer, opened)
     found |= _compiled(layer, found, compiler)
-    if layer.only and layer.keep:
-        found = _pruned(layer, found, scratch)
+    seen: list[Pruned] = []
+    if layer.keep:
+        found = _pruned(layer, found, scratch, seen.append)
     links = _links(layer, found) if layer.linked else {}
     writer = LayerWriter(out, layer.compression)
     for name in sorted({*found, *links, *_folders([*found, *links])}):
         check()
         if name in found:
             file = found[name]
-            writer.file(name, file.pieces(), file.size, file.mode)
+            writer.file(name, _checked(file.pieces(), check), file.size, file.mode)
         elif name in links:
             writer.link(name, links[name])
         else:
             writer.folder(name)
+    if layer.only == TENSORFLOW and not any(one.entries_kept or one.entries_gone for one in seen):
+        raise InputError(
+            f"{layer.plan.name}: none of its libraries has device code that could be pruned",
+            "write prune: off in image.yaml",
+        )
     return writer.close(layer.plan.key)
+
+
+def _checked(pieces: Iterable[bytes], check: Callable[[], None]) -> Iterator[bytes]:
+    for piece in pieces:
+        check()
+        yield piece
 
 
 def _installed(layer: WheelLayer, opened: Sequence[IO[bytes]]) -> dict[str, Installed]:
@@ -209,9 +222,15 @@ def _compiled(
 
 
 def _pruned(
-    layer: WheelLayer, found: Mapping[str, Installed], scratch: Path
+    layer: WheelLayer,
+    found: Mapping[str, Installed],
+    scratch: Path,
+    seen: Callable[[Pruned], object],
 ) -> dict[str, Installed]:
-    """The files, of which the libraries that carry device code lose what the GPU cannot run."""
+    """The files, of which the libraries that carry device code lose what the GPU cannot run.
+
+    A library is unpacked and pruned when its content is asked for; `seen` gets what came of it.
+    """
     site = wheel.site_packages(layer.python).lstrip("/") + "/"
     owners = OWNERS[layer.only or TENSORFLOW]
 
@@ -223,7 +242,7 @@ def _pruned(
         at = scratch / "library.so"
         with at.open("wb") as out:
             out.writelines(file.pieces())
-        prune_file(at, compute_capability(layer.keep or ""))
+        seen(prune_file(at, compute_capability(layer.keep or "")))
         with at.open("rb") as pruned:
             while block := pruned.read(_BLOCK):
                 yield block

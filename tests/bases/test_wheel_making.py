@@ -29,12 +29,15 @@ from builder.bases.layer import Compression, Layer, LayerPlan
 from builder.bases.store import Store
 from builder.bases.wheels import WheelLayer
 from builder.core import files, web
-from builder.core.errors import OutsideError, refusal
+from builder.core.errors import InputError, OutsideError, refusal
 from builder.core.events import Event, StepDone
 from builder.core.retry import Retry
+from builder.devicecode.pruning.prune import prune_file
+from builder.devicecode.pruning.rule import compute_capability
 from builder.lock.pins import Pin
 from tests.bases import built
 from tests.bases.built import HERE
+from tests.devicecode.writer import container, library, ptx, sass
 from tests.emulators.index import Files, serving
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -153,6 +156,35 @@ def test_nvidias_libraries_are_linked_where_the_loader_looks(index: Files, store
     (layer,) = make(index, store, planned(pin, linked=True))
     links = {n: e.target for n, e in built.entries(store, layer).items() if e.kind == "link"}
     assert links == {"usr/lib/x86_64-linux-gnu/libcudnn.so.9": f"/{SITE}/{parts[0]}"}
+
+
+def test_what_is_pruned_is_what_the_pruning_program_makes(
+    index: Files, store: Store, tmp_path: Path
+) -> None:
+    fat = library(container(sass(70), sass(90), ptx(90)))
+    paths = ("tensorflow/a.so.2", "tensorflow/b/c.so", "tensorflow/d.bin", "other/e.so")
+    pin = served(index, built.wheel(dict.fromkeys(paths, fat), "tensorflow"), "tensorflow")
+    layers = [
+        planned(pin),
+        *(planned(pin, keep=keep, only="tensorflow") for keep in ("7.0", "9.0")),
+    ]
+    for layer, made in zip(layers, make(index, store, *layers), strict=True):
+        path = tmp_path / "library.so"
+        path.write_bytes(fat)
+        if layer.keep:
+            assert prune_file(path, compute_capability(layer.keep)).changed
+        found = built.contents(store, made)
+        for name in paths[:2]:
+            assert found[f"{SITE}/{name}"] == path.read_bytes()
+        for name in paths[2:]:
+            assert found[f"{SITE}/{name}"] == fat
+    assert leftovers(store) == set()
+
+
+def test_a_tensorflow_without_device_code_cannot_be_pruned(index: Files, store: Store) -> None:
+    pin = served(index, built.wheel({"tensorflow/a.so": "x"}, "tensorflow"), "tensorflow")
+    with pytest.raises(InputError, match="tensorflow: none of its libraries has device code"):
+        make(index, store, planned(pin, keep="7.0", only="tensorflow"))
 
 
 @pytest.mark.parametrize(
