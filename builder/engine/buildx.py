@@ -276,8 +276,9 @@ def full(engine: "Engine") -> OutsideError:
     where = (
         f"{disk.free / 1e9:.1f} GB free of {disk.total / 1e9:.0f} on {disk.path}" if disk else ""
     )
-    own = f"{Path(engine.buildx[0]).with_name('docker')} --host {engine.host}"
-    call = own if engine.origin == "private" else "docker"
+    call = "docker"
+    if engine.origin == "private":
+        call = f"{Path(engine.buildx[0]).with_name('docker')} --host {engine.host}"
     return OutsideError(
         f"the engine's disk is full{': ' if where else ''}{where}",
         f"free some space, for example: {call} system prune --all",
