@@ -115,22 +115,22 @@ def build(engine: "Engine", request: BuildRequest, on_event: OnEvent) -> BuiltIm
 
 def require(engine: "Engine") -> None:
     """Raise OutsideError where this engine cannot build a Dockerfile, with what to install."""
-    own = "or use --engine private, or --registry with `builder build --to-registry`"
+    own = "or use --engine private (as root)"
     if engine.product != "Docker":
         raise OutsideError(
-            f"{engine.product} at {engine.host} runs images, but does not build this Dockerfile",
+            f"{engine.product} at {engine.host} runs images, but builds no Dockerfile for us",
             f"install Docker 23.0 or newer with buildx, {own}",
         )
     if engine.release < OLDEST_ENGINE:
         raise OutsideError(
-            f"Docker {engine.version} at {engine.host} runs images, but does not build this"
-            " Dockerfile: it has no COPY --link",
+            f"Docker {engine.version} at {engine.host} runs images, but builds no"
+            " Dockerfile for us: it has no COPY --link",
             f"install Docker 23.0 or newer with buildx, {own}",
         )
     called = " ".join(engine.buildx)
     if not engine.buildx_version:
         raise OutsideError(
-            f"`{called}` does not work: the engine runs images, but does not build this Dockerfile",
+            f"`{called}` does not work: the engine runs images, but builds no Dockerfile",
             "install docker-buildx (Debian 13) or docker-buildx-plugin (Docker's own packages)",
         )
     if numbers(engine.buildx_version) < OLDEST_BUILDX:

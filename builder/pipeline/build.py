@@ -17,7 +17,7 @@ from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.network import discover
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.devicecode.program import pruning_program
-from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage
+from builder.engine import BuildRequest, BuiltImage, Engine, EngineImage, buildx
 from builder.lock import debian, debs, model, osroot, python
 from builder.pipeline import plan, records, repository
 from builder.pipeline.prepare import Prepared
@@ -222,6 +222,7 @@ def _pull(engine: Engine, image: Reference, pulling: RunningStep) -> None:
         stream=True,
         decode=True,
         auth_config=known.for_engine() if known else None,
+        platform=buildx.PLATFORM,
     )
     for message in answers:
         if "error" in message:
