@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from builder import registry
+from builder import __version__, registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
 from builder.core.retry import Passing, Retry
 from builder.core.settings import Settings
 from builder.facts import accelerators
-from builder.pipeline import build, prove, records, repository
+from builder.pipeline import build, prove, records, repository, signing
 from builder.pipeline import tags as tagging
-from builder.pipeline.signing import sign
+from builder.pipeline.signing import About
 from builder.pipeline.verify import attach
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
@@ -97,10 +97,13 @@ def push(
     tags: tuple[str, ...],
     *,
     base: Pushable | None = None,
+    about: About | None = None,
     retry: Retry = ENGINE_RETRY,
     on_event: OnEvent = ignore,
 ) -> PushedImage:
     """Push a proven image and move `tags` to it; send nothing where the registry has it all.
+
+    about: what else is signed, where the settings name a key.
 
     Raises CheckFailed (and moves no tag) without a receipt that holds for this very image, or where
     the registry has other bytes than the engine; OutsideError for what the registry refuses.
@@ -117,7 +120,10 @@ def push(
                 send.base(base)
             manifest = send.image(image)
             receipt_digest = attach(there, where, manifest, proof)
-            signed = sign(there, where, manifest, proof, signer) if signer else ()
+            signed: tuple[str, ...] = ()
+            if signer:
+                said = signing.said(there, where, manifest, proof, about)
+                signed = signing.sign(there, where, said, signer, proof.made_at)
             moved = tuple(
                 tag for tag in tags if tagging.move(there, where.tagged(tag), manifest).moved
             )
@@ -174,6 +180,7 @@ def push_target(
         settings,
         tagging.tags_for(target, record.tensorflow, root, tuple(tags)),
         base=base,
+        about=signing.about(root, record, __version__) if settings.trust.key else None,
         on_event=prefixed(target, on_event),
     )
 

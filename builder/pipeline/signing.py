@@ -1,19 +1,155 @@
-"""What a push signs about an image."""
+"""What a push signs about an image and its base: from the files that they were made of."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.core import project
+from builder.core.errors import InputError
+from builder.lock import model
+from builder.lock.model import Lock
+from builder.pipeline import prepare, tags
+from builder.pipeline.prepare import Prepared
+from builder.pipeline.records import ImageRecord
+from builder.prove import wheels
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import beside, statements
+from builder.trust import beside, layers, sbom, statements
+from builder.trust.bundle import Statement
 from builder.trust.keys import Signer
+from builder.trust.provenance import HowMade
+
+
+@dataclass(frozen=True)
+class About:
+    """All that is signed about an image besides its receipt.
+
+    lock, read: what its bill of materials is written from. program: the name of the program in it.
+    drift: Debian package -> the version in the base instead of the locked one. made, base_made: how
+    the image and its base were made; None for a published base.
+    """
+
+    lock: Lock
+    read: wheels.Read
+    program: str
+    drift: Mapping[str, str]
+    made: HowMade
+    base_made: HowMade | None
+
+
+def about(root: Path, record: ImageRecord, version: str) -> About:
+    """What can be said of the image that the last build of a target made.
+
+    version: of the factory. Raises InputError where the target's files are no longer those of the
+    build, besides what prepare.prepare raises.
+    """
+    item = prepare.prepare(root, record.target)
+    if item.plan.inputs_hash != record.inputs:
+        raise InputError(
+            f"{record.target}: its files changed since the build, and only what is true is signed",
+            f"builder image {record.target}",
+        )
+    source = tags.source(root)
+    tag = item.plan.base.tag if item.plan.base else ""
+    locks = _locks(item)
+    base = record.base_digest
+    made = HowMade(
+        record.target,
+        tag,
+        record.inputs,
+        locks | _program(item) | ({tag: base.removeprefix("sha256:")} if base else {}),
+        source,
+        record.engine,
+        version,
+    )
+    base_made = None
+    if item.plan.base:
+        base_made = HowMade("", tag, item.plan.base.hash, locks, source, record.engine, version)
+    drift = dict(_moved(line) for line in record.drift)
+    program = item.spec.trainer.package
+    return About(item.lock, wheels.read(root), program, drift, made, base_made)
+
+
+def said(
+    there: Registry, where: Reference, image: Manifest, receipt: Receipt, known: About | None
+) -> dict[Manifest, tuple[Statement, ...]]:
+    """What is said about an image, and about the base that lies beside it in the registry.
+
+    known: None says nothing of what they are made of.
+    """
+    found = {image: _of_image(there, where, image, receipt, known)}
+    if known and known.base_made and (tag := known.base_made.base):
+        base = there.manifest(where.repository, tag)
+        if base:
+            made = statements.of_provenance(base.digest, known.base_made, os.environ)
+            found[base] = (statements.signature(base.digest), made)
+    return found
+
+
+def _of_image(
+    there: Registry, where: Reference, image: Manifest, receipt: Receipt, known: About | None
+) -> tuple[Statement, ...]:
+    said = [statements.signature(image.digest), statements.of_receipt(image.digest, receipt)]
+    if known:
+        configuration = there.configuration(where.repository, image)
+        subject = sbom.BillSubject(
+            where=where,
+            digest=image.digest,
+            labels=there.labels(where.repository, image),
+            layers=layers.of(image, configuration),
+            program=known.program,
+            libraries=_libraries(receipt),
+            made_at=receipt.made_at,
+            made_by=receipt.made_by,
+            drift=known.drift,
+        )
+        said.append(statements.of_bill(image.digest, sbom.bill(subject, known.lock, known.read)))
+        said.append(statements.of_provenance(image.digest, known.made, os.environ))
+    return tuple(said)
 
 
 def sign(
-    there: Registry, where: Reference, image: Manifest, receipt: Receipt, signer: Signer
+    there: Registry,
+    where: Reference,
+    said: Mapping[Manifest, tuple[Statement, ...]],
+    signer: Signer,
+    created: str,
 ) -> tuple[str, ...]:
-    """Sign what does not lie beside the image yet; the digests of the new manifests."""
-    said = (
-        statements.signature(image.digest),
-        statements.of_receipt(image.digest, receipt),
+    """Sign what does not lie beside each image yet; the digests of the new manifests."""
+    return tuple(
+        digest
+        for image, each in said.items()
+        for digest in beside.attach(there, where, image, each, signer, created)
     )
-    return beside.attach(there, where, image, said, signer, receipt.made_at)
+
+
+def _libraries(receipt: Receipt) -> tuple[str, ...]:
+    """The libraries that the check of device code saw in the image."""
+    seen = (check.seen.get("libraries") for check in receipt.checks if check.name == "device-code")
+    return tuple(path for found in seen if isinstance(found, dict) for path in found)
+
+
+def _locks(item: Prepared) -> dict[str, str]:
+    """The committed files that decide a base: path -> sha256 in hex."""
+    folder = f"{project.IMAGES}/{item.target}"
+    texts = {f"{folder}/{name}": text for name, text in item.lock.files.items()}
+    texts[f"{folder}/{model.FILE}"] = item.lock.document
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+
+
+def _program(item: Prepared) -> dict[str, str]:
+    """The files of the program in the image: path -> sha256 in hex."""
+    return {
+        f"/{name}": hashlib.sha256(file.content).hexdigest()
+        for name, file in item.plan.image.files.items()
+    }
+
+
+def _moved(line: str) -> tuple[str, str]:
+    """`name locked -> used`, as a build notes drift."""
+    before, _, used = line.partition(" -> ")
+    return before.split(" ")[0], used

@@ -19,6 +19,7 @@ from builder.pipeline import repository
 from builder.pipeline.verify import holds_of, of_any_version, proven
 from builder.registry import Descriptor, Manifest, Reference, Registry
 from builder.trust import policy
+from builder.trust.provenance import GitSource
 
 MOVED: Final = "training-image-factory.moved"
 """Annotation in a tag's history: when the tag came to this digest (UTC, ISO 8601)."""
@@ -60,6 +61,15 @@ def _commit(root: Path) -> str:
         return ""
     changed = _git(root, "status", "--porcelain", "--", ".")
     return head if changed == "" else f"{head}-dirty"
+
+
+def source(root: Path) -> GitSource | None:
+    """The commit that the project's files are of; None outside of git."""
+    commit = _git(root, "rev-parse", "HEAD")
+    if not commit:
+        return None
+    clean = _git(root, "status", "--porcelain", "--", ".") == ""
+    return GitSource(_git(root, "config", "remote.origin.url") or "", commit, clean)
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -17,7 +17,7 @@ from builder.pipeline import repository
 from builder.prove import receipts
 from builder.prove.receipts import Receipt, Validity
 from builder.prove.suite import Suite
-from builder.registry import Descriptor, Manifest, Reference, Registry
+from builder.registry import Descriptor, Manifest, Reference, Registry, referrers
 from builder.tensorflow import suite as suites
 from builder.trust import policy
 from builder.trust.policy import ListedReceipt, Policy
@@ -83,7 +83,7 @@ def attach(there: Registry, where: Reference, image: Manifest, receipt: Receipt)
     if all(one.digest != made.digest for one in listed):
         there.put_blob(where.repository, registry.EMPTY)
         there.put_blob(where.repository, data)
-        there.attach(where.repository, made)
+        referrers.attach(there, where.repository, made)
     return made.digest
 
 

@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -37,7 +36,6 @@ from builder.registry.manifests import (
     Manifest,
     configuration_in,
     digest_of,
-    index,
 )
 from builder.registry.names import DOCKER_HUB, DOCKER_HUB_API, Reference, is_loopback
 from builder.registry.refusals import Right
@@ -342,9 +340,7 @@ class Registry:
             if response.status != 200:
                 break
             found += Manifest(response.data, OCI_INDEX).manifests
-            following = _NEXT.search(response.headers.get("Link", ""))
-            asked = f"{self.address}/v2/{repository}/"
-            place = web.joined(urljoin(asked, place), following[1]) if following else None
+            place = self._next(repository, place, response)
         if not found:  # no API, or the registry got one after the push
             listed = self.manifest(repository, fallback_tag(digest))
             found += listed.manifests if listed else ()
@@ -357,27 +353,28 @@ class Registry:
         made = self.manifest(repository, referrer.digest)
         return decoding.text(made.content, "artifactType") if made else None
 
-    def attach(self, repository: str, referrer: Manifest) -> Descriptor:
-        """Put an artifact beside the manifest that it refers to. Its blobs must be there."""
-        subject = str(referrer.content["subject"]["digest"])
-        entry = replace(
-            referrer.descriptor,
-            artifact_type=referrer.content["artifactType"],
-            annotations=referrer.content.get("annotations") or {},
-        )
-        if self.put_manifest(repository, referrer.digest, referrer):
-            return entry
-        tag = fallback_tag(subject)
-        for _ in range(5):  # another push may write in between: read it back, and add again
-            listed = self.manifest(repository, tag)
-            there = listed.manifests if listed else ()
-            if any(one.digest == entry.digest for one in there):
-                return entry
-            self.put_manifest(repository, tag, index((*there, entry)))
-        raise OutsideError(
-            f"{self.host}/{repository}:{tag}: others keep overwriting this list of referrers",
-            "run this again when no other push of this image runs",
-        )
+    def tags(self, repository: str, prefix: str) -> tuple[str, ...]:
+        """The repository's tags that begin with `prefix`."""
+        found: list[str] = []
+        place: str | None = f"tags/list?n=1000&last={quote(prefix, safe='')}"
+        for _ in range(_PAGES):
+            if not place:
+                break
+            response = self._ask("GET", repository, place)
+            if response.status != 200:
+                break
+            page = decoding.texts(decoding.object_in(response.data), "tags")
+            found += [tag for tag in page if tag.startswith(prefix)]
+            place = self._next(repository, place, response)
+            if page and page[-1] > prefix and not page[-1].startswith(prefix):
+                break  # tags come in the order of their letters
+        return tuple(found)
+
+    def _next(self, repository: str, place: str, response: Answer) -> str | None:
+        """The address of the next page of a list; None after the last."""
+        following = _NEXT.search(response.headers.get("Link", ""))
+        asked = f"{self.address}/v2/{repository}/"
+        return web.joined(urljoin(asked, place), following[1]) if following else None
 
     # One request --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from builder import registry
 from builder.core.errors import CheckFailed
-from builder.registry import Descriptor, Manifest, Reference, Registry
+from builder.registry import Descriptor, Manifest, Reference, Registry, referrers
 from builder.trust import bundle
 from builder.trust.bundle import Statement
 from builder.trust.keys import PublicKey, Signer
@@ -34,7 +34,7 @@ class Signed:
 
 @dataclass(frozen=True)
 class Statements:
-    """The statements of one kind beside an image, the newest first, and why others do not count."""
+    """The statements beside an image, the newest first, and why others do not count."""
 
     signed: tuple[Signed, ...]
     problems: tuple[str, ...]
@@ -46,23 +46,23 @@ class Statements:
 
 
 def find(
-    there: Registry, where: Reference, image: str, kind: str, keys: Sequence[PublicKey]
+    there: Registry, where: Reference, image: str, kind: str | None, keys: Sequence[PublicKey]
 ) -> Statements:
-    """What the owners of these keys say of this kind about the image with this digest.
+    """What the owners of these keys say of this kind, or of any, about the image with this digest.
 
     Raises CheckFailed where the registry has other bytes than a digest names, OutsideError.
     """
     listed = there.referrers(where.repository, image, bundle.MEDIA_TYPE)
     signed, problems = [], []
     for one in sorted(listed, key=_created, reverse=True):
-        if one.annotations.get(_KIND, kind) != kind:
+        if kind and one.annotations.get(_KIND, kind) != kind:
             continue
         try:
             found = _read(there, where, one, image, keys)
         except CheckFailed as error:
             problems.append(error.message)
             continue
-        if found.statement.kind == kind:
+        if kind in (None, found.statement.kind):
             signed.append(found)
     return Statements(tuple(signed), tuple(problems))
 
@@ -79,23 +79,25 @@ def attach(
 
     created: ISO 8601, for the list of referrers. Returns the digests of the new manifests.
     """
+    known = find(there, where, image.digest, None, (signer.public,)).signed
     made = []
     for statement in statements:
-        known = find(there, where, image.digest, statement.kind, (signer.public,))
-        if any(one.statement == statement for one in known.signed):
+        if any(one.statement == statement for one in known):
             continue
         data = bundle.seal(statement, signer)
-        artifact = registry.artifact(
-            bundle.MEDIA_TYPE,
-            Descriptor.of(bundle.MEDIA_TYPE, data),
-            {_CONTENT: "dsse-envelope", _KIND: statement.kind, _CREATED: created},
-            image.descriptor,
-        )
-        there.put_blob(where.repository, registry.EMPTY)
         there.put_blob(where.repository, data)
-        there.attach(where.repository, artifact)
-        made.append(artifact.digest)
-    return tuple(made)
+        made.append(
+            registry.artifact(
+                bundle.MEDIA_TYPE,
+                Descriptor.of(bundle.MEDIA_TYPE, data),
+                {_CONTENT: "dsse-envelope", _KIND: statement.kind, _CREATED: created},
+                image.descriptor,
+            )
+        )
+    if made:
+        there.put_blob(where.repository, registry.EMPTY)
+        referrers.attach(there, where.repository, *made)
+    return tuple(one.digest for one in made)
 
 
 def _read(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from builder.core.errors import CheckFailed, InputError
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
+from builder.trust import provenance
 from builder.trust.bundle import Statement
+from builder.trust.provenance import HowMade
 
 SIGNATURE: Final = "https://sigstore.dev/cosign/sign/v1"
 """A signature of the image itself, which says nothing more (cosign 3, `cosign sign`)."""
 RECEIPT: Final = "urn:training-image-factory:receipt:v1"
 """A receipt: which checks the image passed, and when (builder/prove/receipts.py)."""
+BILL: Final = "https://cyclonedx.org/bom"
+"""A bill of materials (builder/trust/sbom.py)."""
 
 
 def signature(digest: str) -> Statement:
@@ -23,6 +28,16 @@ def signature(digest: str) -> Statement:
 def of_receipt(digest: str, receipt: Receipt) -> Statement:
     """A receipt as a statement about the image with this digest."""
     return Statement(digest, RECEIPT, receipt.model_dump(mode="json"))
+
+
+def of_bill(digest: str, bill: Mapping[str, Any]) -> Statement:
+    """A bill of materials as a statement about the image with this digest."""
+    return Statement(digest, BILL, bill)
+
+
+def of_provenance(digest: str, made: HowMade, environ: Mapping[str, str]) -> Statement:
+    """How the image with this digest was made, as a statement. environ: tells where."""
+    return Statement(digest, provenance.KIND, provenance.predicate(made, environ))
 
 
 def receipt_in(statement: Statement) -> Receipt:

@@ -16,7 +16,6 @@ from builder.core.settings import Settings
 from builder.jobs import expected, images
 from builder.jobs.places.vertex import checks
 from builder.pipeline import verify
-from builder.pipeline.signing import sign
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt
 from builder.registry import Manifest, Registry
@@ -174,10 +173,10 @@ def test_where_keys_are_trusted_every_image_needs_a_signed_receipt(
             assert images.pushed_image(here, job, Settings(registry=where.name))[0].digest
             with pytest.raises(CheckFailed, match="no signed receipt lies beside it"):
                 images.pushed_image(here, job, trusting)
-        sign(there, where, made, receipt(made), other.signer)
+        signing.sign(there, where, made, receipt(made), other.signer)
         with pytest.raises(CheckFailed, match="signed by none of the keys"):
             images.pushed_image(here, job, trusting)
-        sign(there, where, made, receipt(made), ours.signer)
+        signing.sign(there, where, made, receipt(made), ours.signer)
         image, notes = images.pushed_image(here, job, trusting)
     assert (image.digest, image.accelerator, image.proven, notes) == (made.digest, "V100", True, ())
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from builder import registry
-from builder.core.errors import CheckFailed
-from builder.pipeline import signing
+from builder.core.errors import CheckFailed, InputError
+from builder.pipeline import prepare, signing
+from builder.pipeline.records import ImageRecord
 from builder.pipeline.tags import promote, rollback
 from builder.pipeline.verify import attach, verify
-from builder.registry import Manifest, Registry
+from builder.registry import Manifest, Registry, referrers
 from builder.trust import beside, bundle, statements
+from builder.trust.provenance import KIND
 from tests.pipeline.pushing import REPOSITORY
 from tests.registry.server import RegistryServer
-from tests.trust.signing import Pair, at, image, pair, receipt, settings
+from tests.trust.signing import Pair, at, image, pair, receipt, settings, sign
 from tests.trust.strangers import OFFLINE, accepts, cosign
 
 pytestmark = pytest.mark.network
@@ -49,7 +52,7 @@ def signed(there: Registry, key: Pair, text: str = "hello", **changes: object) -
     made = image(there, text)
     proof = receipt(made, **changes)
     attach(there, at(there.host), made, proof)
-    signing.sign(there, at(there.host), made, proof, key.signer)
+    sign(there, at(there.host), made, proof, key.signer)
     return made
 
 
@@ -96,9 +99,75 @@ def test_what_cosign_attests_counts_as_well(there: Registry, ours: Pair, tmp_pat
 
 def test_a_second_time_nothing_is_signed(there: Registry, ours: Pair, other: Pair) -> None:
     made = signed(there, ours)
-    again = signing.sign(there, at(there.host), made, receipt(made), ours.signer)
+    again = sign(there, at(there.host), made, receipt(made), ours.signer)
     assert again == ()
-    assert len(signing.sign(there, at(there.host), made, receipt(made), other.signer)) == 2
+    assert len(sign(there, at(there.host), made, receipt(made), other.signer)) == 2
+
+
+# What it is made of ------------------------------------------------------------------------------
+
+
+def record(root: Path, target: str = "cpu") -> ImageRecord:
+    """What a build of today's files would note."""
+    plan = prepare.prepare(root, target).plan
+    assert plan.base
+    return ImageRecord(
+        target=target,
+        reference=f"training:{target}",
+        digest=None,
+        image_id="sha256:" + "0" * 64,
+        inputs=plan.inputs_hash,
+        base=f"training:{plan.base.tag}",
+        base_digest="sha256:" + "b" * 64,
+        base_origin="built",
+        root="",
+        drift=("libexpat1 1 -> 2.9",),
+        compressed_bytes=1,
+        unpacked_bytes=1,
+        budget_bytes=1,
+        packages=(),
+        phases={},
+        engine="machine Docker 28",
+        tensorflow="2.21.0",
+    )
+
+
+def test_an_image_has_all_four_statements_and_its_base_has_two(
+    there: Registry, ours: Pair, root: Path
+) -> None:
+    known = signing.about(root, record(root), "0.1.0")
+    made = image(there)
+    assert known.base_made
+    base = image(there, "base", known.base_made.base)
+    where = at(there.host)
+    said = signing.said(there, where, made, receipt(made), known)
+    assert len(signing.sign(there, where, said, ours.signer, "2026-11-22")) == 6
+    for digest, kinds in (
+        (made.digest, ("urn:training-image-factory:receipt:v1", "cyclonedx", "slsaprovenance1")),
+        (base.digest, ("slsaprovenance1",)),
+    ):
+        for kind in (*kinds, statements.SIGNATURE):
+            assert accepts(str(where.at(digest)), ours.public, kind), kind
+    (bill,) = beside.find(there, where, made.digest, statements.BILL, (ours.signer.public,)).signed
+    names = {one["name"]: one for one in bill.statement.predicate["components"]}
+    assert names["libexpat1"]["version"] == "2.9"
+    assert names["tensorflow-cpu"]["hashes"]
+    (how,) = beside.find(there, where, base.digest, KIND, (ours.signer.public,)).signed
+    assert how.statement.predicate["buildDefinition"]["externalParameters"] == {
+        "target": "",
+        "base": known.base_made.base,
+    }
+    assert there.head(REPOSITORY, "v100") == made.digest
+    assert signing.sign(there, where, said, ours.signer, "2026-11-22") == ()
+
+
+def test_what_is_no_longer_true_is_not_signed(root: Path) -> None:
+    old = replace(record(root), inputs="0" * 64)
+    with pytest.raises(InputError, match="cpu: its files changed since the build"):
+        signing.about(root, old, "0.1.0")
+
+
+# What does not count -----------------------------------------------------------------------------
 
 
 def refused(there: Registry, made: Manifest, key: Pair, says: str) -> None:
@@ -139,7 +208,7 @@ def test_a_statement_of_another_image_moved_over(there: Registry, ours: Pair) ->
         held = there.manifest(REPOSITORY, good.digest)
         assert held is not None
         moved = registry.manifest({**held.content, "subject": made.descriptor.json()})
-        there.attach(REPOSITORY, moved)
+        referrers.attach(there, REPOSITORY, moved)
     refused(there, made, ours, f"about {proven.digest}")
 
 
@@ -163,7 +232,8 @@ def test_a_statement_that_was_changed(there: Registry, ours: Pair) -> None:
     whole = json.dumps(data).encode()
     for blob in (registry.EMPTY, whole):
         there.put_blob(REPOSITORY, blob)
-    there.attach(
+    referrers.attach(
+        there,
         REPOSITORY,
         registry.artifact(
             bundle.MEDIA_TYPE,
@@ -201,7 +271,7 @@ def test_a_proof_that_is_too_old_or_too_weak(there: Registry, ours: Pair) -> Non
 
     made = image(there, "program")
     proof = receipt(made, suite="program")
-    signing.sign(there, at(there.host), made, proof, ours.signer)
+    sign(there, at(there.host), made, proof, ours.signer)
     with pytest.raises(CheckFailed, match="suite program, and trainer is the least"):
         verify(made.digest, settings(there.host, ours, suite="trainer"))
 
@@ -210,7 +280,7 @@ def test_a_fresh_proof_counts_beside_an_old_one(there: Registry, ours: Pair) -> 
     then = (datetime.now(UTC) - timedelta(days=40)).isoformat(timespec="seconds")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     made = signed(there, ours, made_at=then)
-    signing.sign(there, at(there.host), made, receipt(made, made_at=now), ours.signer)
+    sign(there, at(there.host), made, receipt(made, made_at=now), ours.signer)
     assert verify("v100", settings(there.host, ours, age=86400.0)).receipt.made_at == now
 
 
@@ -218,7 +288,7 @@ def test_a_key_is_rotated_and_revoked(there: Registry, ours: Pair, other: Pair) 
     """Both keys count for a while, then the new one alone."""
     made = signed(there, ours)
     assert verify("v100", settings(there.host, other, ours)).signer == str(ours.public)
-    signing.sign(there, at(there.host), made, receipt(made), other.signer)
+    sign(there, at(there.host), made, receipt(made), other.signer)
     assert verify("v100", settings(there.host, other)).signer == str(other.public)
 
     unsigned_anew = signed(there, ours, "left behind")

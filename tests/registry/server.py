@@ -92,6 +92,21 @@ class RegistryServer:
             self.process.wait()
             self.process = None
 
+    def collect_garbage(self) -> None:
+        """Delete what no tag leads to, as its operators do; it is stopped for that time."""
+        self.kill()
+        subprocess.run(
+            [
+                program("docker-registry"),
+                "garbage-collect",
+                "--delete-untagged",
+                self.folder / "config.yml",
+            ],
+            check=True,
+            capture_output=True,
+        )
+        self.start()
+
     def digests(self, repository: str) -> set[str]:
         """The manifests that it stores for a repository, read from its disk."""
         place = f"storage/docker/registry/v2/repositories/{repository}/_manifests/revisions/sha256"

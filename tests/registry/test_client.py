@@ -21,7 +21,7 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.prove import audit
-from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry
+from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry, referrers
 from tests.emulators.answers import serving
 from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
@@ -378,9 +378,10 @@ def test_artifacts_are_found_through_the_fallback_tag(server: RegistryServer) ->
     with Registry(server.host) as there:
         image = put_image(there, "noted")
         assert there.referrers("noted", image.digest, KIND) == ()
-        first = there.attach("noted", note(there, "noted", image, "first"))
-        second = there.attach("noted", note(there, "noted", image, "second"))
-        assert there.attach("noted", note(there, "noted", image, "first")) == first  # no twin
+        referrers.attach(there, "noted", note(there, "noted", image, "first"))
+        referrers.attach(there, "noted", note(there, "noted", image, "second"))
+        first, second = there.referrers("noted", image.digest, KIND)
+        referrers.attach(there, "noted", note(there, "noted", image, "first"))  # no twin
         assert there.referrers("noted", image.digest, KIND) == (first, second)
         assert there.referrers("noted", image.digest, "application/other") == ()
         assert first.annotations == {"text": "first"}
@@ -397,21 +398,21 @@ def test_a_registry_with_the_referrers_api_gets_no_fallback_tag(server: Registry
         Fault("PUT", "/manifests/", 201, headers={"OCI-Subject": image.digest}, times=None),
     )
     with faulty(server.host, *faults) as proxy, Registry(proxy.host, QUICK) as there:
-        there.attach("modern", note(there, "modern", image, "x"))
+        referrers.attach(there, "modern", note(there, "modern", image, "x"))
         (found,) = there.referrers("modern", image.digest, KIND)
         assert found.digest == DIGEST
         assert proxy.count("manifests/sha256-") == 0
 
 
 @pytest.mark.network
-def test_two_attach_at_once_and_none_is_lost(server: RegistryServer) -> None:
+def test_many_attach_at_once_and_none_is_lost(server: RegistryServer) -> None:
     with Registry(server.host) as there:
         image = put_image(there, "crowded")
-        notes = [note(there, "crowded", image, f"note {number}") for number in range(4)]
+        notes = [note(there, "crowded", image, f"note {number}") for number in range(6)]
 
     def attach(one: Manifest) -> None:
         with Registry(server.host) as mine:
-            mine.attach("crowded", one)
+            referrers.attach(mine, "crowded", one)
 
     threads = [threading.Thread(target=attach, args=(one,)) for one in notes]
     for thread in threads:
@@ -419,10 +420,46 @@ def test_two_attach_at_once_and_none_is_lost(server: RegistryServer) -> None:
     for thread in threads:
         thread.join()
     with Registry(server.host) as there:
-        for one in notes:  # whoever was overwritten in between comes again
-            there.attach("crowded", one)
         found = there.referrers("crowded", image.digest, KIND)
     assert {one.digest for one in found} == {one.digest for one in notes}
+
+
+@pytest.mark.network
+def test_a_list_that_another_command_overwrites_gets_both(server: RegistryServer) -> None:
+    """The other one reads the list, is slow, and writes it without what came in between."""
+    with Registry(server.host) as there:
+        image = put_image(there, "raced")
+        mine, other = (note(there, "raced", image, text) for text in ("mine", "other"))
+        whole, first = there.put_manifest, []
+
+        def put(repository: str, target: str, content: Manifest) -> bool:
+            if target == registry.fallback_tag(image.digest) and not first:
+                first.append(target)
+                with Registry(server.host) as theirs:
+                    referrers.attach(theirs, "raced", other)
+            return whole(repository, target, content)
+
+        there.put_manifest = put  # type: ignore[method-assign]
+        referrers.attach(there, "raced", mine)
+        found = there.referrers("raced", image.digest, KIND)
+    assert first
+    assert {one.digest for one in found} == {mine.digest, other.digest}
+
+
+@pytest.mark.network
+def test_cleaning_up_what_is_untagged_leaves_the_artifacts(server: RegistryServer) -> None:
+    with Registry(server.host) as there:
+        image = put_image(there, "cleaned")
+        one = note(there, "cleaned", image, "stays")
+        referrers.attach(there, "cleaned", one)
+        stray = put_image(there, "cleaned", "stray", "moves")
+        put_image(there, "cleaned", "next", "moves")
+    server.collect_garbage()
+    with Registry(server.host) as there:
+        assert there.manifest("cleaned", stray.digest) is None
+        (found,) = there.referrers("cleaned", image.digest, KIND)
+        held = there.manifest("cleaned", found.digest)
+        assert held == one and there.blob("cleaned", held.layers[0]) == b"stays"
 
 
 @pytest.mark.network

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.core.settings import Settings, TrustSettings
+from builder.pipeline import signing
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry, parse
 from builder.trust import keys
@@ -63,3 +64,11 @@ def image(there: Registry, text: str = "hello", tag: str = "v100") -> Manifest:
 def receipt(image: Manifest, **changes: object) -> Receipt:
     """A receipt that holds for this image."""
     return proof(Image("there", image.digest, image.config.digest), **changes)
+
+
+def sign(
+    there: Registry, where: Reference, made: Manifest, proof: Receipt, signer: Signer
+) -> tuple[str, ...]:
+    """Sign an image and its receipt, as a push does that knows no more."""
+    said = signing.said(there, where, made, proof, None)
+    return signing.sign(there, where, said, signer, proof.made_at)
