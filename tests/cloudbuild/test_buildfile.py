@@ -100,7 +100,7 @@ def test_json_with_tabs() -> None:
         ("steps: [{name: a, args: [2020-01-01]}]", 1, "steps[0].args[0]", "a timestamp", '"2020'),
         ("substitutions:\n  _A: 1", 2, "substitutions._A", "a number", '"1"'),
         ("timeout: 600", 1, "timeout", "not a duration", "write 600s"),
-        ("timeout: 10m", 1, "timeout", "not a duration", "write 600s"),
+        ("timeout: 10d", 1, "timeout", "not a duration", "write 600s"),
         ("options: {machineType: E2_HIGHCPU8}", 1, "options.machineType", "not one of", "_8"),
         ("options: {logging: gcs}", 1, "options.logging", "not one of", "GCS_ONLY"),
         ("options: {diskSizeGb: big}", 1, "options.diskSizeGb", "a whole number", "a whole"),

@@ -606,3 +606,27 @@ def test_findings_as_sarif(folder: Path) -> None:
     ]
     assert {one["id"] for one in run["tool"]["driver"]["rules"]} == {one[0] for one in found}
     assert all(one["message"]["text"] for one in run["results"])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90m", 5400), ("1h30m", 5400), ("1.5h", 5400), ("600s", 600)]
+)
+def test_a_trigger_takes_go_s_durations_and_gcloud_does_not(text: str, seconds: int) -> None:
+    # as GoogleCloudPlatform/accelerated-platforms, test/ci-cd/cloudbuild: `timeout: 90m`
+    read = buildfile.parse(f"steps: [{{name: a, timeout: 1s}}]\ntimeout: {text}", Path("b.yaml"))
+    assert read.build.timeout == seconds
+    found = {trigger: validation.check(read, {}, trigger) for trigger in (False, True)}
+    plain = text == "600s"
+    assert [one.level for one in found[False]] == ([] if plain else ["error"])
+    assert [one.level for one in found[True]] == ([] if plain else ["warning"])
+    assert plain or found[True][0].fix == "write 5400s"
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [("${DEBUG,,}", "warning"), ("${DEBUG}", "error"), ("$DEBUG", "error")]
+)
+def test_an_expansion_of_a_name_of_the_shell_may_be_the_shell_s(text: str, level: str) -> None:
+    # as GoogleCloudPlatform/accelerated-platforms, test/ci-cd/cloudbuild/ci-cd/project-cleaner.yaml
+    read = buildfile.parse(f"steps: [{{name: a, args: ['{text}']}}]", Path("b.yaml"))
+    (found,) = validation.check(read, {}, trigger=True)
+    assert (found.level, found.what) == (level, "$DEBUG is not a built-in substitution")

@@ -40,6 +40,8 @@ class BuildFile:
     """Fields that the installed client does not know. `to_proto` leaves them out."""
     notes: tuple[Mistake, ...] = ()
     """Parts that gcloud accepts and a trigger refuses."""
+    of_triggers: tuple[Mistake, ...] = ()
+    """Parts that a trigger accepts and gcloud refuses."""
 
     def line(self, *path: str | int) -> int:
         """The line (from 1) of the value at `path`, or of the deepest part of it that exists."""
@@ -110,4 +112,5 @@ def parse(text: str, path: Path) -> BuildFile:
         value = reader.value(root, schema(), ()) or {}
     newer = tuple(newer_in(value))
     problems = tuple(sorted(reader.problems, key=lambda problem: problem.line))
-    return BuildFile(path, value, reader.lines, problems, newer, tuple(reader.notes))
+    notes, of_triggers = tuple(reader.notes), tuple(reader.of_triggers)
+    return BuildFile(path, value, reader.lines, problems, newer, notes, of_triggers)

@@ -109,7 +109,9 @@ def _braced(
     close = _closing(text, end) if dynamic else -1
     if close < 0:  # no substitution: left for the shell
         return text[match.start() : end], end
-    operation = text[end:close]
+    operation, name = text[end:close], match["name"]
+    if not name.startswith("_") and name not in BUILT_IN and lookup(name) is None:
+        return text[match.start() : close + 1], close + 1  # most likely, the shell's own variable
 
     def inner(word: str) -> str:
         return expand(word, lookup, dynamic, strict)
@@ -168,8 +170,8 @@ def _value(name: str, lookup: Lookup, strict: bool) -> str:
 def _default(name: str, operation: str, lookup: Lookup, inner: Callable[[str], str]) -> str:
     """`:-` `-` `:=` `=` `:+` `+` `:?` `?`: a default for a name that is missing (or empty)."""
     value = lookup(name)
-    if value is None and not name.startswith("_"):
-        value = _value(name, lookup, strict=True)
+    if value is None and name in BUILT_IN:
+        value = ""
     colon = operation.startswith(":")
     kind, word = operation[colon], operation[colon + 1 :]
     there = bool(value) if colon else value is not None

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _BASE64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{2,3}={0,2})?", re.ASCII)
 """Base64 as protobuf's JSON has it: of either alphabet, with or without `=` at its end."""
 _DURATION = re.compile(r"(\d+)(\.\d{1,9})?s", re.ASCII)
+_GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_GO_PART = re.compile(r"(\d{1,9}(?:\.\d*)?)(h|ms|m|s|us|ns)", re.ASCII)
+_GO_DURATION = re.compile(rf"(?:{_GO_PART.pattern})+", re.ASCII)
 _INT64 = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _FLOAT = re.compile(r"[-+]?[0-9]{1,300}(\.[0-9]{0,300})?(e[-+]?[0-9]{1,3})?", re.IGNORECASE)
 _TAG = "tag:yaml.org,2002:"
@@ -85,6 +88,7 @@ class NodeReader:
         self.lines: dict[tuple[str | int, ...], int] = {}
         self.problems: list[Mistake] = []
         self.notes: list[Mistake] = []
+        self.of_triggers: list[Mistake] = []
         self.above: list[Node] = []
 
     def bad(self, node: Node, path: tuple[str | int, ...], what: str, fix: str) -> None:
@@ -242,7 +246,17 @@ class NodeReader:
                     return float(text)
                 case "duration" if _is_text(node) and _DURATION.fullmatch(text):
                     return text
+                case "duration" if _is_text(node) and _GO_DURATION.fullmatch(text):
+                    what, fix = _expected(node, kind)
+                    line = node.start_mark.line + 1
+                    self.of_triggers.append(Mistake(line, dotted(path), what, fix))
+                    return f"{_go_seconds(text):g}s"
         return self.bad(node, path, *_expected(node, kind))
+
+
+def _go_seconds(duration: str) -> float:
+    """`1h30m` -> 5400.0: a duration as Go's time.ParseDuration reads it."""
+    return sum(float(count) * _GO_UNITS[unit] for count, unit in _GO_PART.findall(duration))
 
 
 def _is_text(node: Node) -> bool:
@@ -275,8 +289,11 @@ def _expected(node: Node, kind: str) -> tuple[str, str]:
         )
         return f"must be text, and YAML reads {node.value} as {what}", f'write "{node.value}"'
     if kind == "duration":
-        digits = re.match(r"\d+", str(node.value))
-        fix = f"write {digits[0]}s" if str(node.value).isdigit() and digits else "write 600s"
+        text = str(node.value)
+        seconds = text if text.isdigit() else "600"
+        if _GO_DURATION.fullmatch(text):
+            seconds = f"{_go_seconds(text):g}"
+        fix = f"write {seconds}s"
         return f"{found} is not a duration: write seconds, with an s", fix
     return f"must be {_KINDS[kind]}, found {found}", f"write {_KINDS[kind]}, without quotes"
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from builder.cloudbuild.reader.buildfile import BuildFile
 from builder.cloudbuild.reader.rules import secrets, steps, substitutions, volumes, whole
-from builder.cloudbuild.reader.rules.report import API, Diagnostic, Diagnostics
+from builder.cloudbuild.reader.rules.report import API, Diagnostic, Diagnostics, Level
 from builder.core.errors import InputError
 
 
@@ -29,6 +29,11 @@ def check(
     for one in file.notes:
         found = Diagnostic(one.line, one.field, one.what, one.fix, "warning", "gcloud's apitools")
         report.found.append(found)
+    for one in file.of_triggers:
+        # Documented as an error for both. Google's own repositories run such files by triggers:
+        # GoogleCloudPlatform/accelerated-platforms has 33 with `timeout: 90m`.
+        level: Level = "warning" if trigger else "error"
+        report.found.append(Diagnostic(one.line, one.field, one.what, one.fix, level, API))
     values = substitutions.values_of(report)
     whole.whole(report, values)
     for step in report.build.steps:

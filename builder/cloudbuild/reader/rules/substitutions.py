@@ -72,8 +72,9 @@ def values_of(report: Diagnostics) -> Values | None:
     if strict:
         _unused(report, own, used)
     known = {**_SAMPLE, **({} if strict else _OF_PULL_REQUESTS), **every}
+    plain = _uses(report, dynamic=False)
     for name, place in used.items():
-        _missing(report, name, place, known, strict)
+        _missing(report, name, place, known, strict, sure=name in plain)
     if not dynamic:
         _unread(report, own)
     for at, text in () if dynamic else substitutions.templates(build):
@@ -142,8 +143,13 @@ def _unread(report: Diagnostics, own: Mapping[str, str]) -> None:
 
 
 def _missing(
-    report: Diagnostics, name: str, place: Place, known: Mapping[str, str], strict: bool
+    report: Diagnostics, name: str, place: Place, known: Mapping[str, str], strict: bool, sure: bool
 ) -> None:
+    """Diagnose a name without a value. sure: it stands in the file as $NAME or ${NAME}.
+
+    Whether the service reads `${NAME,,}` of a name that is neither built in nor the user's own is
+    not documented; a public build that has it is started every day.
+    """
     if name in known:
         return
     if not name.startswith("_"):
@@ -154,6 +160,7 @@ def _missing(
             f"${name} is not a built-in substitution",
             f"write ${near[0]}, or {shell}" if near else f"write {shell}, or define $_{name}",
             "the service: not a valid built-in substitution",
+            "error" if sure else "warning",
         )
         return
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
