@@ -160,7 +160,10 @@ _CLOUD_SHAPES: Mapping[str, tuple[str, str]] = {
     ),
     "staging_bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket's name without gs://"),
     "logging": ("|".join(get_args(Logging)), f"one of {', '.join(get_args(Logging))}"),
-    "logs_bucket": (r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?:/\S+)?", "gs://BUCKET[/FOLDER]"),
+    "logs_bucket": (
+        r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?:/[\w./-]*\w)?",
+        "gs://BUCKET[/FOLDER]",
+    ),
     "machine_type": ("|".join(MACHINE_TYPES), f"one of {', '.join(MACHINE_TYPES)}"),
     "endpoint": (r"https?://\S+", "https://HOST"),
     "transport": ("rest|grpc", "rest or grpc"),

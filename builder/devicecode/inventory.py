@@ -214,7 +214,7 @@ def from_paths(paths: Iterable[Path]) -> tuple[Library, ...]:
     def one(path: Path) -> tuple[Library, ...]:
         if path.is_dir():
             return tuple(from_folder(path))
-        if path.suffix == ".whl":
+        if path.suffix == ".whl" and path.is_file():
             return tuple(from_wheel(path))
         return (read_file(path),)
 

@@ -178,7 +178,10 @@ def _receipt(
 
 def _problem(receipt: Receipt, image: Manifest, labels: Mapping[str, str], holds: Holds) -> str:
     """Why a receipt does not prove an image; "" where it does."""
-    held = holds(receipt, [image.digest if receipt.digest else image.config.digest], labels)
+    try:
+        held = holds(receipt, [image.digest if receipt.digest else image.config.digest], labels)
+    except InputError as error:  # an accelerator that this factory does not know
+        return error.message
     if not held:
         return held.reason
     said = labels.get(ACCELERATOR, receipt.accelerator)

@@ -171,7 +171,7 @@ def parse(data: bytes, source: str) -> Receipt:
     """A receipt from its JSON; `source` names it in errors. Raises InputError."""
     try:
         value = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{source}: torn or no JSON ({error})", f"delete it, then {_AGAIN}"
         ) from None

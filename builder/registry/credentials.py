@@ -60,12 +60,12 @@ def credentials_for(host: str, environ: Mapping[str, str] = os.environ) -> Crede
     path = docker_config(environ)
     config = _read(path)
     key = DOCKER_HUB_LOGIN if host == DOCKER_HUB else host
-    helper = (config.get("credHelpers") or {}).get(key) or config.get("credsStore")
+    helper = _object(config, "credHelpers", path).get(key) or config.get("credsStore")
     if helper:
         return _from_helper(str(helper), key, path, environ)
-    auths = config.get("auths") or {}
+    auths = _object(config, "auths", path)
     names = [key] if key in auths else [name for name in auths if _hostname(name) == _hostname(key)]
-    return _from_auth(auths[names[0]] or {}, names[0], path) if names else None
+    return _from_auth(_object(auths, names[0], path), names[0], path) if names else None
 
 
 def docker_config(environ: Mapping[str, str] = os.environ) -> Path:
@@ -85,7 +85,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: cannot be read: {error.strerror}", "make it readable for you"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise InputError(
             f"{path}{line}: not JSON: {error}", "repair it, or move it away and log in again"
@@ -93,6 +93,14 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object", "move it away and log in again")
     return config
+
+
+def _object(value: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    """The JSON object under a name; empty where there is none. Raises InputError."""
+    found = value.get(name) or {}
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: {name}: not a JSON object", "move it away and log in again")
+    return found
 
 
 def _hostname(key: str) -> str:
@@ -105,6 +113,11 @@ def _host_of(key: str) -> str:
 
 
 def _from_auth(auth: Mapping[str, Any], key: str, path: Path) -> Credentials | None:
+    for name in ("username", "password", "auth", "identitytoken", "registrytoken"):
+        if not isinstance(auth.get(name, ""), str):
+            raise InputError(
+                f"{path}: auths.{key}.{name}: not a text", f"run: {login_command(_host_of(key))}"
+            )
     username, password = auth.get("username", ""), auth.get("password", "")
     if coded := auth.get("auth"):
         try:

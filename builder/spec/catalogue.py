@@ -215,6 +215,8 @@ def _name_problems(name: str) -> list[Mistake]:
     problem = ""
     if not _NAME.fullmatch(name):
         problem = "cannot be a tag: 1 to 63 of a-z, 0-9 and . _ - between them"
+    elif name == "all":
+        problem = "is taken: it stands for every target"
     elif name.startswith("base-"):
         problem = "is taken: tags that begin with base- are the base images'"
     fix = f"rename the folder, for example to {_slug(name)}"

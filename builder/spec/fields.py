@@ -135,6 +135,8 @@ def _user(value: object) -> object:
         )
     if isinstance(value, str) and re.fullmatch(r"[a-z_][a-z0-9_-]*", value):
         raise refuse(f"{value!r} is a name", "write the number of the user, for example 1000")
+    if isinstance(value, str) and (not value.isascii() or re.match(r"0[0-9]|.*[+_]", value)):
+        raise refuse(f"{value!r} is no plain number", "write it in 0-9, without a zero in front")
     return value
 
 

@@ -59,6 +59,12 @@ def test_a_pool_s_short_name_is_of_this_project_and_region(project: Path) -> Non
         ("[cloud]\nregion = 1", "builder.toml:2: cloud.region: expected text, found 1", "quotes"),
         ('[cloud]\nregion = "Europe"', "builder.toml:2: cloud.region: 'Europe'", "europe-west4"),
         ('[cloud]\nlogging = "ALL"', "builder.toml:2: cloud.logging: 'ALL'", "CLOUD_LOGGING_ONLY"),
+        (
+            '[cloud]\nlogs_bucket = "gs://abc/x:"',
+            "builder.toml:2: cloud.logs_bucket: 'gs://abc/x:'",
+            "gs://",
+        ),
+        ('[cloud]\nlogs_bucket = "gs://abc/{{x}}"', "builder.toml:2: cloud.logs_bucket: ", "gs://"),
         ('[cloud]\nlogs_bucket = "b"', "builder.toml:2: cloud.logs_bucket: 'b'", "gs://"),
         ('[cloud]\nservice_account = "me"', "builder.toml:2: cloud.service_account", "gserviceacc"),
         ('[cloud]\ntrigger = "main"', "builder.toml:2: cloud.trigger: expected tables", "[[cloud"),

@@ -84,6 +84,20 @@ def test_bytes_changed_on_the_registrys_disk_are_seen(
         verify(result.reference, where)
 
 
+def test_a_receipt_of_an_unknown_accelerator_hides_no_older_one(
+    engine: Engine, build: Build, server: RegistryServer
+) -> None:
+    image = build("trainer")
+    sent(engine, image, server.host)
+    with Registry(server.host) as there:
+        manifest = there.manifest(REPOSITORY, "v100")
+        assert manifest is not None
+        where = registry.parse(f"{server.host}/{REPOSITORY}")
+        strange = proof(image, made_at="2099").model_copy(update={"accelerator": "Z900"})
+        attach(there, where, manifest, strange)
+    assert verify("v100", settings(server.host)).receipt.accelerator == "V100"
+
+
 # An image with a program that is not our trainer ------------------------------------------------
 
 PROGRAM = suites.PROGRAM.required("V100")

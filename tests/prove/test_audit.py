@@ -19,7 +19,7 @@ import zstandard
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.devicecode.inventory import from_files, from_folder
+from builder.devicecode.inventory import from_files, from_folder, from_paths
 from builder.devicecode.pruning.rule import ComputeCapability
 from builder.devicecode.verdict import Audit, Support
 from builder.engine import Engine
@@ -340,3 +340,39 @@ def test_an_image_in_a_registry_starts_no_engine() -> None:
     with pytest.raises(InputError):
         audit.audit(None, Settings(), engine, ["training:v100"])
     assert asked == [False, True]
+
+
+def header(name: str, kind: bytes, size: int) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.size = kind, size
+    return entry.tobuf()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (header("././@LongLink", tarfile.GNUTYPE_LONGNAME, 6 << 30), "a name or a header of"),
+        (header("pax", tarfile.XHDTYPE, 6 << 30), "a name or a header of"),
+        (header("usr/lib/a.so", tarfile.REGTYPE, 20 << 30), "a file of 21,474,836,480 bytes"),
+    ],
+)
+def test_a_layer_beyond_every_bound_is_not_unpacked(data: bytes, said: str) -> None:
+    """A name of 6 GB was held in memory, a sparse file of 20 GB written out."""
+    with pytest.raises(ValueError, match=said):
+        in_registry.read_layer(io.BytesIO(data + bytes(10240)))
+
+
+def test_a_pipe_is_no_library_and_no_wheel(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.so")
+    os.mkfifo(tmp_path / "x.whl")
+    for name in ("x.so", "x.whl", "."):
+        (found,) = from_paths([tmp_path / name])
+        assert found.broken == "not a regular file"
+
+
+def test_a_library_of_200_gigabytes_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "x.so").open("wb") as file:
+        file.write(b"\x7fELF\x02\x01\x01")
+        file.truncate(200 << 30)
+    (found,) = from_paths([tmp_path])
+    assert found.broken == "larger than 8 GiB: no library is"

@@ -129,3 +129,19 @@ def test_what_is_written_for_docker_reads_back(
     assert known.for_config() == entry
     found = credentials_for("a.example", docker_config(tmp_path, {"auths": {"a.example": entry}}))
     assert found == replace(known, source=str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"auths": ["a.example"]},
+        {"credHelpers": ["a.example"]},
+        {"auths": {"a.example": ["user"]}},
+        {"auths": {"a.example": {"username": 1}}},
+        {"auths": {"a.example": {"auth": ["x"]}}},
+        {"auths": {"a.example": {"identitytoken": {}}}},
+    ],
+)
+def test_a_configuration_of_another_shape_is_named(tmp_path: Path, config: object) -> None:
+    with pytest.raises(InputError, match=r"config\.json: .*: not a"):
+        credentials_for("a.example", docker_config(tmp_path, config))  # type: ignore[arg-type]

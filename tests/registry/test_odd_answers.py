@@ -133,7 +133,7 @@ def test_no_answer_is_a_fault_of_the_factory(data: st.DataObject) -> None:
         patch.setattr(web.Client, "answer", lambda _, *words, **how: paper.answer(*words, **how))
         patch.setattr(Retry, "run", lambda _, attempt, said: _RUN(QUICK, attempt, said))
         for ask in (
-            lambda: verify.proven(Registry(WHERE.host, QUICK), WHERE, verify.of_any_version),
+            lambda: verify.proven(Registry(WHERE.host, QUICK), WHERE, verify.of_any_version, None),
             lambda: append.append(PLAN, READ, WHERE),
             lambda: Registry(WHERE.host, QUICK).labels("x", manifests.Manifest(paper.image, "")),
             lambda: Registry(WHERE.host, QUICK).head("team/image", "v1"),

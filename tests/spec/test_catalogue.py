@@ -420,3 +420,17 @@ def test_the_trainer_extra_follows_the_default(root: Path) -> None:
     extra = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     default = ImageSpec.model_fields["tensorflow"].default
     assert f"tensorflow-cpu=={default}" in extra["trainer"]
+
+
+@pytest.mark.parametrize("user", ["01750", "٣", "1_000", "+5"])
+def test_a_user_is_a_plain_number(project: Path, write_target: Write, user: str) -> None:
+    write_target(MINIMAL + f"user: {user}\n")
+    with pytest.raises(InputError, match="is no plain number"):
+        catalogue.load(project, "v100")
+
+
+def test_no_target_is_called_all(project: Path, write_target: Write) -> None:
+    written = write_target(MINIMAL).parent
+    written.rename(written.parent / "all")
+    with pytest.raises(InputError, match="it stands for every target"):
+        catalogue.load(project, "all")

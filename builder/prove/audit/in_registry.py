@@ -5,7 +5,6 @@ Its layers are streamed. What each one holds is kept by its digest, so that a la
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import tarfile
@@ -14,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from builder import registry
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, refusal
 from builder.devicecode.inventory import Library, from_files
 from builder.devicecode.verdict import Audit
+from builder.prove.audit import tars
 from builder.prove.audit.reader import Chunks, as_library, program
 
 
@@ -66,7 +66,7 @@ def of_registry(
                 try:
                     with client.stream(reference.repository, layer) as chunks:
                         known = read_layer(cast(IO[bytes], Chunks(chunks)))
-                except (tarfile.TarError, EOFError, gzip.BadGzipFile, ValueError) as error:
+                except tars.BROKEN as error:
                     raise CheckFailed(
                         f"{reference}: a layer cannot be unpacked: {error}", "push the image again"
                     ) from error
@@ -123,8 +123,10 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
     emptied: set[str] = set()
     files: set[str] = set()
 
-    def members(archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
-        for member in archive:
+    def members(
+        found: Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]],
+    ) -> Iterator[tuple[str, IO[bytes]]]:
+        for archive, member in found:
             path = PurePosixPath("/", member.name.removeprefix("./"))
             if path.name == ".wh..wh..opq":
                 emptied.add(str(path.parent))
@@ -136,8 +138,8 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
                 if file:
                     yield str(path), file
 
-    with _tar(packed) as archive:
-        libraries = tuple(from_files(members(archive)))
+    with tars.opened(packed) as found:
+        libraries = tuple(from_files(members(found)))
     while packed.read(1 << 20):
         pass
     return LayerContent(frozenset(removed), frozenset(emptied), frozenset(files), libraries)
@@ -156,27 +158,3 @@ def merge(layers: Iterable[LayerContent]) -> tuple[Library, ...]:
         hidden |= layer.removed | layer.files
         emptied |= layer.emptied
     return tuple(seen)
-
-
-@contextlib.contextmanager
-def _tar(packed: IO[bytes]) -> Iterator[tarfile.TarFile]:
-    """A layer as a tar archive: plain, or compressed with gzip or zstd."""
-    import zstandard
-
-    head = packed.read(4)
-    whole: Any = Chunks(_again(head, packed))
-    try:
-        if head.startswith(b"\x1f\x8b"):
-            whole = gzip.GzipFile(fileobj=whole)
-        elif head == b"\x28\xb5\x2f\xfd":
-            whole = zstandard.ZstdDecompressor().stream_reader(whole, read_across_frames=True)
-        with tarfile.open(fileobj=whole, mode="r|") as archive:
-            yield archive
-    except zstandard.ZstdError as error:
-        raise ValueError(str(error)) from error
-
-
-def _again(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
-    yield head
-    while block := rest.read(1 << 20):
-        yield block
