@@ -29,7 +29,7 @@ _LONG: Final = (
 )
 
 
-class _Bounded(tarfile.TarInfo):
+class _ShortNames(tarfile.TarInfo):
     """A header whose names are short. `_proc_member` is tarfile's own entry point for subclasses
     (cpython/Lib/tarfile.py, "which can be overridden in a subclass")."""
 
@@ -55,7 +55,7 @@ def opened(packed: IO[bytes]) -> Iterator[Iterator[tuple[tarfile.TarFile, tarfil
             whole = gzip.GzipFile(fileobj=whole)
         elif head == b"\x28\xb5\x2f\xfd":
             whole = zstandard.ZstdDecompressor().stream_reader(whole, read_across_frames=True)
-        with tarfile.open(fileobj=whole, mode="r|", tarinfo=_Bounded) as archive:
+        with tarfile.open(fileobj=whole, mode="r|", tarinfo=_ShortNames) as archive:
             yield _members(archive)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
