@@ -10,7 +10,7 @@ PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest --numprocesses 2 --dist loadscope
 
 .DEFAULT_GOAL := help
-.PHONY: help image images push test test-fast check format lock requirements bench clean
+.PHONY: help image images push test test-fast check format lock requirements bench fuzz clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ requirements: $(VENV)/.build  ## lock the factory's own Python packages again
 
 bench: $(VENV)/.test  ## compare the factory with the alternatives; takes hours
 	@$(PYTHON) -m bench
+
+fuzz: $(VENV)/.test  ## damaged libraries, documents, answers and archives, for an hour
+	@$(PYTHON) -m bench.fuzz --first $$(date +%s) --seconds 3600
 
 clean:  ## stop the private engine; remove builds and the environment
 	@if [ -x $(BUILDER) ]; then $(BUILDER) engine stop --remove; fi

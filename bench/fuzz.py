@@ -1,0 +1,362 @@
+"""`python -m bench.fuzz`: damaged libraries, documents, answers and archives, by the thousand.
+
+For each case: no exception but the factory's own, an end within 5 s, no memory beyond 500 MB, and
+nothing left in the temporary folder. For libraries there is an oracle as well: what a GPU would
+need is destroyed, and the verdict must never be that it runs. A case follows from its kind and its
+number alone. `python -m bench.fuzz libraries --first N --cases 1` repeats one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import random
+import resource
+import signal
+import struct
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from builder.cloudbuild.reader import buildfile
+from builder.core.errors import FactoryError
+from builder.devicecode.inventory import from_files
+from builder.devicecode.pruning.fatbin import containers
+from builder.devicecode.pruning.rule import compute_capability
+from builder.devicecode.verdict import Support, judge
+from builder.jobs.description import reading
+from builder.prove import receipts
+from builder.prove.audit import in_registry, tars
+from builder.registry import decoding, manifests
+from builder.spec import catalogue
+from tests.devicecode.writer import Part, container, digest, library, ptx, sass
+
+ROOT = Path(__file__).parents[1]
+SECONDS, MEGABYTES = 5, 500
+_GPU = compute_capability("8.0")
+_TOKENS = (
+    "&a", "*a", "<<: *a", "- ", ": ", "{", "[" * 300, "!!binary", "\0", "٣", "\u2028", "${A}", "$$",
+    "%%*a*a*b", "9" * 5000, "1e999", ".inf", "0o17", "~", "'", '"', "#", "\t", "\r", "---\n", "...",
+    "? ", "|", ">", "@", "`", "\ud7ff", "🙂", "a: &b [*b, *b]\n", "x" * 70_000, "null", "true",
+)  # fmt: skip
+
+
+def code(chance: random.Random, size: int) -> bytes:
+    """Bytes as a compressor leaves them: no zeros in a row."""
+    return bytes(byte or 1 for byte in chance.randbytes(size))
+
+
+@cache
+def whole(seed: int) -> bytes:
+    """A library that runs on the GPU: some containers of a few architectures, as linkers lay them
+    out, with the pointers to them or without."""
+    chance = random.Random(seed)
+    made = [
+        container(
+            *(sass(sm, payload=code(chance, chance.randint(200, 3000))) for sm in (70, 80, 90)),
+            ptx(90, payload=code(chance, 300)),
+        )
+        for _ in range(chance.randint(1, 5))
+    ]
+    pointer = struct.pack("<IIQQ", 0x466243B1, 1, 0, 0)
+    more = (Part(".nvFatBinSegment", pointer * len(made), flags=3),) if seed % 2 else ()
+    return library(*made, more=(Part(".text2", code(chance, 5000), flags=6), *more))
+
+
+def libraries(number: int) -> None:
+    """One damaged library. With a RECORD, any other byte is damage; without one, a hole of 128
+    bytes in the device code, or the end of the file."""
+    chance = random.Random(number)
+    data = bytearray(whole(number % 40))
+    known, size = digest(bytes(data)), len(data)
+    with_record = chance.random() < 0.5
+    first, *_, last = [one for one in containers(bytes(data)) for _ in (0, 1)]
+    how = chance.choice(
+        ["hole", "torn", "cut", "bytes"] if with_record else ["hole", "torn", "cut"]
+    )
+    if how == "hole":
+        start = chance.randint(first.offset - 64, last.end - 128)
+        end = chance.randint(start + 128, len(data))
+        data[start:end] = bytes(end - start)
+    elif how == "torn":
+        start = chance.randint(1, last.end - 128)
+        data[start:] = bytes(len(data) - start)
+    elif how == "cut":
+        del data[chance.randint(0, len(data) - 1) :]
+    else:
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(len(data))] ^= chance.randint(1, 255)
+        if digest(bytes(data)) == known:
+            return
+    files: list[tuple[str, bytes]] = [("site/nvidia/libkernels.so.1", bytes(data))]
+    if with_record:
+        record = f"nvidia/libkernels.so.1,sha256={known},{size}\n".encode()
+        files.append(("site/nvidia_x-1.0.dist-info/RECORD", record))
+    (found,) = from_files((name, io.BytesIO(content)) for name, content in files)
+    status = judge(found, _GPU).status
+    if status < Support.UNKNOWN:
+        raise AssertionError(f"{how}: {status}")
+
+
+def headers(number: int) -> None:
+    """One library with a few other bytes in its headers: whatever it says, it is said."""
+    chance = random.Random(number)
+    data = bytearray(whole(number % 40))
+    for _ in range(chance.randint(1, 6)):
+        at = chance.choice(
+            [
+                chance.randrange(64),
+                chance.randrange(len(data)),
+                len(data) - 1 - chance.randrange(600),
+            ]
+        )
+        data[at : at + chance.choice((1, 2, 4, 8))] = chance.choice(
+            [b"\0" * 8, b"\xff" * 8, b"\x01", b"\x7f" * 4, chance.randbytes(8)]
+        )
+    (found,) = from_files([("libkernels.so.1", io.BytesIO(bytes(data)))])
+    str(judge(found, _GPU))
+
+
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Documents that people wrote, each with its kind."""
+    found = [("image", path) for path in sorted((ROOT / "images").glob("*/image.yaml"))]
+    found += [("job", path) for path in sorted((ROOT / "jobs").glob("*.yaml"))]
+    builds = sorted((ROOT / "tests/cloudbuild/projects").rglob("cloudbuild*.yaml"))
+    found += [("build", path) for path in (ROOT / "cloudbuild.yaml", *builds)]
+    return tuple((kind, path.read_text(encoding="utf-8")) for kind, path in found)
+
+
+def mutated(chance: random.Random, text: str) -> str:
+    """A text with some of its parts gone, doubled, moved, or replaced."""
+    for _ in range(chance.randint(1, 6)):
+        a, b = sorted(chance.randrange(len(text) + 1) for _ in range(2))
+        b = min(b, a + 200)
+        match chance.randrange(5):
+            case 0:
+                text = text[:a] + text[b:]
+            case 1:
+                text = text[:b] + text[a:b] * chance.randint(1, 30) + text[b:]
+            case 2:
+                text = text[:a] + chance.choice(_TOKENS) + text[a:]
+            case 3:
+                text = text[:a] + chance.choice(_TOKENS) + text[b:]
+            case _:
+                other = chance.choice(texts())[1]
+                c = chance.randrange(len(other) + 1)
+                text = text[:a] + other[c : c + 300] + text[b:]
+    return text[:300_000]
+
+
+def documents(number: int) -> None:
+    """One document that a person might have written wrong."""
+    chance = random.Random(number)
+    kind, text = chance.choice(texts())
+    text = mutated(chance, text)
+    if kind == "image":
+        catalogue.parse(text, Path("images/x/image.yaml"))
+    elif kind == "job":
+        reading.parse(text, Path("jobs/x.yaml"))
+    else:
+        buildfile.parse(text, Path("cloudbuild.yaml"))
+
+
+_ODD: tuple[Any, ...] = (
+    None,
+    0,
+    -1,
+    1 << 70,
+    1.5,
+    True,
+    "",
+    "x",
+    "\ud800",
+    [],
+    [None],
+    {},
+    {"a": 1},
+)
+
+
+def changed(chance: random.Random, value: Any) -> Any:
+    """JSON with some values replaced by others."""
+    if chance.random() < 0.15:
+        return chance.choice(_ODD)
+    if isinstance(value, dict):
+        return {key: changed(chance, one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [changed(chance, one) for one in value] * chance.choice((1, 1, 1, 2))
+    return value
+
+
+_DESCRIPTOR = {"mediaType": manifests.OCI_LAYER_GZIP, "digest": f"sha256:{'a' * 64}", "size": 1}
+_ANSWERS: tuple[dict[str, Any], ...] = (
+    {"schemaVersion": 2, "config": _DESCRIPTOR, "layers": [_DESCRIPTOR], "annotations": {"a": "b"}},
+    {"manifests": [{**_DESCRIPTOR, "platform": {"os": "linux", "architecture": "amd64"}}]},
+    {"architecture": "amd64", "os": "linux", "config": {"Env": ["A=1"], "Labels": {"a": "b"}},
+     "rootfs": {"diff_ids": ["sha256:1"]}, "history": [{"created_by": "x"}]},
+    {"token": "abc", "expires_in": 300},
+    {"schema_version": 1, "target": "v100", "accelerator": "V100", "reference": "x", "suite": "x",
+     "image_id": f"sha256:{'a' * 64}", "inputs": "x", "made_by": "x", "made_at": "x",
+     "device": "CPU", "checks": [{"name": "size", "version": 1, "passed": True, "seconds": 1.0}]},
+)  # fmt: skip
+
+
+def answers(number: int) -> None:
+    """One answer of a registry, as JSON of another shape or as bytes that are none."""
+    chance = random.Random(number)
+    data = json.dumps(changed(chance, chance.choice(_ANSWERS))).encode()
+    if chance.random() < 0.3:
+        at = chance.randrange(len(data) + 1)
+        data = data[:at] + chance.choice([b"[" * 100_000, b"\xff", b'"', b"{", b""]) + data[at:]
+    made = manifests.Manifest(data, chance.choice([manifests.OCI_MANIFEST, manifests.OCI_INDEX]))
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: (made.config, made.layers, made.annotations, made.subject),
+        lambda: (made.manifests, made.of_platform("linux", "amd64")),
+        lambda: manifests.configuration_in(data),
+        lambda: decoding.token(data),
+        lambda: receipts.parse(data, "receipt"),
+    )
+    for ask in asks:
+        with own_errors():
+            ask()
+
+
+@cache
+def layer() -> bytes:
+    """A layer with a library, its RECORD, a link and a whiteout."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, data in {
+            f"site/{'d' * 120}/libkernels.so.1": whole(1),
+            "site/nvidia_x-1.0.dist-info/RECORD": b"a.so,sha256=x,1\n",
+            "etc/.wh.gone": b"",
+        }.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def archives(number: int) -> None:
+    """One layer with damage in its headers, its names or its compression."""
+    chance = random.Random(number)
+    data = bytearray(layer())
+    for _ in range(chance.randint(0, 5)):
+        at = chance.randrange(1600) if chance.random() < 0.7 else chance.randrange(len(data))
+        data[at : at + chance.choice((1, 8, 12))] = chance.choice(
+            [
+                b"77777777777",
+                b"\x80" + b"\xff" * 11,
+                b"L",
+                b"x",
+                b"S",
+                b"\0" * 12,
+                chance.randbytes(4),
+            ]
+        )
+    packed = bytes(data)
+    if chance.random() < 0.5:
+        zipped = bytearray(gzip.compress(packed, 1, mtime=0))
+        zipped[chance.randrange(len(zipped))] ^= chance.randint(0, 255)
+        packed = bytes(zipped)
+    try:
+        in_registry.read_layer(io.BytesIO(packed[: chance.randint(0, len(packed)) or None]))
+    except tars.BROKEN:
+        pass
+    except OSError as error:
+        if error.errno is not None:
+            raise
+
+
+KINDS: dict[str, Callable[[int], None]] = {
+    "libraries": libraries,
+    "headers": headers,
+    "documents": documents,
+    "answers": answers,
+    "archives": archives,
+}
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """The factory's own errors are answers."""
+    try:
+        yield
+    except FactoryError as error:
+        assert error.message
+
+
+def run(kind: str, first: int, cases: int, until: float = float("inf")) -> int:
+    """Run these cases of a kind, at most until a time. Returns how many ran.
+
+    Raises AssertionError for a case that took too long, left files or used too much memory, and
+    whatever a case raised that is none of the factory's errors, with the case's number.
+    """
+
+    def too_long(*_: object) -> None:
+        raise AssertionError(f"more than {SECONDS} s")
+
+    signal.signal(signal.SIGALRM, too_long)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with tempfile.TemporaryDirectory() as folder:
+        kept, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            for number in range(first, first + cases):
+                if time.time() > until:
+                    return number - first
+                signal.alarm(SECONDS)
+                try:
+                    with own_errors():
+                        KINDS[kind](number)
+                except Exception as error:
+                    raise AssertionError(
+                        f"{kind} {number}: {type(error).__name__}: {error}"
+                    ) from error
+                finally:
+                    signal.alarm(0)
+            left = list(Path(folder).iterdir())
+        finally:
+            tempfile.tempdir = kept
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert not left, f"{kind}: left {left[0].name}"
+    assert grown < MEGABYTES, f"{kind}: {grown:.0f} MB more"
+    return cases
+
+
+def main() -> int:
+    """Run the command line; 1 for a case that failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--cases", type=int, default=1_000_000_000, help="of each kind")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="for all kinds together"
+    )
+    chosen = parser.parse_args()
+    kinds = chosen.kinds or list(KINDS)
+    failed = 0
+    for left, kind in zip(range(len(kinds), 0, -1), kinds, strict=True):
+        began = time.time()
+        until = began + chosen.seconds / left
+        chosen.seconds -= chosen.seconds / left
+        try:
+            done = run(kind, chosen.first, chosen.cases, until)
+        except AssertionError as error:
+            print(f"failed: {error}", flush=True)
+            failed += 1
+            continue
+        print(f"{kind}: {done:,} cases, none failed, {time.time() - began:,.0f} s", flush=True)
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""A few hundred cases of each kind; `make fuzz` runs them for an hour."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import fuzz
+from builder.core.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("kind", fuzz.KINDS)
+def test_no_case_fails(kind: str) -> None:
+    """In a process of its own: memory and the alarm are a process's."""
+    command = [sys.executable, "-m", "bench.fuzz", kind, "--cases", "300"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{kind}: 300 cases, none failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [(KeyError("x"), "KeyError"), (AssertionError("hole: native"), "hole: native")],
+)
+def test_a_case_that_fails_is_named(
+    raised: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(number: int) -> None:
+        if number == 7:
+            raise raised
+        raise InputError("the factory's own")
+
+    monkeypatch.setitem(fuzz.KINDS, "answers", fails)
+    with pytest.raises(AssertionError, match=f"answers 7: .*{said}"):
+        fuzz.run("answers", 5, 10)
+    assert fuzz.run("answers", 8, 10) == 10
+
+
+def test_a_case_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(number: int) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(fuzz, "SECONDS", 1)
+    monkeypatch.setitem(fuzz.KINDS, "answers", hangs)
+    with pytest.raises(AssertionError, match="answers 0: .*more than 1 s"):
+        fuzz.run("answers", 0, 1)
