@@ -107,6 +107,119 @@ def test_the_factory_calls_nothing_that_only_linux_has() -> None:
     assert [str(path) for path in ON_LINUX_ALONE if not path.exists()] == []
 
 
+WRITERS = {
+    "core/files.py": "the mechanism",
+    "core/system.py": "a temporary folder",
+    "cli/__init__.py": "the standard streams",
+    "devicecode/pruning/prune.py": "runs alone inside an image",
+    "engine/private/daemon.py": "a log that grows",
+    "engine/private/network.py": "a setting of the kernel",
+    "jobs/package.py": "a folder of its own, which is renamed as a whole",
+    "jobs/places/local/run.py": "logs that grow",
+    "jobs/tensorboard.py": "a log that grows",
+    "lock/debian.py": "a temporary folder",
+    "lock/osroot.py": "a temporary folder",
+    "lock/python.py": "a temporary folder",
+    "pipeline/plan.py": "a temporary folder",
+    "prove/wheels.py": "a temporary folder",
+    "bases/download.py": "a download that goes on where it broke off",
+    "bases/bytecode.py": "a temporary folder",
+    "bases/osroot.py": "a temporary folder",
+    "bases/wheel_making.py": "a temporary folder",
+}
+"""The modules that may write a file without core/files.py, which writes it whole, each with why."""
+
+ASKERS = {
+    "core/web.py": "the mechanism",
+    "cloudbuild/runner/proxy.py": "an engine's socket, which is handed to a build's steps",
+    "core/googleapi.py": "Google's own client, and its errors",
+    "cloudbuild/clients.py": "Google's own client wants this session",
+    "cloudbuild/submission/logs.py": "errors of Google's client",
+    "engine/containers.py": "the engine's socket",
+    "engine/docker.py": "errors of docker's client",
+    "engine/private/daemon.py": "the engine's socket",
+    "engine/private/network.py": "whether an address is free",
+    "jobs/places/kubernetes/api.py": "errors of web.py",
+    "jobs/places/vertex/place.py": "errors of Google's client",
+    "pipeline/push.py": "errors of docker's client",
+    "registry/refusals.py": "errors of web.py",
+}
+"""The modules that may open an address without core/web.py, which bounds what is answered."""
+
+DECODERS = {
+    "registry/decoding.py": "the mechanism",
+    "registry/credentials.py": "docker's configuration, which is the user's file",
+}
+"""The modules of builder/registry/ that may read JSON without decoding.py."""
+
+_CLIENTS = {"http.client", "requests", "socket", "urllib.request", "urllib3"}
+
+
+def writing(folder: Path) -> list[str]:
+    """Calls that write or append to a file."""
+    found = []
+    for path, _, tree in modules(folder):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func).split(".")[-1]
+            modes = [one.value for one in (*node.args, *(k.value for k in node.keywords))
+                     if isinstance(one, ast.Constant) and isinstance(one.value, str)]  # fmt: skip
+            in_memory = any(one.arg == "fileobj" for one in node.keywords)
+            opens = (
+                name == "open"
+                and not in_memory
+                and any(re.fullmatch("[waxr]b?[+]?b?", one) for one in modes)
+            )
+            if name in ("write_text", "write_bytes") or (opens and not {"r", "rb"} & set(modes)):
+                found.append(f"{path}:{node.lineno}")
+    return found
+
+
+def asking(folder: Path) -> list[str]:
+    """Imports of a client of HTTP, but for its errors and its types."""
+    found = []
+    for path, _, tree in modules(folder):
+        ifs = [one for one in ast.walk(tree) if isinstance(one, ast.If)]
+        types = [one for one in ifs if ast.unparse(one.test) == "TYPE_CHECKING"]
+        typed = [node for one in types for node in ast.walk(one)]
+        for node in ast.walk(tree):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            if node not in typed and _CLIENTS & set(names):
+                found.append(f"{path}:{node.lineno}")
+    return found
+
+
+def decoding(folder: Path) -> list[str]:
+    """Calls of json.loads."""
+    calls = ((path, node) for path, _, tree in modules(folder) for node in ast.walk(tree))
+    return [
+        f"{path}:{node.lineno}"
+        for path, node in calls
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.loads", "json.load")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("finds", "below", "allowed"),
+    [
+        (writing, BUILDER, WRITERS),
+        (asking, BUILDER, ASKERS),
+        (decoding, BUILDER / "registry", DECODERS),
+    ],
+)
+def test_no_way_beside_the_mechanisms(
+    finds: Callable[[Path], list[str]], below: Path, allowed: dict[str, str]
+) -> None:
+    found = {line.rpartition(":")[0].removeprefix(f"{BUILDER}/") for line in finds(below)}
+    assert found - allowed.keys() == set(), "use the mechanism, or say here why not"
+    assert allowed.keys() - found == set(), "these do not need to stand here any more"
+
+
 @pytest.mark.parametrize("folder", [BUILDER, TRAINER], ids=lambda path: path.name)
 @pytest.mark.parametrize("finds", [long_modules, long_functions])
 def test_nothing_is_too_long(finds: Callable[[Path], list[str]], folder: Path) -> None:
@@ -154,6 +267,12 @@ def test_the_architecture_names_every_folder() -> None:
         (long_functions, "def f():\n" + "    x = 1\n" * FUNCTION_LINES),
         (repeated_classes, "class A: ...\nclass A: ...\n"),
         (hand_made_steps, "on_event(events.StepStarted('a'))\n"),
+        (writing, "path.write_text('x')\n"),
+        (writing, "path.open('ab')\n"),
+        (writing, "open(path, mode='w')\n"),
+        (asking, "import urllib.request\n"),
+        (asking, "from urllib3 import PoolManager\n"),
+        (decoding, "json.loads(data)\n"),
         (linux_calls, "x = os.memfd_create('a')\n"),
         (linux_calls, "x = Path(f'/proc/{1}/stat')\n"),
     ],

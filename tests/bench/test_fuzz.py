@@ -36,7 +36,7 @@ def test_a_case_that_fails_is_named(
         raise InputError("the factory's own")
 
     monkeypatch.setitem(fuzz.KINDS, "answers", fails)
-    with pytest.raises(AssertionError, match=f"answers 7: .*{said}"):
+    with pytest.raises(AssertionError, match=rf"answers 7: .*{said}"):
         fuzz.run("answers", 5, 10)
     assert fuzz.run("answers", 8, 10) == 10
 
@@ -48,5 +48,5 @@ def test_a_case_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fuzz, "SECONDS", 1)
     monkeypatch.setitem(fuzz.KINDS, "answers", hangs)
-    with pytest.raises(AssertionError, match="answers 0: .*more than 1 s"):
+    with pytest.raises(AssertionError, match=r"answers 0: .*more than 1 s"):
         fuzz.run("answers", 0, 1)
