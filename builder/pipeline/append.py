@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -25,6 +25,9 @@ from builder.core.templates import EPOCH
 from builder.pipeline import tags
 from builder.pipeline.plan import APP, File, ImagePlan
 from builder.registry import Descriptor, Manifest, Reference, Registry, manifests
+
+CheckBase = Callable[[Registry, str, str], None]
+"""Called with the registry, the digest of a base's manifest, and the base's tag."""
 
 COMPRESSION_LEVEL = 3
 """The level at which the engine's builds compress a layer."""
@@ -133,11 +136,18 @@ def settings_of(base: Mapping[str, Any], read: CopyOnly) -> dict[str, Any]:
     return config
 
 
-def append(image: ImagePlan, read: CopyOnly, to: Reference, said: Said = silent) -> Manifest | None:
+def append(
+    image: ImagePlan,
+    read: CopyOnly,
+    to: Reference,
+    said: Said = silent,
+    check: CheckBase | None = None,
+) -> Manifest | None:
     """Put the image under the tag `to`, whose repository holds the base.
 
-    Returns the image's manifest; None where the base is in Docker's own format, which has no zstd
-    layers. Raises OutsideError where the base is not there, or for what the registry refuses.
+    check: raises for a base that must not be built on. Returns the image's manifest; None where the
+    base is in Docker's own format, which has no zstd layers. Raises OutsideError where the base is
+    not there, or for what the registry refuses.
     """
     assert to.tag is not None
     with Registry(to.host, said=said) as there:
@@ -147,6 +157,8 @@ def append(image: ImagePlan, read: CopyOnly, to: Reference, said: Said = silent)
                 f"{to.tagged(read.base)}: the registry does not have the base",
                 "push it once: builder image TARGET --push",
             )
+        if check:
+            check(there, base.digest, read.base)
         if base.media_type != manifests.OCI_MANIFEST:
             return None
         under = there.configuration(to.repository, base)

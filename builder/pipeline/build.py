@@ -207,6 +207,10 @@ def _pulled(
         return None
     there = repository.of(settings).tagged(tag)
     with step(f"pull {tag}", on_event) as pulling:
+        if check := repository.base_check(settings):
+            with registry.Registry(there.host) as client:
+                if digest := client.head(there.repository, tag):
+                    check(client, digest, tag)
         _pull(engine, there, pulling)
         engine.client.images.get(str(there)).tag(*reference.rsplit(":", 1))
     return engine.image(reference)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from builder import registry
 from builder.core.errors import InputError
@@ -37,3 +37,19 @@ def opened(where: Reference, on_event: OnEvent, name: str) -> Iterator[Registry]
     """A client for the host of `where`, for the duration of one step of progress."""
     with step(name, on_event) as asking, Registry(where.host, said=asking.log) as there:
         yield there
+
+
+def base_check(settings: Settings) -> Callable[[Registry, str, str], None] | None:
+    """Asks whether a base of the project's repository may be built on; None where [trust] names no
+    keys. Raises InputError for a key that is none."""
+    if not settings.trust.prove:
+        return None
+    from builder.trust import policy  # slow to import, and few builds ask
+
+    trusted, where = policy.of(settings.trust), of(settings)
+    assert trusted
+
+    def check(there: Registry, digest: str, tag: str) -> None:
+        policy.check_base(there, where, digest, tag, trusted)
+
+    return check

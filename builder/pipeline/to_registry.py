@@ -6,6 +6,7 @@ check nor an engine. Every other target is prepared as a whole first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,16 @@ from builder.core.project import IMAGES
 from builder.core.settings import Settings
 from builder.core.templates import DOCKERFILE
 from builder.pipeline import append, checked, plan, repository
+from builder.pipeline.append import CheckBase
 from builder.pipeline.checked import CheckedProgram
 from builder.pipeline.plan import ImagePlan
-from builder.registry import Reference
+from builder.registry import Reference, Registry
 
 if TYPE_CHECKING:
     from builder.engine import Engine
+
+
+_BASE = re.compile(r"^FROM \$\{REPOSITORY\}:(base-[0-9a-f]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ def build(
     """
     found = [recalled(root, target) or prepared(root, target) for target in targets]
     where = repository.of(settings, "build")
-    return tuple(_send(where, one, engine, on_event) for one in found)
+    check = repository.base_check(settings)
+    return tuple(_send(where, one, engine, check, on_event) for one in found)
 
 
 def recalled(root: Path, target: str) -> Thin | None:
@@ -87,14 +93,24 @@ def prepared(root: Path, target: str) -> Thin:
     return Thin(target, item.plan.image, item.plan.inputs_hash)
 
 
-def _send(where: Reference, one: Thin, engine: Callable[[], Engine], on_event: OnEvent) -> Unproven:
+def _send(
+    where: Reference,
+    one: Thin,
+    engine: Callable[[], Engine],
+    check: CheckBase | None,
+    on_event: OnEvent,
+) -> Unproven:
     to = where.tagged(f"unproven-{one.inputs[:16]}")
     events = prefixed(one.target, on_event)
     if reading := append.read(one.image.dockerfile):
         with step(f"append to {reading.base}", events) as appending:
-            sent = append.append(one.image, reading, to, appending.log)
+            sent = append.append(one.image, reading, to, appending.log, check)
         if sent:
             return Unproven(str(to), sent.digest)
+    elif check and (base := _BASE.search(one.image.dockerfile)):
+        with Registry(where.host) as there:
+            if digest := there.head(where.repository, base[1]):
+                check(there, digest, base[1])
     from builder.pipeline import build as building
 
     built = building.thin(engine(), one.image, str(to), "registry", False, events)

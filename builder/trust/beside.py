@@ -42,7 +42,7 @@ class Statements:
     @property
     def problem(self) -> str:
         """One line for a person: why nothing counts."""
-        return self.problems[0] if self.problems else "none lies beside it"
+        return self.problems[0] if self.problems else "no signed statement lies beside it"
 
 
 def find(

@@ -11,7 +11,7 @@ from builder.core.errors import CheckFailed
 from builder.core.settings import SUITES, TrustSettings
 from builder.prove.receipts import Receipt
 from builder.registry import Reference, Registry
-from builder.trust import beside, keys, statements
+from builder.trust import beside, keys, provenance, statements
 from builder.trust.keys import PublicKey
 
 DAY: Final = 86400.0
@@ -86,3 +86,20 @@ def refusal(receipt: Receipt, policy: Policy, now: datetime) -> str:
             f"it was proven {age / DAY:.1f} days ago, and {policy.age / DAY:.1f} days are the most"
         )
     return ""
+
+
+def check_base(there: Registry, where: Reference, digest: str, tag: str, policy: Policy) -> None:
+    """Raise CheckFailed where no key of `build` signed that this is the base of this tag.
+
+    digest: of the manifest that the tag leads to. The provenance names the tag, so that the tag
+    cannot be moved to another base, however well that one is signed.
+    """
+    found = beside.find(there, where, digest, provenance.KIND, policy.build)
+    tags = {provenance.base_of(one.statement.predicate) for one in found.signed}
+    if tag in tags:
+        return
+    why = f"it is signed as {', '.join(sorted(tags))}" if tags else found.problem
+    raise CheckFailed(
+        f"{where.tagged(tag)} ({digest}) is not trusted: {why}",
+        "do not build on it; push it signed: builder push TARGET --key KEY",
+    )

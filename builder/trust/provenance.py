@@ -60,6 +60,15 @@ def predicate(made: HowMade, environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def base_of(predicate: Mapping[str, Any]) -> str:
+    """The tag of the base that a provenance is about; "" where it is not about a base alone."""
+    try:
+        asked = predicate["buildDefinition"]["externalParameters"]
+        return str(asked["base"]) if asked["target"] == "" else ""
+    except (KeyError, TypeError):
+        return ""
+
+
 def _source(source: GitSource) -> dict[str, Any]:
     """The commit; what a remote's address holds besides its place (a login) is left out."""
     parts = urlsplit(source.remote)

@@ -17,14 +17,18 @@ import zstandard
 
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.core.settings import Settings
+from builder.core.settings import Settings, TrustSettings
 from builder.engine import BuiltImage, Engine
 from builder.pipeline import append, build, prepare, to_registry
 from builder.pipeline.plan import ImagePlan
 from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry, manifests
+from builder.trust import beside, statements
+from builder.trust.provenance import HowMade
 from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
+from tests.trust import signing
+from tests.trust.signing import Pair
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cpu"
@@ -105,6 +109,45 @@ def test_a_code_change_is_sent_without_a_second_check(
     (copy / f"images/{TARGET}/Dockerfile").write_text("FROM scratch\n")
     with pytest.raises(CheckFailed, match="is not what image"):
         to_registry.build(copy, settings, [TARGET], no_engine)
+
+
+def sign_base(there: Registry, repository: str, tag: str, key: Pair, said: str = "") -> None:
+    """Sign the base under a tag; said: the tag that the signer knows it by."""
+    base = there.manifest(repository, tag)
+    assert base
+    made = HowMade("", said or tag, "0" * 16, {}, None, "machine Docker 28", "0.1.0")
+    statement = statements.of_provenance(base.digest, made, {})
+    where = registry.parse(f"{there.host}/{repository}")
+    beside.attach(there, where, base, (statement,), key.signer, "2026-11-22")
+
+
+@pytest.mark.network
+def test_a_base_that_nobody_trusted_signed_is_not_built_on(
+    copy: Path, server: RegistryServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, repository = tmp_path_factory.mktemp("keys"), "team/trusting"
+    ours, other = signing.pair(folder, "ours"), signing.pair(folder, "other")
+    reading = append.read((ROOT / "images" / TARGET / "Dockerfile").read_text())
+    assert reading
+    put_base(server, repository)
+    trust = TrustSettings(prove=(str(other.public),), build=(str(ours.public),))
+    settings = Settings(f"{server.host}/{repository}", trust=trust)
+
+    def refused(says: str) -> None:
+        with pytest.raises(CheckFailed, match=says) as caught:
+            to_registry.build(copy, settings, [TARGET], no_engine)
+        assert caught.value.exit_code == 4
+        assert not [tag for tag in server.tags(repository) if tag.startswith("unproven")]
+
+    with Registry(server.host) as there:
+        refused("is not trusted: no signed statement lies beside it")
+        sign_base(there, repository, reading.base, other)
+        refused("signed by none of the keys that are trusted")
+        sign_base(there, repository, reading.base, ours, "base-of-last-year")
+        refused("it is signed as base-of-last-year")
+        sign_base(there, repository, reading.base, ours)
+        (sent,) = to_registry.build(copy, settings, [TARGET], no_engine)
+        assert trained(server, sent)
 
 
 @pytest.mark.network
