@@ -129,7 +129,7 @@ class TestRoot:
     ) -> None:
         script = "dpkg --audit; dpkg-query --show --showformat '${Package}=${Version}\\n'"
         text = said(engine, store, layer, script + "; dpkg --list >/dev/null")
-        assert text.splitlines() == sorted(f"{d.name}={d.version}" for d in locked().packages)
+        assert set(text.splitlines()) == {f"{d.name}={d.version}" for d in locked().packages}
         program = (
             "import ssl, sqlite3, venv; print(ssl.create_default_context().cert_store_stats())"
         )
@@ -154,9 +154,7 @@ class TestRoot:
                 newest = max(newest, int(one.mtime))
                 assert one.mtime >= EPOCH or not one.isdir()
                 assert not re.match(r"(proc|sys|dev|debs|tmp|var/log)/|\.dockerenv", one.name)
-                content = tar.extractfile(one)
-                if one.name == "etc/resolv.conf":
-                    assert content is not None and content.read() == b""
+                assert one.name != "etc/resolv.conf" or one.size == 0
         assert newest < time.time() - 3600
         passwd, group = osroot.accounts(store, layer)
         assert passwd.startswith("root:x:0:0:") and "\nadm:x:4:" in group
