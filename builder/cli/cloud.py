@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli import cloud_local
+from builder.cli.cloud_triggers import Project, Region, Substitutions, connected, triggers_app
 from builder.cli.common import (
     All,
     Json,
@@ -34,32 +35,19 @@ cloud_app = typer.Typer(
     help="Google Cloud Build: in the cloud, on every push to git, and on this machine.",
     no_args_is_help=True,
 )
-triggers_app = typer.Typer(
-    help="Triggers: what a push to git builds, as builder.toml says it.", no_args_is_help=True
-)
 cloud_app.add_typer(triggers_app, name="triggers")
 
 # --- on this machine (builder/cli/cloud_local.py) -------------------------------------------------
 
 cloud_app.command("validate")(cloud_local.validate)
 cloud_app.command("run-local")(cloud_local.run_local)
+cloud_app.command("schema")(cloud_local.schema)
 
 # --- in the cloud ---------------------------------------------------------------------------------
 
-Project = Annotated[str | None, typer.Option(help="The project's id; wins over builder.toml.")]
-Region = Annotated[str | None, typer.Option(help="global, or a region.")]
 BuildId = Annotated[str, typer.Argument(metavar="BUILD", help="A build's id.")]
 
-
-def _connect(sending: bool = True, **flags: str | None) -> "Clients":
-    from builder.cloudbuild.clients import connect, for_show
-    from builder.core.settings import load_cloud
-
-    return (connect if sending else for_show)(load_cloud(root(), environ=None, **flags))
-
-
 File = Annotated[Path | None, typer.Option(help="Another file than cloudbuild.yaml.")]
-Substitutions = Annotated[list[str] | None, typer.Option("--substitutions", help="_NAME=VALUE,...")]
 Async = Annotated[bool, typer.Option("--async", help="Submit the build, and return.")]
 KeepSource = Annotated[
     bool, typer.Option("--keep-source", help="Leave the staged source, for builder cloud retry.")
@@ -103,7 +91,7 @@ def cloud_build(
     names = _targets(targets, everything) if file is None or targets or everything else ()
     where = settings(registry=registry)
     read = load(file or root() / "cloudbuild.yaml")
-    clients = _connect(
+    clients = connected(
         sending=not dry_run,
         project=project,
         region=region,
@@ -211,7 +199,7 @@ def cloud_status(
     """Show the state of a build."""
     from builder.cloudbuild import submission
 
-    found = submission.row(submission.get(_connect(project=project, region=region), build))
+    found = submission.row(submission.get(connected(project=project, region=region), build))
     if as_json:
         out(found)
         return
@@ -230,7 +218,7 @@ def cloud_logs(
     """Show a build's log, and follow it while it runs."""
     from builder.cloudbuild import submission
 
-    clients = _connect(project=project, region=region)
+    clients = connected(project=project, region=region)
     found = submission.get(clients, build)
     with _cancelling(clients, found), reporter() as shown:
         line = shown.line if as_json else _print
@@ -252,7 +240,7 @@ def cloud_cancel(build: BuildId, project: Project = None, region: Region = None)
     """Cancel a build."""
     from builder.cloudbuild import submission
 
-    found = submission.cancel(_connect(project=project, region=region), build)
+    found = submission.cancel(connected(project=project, region=region), build)
     say(f"build {found.id}: {submission.status(found)}")
 
 
@@ -267,7 +255,7 @@ def cloud_retry(
     """Run a build again, from the same source."""
     from builder.cloudbuild import submission
 
-    clients = _connect(project=project, region=region)
+    clients = connected(project=project, region=region)
     again = submission.retry(clients, build)
     say(f"build {again.id}\n  {again.log_url}")
     if run_async:
@@ -290,7 +278,7 @@ def cloud_list(
     """List the latest builds."""
     from builder.cloudbuild import submission
 
-    clients = _connect(project=project, region=region)
+    clients = connected(project=project, region=region)
     rows = [submission.row(one) for one in submission.listed(clients, tag, limit)]
     if as_json:
         out(rows)
@@ -355,137 +343,3 @@ def cloud_builder_image(
     say(f"builder cloud run-local --map gcr.io/cloud-builders/docker={made.reference}")
     if as_json:
         out({"reference": made.reference, "digest": made.digest})
-
-
-# --- triggers -------------------------------------------------------------------------------------
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
-
-
-@triggers_app.command("list")
-def triggers_list(project: Project = None, region: Region = None, as_json: Json = False) -> None:
-    """List the project's triggers, and whether they are as builder.toml says."""
-    from builder.cloudbuild import triggers
-
-    clients = _connect(project=project, region=region)
-    rows = triggers.overview(root(), clients)
-    if as_json:
-        out(rows)
-        return
-    for row in rows:
-        show(f"{row['name']:<32} {row['state']:<12} {row['event']}")
-
-
-@triggers_app.command("apply")
-def triggers_apply(
-    dry_run: DryRun = False,
-    project: Project = None,
-    region: Region = None,
-    files: Annotated[
-        Path | None,
-        typer.Option("--files", help="Write files for `gcloud builds triggers import` instead."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Make the project's triggers as builder.toml says. Shows the difference first.
-
-    Triggers that builder.toml does not name stay as they are; `delete` removes one.
-    """
-    from builder.cloudbuild import triggers
-
-    if files is not None:
-        written = triggers.write(root(), files, dry_run)
-        for path in written:
-            say(f"gcloud builds triggers import --source={path}")
-        if as_json:
-            out([str(path) for path in written])
-        return
-    clients = _connect(project=project, region=region)
-    plan = triggers.plan(root(), clients)
-    _shown(plan)
-    if not dry_run:
-        triggers.carry_out(clients, plan, on_done=say)
-    if as_json:
-        out([one.summary for one in plan])
-
-
-@triggers_app.command("delete")
-def triggers_delete(
-    names: Annotated[list[str], typer.Argument(help="Names of triggers.", metavar="NAME")],
-    dry_run: DryRun = False,
-    project: Project = None,
-    region: Region = None,
-) -> None:
-    """Delete triggers by name."""
-    from builder.cloudbuild import triggers
-
-    clients = _connect(project=project, region=region)
-    plan = triggers.deletion(clients, names)
-    _shown(plan)
-    if not dry_run:
-        triggers.carry_out(clients, plan, on_done=say)
-
-
-@triggers_app.command("adopt")
-def triggers_adopt(
-    name: Annotated[
-        str, typer.Argument(help="A trigger's name, or an exported file.", metavar="NAME|FILE")
-    ],
-    dry_run: DryRun = False,
-    project: Project = None,
-    region: Region = None,
-) -> None:
-    """Write a trigger that was made elsewhere into builder.toml: applying it changes nothing."""
-    from builder.cloudbuild import adoption
-
-    clients = _connect(project=project, region=region)
-    sys.stdout.write(adoption.adopt(root(), clients, name, dry_run))
-
-
-@triggers_app.command("export")
-def triggers_export(
-    name: Annotated[str, typer.Argument(help="A trigger's name.", metavar="NAME")],
-    project: Project = None,
-    region: Region = None,
-) -> None:
-    """Print a trigger as YAML, as `gcloud builds triggers import` takes it."""
-    from builder.cloudbuild import triggers
-
-    clients = _connect(project=project, region=region)
-    sys.stdout.write(triggers.as_yaml(triggers.content(triggers.named(clients, name))))
-
-
-@triggers_app.command("run")
-def triggers_run(
-    name: Annotated[str, typer.Argument(help="A trigger's name.", metavar="NAME")],
-    branch: Annotated[str, typer.Option(help="Build this branch.")] = "",
-    tag: Annotated[str, typer.Option(help="Build this tag.")] = "",
-    commit: Annotated[str, typer.Option(help="Build this commit.")] = "",
-    substitutions: Substitutions = None,
-    project: Project = None,
-    region: Region = None,
-    as_json: Json = False,
-) -> None:
-    """Run a trigger now. `builder cloud logs` follows the build."""
-    from builder.cloudbuild import submission, triggers
-    from builder.cloudbuild.reader.substitutions import assignments
-    from builder.core.errors import InputError
-
-    at = {"branch_name": branch, "tag_name": tag, "commit_sha": commit}
-    at = {key: value for key, value in at.items() if value}
-    if len(at) > 1:
-        raise InputError("--branch, --tag and --commit exclude each other", "name one of them")
-    clients = _connect(project=project, region=region)
-    build = triggers.start(clients, name, at, assignments(tuple(substitutions or ())))
-    say(f"build {build.id}\n  {build.log_url}\n  builder cloud logs {build.id}")
-    if as_json:
-        out(submission.row(build))
-
-
-def _shown(plan: Any) -> None:
-    for one in plan:
-        say(f"{one.name}: {one.action}")
-        for line in one.diff:
-            say(f"  {line}")
-    if not any(one.action != "unchanged" for one in plan):
-        say("nothing to change")

@@ -114,6 +114,13 @@ def validate(
     files: Files = None,
     substitutions: Substitutions = None,
     as_trigger: AsTrigger = False,
+    trigger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="As this trigger: of builder.toml, of the project, or an exported file.",
+        ),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Take warnings for errors.")] = False,
     form: Annotated[
         Format,
@@ -135,8 +142,14 @@ def validate(
     if as_json and form != Format.TEXT:
         raise InputError(f"--json and --format {form.value} exclude each other", "leave one out")
     given = assignments(tuple(substitutions or ()))
-    names = files or [str(FILE)]
-    found = [findings.of_file(one, given, as_trigger, strict) for one in findings.files_of(names)]
+    names, account = files or [str(FILE)], ""
+    if trigger:
+        path, values, account = _trigger(trigger)
+        given, names, as_trigger = {**values, **given}, files or [path], True
+    found = [
+        findings.of_file(one, given, as_trigger, strict, account)
+        for one in findings.files_of(names)
+    ]
     if as_json:
         rows = [one.summary for one in found]
         out(rows[0] if len(names) == 1 and Path(names[0]).exists() else rows)
@@ -153,6 +166,29 @@ def validate(
             say(f"{one.path}: {one.steps} steps, {errors} errors, {warnings} warnings")
     if any(one.bad for one in found):
         raise typer.Exit(2)
+
+
+def _trigger(name: str) -> tuple[str, dict[str, str], str]:
+    """The file, the substitutions and the account of a trigger."""
+    from builder.cli.cloud_triggers import connected
+    from builder.cloudbuild import adoption, triggers
+    from builder.cloudbuild.trigger_table import wanted
+    from builder.core.project import find_root
+    from builder.core.settings import load_cloud
+
+    if adoption.is_file(name):
+        return triggers.judged_with(triggers.content(adoption.from_file(Path(name))))
+    ours = wanted(find_root(), load_cloud(find_root()))
+    if name in ours:
+        return triggers.judged_with(ours[name])
+    return triggers.judged_with(triggers.content(triggers.named(connected(), name)))
+
+
+def schema() -> None:
+    """Print a JSON Schema of cloudbuild.yaml, for editors."""
+    from builder.cloudbuild.reader.jsonschema import json_schema
+
+    out(json_schema())
 
 
 def run_local(

@@ -33,7 +33,7 @@ def adopt(root: Path, clients: Clients, name: str, dry_run: bool = False) -> str
     triggers export` wrote. Raises InputError for a trigger that a table cannot say whole: applying
     the table must change nothing.
     """
-    live = _from_file(Path(name)) if _is_file(name) else triggers.named(clients, name)
+    live = from_file(Path(name)) if is_file(name) else triggers.named(clients, name)
     found = triggers.content(live)
     if any(table.get("name") == live.name for _, table in clients.settings.triggers):
         raise InputError(f"{MARKER} has the trigger {live.name} already", "triggers apply shows it")
@@ -50,11 +50,12 @@ def adopt(root: Path, clients: Clients, name: str, dry_run: bool = False) -> str
     return text
 
 
-def _is_file(name: str) -> bool:
+def is_file(name: str) -> bool:
+    """Whether this names a file, and no trigger."""
     return name.endswith((".yaml", ".yml", ".json"))
 
 
-def _from_file(path: Path) -> Any:
+def from_file(path: Path) -> Any:
     """The trigger of a file. Raises InputError."""
     from google.protobuf import json_format  # type: ignore[import-untyped]
     from ruamel.yaml import YAML

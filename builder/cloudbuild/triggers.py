@@ -185,6 +185,13 @@ def named(clients: Clients, name: str) -> BuildTrigger:
     return found[name]
 
 
+def judged_with(trigger: Mapping[str, Any]) -> tuple[str, dict[str, str], str]:
+    """What a trigger gives its build: the file, the substitutions, the account ("" for none)."""
+    file = trigger.get("filename") or trigger.get("gitFileSource", {}).get("path")
+    values = trigger.get("substitutions", {})
+    return file or "cloudbuild.yaml", dict(values), trigger.get("serviceAccount", "")
+
+
 def start(
     clients: Clients, name: str, at: Mapping[str, str], substitutions: Mapping[str, str]
 ) -> Any:

@@ -29,6 +29,7 @@ in the store (1), unpacked (about 2.5), BuildKit's cache of the wheels (1)."""
 MACHINE = "E2_HIGHCPU_8"
 MEMORY_GB = {
     "E2_MEDIUM": 4,
+    "E2_STANDARD_2": 8,
     "E2_HIGHCPU_8": 8,
     "E2_HIGHCPU_32": 32,
     "N1_HIGHCPU_8": 7.2,

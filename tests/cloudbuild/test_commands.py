@@ -295,3 +295,55 @@ def test_triggers_are_shown_before_they_are_made(
     assert len(cloud.build.triggers) == 1
     run("triggers", "delete", "main")
     assert cloud.build.triggers == {}
+
+
+def test_a_file_is_judged_as_a_trigger_would_start_it(
+    there: Path, cloud: LoopbackCloud, run: Run
+) -> None:
+    (there / "ci.yaml").write_text(
+        "steps: [{name: '$_IMAGE'}]\nsubstitutions: {_IMAGE: '<a name>'}\n"
+    )
+    account = 'service_account = "a@p.iam.gserviceaccount.com"'
+    (there / "builder.toml").write_text(
+        f'[[cloud.trigger]]\nname = "ours"\nrepository = "a/b"\nbranch = "^main$"\n'
+        f'file = "ci.yaml"\nsubstitutions = {{ _IMAGE = "busybox" }}\n{account}\n'
+    )
+    assert "'<a name>' names no image" in run("validate", "ci.yaml")[1]
+    code, said, _ = run("validate", "--trigger", "ours")
+    assert code == 2
+    assert said.startswith(
+        "ci.yaml:1: error: serviceAccount: the trigger's account a@p.iam.gserviceaccount.com needs"
+    )
+    assert "names no image" not in said
+    (there / "builder.toml").write_text("")
+    (there / "exported.yaml").write_text(
+        "name: e\nfilename: ci.yaml\nsubstitutions: {_IMAGE: busybox}\n"
+    )
+    assert run("validate", "--trigger", "exported.yaml")[0] == 0
+    live = {"name": "live", "filename": "ci.yaml", "substitutions": {"_IMAGE": "a:b"}}
+    cloud.build.create_build_trigger(
+        api.CreateBuildTriggerRequest(trigger=api.BuildTrigger.from_json(json.dumps(live)))
+    )
+    assert run("validate", "--trigger", "live")[0] == 0
+    code, _, said = run("validate", "--trigger", "none")
+    assert (code, "has no trigger 'none'" in said) == (3, True)
+    assert json.loads(run("schema")[1])["title"] == "cloudbuild.yaml"
+
+
+def test_triggers_by_command(there: Path, cloud: LoopbackCloud, run: Run) -> None:
+    cloud.build.create_build_trigger(
+        api.CreateBuildTriggerRequest(
+            trigger=api.BuildTrigger.from_json(
+                '{"name": "live", "filename": "cloudbuild.yaml",'
+                ' "github": {"owner": "a", "name": "b", "push": {"branch": "^main$"}}}'
+            )
+        )
+    )
+    code, table, _ = run("triggers", "adopt", "live")
+    assert (code, table.splitlines()[:2]) == (0, ["[[cloud.trigger]]", 'name = "live"'])
+    assert "unchanged" in run("triggers", "apply")[2]
+    assert "filename: cloudbuild.yaml\n" in run("triggers", "export", "live")[1]
+    code, answer, said = run("triggers", "run", "live", "--branch", "main", "--json")
+    assert json.loads(answer)["id"] == only(cloud).id
+    assert f"builder cloud logs {only(cloud).id}" in said
+    assert run("triggers", "run", "live", "--branch", "a", "--tag", "b")[0] == 2

@@ -12,6 +12,7 @@ from builder.cloudbuild.reader import buildfile, validation
 from builder.cloudbuild.reader.build import Step
 from builder.cloudbuild.reader.order import dependencies
 from builder.cloudbuild.runner import host_access
+from builder.core.settings import MACHINE_TYPES
 from builder.engine import BuildRequest, Engine
 from builder.registry import Registry
 from builder.render import cloud
@@ -90,6 +91,10 @@ def test_what_runs_side_by_side_fits_into_memory(checkout: Path, machine: str, l
     else:
         assert {"smoke-a100", "smoke-h100"} in together
         assert {"smoke-t4", "smoke-v100"} not in together, "one lane: they have the same base"
+
+
+def test_the_memory_of_every_machine_is_known() -> None:
+    assert cloud.MEMORY_GB.keys() == set(MACHINE_TYPES)
 
 
 def test_targets_with_the_same_base_share_its_step(checkout: Path) -> None:

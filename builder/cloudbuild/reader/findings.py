@@ -49,12 +49,19 @@ def files_of(patterns: Sequence[str]) -> tuple[Path, ...]:
 
 
 def of_file(
-    path: Path, given: Mapping[str, str], trigger: bool = False, strict: bool = False
+    path: Path,
+    given: Mapping[str, str],
+    trigger: bool = False,
+    strict: bool = False,
+    account: str = "",
 ) -> FileFindings:
-    """The findings of a file. One that cannot be read is invalid. strict: warnings are errors."""
+    """The findings of a file. One that cannot be read is invalid. strict: warnings are errors.
+
+    account: of the trigger that starts the build.
+    """
     try:
         file = buildfile.read(path)
-        findings, steps = validation.check(file, given, trigger), len(file.build.steps)
+        findings, steps = validation.check(file, given, trigger, account), len(file.build.steps)
     except InputError as error:
         findings, steps = (_unreadable(path, error),), 0
     bad = tuple(one for one in findings if one.level == "error" or strict)

@@ -16,14 +16,17 @@ from builder.core.errors import InputError
 
 
 def check(
-    file: BuildFile, given: Mapping[str, str] | None = None, trigger: bool = False
+    file: BuildFile,
+    given: Mapping[str, str] | None = None,
+    trigger: bool = False,
+    account: str = "",
 ) -> tuple[Diagnostic, ...]:
     """Every diagnostic of a file, by line.
 
     given: the values that a call sets. trigger: check the build as a trigger would start it.
-    Triggers are always loose and dynamic about substitutions.
+    Triggers are always loose and dynamic about substitutions. account: of that trigger.
     """
-    report = Diagnostics(file, dict(given or {}), trigger)
+    report = Diagnostics(file, dict(given or {}), trigger, account)
     for one in file.problems:
         report.found.append(Diagnostic(one.line, one.field, one.what, one.fix, "error", API))
     for one in file.notes:

@@ -48,12 +48,14 @@ class Diagnostic:
 class Diagnostics:
     """The diagnostics of one file, under way.
 
-    given: the values that the call sets. trigger: whether a trigger starts the build.
+    given: the values that the call sets. trigger: whether a trigger starts the build. account: the
+    service account of that trigger.
     """
 
     file: BuildFile
     given: Mapping[str, str]
     trigger: bool
+    account: str = ""
     found: list[Diagnostic] = field(default_factory=list)
 
     @property

@@ -74,13 +74,16 @@ def whole(report: Diagnostics, values: Values | None) -> None:
         report.add(
             ("logsBucket",), f"{logs!r} is not a bucket", "write gs://BUCKET[/FOLDER]", BUCKETS
         )
-    if build.service_account and not _logs_chosen(report):
+    if (build.service_account or report.account) and not _logs_chosen(report):
+        email = report.account.rpartition("/")[2]
         report.add(
             ("serviceAccount",),
-            "a build with its own service account is refused if the call names no log bucket",
+            f"the trigger's account {email} needs a log of its own"
+            if email
+            else "a build with its own service account is refused if the call names no log bucket",
             "add options: {logging: CLOUD_LOGGING_ONLY}, or logsBucket",
             "the service: INVALID_ARGUMENT",
-            "warning",
+            "error" if report.account else "warning",  # a trigger names no bucket
         )
     account = report.settled(build.service_account, values)
     if account and not re.fullmatch(r"projects/[^/]+/serviceAccounts/[^/]+", account):
