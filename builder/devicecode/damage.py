@@ -47,7 +47,7 @@ _BLOCK = 16 << 20
 def damage(data: Buffer, sections: Sequence[Section], found: Sequence[Container]) -> str:
     """What is certainly gone of a library; "" if nothing is. Raises Malformed."""
     return (
-        _table(data)
+        _table(data, sections)
         or _containers(sections, found)
         or _payloads(data, (entry for container in found for entry in container.entries))
     )
@@ -83,7 +83,7 @@ def _gap(sections: Sequence[Section], found: Sequence[Container]) -> bool:
     return False
 
 
-def _table(data: Buffer) -> str:
+def _table(data: Buffer, sections: Sequence[Section]) -> str:
     """What is wrong with a table of sections that contradicts nothing because it says nothing."""
     kind, programs, table = struct.unpack_from("<H14xQQ", data, 0x10)
     count, names_at = struct.unpack_from("<HH", data, 0x3C)
@@ -92,6 +92,8 @@ def _table(data: Buffer) -> str:
         return "its ELF header leads to nothing"
     if table == 0:
         return ""
+    if not sections:
+        return "its table of sections is empty"
     headers = [_HEADER.unpack_from(data, table + 64 * number) for number in range(count)]
     if count and names_at < count:
         names = headers[names_at]
