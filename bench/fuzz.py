@@ -1,9 +1,9 @@
 """`python -m bench.fuzz`: damaged libraries, documents, answers and archives, by the thousand.
 
-For each case: no exception but the factory's own, an end within 5 s, no memory beyond 500 MB, and
-nothing left in the temporary folder. For libraries there is an oracle as well: what a GPU would
-need is destroyed, and the verdict must never be that it runs. A case follows from its kind and its
-number alone. `python -m bench.fuzz libraries --first N --cases 1` repeats one.
+For each case: no exception but the factory's own, an end within 5 s of processor time, no memory
+beyond 500 MB, and nothing left in the temporary folder. For libraries there is an oracle as well:
+what a GPU would need is destroyed, and the verdict must never be that it runs. A case follows from
+its kind and its number alone. `python -m bench.fuzz libraries --first N --cases 1` repeats one.
 """
 
 from __future__ import annotations
@@ -303,9 +303,9 @@ def run(kind: str, first: int, cases: int, until: float = float("inf")) -> int:
     """
 
     def too_long(*_: object) -> None:
-        raise AssertionError(f"more than {SECONDS} s")
+        raise AssertionError(f"more than {SECONDS} s of processor time")
 
-    signal.signal(signal.SIGALRM, too_long)
+    signal.signal(signal.SIGPROF, too_long)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
         kept, tempfile.tempdir = tempfile.tempdir, folder
@@ -313,7 +313,7 @@ def run(kind: str, first: int, cases: int, until: float = float("inf")) -> int:
             for number in range(first, first + cases):
                 if time.time() > until:
                     return number - first
-                signal.alarm(SECONDS)
+                signal.setitimer(signal.ITIMER_PROF, SECONDS)
                 try:
                     with own_errors():
                         KINDS[kind](number)
@@ -322,7 +322,7 @@ def run(kind: str, first: int, cases: int, until: float = float("inf")) -> int:
                         f"{kind} {number}: {type(error).__name__}: {error}"
                     ) from error
                 finally:
-                    signal.alarm(0)
+                    signal.setitimer(signal.ITIMER_PROF, 0)
             left = list(Path(folder).iterdir())
         finally:
             tempfile.tempdir = kept

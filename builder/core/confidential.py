@@ -40,6 +40,18 @@ PATTERNS = {
 }
 # The documentation and tests of packages are full of these; only a configuration counts
 ONLY_IN_CONFIGURATION = {"a login for a registry", "an address with a password"}
+# One of these texts stands in each match. They are looked for first, in a tenth of the time.
+_HINTS = {
+    "a private key": (b"PRIVATE KEY",),
+    "a Google service account's key": (b'"private_key"',),
+    "Google Cloud credentials": (b'"refresh_token"',),
+    "a Google access token": (b"ya29.",),
+    "a Google API key": (b"AIza",),
+    "an AWS access key": (b"AKIA", b"ASIA"),
+    "a GitHub token": (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_"),
+    "a login for a registry": (b'"auth"',),
+    "an address with a password": (b"://",),
+}
 _PATTERNS = {what: re.compile(pattern) for what, pattern in PATTERNS.items()}
 _CONFIGURATION = re.compile(
     r"(?:\.(?:conf|cfg|ini|toml|json|ya?ml|env|list|sources)|/\.?[a-z]+rc)$"
@@ -50,7 +62,9 @@ def secret_in(content: bytes, configuration: bool) -> str | None:
     """What kind of secret this text holds, if any. configuration: whether it is meant for settings,
     where every login counts."""
     for what, pattern in _PATTERNS.items():
-        if (configuration or what not in ONLY_IN_CONFIGURATION) and pattern.search(content):
+        if what in ONLY_IN_CONFIGURATION and not configuration:
+            continue
+        if any(hint in content for hint in _HINTS[what]) and pattern.search(content):
             return what
     return None
 

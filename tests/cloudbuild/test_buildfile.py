@@ -150,3 +150,12 @@ def test_a_value_that_the_api_cannot_hold_is_no_fault_of_the_factory() -> None:
     file = buildfile.parse("steps: [{name: a}]\ncreateTime: yesterday\n", Path("cloudbuild.yaml"))
     with pytest.raises(InputError, match=r"^cloudbuild.yaml: .*createTime"):
         file.to_proto()
+
+
+def test_an_anchor_that_stands_twice_is_yaml_and_warns_nobody(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    text = "steps: [{name: a, args: &x [b]}, {name: a, args: &x [c]}, {name: a, args: *x}]\n"
+    found = buildfile.parse(text, Path("cloudbuild.yaml"))
+    assert found.value["steps"][2]["args"] == ["c"]
+    assert not list(recwarn)

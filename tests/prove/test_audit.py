@@ -272,7 +272,7 @@ def test_a_full_disk_says_nothing_of_a_layer(
                 audit.of_registry(name, tmp_path)
         assert "TMPDIR" in raised.value.fix
         assert not list(tmp_path.iterdir())
-        assert [one.broken for one in audit.of_registry(name, tmp_path).libraries] == [""]
+        assert [one.broken for one in audit.of_registry(name, tmp_path).found.libraries] == [""]
 
 
 @pytest.mark.network
@@ -310,7 +310,7 @@ def test_an_image_in_a_registry_is_read_without_pulling_it(
                 kept_in,
                 lambda layer, known: None if known else asked.append(layer.size),
             )
-            assert again == found.found
+            assert again.found == found.found
             return asked
 
         folder = files.cache_home() / "layers"
@@ -376,3 +376,31 @@ def test_a_library_of_200_gigabytes_is_not_read(tmp_path: Path) -> None:
         file.truncate(200 << 30)
     (found,) = from_paths([tmp_path])
     assert found.broken == "larger than 8 GiB: no library is"
+
+
+KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
+
+
+def test_a_layer_keeps_the_secret_that_a_later_one_deletes() -> None:
+    below = in_registry.read_layer(io.BytesIO(layer({"root/key.pem": KEY, "etc/hosts": b"x"})))
+    above = in_registry.read_layer(io.BytesIO(layer({"root/.wh.key.pem": b""})))
+    assert below.secrets == (("/root/key.pem", "a private key"),)
+    assert above.secrets == ()
+
+
+def test_what_a_wheel_installs_is_public_unless_somebody_changed_it() -> None:
+    files = {
+        "site/x/test.pem": KEY,
+        "site/x/other.pem": KEY,
+        "site/x-1.dist-info/RECORD": f"x/test.pem,,{len(KEY)}\nx/other.pem,,3\n".encode(),
+    }
+    found = in_registry.read_layer(io.BytesIO(layer(files)))
+    assert found.secrets == (("/site/x/other.pem", "a private key"),)
+
+
+def test_a_secret_in_a_layer_refuses_the_image() -> None:
+    one = audit.Audited("x", Audit(()), (), secrets=("layer sha256:1 holds a private key: /k",))
+    assert "x: layer sha256:1 holds a private key: /k" in audit.table([one])
+    assert one.as_dict()["secrets"] == list(one.secrets)
+    with pytest.raises(CheckFailed, match=r"^x: layer sha256:1 holds a private key: /k"):
+        audit.require([one])

@@ -344,7 +344,7 @@ def test_a_registry_whose_storage_gives_addresses(
             with there.stream("redirects/image", image.layers[0]) as chunks:
                 assert b"".join(chunks) == bytes(1024)
         assert sent.digest == image.layers[0].digest
-        found = audit.of_registry(registry.parse(f"{proxy.host}/redirects/image:t"), tmp_path)
+        found = audit.of_registry(registry.parse(f"{proxy.host}/redirects/image:t"), tmp_path).found
         assert found.libraries == ()
         assert {method for method, *_ in storage.seen} == {"GET"}
         moved = Fault("HEAD", "/manifests/", 307, headers={"Location": f"{storage.address}/m"})

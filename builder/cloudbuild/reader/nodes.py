@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,9 @@ def compose(text: str, path: Path) -> Node | None:
     loader = YAML(typ="safe", pure=True)
     loader.version = (1, 1)
     try:
-        return loader.compose(text)  # type: ignore[no-any-return]
+        with warnings.catch_warnings():  # of an anchor that stands twice, which is YAML
+            warnings.simplefilter("ignore")
+            return loader.compose(text)  # type: ignore[no-any-return]
     except YAMLError as error:
         mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]

@@ -5,7 +5,9 @@ Its layers are streamed. What each one holds is kept by its digest, so that a la
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import tarfile
 import tempfile
@@ -16,9 +18,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from builder import registry
-from builder.core import files
+from builder.core import confidential, files
 from builder.core.errors import CheckFailed, InputError, refusal
+from builder.devicecode import records
 from builder.devicecode.inventory import Library, from_files
+from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.verdict import Audit
 from builder.prove.audit import tars
 from builder.prove.audit.reader import Chunks, as_library, program
@@ -30,20 +34,44 @@ class LayerContent:
 
     removed: paths that whiteouts remove, with everything below them. emptied: folders of which no
     lower layer shows anything. files: everything but folders; each hides what had its name below.
+    secrets: path and kind of each, which the layer keeps whatever a later one deletes.
     """
 
     removed: frozenset[str]
     emptied: frozenset[str]
     files: frozenset[str]
     libraries: tuple[Library, ...]
+    secrets: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class LayerSecret:
+    """A secret in a layer of an image. kind: what it is. layer: the layer's digest."""
+
+    path: str
+    kind: str
+    layer: str
+
+    def __str__(self) -> str:
+        return f"layer {self.layer[:19]} holds {self.kind}: {self.path}"
+
+
+@dataclass(frozen=True)
+class LayeredImage:
+    """What an image in a registry holds: the libraries that a container would see, and the secrets
+    of all layers, the lowest first."""
+
+    found: Audit
+    secrets: tuple[LayerSecret, ...]
 
 
 def of_registry(
     reference: registry.Reference,
     kept_in: Path | None = None,
     on_layer: Callable[[registry.Descriptor, bool], None] = lambda *_: None,
-) -> Audit:
-    """Every library of an image in a registry (of its linux/amd64 part), layer by layer.
+) -> LayeredImage:
+    """Every library and every secret of an image in a registry (of its linux/amd64 part), layer by
+    layer.
 
     A layer does not say what it holds, so a layer that this machine has not seen is streamed. What
     was found in it is kept by its digest in `kept_in` (the user's cache by default), so a layer of
@@ -58,7 +86,7 @@ def of_registry(
             found = client.manifest(reference.repository, _amd64(reference, found))
         if found is None or "layers" not in found.content:
             raise InputError(f"{reference}: there is no such image", "correct its name")
-        read = []
+        read, secrets = [], []
         for layer in found.layers:
             known = _remembered(folder, layer.digest)
             on_layer(layer, known is not None)
@@ -74,7 +102,8 @@ def of_registry(
                     raise refusal(error, tempfile.gettempdir()) or error from error
                 _remember(folder, layer.digest, known)
             read.append(known)
-    return Audit(merge(reversed(read)))
+            secrets += [LayerSecret(path, kind, layer.digest) for path, kind in known.secrets]
+    return LayeredImage(Audit(merge(reversed(read))), tuple(secrets))
 
 
 def _kept(folder: Path, digest: str) -> Path:
@@ -95,6 +124,7 @@ def _remembered(folder: Path, digest: str) -> LayerContent | None:
             frozenset(content["emptied"]),
             frozenset(content["files"]),
             tuple(map(as_library, content["libraries"])),
+            tuple((str(path), str(kind)) for path, kind in content["secrets"]),
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None  # never read, or torn
@@ -117,11 +147,14 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
 
     Whiteouts are those of the OCI image specification 1.1, "Layer filesystem changeset": `.wh.NAME`
     hides NAME in the layers below, and `.wh..wh..opq` hides everything that its folder holds there.
-    Raises ValueError, EOFError or tarfile.TarError for what cannot be unpacked.
+    A file that a wheel installed is public as long as it has the size that RECORD gives it. Raises
+    one of tars.BROKEN for what cannot be unpacked.
     """
     removed: set[str] = set()
     emptied: set[str] = set()
     files: set[str] = set()
+    suspects: dict[str, tuple[str, int]] = {}
+    public: dict[str, int] = {}
 
     def members(
         found: Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]],
@@ -135,6 +168,8 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
             elif not member.isdir():
                 files.add(str(path))
                 file = archive.extractfile(member) if member.isfile() else None
+                if file and not LIBRARY_NAME.search(path.name):
+                    file = io.BytesIO(_looked_into(str(path), file, member.size, suspects, public))
                 if file:
                     yield str(path), file
 
@@ -142,7 +177,37 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
         libraries = tuple(from_files(members(found)))
     while packed.read(1 << 20):
         pass
-    return LayerContent(frozenset(removed), frozenset(emptied), frozenset(files), libraries)
+    secrets = tuple(
+        (path, kind) for path, (kind, size) in sorted(suspects.items()) if public.get(path) != size
+    )
+    return LayerContent(
+        frozenset(removed), frozenset(emptied), frozenset(files), libraries, secrets
+    )
+
+
+def _looked_into(
+    path: str,
+    file: IO[bytes],
+    size: int,
+    suspects: dict[str, tuple[str, int]],
+    public: dict[str, int],
+) -> bytes:
+    """The content of a file that may be a secret or a record; b"" of a larger one.
+
+    suspects: gets its kind and size if it looks like a secret. public: gets the sizes that a record
+    gives.
+    """
+    if records.is_record(path):
+        text = file.read(records.LARGEST)
+        site = PurePosixPath(path).parent.parent
+        for row in csv.reader(text.decode("utf-8", "replace").replace("\0", "").splitlines()):
+            if len(row) == 3 and row[2].isdecimal() and row[2].isascii():
+                public[str(site / row[0])] = int(row[2])
+        return text
+    content = file.read() if size <= confidential.READ_AT_MOST else b""
+    if "/__pycache__/" not in path and (kind := confidential.secret(path, content)):
+        suspects[path] = kind, size
+    return content
 
 
 def merge(layers: Iterable[LayerContent]) -> tuple[Library, ...]:

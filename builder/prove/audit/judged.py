@@ -24,6 +24,7 @@ class Audited:
 
     wanted: refuse the source if one of `devices` does not run it. allow_ptx: whether kernels that
     the GPU's machine has to compile first count as running. note: why nothing could be read.
+    secrets: what the image's layers hold that nobody should have, a line each.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Audited:
     wanted: bool = False
     allow_ptx: bool = True
     note: str = ""
+    secrets: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> tuple[tuple[Gpu, Verdict], ...]:
@@ -53,6 +55,7 @@ class Audited:
             "source": self.name,
             "accelerators": [device.name for device in self.devices],
             "refused": [device.name for device, _ in self.refused],
+            "secrets": list(self.secrets),
             **as_dict(self.found, capabilities),
         }
 
@@ -72,9 +75,18 @@ def instead(verdict: Verdict, target: str) -> str:
 
 
 def require(found: Sequence[Audited]) -> None:
-    """Raise CheckFailed where a source does not run on a GPU that was asked for."""
+    """Raise CheckFailed where a source does not run on a GPU that was asked for, or where a layer
+    holds a secret."""
     refused = [(one, device, verdict) for one in found for device, verdict in one.refused]
     if refused:
         one, device, verdict = refused[0]
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         raise CheckFailed(f"{one.name}: {device.name} {verdict}{more}", instead(verdict, one.name))
+    secrets = [(one.name, secret) for one in found for secret in one.secrets]
+    if secrets:
+        name, secret = secrets[0]
+        more = f" (and {len(secrets) - 1} more)" if len(secrets) > 1 else ""
+        raise CheckFailed(
+            f"{name}: {secret}{more}",
+            "a layer keeps what a later one deletes: build it again without it, and revoke it",
+        )

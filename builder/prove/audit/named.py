@@ -120,20 +120,22 @@ def _of_image(
     except OutsideError:  # reading from a registry needs no engine
         there = None
     image = there.image(name) if there else None
+    secrets: tuple[str, ...] = ()
     with step(f"audit {name}", on_event):
         if there and image:
             every = of_image(there.client, image.image_id)
         elif elsewhere:
             short = "/" not in name and settings.registry
             place = f"{settings.registry}:{name}" if short else name
-            every = of_registry(registry.parse(place), on_layer=_told(f"audit {name}", on_event))
+            read = of_registry(registry.parse(place), on_layer=_told(f"audit {name}", on_event))
+            every, secrets = read.found, tuple(map(str, read.secrets))
         else:
             raise InputError(
                 f"{name} is no target, no file or folder, and no image on the engine",
                 f"targets are {', '.join(targets) or 'none'}; write HOST/REPOSITORY:TAG for an "
                 "image in a registry",
             )
-    return Audited(name, every, asked or _known(), bool(asked))
+    return Audited(name, every, asked or _known(), bool(asked), secrets=secrets)
 
 
 def _told(step: str, on_event: OnEvent) -> Callable[[registry.Descriptor, bool], None]:

@@ -47,6 +47,7 @@ def table(found: Sequence[Audited]) -> tuple[str, ...]:
     for one in found:
         if one.note:
             shown.append(f"{one.name}: {one.note}")
+        shown += [f"{one.name}: {secret}" for secret in one.secrets]
         for device, verdict in one.verdicts:
             before = f"{one.name}: " if many else ""
             shown.append(f"{before}{device.name} {verdict}")
