@@ -39,7 +39,7 @@ check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, loc
 	@$(PYTHON) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(VENV)/bin/shellcheck scripts/bootstrap .ci/run
-	@$(VENV)/bin/hadolint --failure-threshold info builder.Dockerfile images/*/Dockerfile images/*/base.Dockerfile
+	@$(VENV)/bin/hadolint --failure-threshold info builder.Dockerfile images/*/Dockerfile
 	@$(BUILDER) check
 	@$(BUILDER) lock --check
 	@$(BUILDER) render --check

@@ -64,15 +64,15 @@ def test_a_document_names_files_that_exist(document: Path) -> None:
 
 
 def test_paths_are_found_in_backticks_and_expanded() -> None:
-    text = "`builder/cli/` and `images/<target>/{base.,}Dockerfile`, `make help`, see docs/jobs.md."
-    assert paths(text) == ["builder/cli/", "images/<target>/{base.,}Dockerfile", "docs/jobs.md"]
+    text = "`builder/cli/` and `images/<target>/{cuda,image}.lock`, `make help`, see docs/jobs.md."
+    assert paths(text) == ["builder/cli/", "images/<target>/{cuda,image}.lock", "docs/jobs.md"]
     assert paths("[one](data.md#sounds), [two](https://a.b/c.md)") == ["data.md"]
     assert exists("data.md") and not exists("no-such-document.md")
-    assert expanded("images/<target>/{base.,}Dockerfile") == [
-        "images/<target>/base.Dockerfile",
-        "images/<target>/Dockerfile",
+    assert expanded("images/<target>/{cuda,image}.lock") == [
+        "images/<target>/cuda.lock",
+        "images/<target>/image.lock",
     ]
-    assert exists("images/<target>/base.Dockerfile")
+    assert exists("images/<target>/image.lock")
     assert exists("builder/cli/") and exists("build/v100/receipt.json")
     assert not exists("builder/no_such_module.py")
 

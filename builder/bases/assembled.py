@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from builder.bases.layer import Layer
+from builder.core.display import plain
+from builder.core.errors import OutsideError
 from builder.core.templates import EPOCH
-from builder.registry import manifests
+from builder.registry import Reference, Registry, manifests
 from builder.registry.manifests import Added, Descriptor, Manifest
 
 PLATFORM: Final = {"architecture": "amd64", "os": "linux"}
@@ -65,3 +67,29 @@ def assemble(
         Descriptor.of(manifests.OCI_CONFIG, config), [layer.blob for layer in whole]
     )
     return AssembledImage(manifest, config, whole)
+
+
+def in_registry(there: Registry, where: Reference) -> AssembledImage | None:
+    """The assembled image under a tag; None where there is none.
+
+    Its layers have no key and no size unpacked. Raises OutsideError for an image of another kind or
+    platform.
+    """
+    found = there.manifest(where.repository, where.target)
+    if found is None:
+        return None
+    fix = "push it again: builder build TARGET --base-only --to-registry"
+    if found.media_type != manifests.OCI_MANIFEST:
+        raise OutsideError(f"{where}: is no OCI image but {plain(found.media_type)}", fix)
+    content = there.blob(where.repository, found.config)
+    config = manifests.configuration_in(content)
+    platform = f"{config.get('os')}/{config.get('architecture')}"
+    if platform != "linux/amd64":
+        raise OutsideError(f"{where}: the base is for {plain(platform)}, not for linux/amd64", fix)
+    diff_ids = manifests.diff_ids(config)
+    if len(diff_ids) != len(found.layers):
+        raise OutsideError(f"{where}: its manifest and configuration differ", fix)
+    layers = (
+        Layer("", blob, diff_id, 0) for blob, diff_id in zip(found.layers, diff_ids, strict=True)
+    )
+    return AssembledImage(found, content, tuple(layers))

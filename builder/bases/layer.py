@@ -11,6 +11,10 @@ from typing import Final, Literal
 
 from builder.registry.manifests import OCI_LAYER_GZIP, OCI_LAYER_ZSTD, Descriptor
 
+LEVELS: Final = {"zstd": 3, "gzip": 6}
+"""The level of each compression where image.yaml names none. zstd at 3 packs TensorFlow's largest
+library (788 MB) into 146 MB, at 1 into 165 MB in half the time."""
+
 MEDIA_TYPES: Final = {"zstd": OCI_LAYER_ZSTD, "gzip": OCI_LAYER_GZIP}
 
 
@@ -20,6 +24,13 @@ class Compression:
 
     kind: Literal["zstd", "gzip"] = "zstd"
     level: int = 3
+
+    @classmethod
+    def of(cls, text: str) -> Compression:
+        """The compression that image.yaml names: `zstd`, `gzip` or `zstd:9`."""
+        name, _, level = text.partition(":")
+        kind: Literal["zstd", "gzip"] = "gzip" if name == "gzip" else "zstd"
+        return cls(kind, int(level) if level else LEVELS[kind])
 
     @property
     def media_type(self) -> str:
@@ -43,6 +54,12 @@ class LayerPlan:
     packages: tuple[str, ...]
     download: int | None
     why: str
+
+    @property
+    def said(self) -> str:
+        """What an image's history says of the layer: its name, and each package in it."""
+        several = f": {', '.join(self.packages)}" if len(self.packages) > 1 else ""
+        return f"builder: {self.name}{several}"
 
 
 @dataclass(frozen=True)

@@ -39,20 +39,20 @@ def load(
     refuses the image or its disk is full.
     """
     with step(f"load {name}", on_event) as loading:
-        found = _present(engine, image, name)
+        found = present(engine, image, name)
         loading.cached = found is not None
         if found is None and (known := _known(engine, image, name)):
             _send(engine, Archive(image, blobs, name, known, _plain(engine)), loading)
-            found = _present(engine, image, name)
+            found = present(engine, image, name)
         if found is None:
             said = _send(engine, Archive(image, blobs, name, plain=_plain(engine)), loading)
-            found = _present(engine, image, name)
+            found = present(engine, image, name)
         if found is None:
             raise _refused(engine, name, said)
         return found
 
 
-def _present(engine: Engine, image: AssembledImage, name: str) -> EngineImage | None:
+def present(engine: Engine, image: AssembledImage, name: str) -> EngineImage | None:
     """The image on the engine, whole and under this name; None where it has to be sent."""
     for asked in (name, image.digest, image.config_digest):
         found = engine.image(asked)

@@ -98,17 +98,20 @@ def publish(
     blobs: Blobs,
     on_event: OnEvent = ignore,
     also_in: str | None = None,
-) -> None:
-    """Put an image under a tag; what the repository has is not sent.
+) -> int:
+    """Put an image under a tag; what the repository has is not sent. Returns the bytes sent.
 
     also_in: a repository of this registry that may have some of the layers.
     """
     assert to.tag is not None
     with step(f"put {to.tag} into {to.name}", on_event) as putting:
-        _put_blobs(there, to.repository, image.layers, blobs, putting, also_in)
+        sent = _put_blobs(there, to.repository, image.layers, blobs, putting, also_in)
         there.put_blob(to.repository, image.configuration)
+        for blob in (image.manifest.config, *image.manifest.layers):
+            there.check_blob(to.repository, blob)
         if there.head(to.repository, to.tag) != image.digest:
-            there.put_manifest(to.repository, to.tag, image.manifest)
+            there.lead(to, image.manifest)
+    return sent
 
 
 def _put_blobs(
@@ -118,20 +121,23 @@ def _put_blobs(
     blobs: Blobs,
     running: RunningStep,
     also_in: str | None = None,
-) -> None:
-    """Upload the layers that the repository lacks. The first error ends those that still run."""
+) -> int:
+    """Upload the layers that the repository lacks; the bytes that were sent.
+
+    The first error ends those that still run.
+    """
     total = sum(layer.blob.size for layer in layers)
     counts = {layer.blob.digest: 0 for layer in layers}
     ended = threading.Event()
 
     def put(layer: Layer) -> None:
-        def sent(count: int) -> None:
+        def told(count: int) -> None:
             if ended.is_set():
                 raise OutsideError("the upload was ended", "run this again")
             counts[layer.blob.digest] = count
             running.progress(sum(counts.values()), total)
 
-        there.put_file(repository, layer.blob, lambda: blobs(layer), sent, also_in)
+        there.put_file(repository, layer.blob, lambda: blobs(layer), told, also_in)
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         try:
@@ -141,5 +147,7 @@ def _put_blobs(
             ended.set()
             threads.shutdown(wait=False, cancel_futures=True)
             raise
-    running.detail = f"{sum(counts.values()) / 1e6:.0f} MB of {total / 1e6:.0f} sent"
-    running.cached = not any(counts.values())
+    sent = sum(counts.values())
+    running.detail = f"{sent / 1e6:.0f} MB of {total / 1e6:.0f} sent"
+    running.cached = not sent
+    return sent

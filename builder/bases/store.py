@@ -2,6 +2,7 @@
 
     layers/blobs/sha256/<digest>     a packed layer
     layers/keys/<key>.json           the layer of a key: digest, size, type, diff id, unpacked size
+    layers/images/<name>.json        an assembled image: its manifest, configuration and layers
 
 A blob is written under a temporary name and renamed when it is whole; its key is written after it.
 So whatever ends a run leaves nothing half behind that a later run would take.
@@ -12,14 +13,15 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from builder.bases.assembled import AssembledImage
 from builder.bases.layer import Layer
 from builder.core import files
-from builder.registry.manifests import Descriptor, blob_path
+from builder.registry.manifests import OCI_MANIFEST, Descriptor, Manifest, blob_path
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,17 @@ class Store:
     def find(self, key: str) -> Layer | None:
         """The layer of a key; None where it is not here whole."""
         try:
-            value = json.loads((self.folder / "keys" / f"{key}.json").read_bytes())
-            blob = Descriptor(value["media_type"], value["digest"], value["size"])
-            layer = Layer(key, blob, value["diff_id"], value["unpacked_bytes"])
-            whole = self.path(layer).stat().st_size == blob.size
+            layer = _layer(json.loads((self.folder / "keys" / f"{key}.json").read_bytes()))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return layer if whole else None
+        return layer if self.has(layer) else None
+
+    def has(self, layer: Layer) -> bool:
+        """Whether a layer's blob is here whole."""
+        try:
+            return self.path(layer).stat().st_size == layer.blob.size
+        except OSError:
+            return False
 
     def path(self, layer: Layer) -> Path:
         """The file of a layer's blob."""
@@ -64,15 +70,53 @@ class Store:
         new = Path(file.name)
         new.chmod(0o644)
         new.replace(to)
-        value = {
-            "media_type": layer.blob.media_type,
-            "digest": layer.blob.digest,
-            "size": layer.blob.size,
-            "diff_id": layer.diff_id,
-            "unpacked_bytes": layer.unpacked_bytes,
-        }
-        files.write(self.folder / "keys" / f"{layer.key}.json", json.dumps(value, indent=1) + "\n")
+        files.write(self.folder / "keys" / f"{layer.key}.json", _text(_json(layer)))
         return layer
+
+    def forget(self, key: str) -> None:
+        """Let a key lead to nothing, so that its layer is made again."""
+        (self.folder / "keys" / f"{key}.json").unlink(missing_ok=True)
+
+    def find_image(self, name: str) -> AssembledImage | None:
+        """The image that was kept under a name. Its layers may be gone from here."""
+        try:
+            value = json.loads((self.folder / "images" / f"{name}.json").read_bytes())
+            return AssembledImage(
+                Manifest(value["manifest"].encode(), OCI_MANIFEST),
+                value["configuration"].encode(),
+                tuple(map(_layer, value["layers"])),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def keep_image(self, name: str, image: AssembledImage) -> None:
+        """Keep what an image is made of, under a name."""
+        value = {
+            "manifest": image.manifest.data.decode(),
+            "configuration": image.configuration.decode(),
+            "layers": [_json(layer) for layer in image.layers],
+        }
+        files.write(self.folder / "images" / f"{name}.json", _text(value))
+
+
+def _json(layer: Layer) -> dict[str, Any]:
+    return {
+        "key": layer.key,
+        "media_type": layer.blob.media_type,
+        "digest": layer.blob.digest,
+        "size": layer.blob.size,
+        "diff_id": layer.diff_id,
+        "unpacked_bytes": layer.unpacked_bytes,
+    }
+
+
+def _layer(value: Mapping[str, Any]) -> Layer:
+    blob = Descriptor(value["media_type"], value["digest"], value["size"])
+    return Layer(value["key"], blob, value["diff_id"], value["unpacked_bytes"])
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"
 
 
 def of_this_machine() -> Store:

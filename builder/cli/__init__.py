@@ -14,6 +14,7 @@ from builder.cli import audit, images, inputs, machine, registry, tensorboard
 from builder.cli.cloud import cloud_app
 from builder.cli.common import OPTIONS
 from builder.cli.job import job_app
+from builder.cli.show import show_app
 from builder.cli.sign import sign_app
 from builder.core.display import masked, plain
 from builder.core.errors import FactoryError, OutsideError, refusal
@@ -25,8 +26,8 @@ The steps of an image, each a command:
 \b
   images/v100/image.yaml     what you write, about ten lines    builder schema, explain
     -> lock                  every version and hash             builder lock
-    -> render                two plain Dockerfiles, committed   builder render
-    -> build                 base (reused by hash) and image    builder build
+    -> render                a plain Dockerfile, committed      builder render
+    -> build                 base, layer by layer, and image    builder build, show base
     -> smoke                 loader check, real training run    builder smoke
     -> push                  by digest, with its receipt        builder push, verify, promote
 
@@ -75,6 +76,7 @@ for command in (
 app.command("list")(images.list_targets)
 app.command()(tensorboard.tensorboard)
 app.command()(machine.doctor)
+app.add_typer(show_app, name="show")
 app.add_typer(machine.engine_app, name="engine")
 app.add_typer(cloud_app, name="cloud")
 app.add_typer(job_app, name="job")

@@ -77,11 +77,11 @@ def settings(
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
     """The targets of this call. Raises InputError if none is named."""
     from builder.core.errors import InputError
+    from builder.spec import catalogue
 
-    if targets and targets != ["all"] and not everything:
-        return tuple(dict.fromkeys(targets))
-    from builder.spec.catalogue import targets as known
-
-    if everything or targets:
-        return known(root())
-    raise InputError("no target named", f"name one of {', '.join(known(root()))}, or --all")
+    known = catalogue.targets(root())
+    if everything or targets == ["all"]:
+        return known
+    if targets:
+        return catalogue.named(root(), targets)
+    raise InputError("no target named", f"name one of {', '.join(known)}, or --all")

@@ -1,6 +1,7 @@
 """`builder image`, `build`, `smoke` and `list`: make images, prove them, list them."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
     from builder.pipeline.records import ImageRecord
     from builder.prove.receipts import Receipt
 
-Locked = Annotated[
-    bool,
-    typer.Option("--locked", help="Fail if the mirror no longer has a locked Debian version."),
-]
-
 
 def image(
     targets: Targets = None,
@@ -43,7 +39,6 @@ def image(
     tag: Annotated[list[str] | None, typer.Option(help="An additional tag for the push.")] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
-    locked: Locked = False,
     package: Package = None,
     module: Module = None,
     as_json: Json = False,
@@ -67,10 +62,7 @@ def image(
         where = settings(registry=registry, engine=engine)
         prepared = [prepare.prepare(root(), target) for target in chosen(targets, everything)]
         docker = connect(where, on_event=shown.on_event)
-        made = [
-            prove.make(root(), where, docker, item, locked=locked, on_event=shown.on_event)
-            for item in prepared
-        ]
+        made = prove.make_all(root(), where, docker, prepared, shown.on_event)
         pushed = [
             push_target(
                 root(), where, docker, one.record.target, tag or (), on_event=shown.on_event
@@ -99,54 +91,85 @@ def build(
         bool,
         typer.Option(
             "--to-registry",
-            help="Append the image to its base in the registry, without pulling the base.",
+            help="Put the image onto its base in the registry, without pulling the base. With "
+            "--base-only, put the base there. Neither needs an engine.",
         ),
     ] = False,
-    base_only: Annotated[
-        bool,
-        typer.Option("--base-only", help="Only the base: pull it from the registry, or build it."),
-    ] = False,
-    locked: Locked = False,
+    to_layout: Annotated[
+        Path | None,
+        typer.Option("--to-layout", help="Write an OCI image layout into this new folder."),
+    ] = None,
+    base_only: Annotated[bool, typer.Option("--base-only", help="Only the base.")] = False,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Build images; targets that share a base build it once."""
-    if to_registry:
-        build_to_registry(chosen(targets, everything), settings(registry, engine), as_json)
-        return
+    """Build images; targets that share a base make it once.
+
+    A base is assembled from locked packages, layer by layer. A layer that this machine or the
+    registry has is taken from there.
+    """
+    names, where = chosen(targets, everything), settings(registry, engine)
+    if to_registry or to_layout:
+        build_elsewhere(names, where, base_only, to_layout, as_json)
+    elif base_only:
+        build_bases(names, where, no_cache, as_json)
+    else:
+        build_on_engine(names, where, no_cache, as_json)
+
+
+def build_on_engine(
+    names: tuple[str, ...], where: "Settings", no_cache: bool, as_json: bool
+) -> None:
+    """`builder build`."""
     from builder.engine import connect
     from builder.pipeline import build as building
     from builder.pipeline.prepare import prepare
 
     with reporter() as shown:
-        where = settings(registry=registry, engine=engine)
-        prepared = [prepare(root(), target) for target in chosen(targets, everything)]
+        prepared = [prepare(root(), target) for target in names]
         docker = connect(where, on_event=shown.on_event)
-        flags = {"no_cache": no_cache, "locked": locked}
-        if base_only:
-            bases = building.bases(
-                root(), where, docker, prepared, **flags, on_event=shown.on_event
-            )
-        else:
-            records = building.build(
-                root(), where, docker, prepared, **flags, on_event=shown.on_event
-            )
-    if base_only:
-        for base in bases.values():
-            say(f"{base.reference}  {base.digest or base.image_id}  ({base.origin})")
-        if as_json:
-            out([vars(base) for base in bases.values()])
-        return
+        records = building.build(
+            root(), where, docker, prepared, no_cache=no_cache, on_event=shown.on_event
+        )
     for record in records:
         show_image(record)
     if as_json:
         out([image_json(record) for record in records])
 
 
-def build_to_registry(targets: tuple[str, ...], where: "Settings", as_json: bool) -> None:
-    """`builder build --to-registry`."""
-    from builder.pipeline import to_registry
+def build_bases(names: tuple[str, ...], where: "Settings", no_cache: bool, as_json: bool) -> None:
+    """`builder build --base-only`."""
+    from builder.engine import connect
+    from builder.pipeline import bases
+    from builder.pipeline.prepare import prepare
+
+    with reporter() as shown:
+        prepared = [prepare(root(), target) for target in names]
+        docker = connect(where, on_event=shown.on_event)
+        made = bases.on_engine(
+            root(), where, docker, prepared, no_cache=no_cache, on_event=shown.on_event
+        )
+    for base in made.values():
+        say(f"{base.reference}  {base.image.digest}  ({base.origin})")
+    if as_json:
+        out(
+            [
+                {"reference": one.reference, "digest": one.image.digest, "origin": one.origin}
+                for one in made.values()
+            ]
+        )
+
+
+def build_elsewhere(
+    names: tuple[str, ...],
+    where: "Settings",
+    base_only: bool,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """`builder build --to-registry` and `--to-layout`. folder: of the layout."""
+    from builder.pipeline import to_layout, to_registry
 
     def engine() -> "Engine":
         from builder.engine import connect
@@ -154,7 +177,12 @@ def build_to_registry(targets: tuple[str, ...], where: "Settings", as_json: bool
         return connect(where, on_event=shown.on_event)
 
     with reporter() as shown:
-        sent = to_registry.build(root(), where, targets, engine, shown.on_event)
+        if folder:
+            sent = to_layout.write(root(), where, names, base_only, folder, engine, shown.on_event)
+        elif base_only:
+            sent = to_registry.build_bases(root(), where, names, engine, shown.on_event)
+        else:
+            sent = to_registry.build(root(), where, names, engine, shown.on_event)
     for one in sent:
         say(f"{one.reference}  {one.digest}")
     if as_json:
@@ -220,11 +248,6 @@ def show_image(record: "ImageRecord") -> None:
         from builder.devicecode.pruning.prune import EULA
 
         say(f"  EULA      {EULA}")
-    for one in record.drift:
-        say(
-            f"  DRIFT     {one}: the locked version is gone; "
-            "builder lock --upgrade records the new one"
-        )
     say("  time      " + ", ".join(f"{name} {duration(s)}" for name, s in record.phases.items()))
 
 

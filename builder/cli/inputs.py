@@ -96,20 +96,7 @@ def render(
 
     names = chosen(targets, not targets)
     if diff:
-        from builder.render import changes
-
-        found = {name: changes.changes(root(), name, since) for name in names}
-        if as_json:
-            out({name: [asdict(one) for one in changed] for name, changed in found.items()})
-        for name, changed in found.items():
-            if not changed:
-                say(f"{name}: nothing changed since {since}")
-            for one in changed:
-                say(f"{one.file}:{one.line}: {one.change}: {one.instruction}")
-                for text in one.detail:
-                    say(f"    {text}")
-                for layer in one.rebuilds:
-                    say(f"  rebuilds {layer.instruction}: about {size(layer.bytes)}")
+        show_changes(names, since, as_json)
         return
     if check:
         made = load_all(root(), names)
@@ -132,6 +119,39 @@ def render(
         say("nothing to write: every Dockerfile is up to date")
     if as_json:
         out([str(path) for path in written])
+
+
+def show_changes(names: tuple[str, ...], since: str, as_json: bool) -> None:
+    """`builder render --diff`."""
+    from dataclasses import asdict
+
+    from builder.render import basechanges, changes
+
+    found = {
+        name: (basechanges.changes(root(), name, since), changes.changes(root(), name, since))
+        for name in names
+    }
+    if as_json:
+        out(
+            {
+                name: {"base": [asdict(one) for one in base], "image": [asdict(o) for o in image]}
+                for name, (base, image) in found.items()
+            }
+        )
+    for name, (base, image) in found.items():
+        if not base and not image:
+            say(f"{name}: nothing changed since {since}")
+        for layer in base:
+            about = f", about {size(layer.download)}" if layer.download else ""
+            say(f"{name}: base: {layer.name}: {layer.change}{about}")
+            for text in layer.detail:
+                say(f"    {text}")
+        for one in image:
+            say(f"{one.file}:{one.line}: {one.change}: {one.instruction}")
+            for text in one.detail:
+                say(f"    {text}")
+            for rebuilt in one.rebuilds:
+                say(f"  rebuilds {rebuilt.instruction}: about {size(rebuilt.bytes)}")
 
 
 def explain(

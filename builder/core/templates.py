@@ -6,7 +6,6 @@ from pathlib import Path
 
 from builder.core.files import hash_of
 
-BASE_DOCKERFILE = "base.Dockerfile"
 DOCKERFILE = "Dockerfile"
 EPOCH = 315532800
 """Date of every file in an image, in seconds since 1970: 1980-01-01, the earliest of a zip file."""

@@ -115,22 +115,22 @@ def build(engine: "Engine", request: BuildRequest, on_event: OnEvent) -> BuiltIm
 
 def require(engine: "Engine") -> None:
     """Raise OutsideError where this engine cannot build a Dockerfile, with what to install."""
-    own = "or use --engine private (as root)"
+    own = "or use --engine private, or --registry with `builder build --to-registry`"
     if engine.product != "Docker":
         raise OutsideError(
-            f"{engine.product} at {engine.host} runs images, but builds no Dockerfile for us",
+            f"{engine.product} at {engine.host} runs images, but does not build this Dockerfile",
             f"install Docker 23.0 or newer with buildx, {own}",
         )
     if engine.release < OLDEST_ENGINE:
         raise OutsideError(
-            f"Docker {engine.version} at {engine.host} runs images, but builds no"
-            " Dockerfile for us: it has no COPY --link",
+            f"Docker {engine.version} at {engine.host} runs images, but does not build this"
+            " Dockerfile: it has no COPY --link",
             f"install Docker 23.0 or newer with buildx, {own}",
         )
     called = " ".join(engine.buildx)
     if not engine.buildx_version:
         raise OutsideError(
-            f"`{called}` does not work: the engine runs images, but builds no Dockerfile",
+            f"`{called}` does not work: the engine runs images, but does not build this Dockerfile",
             "install docker-buildx (Debian 13) or docker-buildx-plugin (Docker's own packages)",
         )
     if numbers(engine.buildx_version) < OLDEST_BUILDX:
@@ -276,9 +276,8 @@ def full(engine: "Engine") -> OutsideError:
     where = (
         f"{disk.free / 1e9:.1f} GB free of {disk.total / 1e9:.0f} on {disk.path}" if disk else ""
     )
-    call = "docker"
-    if engine.origin == "private":
-        call = f"{Path(engine.buildx[0]).with_name('docker')} --host {engine.host}"
+    own = f"{Path(engine.buildx[0]).with_name('docker')} --host {engine.host}"
+    call = own if engine.origin == "private" else "docker"
     return OutsideError(
         f"the engine's disk is full{': ' if where else ''}{where}",
         f"free some space, for example: {call} system prune --all",

@@ -1,36 +1,28 @@
-"""A training image without an engine: one layer on top of a base that lies in the registry.
+"""A training image without BuildKit: one layer on top of an assembled base.
 
-A code change takes a few small requests: no Docker, and no byte of the base travels. The Dockerfile
+A code change then takes milliseconds, and in a registry no byte of the base travels. The Dockerfile
 decides: this module reads it, and leaves one that does more than `COPY --link` and settings to an
 engine. The OCI image specification says what an image is (manifest.md, config.md, layer.md).
 """
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import re
 import shlex
-import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-import zstandard
-
-from builder.core.errors import OutsideError
-from builder.core.retry import Said, silent
-from builder.core.templates import EPOCH
-from builder.pipeline import tags
-from builder.pipeline.plan import APP, File, ImagePlan
-from builder.registry import Descriptor, Manifest, Reference, Registry, manifests
-
-CheckBase = Callable[[Registry, str, str], None]
-"""Called with the registry, the digest of a base's manifest, and the base's tag."""
-
-COMPRESSION_LEVEL = 3
-"""The level at which the engine's builds compress a layer."""
+from builder.bases.assembled import AssembledImage, assemble
+from builder.bases.layer import Compression, Layer
+from builder.bases.store import Store
+from builder.bases.tarball import LayerWriter
+from builder.core.files import hash_of
+from builder.pipeline.plan import APP, File
+from builder.registry import manifests
 
 _COPY = re.compile(rf"COPY --link --chown=(\d+):(\d+) {APP} /{APP}")
 
@@ -98,90 +90,55 @@ def _pairs(text: str) -> dict[str, str] | None:
     return dict(one.split("=", 1) for one in words)
 
 
-def layer(files: Mapping[str, File], owner: tuple[int, int]) -> bytes:
-    """The files and the folders that they lie in, as an uncompressed layer: the same entries that
-    BuildKit makes of a linked COPY. The same files give the same bytes.
+def image(
+    store: Store,
+    base: AssembledImage,
+    copied: CopyOnly,
+    files: Mapping[str, File],
+    compression: Compression,
+) -> AssembledImage:
+    """The training image: the program's files on top of the base. Their layer is in the store."""
+    program = _layer(store, files, copied.owner, compression)
+    under = manifests.configuration_in(base.configuration)
+    return assemble(
+        [(program, f"builder: {APP} copied to /{APP}")], settings_of(under, copied), base
+    )
 
-    owner: user and group of every entry.
-    """
+
+def _layer(
+    store: Store, files: Mapping[str, File], owner: tuple[int, int], compression: Compression
+) -> Layer:
+    """The files and the folders that they lie in, as a layer."""
+    parts = [str(compression), str(owner)]
+    for name, file in sorted(files.items()):
+        parts += [name, str(file.executable), hashlib.sha256(file.content).hexdigest()]
+    key = hash_of("program", *parts)
+    if found := store.find(key):
+        return found
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
-    names = {str(folder): None for folder in folders if folder.name} | dict(files)
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, file in sorted(names.items()):
-            entry = tarfile.TarInfo(name)
-            entry.mtime = EPOCH
-            entry.uid, entry.gid = owner
-            if file is None:
-                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-                archive.addfile(entry)
+    names: dict[str, File | None] = {str(folder): None for folder in folders if folder.name}
+    names |= files
+    with store.writing() as out:
+        writer = LayerWriter(out, compression)
+        for name in sorted(names):
+            if one := names[name]:
+                mode = 0o755 if one.executable else 0o644
+                writer.file(name, one.content, mode=mode, owner=owner)
             else:
-                entry.mode, entry.size = 0o755 if file.executable else 0o644, len(file.content)
-                archive.addfile(entry, io.BytesIO(file.content))
-    return target.getvalue()
+                writer.folder(name, owner=owner)
+        return store.keep(out, writer.close(key))
 
 
-def settings_of(base: Mapping[str, Any], read: CopyOnly) -> dict[str, Any]:
+def settings_of(base: Mapping[str, Any], copied: CopyOnly) -> dict[str, Any]:
     """`config` of the image's configuration: what the base has, and what the Dockerfile sets."""
     config = dict(base.get("config") or {})
     lines = (one.partition("=") for one in config.get("Env") or ())
-    environment = {name: value for name, _, value in lines} | dict(read.environment)
+    environment = {name: value for name, _, value in lines} | dict(copied.environment)
     config["Env"] = [f"{name}={value}" for name, value in environment.items()]
-    config["Labels"] = {**(config.get("Labels") or {}), **read.labels}
-    if read.user:
-        config["User"] = read.user
-    if read.entrypoint:
-        config["Entrypoint"] = list(read.entrypoint)
+    config["Labels"] = {**(config.get("Labels") or {}), **copied.labels}
+    if copied.user:
+        config["User"] = copied.user
+    if copied.entrypoint:
+        config["Entrypoint"] = list(copied.entrypoint)
         config.pop("Cmd", None)  # as BuildKit does: a base's command belongs to its own entry point
     return config
-
-
-def append(
-    image: ImagePlan,
-    read: CopyOnly,
-    to: Reference,
-    said: Said = silent,
-    check: CheckBase | None = None,
-) -> Manifest | None:
-    """Put the image under the tag `to`, whose repository holds the base.
-
-    check: raises for a base that must not be built on. Returns the image's manifest; None where the
-    base is in Docker's own format, which has no zstd layers. Raises OutsideError where the base is
-    not there, or for what the registry refuses.
-    """
-    assert to.tag is not None
-    with Registry(to.host, said=said) as there:
-        base = there.manifest(to.repository, read.base)
-        if base is None or base.is_index:
-            raise OutsideError(
-                f"{to.tagged(read.base)}: the registry does not have the base",
-                "push it once: builder image TARGET --push",
-            )
-        if check:
-            check(there, base.digest, read.base)
-        if base.media_type != manifests.OCI_MANIFEST:
-            return None
-        under = there.configuration(to.repository, base)
-        platform = f"{under.get('os')}/{under.get('architecture')}"
-        if platform != "linux/amd64":
-            raise OutsideError(
-                f"{to.tagged(read.base)}: the base is for {platform}, not for linux/amd64",
-                "push it again: builder image TARGET --push",
-            )
-        plain = layer(image.files, read.owner)
-        packed = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(plain)
-        config = manifests.configuration(
-            under,
-            settings_of(under, read),
-            [manifests.Added(manifests.digest_of(plain), f"builder: {APP} copied to /{APP}")],
-            EPOCH,
-        )
-        described = Descriptor.of(manifests.OCI_CONFIG, config)
-        top = Descriptor.of(manifests.OCI_LAYER_ZSTD, packed)
-        for blob in (packed, config):
-            there.put_blob(to.repository, blob)
-        for sent in (top, described):
-            there.check_blob(to.repository, sent)
-        whole = manifests.image(described, (*base.layers, top))
-        tags.lead(there, to, whole)
-    return whole

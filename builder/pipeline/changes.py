@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -62,12 +62,13 @@ def known_targets(root: Path, names: Sequence[str]) -> tuple[str, ...]:
     known = catalogue.targets(root)
     if "all" in names:
         return known
-    for name in names:
+    found = catalogue.named(root, names)
+    for name in found:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             fix = f"write {near[0]}" if near else f"targets: {', '.join(known)}"
             raise InputError(f"there is no target {name!r}", fix)
-    return tuple(dict.fromkeys(names))
+    return found
 
 
 # --- compared with the registry -------------------------------------------------------------------
@@ -105,21 +106,24 @@ def _since(root: Path, targets: Sequence[str], since: str) -> tuple[Change, ...]
         return tuple(Change(target, True, why) for target in targets)
     packages = {target: _trainer(root, target) for target in targets}
     found = []
+    sources = catalogue.sources(root)
     for target in targets:
-        touching = [file for file in files if touches(file, target, packages[target])]
+        folders = {target, sources[target].parent.name}
+        touching = [file for file in files if touches(file, folders, packages[target])]
         why = f"{touching[0]} changed since {since}" if touching else f"untouched since {since}"
         found.append(Change(target, bool(touching), why))
     return tuple(found)
 
 
-def touches(file: str, target: str, trainer: str | None) -> bool:
-    """Whether a change of this file can change this target's image.
+def touches(file: str, folders: Collection[str], trainer: str | None) -> bool:
+    """Whether a change of this file can change a target's image.
 
-    trainer: the folder of its training package; None if that is not known.
+    folders: the folders of images/ that hold its image.yaml and its locks. trainer: the folder of
+    its training package; None if that is not known.
     """
     parts = PurePosixPath(file).parts
     if parts[0] == catalogue.IMAGES and len(parts) > 2:
-        return parts[1] == target
+        return parts[1] in folders
     if file.startswith(NOT_IN_IMAGES) or (len(parts) == 1 and file.endswith(_ENDINGS)):
         return False
     if trainer and parts[0] == "trainer" and trainer != "trainer":

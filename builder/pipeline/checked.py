@@ -30,6 +30,7 @@ _ROOMS = (
     "spec",
     "lock",
     "registry",
+    "bases",
     "render",
     "devicecode",
     "devicecode/pruning",
@@ -44,12 +45,13 @@ class CheckedProgram:
     """The program of a checked image.yaml. The committed Dockerfile has all the rest of the image.
 
     package: the program's folder. flat: the module lies in the folder itself, not in a package of
-    the folder's name.
+    the folder's name. compression: of the image's layers.
     """
 
     package: str
     module: str
     flat: bool
+    compression: str
 
 
 def recall(root: Path, target: str) -> CheckedProgram | None:
@@ -95,6 +97,7 @@ def inputs(root: Path, target: str, program: CheckedProgram) -> str:
 def _files(root: Path, target: str) -> Iterator[Path]:
     for folder, pattern in (
         (root / IMAGES / target, "*"),
+        (root / IMAGES, "*/image.yaml"),
         (root / IMAGES, "*.lock"),
         (root / TEMPLATES, "**/*"),
         (PACKAGED, "**/*"),

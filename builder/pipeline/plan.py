@@ -1,8 +1,8 @@
-"""What to build: the bytes of each image's build context, and their hash.
+"""What to build: a base, and the bytes of the build context on top of it, with their hash.
 
-A target has two build contexts: the base's holds the lock files, the training image's the trainer.
-A hash is over content alone. So one changed line of the trainer makes a new training image on the
-same base, and where nothing changed, there is nothing to build.
+A base is planned by builder/bases/. The training image has a build context, which holds the
+trainer. A hash is over content alone. So one changed line of the trainer makes a new training image
+on the same base, and where nothing changed, there is nothing to build.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from builder.core.files import hash_of
-from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE, EPOCH
+from builder.core.templates import DOCKERFILE, EPOCH
 from builder.pipeline import program
 
 if TYPE_CHECKING:
-    from builder.lock.model import Lock, OsRoot
+    from builder.bases.plan import BasePlan
+    from builder.lock.model import Lock
     from builder.render.dockerfiles import Rendered
     from builder.spec.catalogue import ImageSpec
 
@@ -33,21 +34,6 @@ class File:
 
     content: bytes
     executable: bool = False
-
-
-@dataclass(frozen=True)
-class BasePlan:
-    """The base image. hash: 16 hex digits over all that it is made of. files: its context."""
-
-    hash: str
-    dockerfile: str
-    files: Mapping[str, File]
-    root: OsRoot
-
-    @property
-    def tag(self) -> str:
-        """The base's tag, the same for every target that shares it."""
-        return f"base-{self.hash}"
 
 
 @dataclass(frozen=True)
@@ -79,10 +65,7 @@ class Plan:
 
 def plan(root: Path, spec: ImageSpec, lock: Lock, rendered: Rendered) -> Plan:
     """The plan of a target. Raises InputError for a file that is not the project's own."""
-    base = None
-    if rendered.base_dockerfile and rendered.base_hash and lock.root:
-        files = {name: File(text.encode()) for name, text in sorted(lock.files.items())}
-        base = BasePlan(rendered.base_hash, rendered.base_dockerfile, files, lock.root)
+    base = rendered.base
     files = trainer(root, spec.trainer.package, spec.trainer_folder.flat)
     if base is None:
         files |= {name: File(text.encode()) for name, text in sorted(lock.files.items())}
@@ -131,17 +114,15 @@ def _file(root: Path, path: Path) -> File:
 # --- build contexts ------------------------------------------------------------------------------
 
 
-def stage(one: BasePlan | ImagePlan, folder: Path) -> Path:
+def stage(one: ImagePlan, folder: Path) -> Path:
     """Write the build context of an image below `folder`; the path of the Dockerfile in it.
 
     The same plan gives the same context: contents, names, modes and dates. The context's own folder
     is named by its hash. BuildKit updates a context of the same name as an earlier one file by
     file, and a folder in which a file changed would then have today's date.
     """
-    is_base = isinstance(one, BasePlan)
-    name, dockerfile = ("base", BASE_DOCKERFILE) if is_base else ("image", DOCKERFILE)
-    context = folder / f"{name}-{one.hash}"
-    for name, file in {**one.files, dockerfile: File(one.dockerfile.encode())}.items():
+    context = folder / f"image-{one.hash}"
+    for name, file in {**one.files, DOCKERFILE: File(one.dockerfile.encode())}.items():
         path = context / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.content)
@@ -151,4 +132,4 @@ def stage(one: BasePlan | ImagePlan, folder: Path) -> Path:
         if path.is_dir():
             path.chmod(0o755)
         os.utime(path, (EPOCH, EPOCH))
-    return context / dockerfile
+    return context / DOCKERFILE

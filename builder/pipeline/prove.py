@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.pipeline import build, records
+from builder.pipeline import bases, build, records
 from builder.pipeline.prepare import Prepared
 from builder.pipeline.records import ImageRecord
 from builder.prove import receipts
@@ -45,8 +46,6 @@ def make(
     settings: Settings,
     engine: Engine,
     item: Prepared,
-    *,
-    locked: bool = False,
     on_event: OnEvent = ignore,
 ) -> Made:
     """Build and prove one target; skip what the last build and its receipt still hold for.
@@ -58,13 +57,25 @@ def make(
         record = up_to_date(root, engine, item)
         unchanged = record is not None
         if record is None:
-            (record,) = build.build(
-                root, settings, engine, [item], locked=locked, on_event=on_event
-            )
+            (record,) = build.build(root, settings, engine, [item], on_event=on_event)
         receipt = receipt_of(root, item.target)
         if receipt is None or not proof(receipt, record, item.spec):
             receipt, unchanged = prove(root, engine, item, record, on_event), False
         return Made(record, receipt, unchanged)
+
+
+def make_all(
+    root: Path,
+    settings: Settings,
+    engine: Engine,
+    items: Sequence[Prepared],
+    on_event: OnEvent = ignore,
+) -> tuple[Made, ...]:
+    """Build and prove these targets, one after the other. Raises what `make` raises."""
+    due = [item for item in items if up_to_date(root, engine, item) is None]
+    if len(due) > 1:  # what their bases share is then made once
+        bases.on_engine(root, settings, engine, due, on_event=on_event)
+    return tuple(make(root, settings, engine, item, on_event) for item in items)
 
 
 def prove_built(root: Path, engine: Engine, item: Prepared, on_event: OnEvent = ignore) -> Receipt:

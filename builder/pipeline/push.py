@@ -1,9 +1,11 @@
-"""From an engine to a registry: by digest, with its receipt, and only then under its tags.
+"""From this machine to a registry: by digest, with its receipt, and only then under its tags.
 
-The order makes an interrupted push harmless. First goes the base, so that other engines can build
-on it. Then the image, under a tag that names its content and that nobody uses otherwise; its digest
-is read back and compared. Then its receipt, and what is signed about it. The tags that people
-follow move last.
+The factory sends the layers that it assembled; what BuildKit built, the engine pushes.
+
+The order makes an interrupted push harmless. First goes the base, so that others can build on it.
+Then the image, under a tag that names its content and that nobody uses otherwise; its digest is
+read back and compared. Then its receipt, and what is signed about it. The tags that people follow
+move last.
 """
 
 from __future__ import annotations
@@ -13,18 +15,21 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from builder import __version__, registry
+from builder.bases import sharing, store
+from builder.bases.assembled import AssembledImage
+from builder.bases.store import Store
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
 from builder.core.retry import Passing, Retry
 from builder.core.settings import Settings
 from builder.facts import accelerators
-from builder.pipeline import build, prove, records, repository, signing
+from builder.pipeline import bases, prove, records, repository, signing
 from builder.pipeline import tags as tagging
 from builder.pipeline.signing import About
 from builder.pipeline.verify import attach
@@ -167,15 +172,16 @@ def push_target(
     check_runs_on(image.labels, capability, target)
     base = None
     if record.base_digest and record.base:
-        base = engine.image(record.base)
-        if base is None and not build.in_registry(settings, record.base.rpartition(":")[2]):
+        if found := engine.image(record.base):
+            base = replace(found, digest=record.base_digest)
+        elif not bases.in_registry(settings, record.base.rpartition(":")[2]):
             raise OutsideError(
                 f"{record.base}: neither the engine nor the registry has it any more",
                 f"builder build {target}",
             )
     return push(
         engine,
-        replace(image, reference=record.reference),
+        replace(image, reference=record.reference, digest=record.digest),
         prove.receipt_of(root, target),
         settings,
         tagging.tags_for(target, record.tensorflow, root, tuple(tags)),
@@ -202,19 +208,23 @@ def _tag_of(image: Pushable) -> str:
 
 @dataclass
 class _Sender:
-    """Brings images from the engine to one repository, unless they are there already."""
+    """Brings images from this machine to one repository, unless they are there already."""
 
     engine: Engine
     there: Registry
     where: Reference
     retry: Retry
     step: RunningStep
+    kept: Store = field(default_factory=store.of_this_machine)
     sent: int = 0
 
     def base(self, base: Pushable) -> None:
-        """Bring the base, under its own tag."""
+        """Bring the base, under its own tag, and offer its layers by their keys."""
         tag = _tag_of(base)
-        self._bring(base, tag, lambda: self.there.head(self.where.repository, tag))
+        there = self._bring(base, tag, lambda: self.there.head(self.where.repository, tag))
+        if there is None and (whole := self._assembled(base.digest)):
+            repository, blobs = self.where.repository, self.kept.path
+            sharing.offer(self.there, repository, whole.layers, blobs, self.step.on_event)
 
     def image(self, image: Pushable) -> Manifest:
         """Bring the image; its manifest, read back. Raises CheckFailed for another one."""
@@ -242,7 +252,22 @@ class _Sender:
             if found := look():
                 return found
             self.there.check_write(self.where.repository)
-            self.retry.run(lambda: self._once(image, tag), self.there.said)
+            if whole := self._assembled(image.digest):
+                to, events = self.where.tagged(tag), self.step.on_event
+                self.sent += sharing.publish(self.there, to, whole, self.kept.path, events)
+            else:
+                self.retry.run(lambda: self._once(image, tag), self.there.said)
+        return None
+
+    def _assembled(self, digest: str | None) -> AssembledImage | None:
+        """The assembled image of this digest, if each of its layers is here or in the registry."""
+        found = self.kept.find_image((digest or "").removeprefix("sha256:"))
+        repository = self.where.repository
+        if found and all(
+            self.kept.has(layer) or self.there.has_blob(repository, layer.blob.digest)
+            for layer in found.layers
+        ):
+            return found
         return None
 
     def _once(self, image: Pushable, tag: str) -> None:

@@ -19,8 +19,9 @@ RECORD = "image.json"
 class ImageRecord:
     """What a build made. Sizes in bytes, times in seconds.
 
-    digest: of the manifest, None on an engine whose store makes one only at the push. inputs: hash
-    over everything that decided the image's content. packages: the largest downloads in it.
+    digest: of the manifest; None where an engine built the image whose store makes a manifest only
+    at the push. inputs: hash over everything that decided the image's content. packages: the
+    largest downloads in it.
     """
 
     target: str
@@ -32,7 +33,6 @@ class ImageRecord:
     base_digest: str | None
     base_origin: str
     root: str
-    drift: tuple[str, ...]
     compressed_bytes: int | None
     unpacked_bytes: int | None
     budget_bytes: int
@@ -65,7 +65,6 @@ def read(root: Path, target: str) -> ImageRecord | None:
         content = json.loads((folder(root, target) / RECORD).read_text(encoding="utf-8"))
         content.pop("over_budget")
         content["packages"] = tuple((name, size) for name, size in content["packages"])
-        content["drift"] = tuple(content["drift"])
         return ImageRecord(**content)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

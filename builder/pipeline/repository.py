@@ -12,6 +12,9 @@ from builder.core.events import OnEvent, step
 from builder.core.settings import Settings
 from builder.registry import Reference, Registry
 
+CheckBase = Callable[[Registry, str, str], None]
+"""Called with the registry, the digest of a base's manifest, and the base's tag."""
+
 
 def of(settings: Settings, to: str = "push") -> Reference:
     """The project's repository. to: the verb of the error. Raises InputError where none is set."""
@@ -39,7 +42,7 @@ def opened(where: Reference, on_event: OnEvent, name: str) -> Iterator[Registry]
         yield there
 
 
-def base_check(settings: Settings) -> Callable[[Registry, str, str], None] | None:
+def base_check(settings: Settings) -> CheckBase | None:
     """Asks whether a base of the project's repository may be built on; None where [trust] names no
     keys. Raises InputError for a key that is none."""
     if not settings.trust.prove:

@@ -29,14 +29,12 @@ class About:
     """All that is signed about an image besides its receipt.
 
     lock, read: what its bill of materials is written from. program: the name of the program in it.
-    drift: Debian package -> the version in the base instead of the locked one. made, base_made: how
-    the image and its base were made; None for a published base.
+    made, base_made: how the image and its base were made; None for a published base.
     """
 
     lock: Lock
     read: wheels.Read
     program: str
-    drift: Mapping[str, str]
     made: HowMade
     base_made: HowMade | None
 
@@ -69,9 +67,8 @@ def about(root: Path, record: ImageRecord, version: str) -> About:
     base_made = None
     if item.plan.base:
         base_made = HowMade("", tag, item.plan.base.hash, locks, source, record.engine, version)
-    drift = dict(_moved(line) for line in record.drift)
     program = item.spec.trainer.package
-    return About(item.lock, wheels.read(root), program, drift, made, base_made)
+    return About(item.lock, wheels.read(root), program, made, base_made)
 
 
 def said(
@@ -105,7 +102,6 @@ def _of_image(
             libraries=_libraries(receipt),
             made_at=receipt.made_at,
             made_by=receipt.made_by,
-            drift=known.drift,
         )
         said.append(statements.of_bill(image.digest, sbom.bill(subject, known.lock, known.read)))
         said.append(statements.of_provenance(image.digest, known.made, os.environ))
@@ -147,9 +143,3 @@ def _program(item: Prepared) -> dict[str, str]:
         f"/{name}": hashlib.sha256(file.content).hexdigest()
         for name, file in item.plan.image.files.items()
     }
-
-
-def _moved(line: str) -> tuple[str, str]:
-    """`name locked -> used`, as a build notes drift."""
-    before, _, used = line.partition(" -> ")
-    return before.split(" ")[0], used

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from builder import registry
-from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.pipeline import repository
@@ -119,7 +119,7 @@ def rollback(tag: str, settings: Settings, *, on_event: OnEvent = ignore) -> Pro
                 f"name the image that it should lead to: builder promote DIGEST {where.tag}",
             )
         _, manifest = proven(there, where.at(past[0]), of_any_version, trusted)
-        lead(there, where, manifest)
+        there.lead(where, manifest)
         return Promotion(where.tag, str(where.at(manifest.digest)), manifest.digest, present)
 
 
@@ -134,20 +134,8 @@ def move(there: Registry, to: Reference, manifest: Manifest) -> Promotion:
     if before != manifest.digest:
         if before is not None and not to.tag.endswith("-dirty"):
             _remember(there, to, before, manifest)
-        lead(there, to, manifest)
+        there.lead(to, manifest)
     return Promotion(to.tag, str(to.at(manifest.digest)), manifest.digest, before)
-
-
-def lead(there: Registry, to: Reference, manifest: Manifest) -> None:
-    """Put a manifest under a tag, and read back where the tag leads. Raises CheckFailed."""
-    assert to.tag is not None
-    there.put_manifest(to.repository, to.tag, manifest)
-    after = there.head(to.repository, to.tag)
-    if after != manifest.digest:
-        raise CheckFailed(
-            f"{to}: moved to {manifest.digest}, but the registry says {after}",
-            "someone else moved it at the same time: look who, and run this again",
-        )
 
 
 def history_tag(tag: str) -> str:

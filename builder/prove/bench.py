@@ -86,8 +86,7 @@ class Sizes(Protocol):
     """How large an image is, in bytes.
 
     compressed_bytes: what a pull transfers, None where the engine does not know; budget_bytes: what
-    image.yaml allows; packages: the largest downloads in it, as (name and version, bytes); drift:
-    Debian packages that are not the locked ones.
+    image.yaml allows; packages: the largest downloads in it, as (name and version, bytes).
     """
 
     @property
@@ -98,8 +97,6 @@ class Sizes(Protocol):
     def budget_bytes(self) -> int: ...
     @property
     def packages(self) -> tuple[tuple[str, int], ...]: ...
-    @property
-    def drift(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,17 @@ class Registry:
             raise self._other_bytes(repository, content.digest, said)
         return "OCI-Subject" in response.headers
 
+    def lead(self, to: Reference, manifest: Manifest) -> None:
+        """Put a manifest under a tag, and read back where the tag leads. Raises CheckFailed."""
+        assert to.tag is not None
+        self.put_manifest(to.repository, to.tag, manifest)
+        after = self.head(to.repository, to.tag)
+        if after != manifest.digest:
+            raise CheckFailed(
+                f"{to}: moved to {manifest.digest}, but the registry says {after}",
+                "someone else moved it at the same time: look who, and run this again",
+            )
+
     # Blobs --------------------------------------------------------------------------------------
 
     def blob(self, repository: str, blob: Descriptor) -> bytes:

@@ -151,6 +151,11 @@ def configuration_in(data: bytes) -> dict[str, Any]:
     return value
 
 
+def diff_ids(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """The digests before compression of an image's layers, the lowest first."""
+    return tuple(decoding.texts(decoding.mapping(configuration, "rootfs"), "diff_ids"))
+
+
 # --- writing --------------------------------------------------------------------------------------
 
 
@@ -221,8 +226,7 @@ def configuration(
     `Entrypoint` and so on). added: the new layers, the lowest first. created: seconds since 1970.
     """
     when = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    layers = decoding.texts(decoding.mapping(under, "rootfs"), "diff_ids")
-    new = tuple(added)
+    layers, new = diff_ids(under), tuple(added)
     return _json(
         {
             **under,

@@ -1,4 +1,7 @@
-"""What changed in a target's images since a commit, as instructions and the layers they rebuild."""
+"""What changed in a target's Dockerfile since a commit, and the layers that this makes anew.
+
+What changed in a base: builder/render/basechanges.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.core.errors import InputError, OutsideError
-from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE
+from builder.core.templates import DOCKERFILE
 from builder.lock import model, pins
 from builder.render.committed import text_of
 from builder.render.dockerfiles import render_target
@@ -66,24 +69,24 @@ class InstructionChange:
 
 
 def changes(root: Path, target: str, since: str = "HEAD") -> tuple[InstructionChange, ...]:
-    """The changes of a target's images since a commit, were they rendered now.
+    """The changes of a target's Dockerfile since a commit, were it rendered now.
 
-    Outside of git, the Dockerfiles in the folder are compared. A layer that two changes make anew
-    is named at the first of them. Raises what `commit` raises.
+    Outside of git, the Dockerfile in the folder is compared. A layer that two changes make anew is
+    named at the first of them. Raises what `commit` raises.
     """
     folder = root / catalogue.IMAGES / target
     held = model.read(root, target)
-    new = render_target(root, target).files
     names = (*model.WHEELS, model.APT, model.APT_EXTRA)
     at = commit(folder, since)
-    before = {name: _committed(folder / name, at) for name in (*new, BASE_DOCKERFILE, *names)}
-    found: list[InstructionChange] = []
-    for name in (BASE_DOCKERFILE, DOCKERFILE):
-        old_reads = {n: text for n in names if (text := before[n]) is not None}
-        old = tuple(instructions(before.get(name) or "", old_reads))
-        now = tuple(instructions(new.get(name, ""), held.files))
-        found += _changes(catalogue.shown(folder / name), old, now)
-    return tuple(found)
+    before = {name: text for name in names if (text := text_at(folder / name, at)) is not None}
+    old = text_at(folder / DOCKERFILE, at)
+    return tuple(
+        _changes(
+            catalogue.shown(folder / DOCKERFILE),
+            tuple(instructions(old or "", before)),
+            tuple(instructions(render_target(root, target).dockerfile, held.files)),
+        )
+    )
 
 
 def commit(folder: Path, since: str) -> str | None:
@@ -103,7 +106,7 @@ def commit(folder: Path, since: str) -> str | None:
     return found.strip()
 
 
-def _committed(path: Path, since: str | None) -> str | None:
+def text_at(path: Path, since: str | None) -> str | None:
     """The text of a file at a commit, None where it has none; the file's own without a commit."""
     if since is None:
         return text_of(path)

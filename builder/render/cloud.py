@@ -86,7 +86,8 @@ def _bases(made: Iterable[RenderedTarget]) -> tuple[list[list[str]], list[str]]:
     """The targets of each base that is built, and the targets on a published base."""
     bases: dict[str, list[str]] = {}
     for one in made:
-        bases.setdefault(one.rendered.base_hash or "", []).append(one.spec.name)
+        base = one.rendered.base
+        bases.setdefault(base.hash if base else "", []).append(one.spec.name)
     published = bases.pop("", [])
     return list(bases.values()), published
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.core import files
-from builder.core.templates import BASE_DOCKERFILE, DOCKERFILE
+from builder.core.templates import DOCKERFILE
 from builder.render.dockerfiles import Rendered, RenderedTarget, load_all
 from builder.spec import catalogue
 
@@ -34,35 +34,28 @@ def check(root: Path, made: Iterable[RenderedTarget] | None = None) -> tuple[Dif
 
 
 def differences(root: Path, target: str, rendered: Rendered) -> tuple[Difference, ...]:
-    """Every committed Dockerfile of a target that differs from the rendered one."""
-    found = []
-    for path, text in _wanted(root, target, rendered):
-        committed, name = text_of(path), catalogue.shown(path)
-        if committed != text:
-            found.append(Difference(name, unified(committed, text, name)))
-    return tuple(found)
+    """The committed Dockerfile of a target, if it differs from the rendered one."""
+    path = _path(root, target)
+    committed, name = text_of(path), catalogue.shown(path)
+    if committed == rendered.dockerfile:
+        return ()
+    return (Difference(name, unified(committed, rendered.dockerfile, name)),)
 
 
 def write(root: Path, targets: Iterable[str] | None = None) -> tuple[Path, ...]:
     """Render and write the Dockerfiles. Returns the paths of those that changed."""
     changed = [
-        (path, text)
+        (path, one.rendered.dockerfile)
         for one in load_all(root, targets)
-        for path, text in _wanted(root, one.spec.name, one.rendered)
-        if text_of(path) != text
+        if text_of(path := _path(root, one.spec.name)) != one.rendered.dockerfile
     ]
     for path, text in changed:
-        if text is None:
-            path.unlink()
-        else:
-            files.write(path, text)
+        files.write(path, text)
     return tuple(path for path, _ in changed)
 
 
-def _wanted(root: Path, target: str, rendered: Rendered) -> list[tuple[Path, str | None]]:
-    """Each Dockerfile of a target with its text; None for one that should not be there."""
-    folder = root / catalogue.IMAGES / target
-    return [(folder / name, rendered.files.get(name)) for name in (BASE_DOCKERFILE, DOCKERFILE)]
+def _path(root: Path, target: str) -> Path:
+    return root / catalogue.IMAGES / target / DOCKERFILE
 
 
 def text_of(path: Path) -> str | None:

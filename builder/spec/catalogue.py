@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from builder.core import findings, outgoing, project, yamlfile
 from builder.core.errors import InputError
 from builder.core.findings import FileModel, refuse
 from builder.core.yamlfile import Document, Mistake
-from builder.spec import fields
+from builder.spec import fields, matrix
 from builder.spec.fields import OWN
 
 IMAGES = project.IMAGES
@@ -60,10 +61,11 @@ class ImageSpec(FileModel):
     """The accelerator that the image is made for: V100, T4, A100, L4, H100, TPU, CPU ..."""
 
     tensorflow: fields.Release = Field("2.21.0", examples=["2.21.0"])
-    """The release of TensorFlow. Its CUDA libraries follow from it."""
+    """The release of TensorFlow. Its CUDA libraries follow from it. A list gives a target for each
+    release."""
 
     python: fields.PythonVersion = Field("3.11", examples=["3.11"])
-    """The version of Python, without its patch level."""
+    """The version of Python, without its patch level. A list gives a target for each version."""
 
     base: fields.BaseImage = Field(
         OWN, examples=[OWN, "docker.io/tensorflow/tensorflow:2.17.0-gpu@sha256:<digest>"]
@@ -98,6 +100,10 @@ class ImageSpec(FileModel):
         json_schema_extra={"type": "string", "pattern": r"^[0-9.]+ ?[KMGT]i?B$"},
     )
     """The largest size that the image may have, compressed, as a registry sends it."""
+
+    compression: fields.LayerCompression = Field("zstd", examples=["gzip"])
+    """How layers are packed: `zstd`, or `gzip` for engines and scanners that know nothing else. A
+    level may follow: `zstd:9`."""
 
     allow_ptx: bool = Field(False, examples=[True])
     """Accept an accelerator that TensorFlow has no machine code for: it is compiled from PTX at
@@ -138,7 +144,31 @@ class ImageSpec(FileModel):
 
 def targets(root: Path) -> tuple[str, ...]:
     """The names of all targets of a project, sorted."""
-    return tuple(sorted(path.parent.name for path in (root / IMAGES).glob(f"*/{FILE}")))
+    return tuple(sorted(sources(root)))
+
+
+def sources(root: Path) -> dict[str, Path]:
+    """Target -> its image.yaml. An image.yaml with a matrix has several targets."""
+    return {
+        name: path
+        for path in sorted((root / IMAGES).glob(f"*/{FILE}"))
+        for name in matrix.of_file(path)
+    }
+
+
+def named(root: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """These targets, each once; the name of a folder with a matrix stands for all its targets."""
+    known = sources(root)
+    return tuple(
+        dict.fromkeys(
+            target
+            for name in names
+            for target in (
+                [name] if name in known else [t for t in known if known[t].parent.name == name]
+            )
+            or [name]
+        )
+    )
 
 
 def load_all(root: Path) -> tuple[ImageSpec, ...]:
@@ -162,32 +192,43 @@ def load(root: Path, target: str) -> ImageSpec:
 
     Raises InputError: no such target, or every problem of its file.
     """
-    path = root / IMAGES / target / FILE
-    known = targets(root)
-    if target not in known:
-        near = difflib.get_close_matches(target.lower(), known, n=1, cutoff=0.5)
-        has = f"known: {', '.join(known)}" if known else f"create {IMAGES}/{target}/{FILE}"
-        raise InputError(
-            f"no target is called {target!r}: there is no {IMAGES}/{target}/{FILE}",
-            f"write {near[0]}; {has}" if near else has,
-        )
+    folders = {path.parent.name: path for path in (root / IMAGES).glob(f"*/{FILE}")}
+    path = folders.get(target) or sources(root).get(target)
+    if path is None:
+        raise _unknown(root, target)
     outgoing.inside(root, path)
-    text = findings.read_text(path, shown(path))
-    return parse(text, path, root)
+    return parse(findings.read_text(path, shown(path)), path, root, target)
 
 
-def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
+def _unknown(root: Path, target: str) -> InputError:
+    known = targets(root)
+    near = difflib.get_close_matches(target.lower(), known, n=1, cutoff=0.5)
+    has = f"known: {', '.join(known)}" if known else f"create {IMAGES}/{target}/{FILE}"
+    return InputError(
+        f"no target is called {target!r}: there is no {IMAGES}/{target}/{FILE}",
+        f"write {near[0]}; {has}" if near else has,
+    )
+
+
+def parse(text: str, source: Path, root: Path | None = None, target: str = "") -> ImageSpec:
     """The ImageSpec of one image.yaml's text. With `root`, what it names has to exist there.
 
-    Raises InputError with every problem of the text.
+    target: which of a matrix; the folder's name where there is none. Raises InputError with every
+    problem of the text, or for a target that its matrix does not have.
     """
-    name, where = source.parent.name, shown(source)
+    name, where = target or source.parent.name, shown(source)
     document = yamlfile.parse(text, where)
     problems = [*_name_problems(name), *document.problems]
     spec = None
     if isinstance(document.value, dict):
+        known = matrix.variants(source.parent.name, document.value)
+        if name not in known:
+            raise InputError(
+                f"{where}: has a matrix: {name} is none of its targets", f"name {', '.join(known)}"
+            )
         try:
-            spec = ImageSpec.model_validate(document.value, context={"root": root})
+            values = document.value | known[name]
+            spec = ImageSpec.model_validate(values, context={"root": root})
         except ValidationError as error:
             problems += findings.problems(document, error.errors(), ImageSpec)
     else:

@@ -140,6 +140,17 @@ def _user(value: object) -> object:
     return value
 
 
+def _compression(value: str) -> str:
+    match = re.fullmatch(r"(zstd|gzip)(?::([0-9]{1,2}))?", value)
+    most = {"zstd": 19, "gzip": 9}.get(match[1], 0) if match else 0
+    if match is None or (match[2] and not 1 <= int(match[2]) <= most):
+        raise refuse(
+            f"{value!r} is no compression of layers",
+            "write zstd (levels to zstd:19), or gzip (levels to gzip:9) for old engines",
+        )
+    return value
+
+
 def _size(value: object) -> object:
     if isinstance(value, str) and not _SIZE.fullmatch(value.strip()):
         raise refuse(f"{value!r} is not a size", "write a number and its unit, such as 2.6 GB")
@@ -204,6 +215,7 @@ PythonVersion = Annotated[str, matches(r"3\.[0-9]+", "a Python version", "write 
 BaseImage = Annotated[str, AfterValidator(_base)]
 DebianPackages = Annotated[tuple[DebianPackage, ...], AfterValidator(_different)]
 PythonRequirements = Annotated[tuple[PythonRequirement, ...], AfterValidator(_different)]
+LayerCompression = Annotated[str, AfterValidator(_compression)]
 Folder = Annotated[str, AfterValidator(_folder)]
 Module = Annotated[
     str,

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from builder.facts import accelerators
+from builder.spec import matrix
 from builder.spec.catalogue import ImageSpec, Trainer
 from builder.tensorflow import releases
 
@@ -26,6 +27,10 @@ def schema() -> dict[str, Any]:
     fields["accelerator"]["enum"] = [one.name for one in known if not one.refused]
     fields["tensorflow"]["enum"] = [one for row in tables.releases for one in row.versions]
     fields["python"]["type"] = ["string", "number"]  # 3.11 without quotes is the text 3.11 to us
+    for name in matrix.FIELDS:
+        one = {key: fields[name].pop(key) for key in ("enum", "type") if key in fields[name]}
+        several = {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}
+        fields[name]["anyOf"] = [one, several]
     fields["cuda"]["propertyNames"] = {"enum": list(tables.packages)}
     for name in ("environment", "labels"):
         fields[name]["additionalProperties"] = {"type": ["string", "number", "boolean"]}

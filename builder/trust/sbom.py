@@ -39,8 +39,7 @@ class BillSubject:
 
     where: its repository. digest: of its manifest. labels: of its configuration. program: the name
     of the program in its last layer. libraries: the paths of those with device code, as the receipt
-    saw them in the image. made_at: ISO 8601. made_by: the factory's version. drift:
-    Debian package -> the version that was installed instead of the locked one.
+    saw them in the image. made_at: ISO 8601. made_by: the factory's version.
     """
 
     where: Reference
@@ -51,7 +50,6 @@ class BillSubject:
     libraries: tuple[str, ...]
     made_at: str
     made_by: str
-    drift: Mapping[str, str]
 
     @property
     def purl(self) -> str:
@@ -120,7 +118,6 @@ def pypi_purl(pin: Pin) -> str:
 def _debian(subject: BillSubject, lock: Lock) -> Iterator[dict[str, Any]]:
     suite = lock.root.suite if lock.root else ""
     for file, deb in debian_packages(lock):
-        version = subject.drift.get(deb.name, deb.version)
         architecture = _ARCHITECTURE.search(deb.path)
         qualifiers = {
             "arch": architecture[1] if architecture else "",
@@ -128,18 +125,17 @@ def _debian(subject: BillSubject, lock: Lock) -> Iterator[dict[str, Any]]:
             "upstream": debian_source(deb),
         }
         asked = "&".join(f"{name}={quote(value)}" for name, value in qualifiers.items() if value)
-        purl = f"pkg:deb/debian/{quote(deb.name, safe='')}@{quote(version, safe='~')}?{asked}"
-        locked = version == deb.version
+        purl = f"pkg:deb/debian/{quote(deb.name, safe='')}@{quote(deb.version, safe='~')}?{asked}"
         yield {
             "type": "library",
             "bom-ref": purl,
             "supplier": {"name": "Debian"},
             "name": deb.name,
-            "version": version,
-            **({"hashes": [{"alg": "SHA-256", "content": deb.sha256}]} if locked else {}),
+            "version": deb.version,
+            "hashes": [{"alg": "SHA-256", "content": deb.sha256}],
             "purl": purl,
             "properties": _properties(
-                lock=file, layer=subject.layers.holds(file, f"{deb.name} {version}")
+                lock=file, layer=subject.layers.holds(file, f"{deb.name} {deb.version}")
             ),
         }
 

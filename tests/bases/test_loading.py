@@ -94,11 +94,11 @@ def test_only_the_layers_that_the_engine_lacks_are_sent(
 def test_a_new_layer_between_known_ones(
     engine: Engine, store: Store, load: Load, busybox: Path
 ) -> None:
-    low, high = unique(store, "low"), making.layer(store, {"said": b"high"})
+    low, high = unique(store, "low"), making.layer(store, {"said": b"high" * 200_000})
     lowest = making.programs(store, busybox)
     load(making.image(lowest, low, high), "old")
     found, _ = load(making.image(lowest, low, unique(store, "between"), high), "new")
-    assert ran(engine, found.reference) == b"high"
+    assert ran(engine, found.reference) == b"high" * 200_000
 
 
 def test_what_the_engine_seemed_to_have_is_sent_where_it_has_it_not(

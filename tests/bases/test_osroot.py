@@ -75,9 +75,6 @@ def test_the_line_of_a_script_that_failed_is_what_is_said() -> None:
         "Debian's package could not be configured: package thing (--configure): "
         "thing: cannot find its folder"
     )
-    full = " failed to write (No space left on device)"
-    old = Engine("machine", "unix:///none", "20.10.24", (), "", False, Path("/none"))
-    assert osroot._failed(old, 1, [*said, full]).message == "the engine's disk is full"
     error = osroot._failed("the engine", 127, ["env: not found", ""])  # type: ignore[arg-type]
     assert error.message == "the OS root could not be made (exit code 127): env: not found"
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.bases.assembled import assemble
 from builder.bases.layer import Compression, Layer
 from builder.bases.store import Store
 from builder.bases.tarball import LayerWriter
@@ -43,3 +44,15 @@ def test_a_blob_that_is_not_whole_and_a_damaged_key_lead_to_nothing(tmp_path: Pa
     made(store)
     (tmp_path / "keys" / f"{KEY}.json").write_text("{")
     assert store.find(KEY) is None
+
+
+def test_an_image_is_kept_by_name_without_its_blobs(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    image = assemble([(made(store), "builder: a")], {"Env": ["A=ä"]})
+    assert store.find_image("base-1") is None
+    store.keep_image("base-1", image)
+    store.path(image.layers[0]).unlink()
+    assert store.find_image("base-1") == image
+    assert not store.has(image.layers[0])
+    (tmp_path / "images" / "base-1.json").write_text("[]")
+    assert store.find_image("base-1") is None

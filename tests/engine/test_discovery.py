@@ -97,7 +97,7 @@ def test_podman_and_an_engine_without_root_on_arm(
     with answering(info, ("Podman Engine", "Conmon")) as host:
         found = asked(host, monkeypatch)
     assert (found.product, found.architecture, found.rootless) == ("Podman", "arm64", True)
-    with pytest.raises(OutsideError, match=r"Podman at tcp://.* builds no Dockerfile"):
+    with pytest.raises(OutsideError, match=r"Podman at tcp://.* does not build this Dockerfile"):
         found.build(REQUEST)
 
 

@@ -8,13 +8,17 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import zstandard
 
+from builder.bases.assembled import assemble
+from builder.bases.layer import Compression
+from builder.bases.store import Store
 from builder.core import project
+from builder.core.templates import EPOCH
 from builder.pipeline import append
 from builder.pipeline.append import CopyOnly
 from builder.pipeline.plan import File
 from builder.registry import manifests
-from builder.render.dockerfiles import EPOCH
 from builder.spec import catalogue
 
 ROOT = project.find_root(Path(__file__).parent)
@@ -80,11 +84,18 @@ def test_a_published_base_is_left_to_an_engine() -> None:
     assert append.read("FROM debian:bookworm\nCOPY --link --chown=1000:1000 app /app\n") is None
 
 
-def test_the_layer_holds_files_and_their_folders_and_nothing_of_today() -> None:
+def test_the_layer_holds_files_and_their_folders_and_nothing_of_today(tmp_path: Path) -> None:
     files = {"app/trainer/run.sh": File(b"#!/bin/sh\n", True), "app/trainer/a.py": File(b"A = 1\n")}
-    data = append.layer(files, (1000, 1000))
-    assert data == append.layer(dict(reversed(files.items())), (1000, 1000))
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+    store, copied = Store(tmp_path), CopyOnly("base-1", (1000, 1000))
+    base = assemble([], {"Env": ["PATH=/bin"]})
+    image = append.image(store, base, copied, files, Compression())
+    again = append.image(
+        Store(tmp_path / "other"), base, copied, dict(reversed(files.items())), Compression()
+    )
+    assert image.digest == again.digest
+    packed = store.path(image.layers[-1]).read_bytes()
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
         seen = [(e.name, e.mode, e.uid, e.gid, int(e.mtime)) for e in archive]
     assert seen == [
         ("app", 0o755, 1000, 1000, EPOCH),
@@ -92,6 +103,19 @@ def test_the_layer_holds_files_and_their_folders_and_nothing_of_today() -> None:
         ("app/trainer/a.py", 0o644, 1000, 1000, EPOCH),
         ("app/trainer/run.sh", 0o755, 1000, 1000, EPOCH),
     ]
+
+
+def test_another_program_is_another_layer_and_the_same_one_is_taken(tmp_path: Path) -> None:
+    store, copied = Store(tmp_path), CopyOnly("base-1", (0, 0))
+    base = assemble([], {})
+    one, two, three = (
+        append.image(store, base, copied, {"app/a.py": File(text, executable)}, Compression())
+        for text, executable in ((b"1", False), (b"2", False), (b"1", True))
+    )
+    assert len({one.digest, two.digest, three.digest}) == 3
+    assert len(list((tmp_path / "keys").glob("*.json"))) == 3
+    kept = append.image(store, base, copied, {"app/a.py": File(b"1")}, Compression())
+    assert kept == one
 
 
 def test_the_configuration_is_the_bases_and_what_the_dockerfile_sets() -> None:

@@ -16,7 +16,7 @@ from builder.spec import catalogue
 
 ROOT = Path(__file__).parents[2]
 TARGET = "v100"
-PROGRAM = CheckedProgram("trainer", "trainer.task", False)
+PROGRAM = CheckedProgram("trainer", "trainer.task", False, "zstd")
 
 
 @pytest.fixture
@@ -45,7 +45,6 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a lock": append(f"images/{TARGET}/tensorflow.lock"),
     "image.lock": append(f"images/{TARGET}/image.lock"),
     "a letter": lambda root: swap(root / f"images/{TARGET}/Dockerfile"),
-    "the other Dockerfile": append(f"images/{TARGET}/base.Dockerfile"),
     "a file that is gone": lambda root: (root / f"images/{TARGET}/cuda.lock").unlink(),
     "a file by another name": lambda root: (root / f"images/{TARGET}/extra.lock").rename(
         root / f"images/{TARGET}/extrb.lock"
@@ -96,7 +95,7 @@ def test_another_template_of_the_factory_checks_again(
     monkeypatch.setattr(checked, "PACKAGED", packaged)
     to_registry.prepared(known, TARGET)
     assert checked.recall(known, TARGET)
-    swap(packaged / "layers.j2")
+    swap(packaged / "Dockerfile.j2")
     assert checked.recall(known, TARGET) is None
 
 
@@ -173,7 +172,7 @@ def test_a_trainer_that_lies_flat_is_recalled_so(copy: Path) -> None:
     path = copy / f"images/{TARGET}/image.yaml"
     path.write_text(path.read_text() + "trainer:\n  package: flat\n  module: train\n")
     assert catalogue.load(copy, TARGET).trainer_folder.flat
-    program = CheckedProgram("flat", "train", True)
+    program = CheckedProgram("flat", "train", True, "zstd")
     checked.keep(copy, TARGET, program, checked.inputs(copy, TARGET, program))
     found = to_registry.recalled(copy, TARGET)
     assert found
@@ -211,8 +210,8 @@ def test_all_that_a_check_reads_is_in_the_hash(known: Path) -> None:
 
 def _forget_tables() -> None:
     """The tables and templates are read once a process: read them again."""
+    from builder.devicecode import program
     from builder.facts import accelerators, cuda
-    from builder.render import dockerfiles as render
     from builder.render import jinja
     from builder.tensorflow import releases
 
@@ -224,4 +223,4 @@ def _forget_tables() -> None:
     ):
         function.cache_clear()
     jinja._environment.cache_clear()
-    render.pruning_program.cache_clear()
+    program.pruning_program.cache_clear()

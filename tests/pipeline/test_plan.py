@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
+from builder.core.templates import EPOCH
 from builder.lock import model
 from builder.pipeline import plan
 from builder.pipeline.plan import Plan
@@ -95,15 +96,12 @@ def test_only_what_a_training_run_reads_is_in_the_context(copy: Path) -> None:
         "app/trainer/models/net.py",
         "app/trainer/task.py",
     ]
-    base = planned(copy).base
-    assert base is not None
-    assert list(base.files) == ["apt.lock", "extra.lock", "tensorflow.lock"]
 
 
 def test_an_image_on_a_published_base_installs_its_packages(copy: Path) -> None:
     assert not planned(copy).image.installs
     held = replace(model.read(copy, "cpu"), root=None)
-    rendered = replace(render.render_target(copy, "cpu"), base_dockerfile=None, base_hash=None)
+    rendered = replace(render.render_target(copy, "cpu"), base=None)
     made = plan.plan(copy, catalogue.load(copy, "cpu"), held, rendered)
     assert made.base is None
     assert made.image.installs
@@ -134,17 +132,13 @@ def test_contexts_are_the_same_each_time(copy: Path, tmp_path: Path) -> None:
     shutil.copytree(copy, tmp_path / "elsewhere", dirs_exist_ok=True)
     os.utime(tmp_path / "elsewhere/trainer/task.py", (7, 7))
     second = planned(tmp_path / "elsewhere")
-    assert first.base is not None
-    assert second.base is not None
+    assert first.base == second.base
     one, two = tmp_path / "first", tmp_path / "second"
-    base, image = plan.stage(first.base, one), plan.stage(first.image, one)
-    again, image_again = plan.stage(second.base, two), plan.stage(second.image, two)
-    assert contents(base.parent) == contents(again.parent)
-    assert contents(image.parent) == contents(image_again.parent)
+    image, again = plan.stage(first.image, one), plan.stage(second.image, two)
+    assert contents(image.parent) == contents(again.parent)
     modes = {(mode, date) for _, mode, date, _ in contents(image.parent)}
-    assert modes == {(0o755, render.EPOCH), (0o644, render.EPOCH)}
+    assert modes == {(0o755, EPOCH), (0o644, EPOCH)}
     assert image.read_text() == first.image.dockerfile
-    assert base.read_text() == (copy / "images/cpu/base.Dockerfile").read_text()
 
 
 def test_a_context_holds_nothing_of_the_one_before(copy: Path, tmp_path: Path) -> None:

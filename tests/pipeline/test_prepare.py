@@ -21,7 +21,6 @@ READ = {
     "tensorflow.lock",
     "extra.lock",
     "os-bookworm.lock",
-    "base.Dockerfile",
     "Dockerfile",
 }
 

@@ -121,7 +121,6 @@ def record(root: Path, target: str = "cpu") -> ImageRecord:
         base_digest="sha256:" + "b" * 64,
         base_origin="built",
         root="",
-        drift=("libexpat1 1 -> 2.9",),
         compressed_bytes=1,
         unpacked_bytes=1,
         budget_bytes=1,

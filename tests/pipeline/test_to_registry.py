@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 import zstandard
@@ -32,7 +32,7 @@ from tests.trust.signing import Pair
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cpu"
-CONFIG = {"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"]}}
+PLATFORM = {"architecture": "amd64", "os": "linux"}
 
 
 @pytest.fixture(scope="module")
@@ -50,21 +50,16 @@ def put_base(server: RegistryServer, repository: str, kind: str = OCI_MANIFEST) 
     reading = append.read((ROOT / "images" / TARGET / "Dockerfile").read_text())
     assert reading
     with Registry(server.host) as there:
-        config = there.put_blob(repository, json.dumps(CONFIG).encode()).json()
-        layer = there.put_blob(repository, b"a layer").json()
-        types = {
-            OCI_MANIFEST: (manifests.OCI_CONFIG, manifests.OCI_LAYER_ZSTD),
-            DOCKER_MANIFEST: (
-                "application/vnd.docker.container.image.v1+json",
-                "application/vnd.docker.image.rootfs.diff.tar.gzip",
-            ),
-        }[kind]
-        content = {
-            "schemaVersion": 2,
-            "mediaType": kind,
-            "config": {**config, "mediaType": types[0]},
-            "layers": [{**layer, "mediaType": types[1]}],
-        }
+        layer = there.put_blob(repository, b"a layer")
+        config = manifests.configuration(
+            PLATFORM, {"Env": ["PATH=/bin"]}, [manifests.Added(layer.digest, "tests")], 0
+        )
+        there.put_blob(repository, config)
+        image = manifests.image(
+            Descriptor.of(manifests.OCI_CONFIG, config),
+            [replace(layer, media_type=manifests.OCI_LAYER_ZSTD)],
+        )
+        content = {**image.content, "mediaType": kind}
         there.put_manifest(repository, reading.base, registry.manifest(content))
 
 
@@ -166,36 +161,18 @@ def test_a_registry_without_the_base_says_how_it_gets_there(
     settings = Settings(f"{server.host}/team/empty")
     with pytest.raises(OutsideError, match="the registry does not have the base") as caught:
         to_registry.build(copy, settings, [TARGET], no_engine)
-    assert "--push" in caught.value.fix
+    assert caught.value.fix.endswith(f"builder build {TARGET} --base-only --to-registry")
 
 
 @pytest.mark.network
-def test_a_base_in_dockers_own_format_is_left_to_an_engine(
-    copy: Path, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_in_dockers_own_format_is_refused(copy: Path, server: RegistryServer) -> None:
     put_base(server, "team/docker", DOCKER_MANIFEST)
-    asked: list[Any] = []
-    once: list[str] = []
-    whole = prepare.prepare
-
-    def counted(root: Path, target: str, *spec: Any) -> prepare.Prepared:
-        once.append(target)
-        return whole(root, target, *spec)
-
-    def thin(engine: Engine, image: ImagePlan, reference: str, *how: object) -> BuiltImage:
-        asked.append((engine, image, how[0]))
-        return BuiltImage(reference, "sha256:1", "sha256:2", None, None)
-
-    monkeypatch.setattr(prepare, "prepare", counted)
-    monkeypatch.setattr(build, "thin", thin)
     settings = Settings(f"{server.host}/team/docker")
-    (sent,) = to_registry.build(copy, settings, [TARGET], lambda: "engine")
-    assert asked == [("engine", whole(copy, TARGET).plan.image, "registry")]
-    assert once == [TARGET]
-    assert sent.digest == "sha256:1"
-    assert sent.reference.startswith(f"{server.host}/team/docker:unproven-")
-    assert to_registry.build(copy, settings, [TARGET], lambda: "engine") == (sent,)
-    assert (asked[1], once) == (asked[0], [TARGET]), "checked before: it is not prepared again"
+    with pytest.raises(
+        OutsideError, match=r"is no OCI image but application/vnd\.docker"
+    ) as caught:
+        to_registry.build(copy, settings, [TARGET], no_engine)
+    assert "--base-only --to-registry" in caught.value.fix
 
 
 @pytest.mark.network
@@ -205,11 +182,11 @@ def test_a_dockerfile_that_does_more_is_prepared_once_and_left_to_an_engine(
     monkeypatch.setattr(append, "read", lambda _: None)
     asked: list[ImagePlan] = []
 
-    def thin(engine: Engine, image: ImagePlan, reference: str, *how: object) -> BuiltImage:
+    def built(engine: Engine, image: ImagePlan, reference: str, *how: object) -> BuiltImage:
         asked.append(image)
         return BuiltImage(reference, "sha256:1", "sha256:2", None, None)
 
-    monkeypatch.setattr(build, "thin", thin)
+    monkeypatch.setattr(build, "with_buildkit", built)
     to_registry.build(copy, Settings(f"{server.host}/team/more"), [TARGET], lambda: "engine")
     assert len(asked) == 1
     assert not asked[0].installs

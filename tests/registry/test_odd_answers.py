@@ -16,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from urllib3 import HTTPHeaderDict
 
+from builder.bases import assembled
 from builder.core import web
 from builder.core.errors import FactoryError, OutsideError
 from builder.core.retry import Retry
-from builder.pipeline import append, verify
-from builder.pipeline.append import CopyOnly
-from builder.pipeline.plan import ImagePlan
+from builder.pipeline import verify
 from builder.prove import receipts
 from builder.registry import Reference, Registry, client, decoding, manifests
 from builder.registry.manifests import Descriptor
@@ -45,8 +44,6 @@ TEXTS = [
         "sha256:/",
     ),
 ]
-READ = CopyOnly("base-1", (0, 0), "1000", ("python",), {"A": "b"}, {"c": "d"})
-PLAN = ImagePlan("hash", "FROM x", {})
 _RUN = Retry.run
 QUICK = Retry(attempts=2, first=0.0, longest=0.0)
 WHERE = Reference("127.0.0.1:1", "team/image", "v1")
@@ -134,7 +131,7 @@ def test_no_answer_is_a_fault_of_the_factory(data: st.DataObject) -> None:
         patch.setattr(Retry, "run", lambda _, attempt, said: _RUN(QUICK, attempt, said))
         for ask in (
             lambda: verify.proven(Registry(WHERE.host, QUICK), WHERE, verify.of_any_version, None),
-            lambda: append.append(PLAN, READ, WHERE),
+            lambda: assembled.in_registry(Registry(WHERE.host, QUICK), WHERE),
             lambda: Registry(WHERE.host, QUICK).labels("x", manifests.Manifest(paper.image, "")),
             lambda: Registry(WHERE.host, QUICK).head("team/image", "v1"),
         ):
@@ -226,6 +223,6 @@ def test_a_base_of_another_platform_is_refused(platform: str) -> None:
         f"/v2/x/blobs/{made.config.digest}": (200, {}, config),
     }
     with serving(answers) as server:
-        to = Reference(f"127.0.0.1:{server.server_port}", "x", "v1")
+        to = Reference(f"127.0.0.1:{server.server_port}", "x", "base-1")
         with pytest.raises(OutsideError, match=f"the base is for {platform}"):
-            append.append(PLAN, READ, to)
+            assembled.in_registry(Registry(to.host, QUICK), to)

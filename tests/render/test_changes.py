@@ -1,15 +1,12 @@
 """What a change does to an image, told in instructions and layers."""
 
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from builder.core.errors import InputError, OutsideError
-from builder.lock import model
-from builder.lock.model import Lock
-from builder.render import changes
+from builder.render import basechanges, changes
 from builder.render.changes import RebuiltLayer
 
 
@@ -46,53 +43,10 @@ def test_an_environment_variable_rebuilds_nothing(copy: Path) -> None:
     path = copy / "images/v100/image.yaml"
     path.write_text(f"{path.read_text()}\nenvironment: {{TF_CPP_MIN_LOG_LEVEL: '1'}}\n")
     [change] = changes.changes(copy, "v100")
+    assert basechanges.changes(copy, "v100") == ()
     assert (change.file, change.change) == ("images/v100/Dockerfile", "added")
     assert change.instruction == 'ENV TF_CPP_MIN_LOG_LEVEL="1"'
     assert change.rebuilds == ()
-
-
-def test_another_cudnn_rebuilds_its_layer_and_the_ones_above(copy: Path) -> None:
-    commit(copy)
-    held = model.read(copy, "v100")
-    other = {"nvidia-cudnn-cu12": "9.10.2.21"}
-    model.write(copy, with_versions(held, other))
-    base, image = changes.changes(copy, "v100")
-    assert base.instruction == "RUN install cuda.lock"
-    assert base.detail == ("nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21",)
-    sizes = {n: sum(p.bytes or 0 for p in pins) for n, pins in held.wheels.items()}
-    assert base.rebuilds == (
-        RebuiltLayer("RUN install cuda.lock", sizes[model.CUDA]),
-        RebuiltLayer("RUN install tensorflow.lock", sizes[model.TENSORFLOW]),
-        RebuiltLayer("RUN install extra.lock", sizes[model.EXTRA]),
-    )
-    assert image.instruction.startswith("FROM ${REPOSITORY}:base-")
-    assert image.rebuilds == ()  # the trainer's copy is linked
-
-
-def test_another_python_package_leaves_cuda_alone(copy: Path) -> None:
-    commit(copy)
-    model.write(copy, with_versions(model.read(copy, "v100"), {"rich": "14.0.0"}))
-    base, _ = changes.changes(copy, "v100")
-    assert [layer.instruction for layer in base.rebuilds] == [
-        "RUN install tensorflow.lock",
-        "RUN install extra.lock",
-    ]
-
-
-def test_apt_rebuilds_everything_and_how_much_is_not_known(copy: Path) -> None:
-    commit(copy)
-    held = model.read(copy, "cpu")
-    before = {deb.name: deb for deb in held.apt[model.APT]}
-    newer = replace(before["python3"], version="3.11.9-1")
-    apt = {model.APT: tuple({**before, "python3": newer}.values())}
-    model.write(copy, replace(held, apt=apt))
-    base, _ = changes.changes(copy, "cpu")
-    assert base.detail == (f"python3 {before['python3'].version} -> 3.11.9-1",)
-    assert base.rebuilds[0] == RebuiltLayer("RUN install apt.lock", None)
-    assert [layer.instruction for layer in base.rebuilds][-2:] == [
-        "RUN install tensorflow.lock",
-        "RUN install extra.lock",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -126,15 +80,6 @@ def test_a_commit_that_is_not_there(copy: Path) -> None:
     commit(copy)
     with pytest.raises(InputError, match="'v9' is no commit"):
         changes.changes(copy, "cpu", since="v9")
-
-
-def with_versions(held: Lock, versions: dict[str, str]) -> Lock:
-    """The lock with other versions of some packages."""
-    wheels = {
-        name: tuple(replace(pin, version=versions.get(pin.name, pin.version)) for pin in pins)
-        for name, pins in held.wheels.items()
-    }
-    return replace(held, wheels=wheels)
 
 
 @pytest.mark.parametrize("since", ["-h", "--help", "no-such-tag", "HEAD:images"])

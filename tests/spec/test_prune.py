@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from builder.bases import wheels
 from builder.core.errors import CheckFailed, InputError
 from builder.devicecode.inventory import from_folder
+from builder.devicecode.program import pruning_program
 from builder.devicecode.pruning import announce
 from builder.devicecode.verdict import Audit
 from builder.lock import model
@@ -90,43 +92,40 @@ def test_what_cannot_be_pruned_is_refused(
     assert fix in error.value.fix
 
 
-# --- Dockerfiles ----------------------------------------------------------------------------------
+def hash_of(accelerator: str, more: str = "") -> str:
+    base = rendered(accelerator, more).base
+    assert base is not None
+    return base.hash
+
+
+# --- bases ----------------------------------------------------------------------------------
 
 
 def test_gpus_that_keep_the_same_share_a_base() -> None:
-    bases = {name: rendered(name).base_hash for name in ("V100", "T4", "A100", "L4", "H100")}
+    bases = {name: hash_of(name) for name in ("V100", "T4", "A100", "L4", "H100")}
     assert bases["V100"] == bases["T4"]
     assert len(set(bases.values())) == 4
-    assert rendered("V100", "prune: all\n").base_hash != rendered("T4", "prune: all\n").base_hash
+    assert hash_of("V100", "prune: all\n") != hash_of("T4", "prune: all\n")
 
 
 def test_off_leaves_no_trace() -> None:
     made = rendered("V100", "prune: off\n")
-    for text in made.files.values():
-        assert not any(word in text for word in ("devicecode", "--keep", "runs-on", ".pth"))
-
-
-def test_each_mode_prunes_where_the_libraries_are_installed() -> None:
-    def steps(mode: str) -> list[str]:
-        text = rendered("V100", f"prune: {mode}\n").base_dockerfile or ""
-        return [line for line in text.splitlines() if line.startswith("python -B /run/devicecode")]
-
-    only = "python -B /run/devicecode prune . --keep 7.0 --only"
-    assert steps("tensorflow") == [f"{only} tensorflow"]
-    assert steps("all") == [f"{only} all", f"{only} tensorflow"]
+    assert "runs-on" not in made.dockerfile
+    off, on = (hash_of("V100", f"prune: {mode}\n") for mode in ("off", "tensorflow"))
+    assert off != on
 
 
 def test_a_change_of_the_program_that_prunes_is_another_base(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before, off = rendered("V100").base_hash, rendered("V100", "prune: off\n").base_hash
-    program = render.pruning_program()
+    before, off = hash_of("V100"), hash_of("V100", "prune: off\n")
+    program = pruning_program()
     assert {"__main__.py", "prune.py", "announce.py"} <= program.keys()
     assert not {"inventory.py", "verdict.py"} & program.keys()  # the audit rebuilds no base
     changed = {**program, "prune.py": program["prune.py"] + "\n"}
-    monkeypatch.setattr(render, "pruning_program", lambda: changed)
-    assert rendered("V100").base_hash != before
-    assert rendered("V100", "prune: off\n").base_hash == off
+    monkeypatch.setattr(wheels, "pruning_program", lambda: changed)
+    assert hash_of("V100") != before
+    assert hash_of("V100", "prune: off\n") == off
 
 
 def test_labels_say_what_was_done() -> None:

@@ -26,7 +26,6 @@ def run(bench: Bench) -> Answer | None:
         "compressed_bytes": sizes.compressed_bytes,
         "unpacked_bytes": sizes.unpacked_bytes,
         "budget_bytes": sizes.budget_bytes,
-        "drift": list(sizes.drift),
     }
     return defects, seen
 

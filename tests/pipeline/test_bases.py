@@ -1,0 +1,96 @@
+"""Bases: found on the engine, in the registry, or assembled; sent without an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.bases import store
+from builder.bases.assembled import AssembledImage, assemble
+from builder.bases.layer import Compression
+from builder.bases.tarball import LayerWriter
+from builder.core.errors import OutsideError
+from builder.core.events import Event, StepDone, StepProgress, step
+from builder.core.settings import Settings
+from builder.engine import Engine
+from builder.pipeline import bases
+from builder.registry import parse
+from tests.pipeline.pushing import settings
+from tests.registry.server import RegistryServer
+
+TAG = "base-0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def made() -> AssembledImage:
+    """A base of one layer of 5 MB that does not compress."""
+    kept = store.of_this_machine()
+    with kept.writing() as out:
+        writer = LayerWriter(out, Compression())
+        writer.file("content", os.urandom(5_000_000))
+        layer = kept.keep(out, writer.close("ab" * 32))
+    return assemble([(layer, "tests")], {"Labels": {"made": "for a test"}})
+
+
+@pytest.fixture
+def uploaded(made: AssembledImage, server: RegistryServer) -> Iterator[Settings]:
+    where = settings(server.host)
+    bases.upload(parse(str(where.registry)), TAG, made, lambda _: None)
+    yield where
+
+
+@pytest.mark.network
+def test_a_base_is_found_in_the_registry_as_it_was_sent(
+    made: AssembledImage, uploaded: Settings
+) -> None:
+    found = bases.in_registry(uploaded, TAG)
+    assert found
+    assert (found.digest, found.config_digest) == (made.digest, made.config_digest)
+    assert [one.diff_id for one in found.layers] == [one.diff_id for one in made.layers]
+    assert bases.in_registry(uploaded, "base-1") is None
+    assert bases.in_registry(Settings(), TAG) is None
+
+
+@pytest.mark.network
+def test_a_second_upload_sends_nothing(made: AssembledImage, uploaded: Settings) -> None:
+    events: list[Event] = []
+    bases.upload(parse(str(uploaded.registry)), TAG, made, events.append)
+    put = [one for one in events if isinstance(one, StepDone) and one.name.startswith("put ")]
+    assert [one.cached for one in put] == [True]
+
+
+@pytest.mark.engine
+@pytest.mark.network
+def test_a_base_is_pulled_under_its_local_name(
+    engine: Engine, made: AssembledImage, uploaded: Settings
+) -> None:
+    local = f"bases-test:{TAG}"
+    events: list[Event] = []
+    try:
+        with step("pull", events.append) as pulling:
+            bases._pull(engine, parse(str(uploaded.registry)).tagged(TAG), local, pulling)
+        found = engine.image(local)
+        assert found
+        assert found.image_id in (made.digest, made.config_digest)
+    finally:
+        for name in (f"{uploaded.registry}:{TAG}", local):
+            engine.client.images.remove(name)
+    assert all(event.unit == "bytes" for event in events if isinstance(event, StepProgress))
+
+
+@pytest.mark.engine
+@pytest.mark.network
+def test_a_base_that_the_registry_lost_is_an_error_of_one_line(
+    engine: Engine, server: RegistryServer
+) -> None:
+    there = parse(str(settings(server.host).registry)).tagged("base-9")
+    with pytest.raises(OutsideError, match="base-9"), step("pull", lambda _: None) as pulling:
+        bases._pull(engine, there, "bases-test:base-9", pulling)
