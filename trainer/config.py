@@ -127,7 +127,11 @@ class Config:
     )
     batch_size: int = _run(32, "examples a step, all replicas", alias="--batch", least=1)
     learning_rate: float = _run(0.002, "after the warm-up, before any decay", over=0)
-    image_size: int = _run(32, "pixels a side: every image becomes such a square", least=8)
+    image_size: int = _run(
+        0,
+        "pixels a side: every image becomes such a square; 0: as the model was made for, "
+        "small_cnn by the records",
+    )
     checkpoint_every: int = _run(100, "steps between checkpoints", least=1)
     keep_checkpoints: int = _run(3, "number of newest checkpoints to keep", least=1)
     evaluate_every: int = _run(0, "steps between evaluations; 0: one at the end only")
@@ -200,7 +204,11 @@ class Config:
         shown="final",
     )
 
-    model: str = _model("small_cnn", "small_cnn, or a name of keras.applications")
+    model: str = _model(
+        "small_cnn",
+        "small_cnn, a name of keras.applications, or package.module:function, which returns a "
+        "Keras model",
+    )
     weights: str = _model(
         "none", "none, imagenet, a file (.h5, .keras), or a folder of this trainer's checkpoints"
     )
@@ -352,6 +360,13 @@ class Config:
 
 
 OPTIMIZERS: tuple[str, ...] = get_args(get_type_hints(Config)["optimizer"])
+COMMON = (
+    *("records", "job_dir", "model", "image_size", "weights", "fine_tune_layers"),
+    *("steps", "epochs", "batch_size", "learning_rate", "optimizer", "schedule", "warmup_steps"),
+    *("weight_decay", "label_smoothing", "crop", "flip", "trivial_augment", "mixup"),
+    *("evaluate_every", "metric", "early_stopping", "checkpoint_every", "precision", "seed"),
+)
+"""The options that --help shows; --help-all shows every one."""
 _WHAT = """Train a classifier of pictures or sounds on TFRecords. The run resumes from the newest
 whole checkpoint of its job folder; a job that is done is left alone. As tuning services write
 them, options may have underscores for hyphens, and a value after = or a space. Of an option that is
@@ -367,18 +382,22 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     over the folders below --job-dir. Raises UsageError.
     """
     usage = "python -m trainer.task --records DIR [--job-dir DIR] [option ...]"
-    given = read(Config, arguments, usage=usage, description=_WHAT, epilog=_CODES)
+    given = read(Config, arguments, COMMON, usage=usage, description=_WHAT, epilog=_CODES)
     if given.get("epochs"):
         if "steps" in given:
             raise UsageError("--steps and --epochs: give one of them")
         given["steps"] = UNKNOWN
     given["accelerator"] = _accelerator(given.get("accelerator", guard.AUTO), environment)
     config = Config(**{**given, **_folders(given, environment)})
+    if 0 < config.image_size < 8:
+        raise UsageError(f"--image-size {config.image_size}: must be 8 or more, or 0")
     if config.cut and config.crop < 1:
         raise UsageError(f"--cut and --crop {config.crop}: give one of them")
     if config.cosine_cycles > 1 and config.schedule != "cosine":
         raise UsageError(f"--cosine-cycles {config.cosine_cycles}: give --schedule cosine with it")
     _check_weights(config)
+    if ":" in config.model:
+        _check_own(config)
     check_length(config)
     return config
 
@@ -427,6 +446,16 @@ def check_length(config: Config) -> None:
         first, last = config.profile_steps
         text = f"the run of {config.steps} steps is over before the first"
         raise UsageError(f"--profile-steps {first},{last}: {text}")
+
+
+def _check_own(config: Config) -> None:
+    """Refuse options of the head, which a model of the user's own has. Raises UsageError."""
+    for name, nothing in (("head_units", 0), ("dropout", 0.0), ("pooling", "avg")):
+        if (value := getattr(config, name)) != nothing:
+            option = f"--{name.replace('_', '-')} {value}"
+            raise UsageError(f"{option}: --model {config.model} makes its own head")
+    if config.weights == "imagenet" or config.weights.endswith(WEIGHTS_FILES):
+        raise UsageError(f"--weights {config.weights}: --model {config.model} loads its own")
 
 
 def _check_weights(config: Config) -> None:

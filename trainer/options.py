@@ -72,23 +72,39 @@ class Section:
         return field(default=MISSING if default is ... else default, metadata={"option": about})
 
 
-def read(kind: type, arguments: Sequence[str], **texts: str) -> dict[str, Any]:
+ALL = "--help-all"
+
+
+def read(
+    kind: type, arguments: Sequence[str], common: Sequence[str] = (), **texts: str
+) -> dict[str, Any]:
     """The values that `arguments` give to fields of the dataclass `kind`, by the fields' names.
 
-    `texts` go to argparse: usage, description, epilog. Raises UsageError, and SystemExit after
-    --help.
+    --help shows the fields that `common` names, in that order, and --help-all shows every one by
+    its section. `texts` go to argparse: usage, description, epilog. Raises UsageError, and
+    SystemExit after --help and --help-all.
     """
+    every = ALL in arguments
+    if every:
+        arguments = ["--help"]
     parser = _Parser(
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,  # what is not given has the dataclass's default
         **texts,  # type: ignore[arg-type]
     )
+    parser.add_argument(ALL, action="help", help="show all options by group and exit")
     groups: dict[str, Any] = {}
     declared = tuple(_declared(kind))
-    for one, option, annotation in declared:
-        if option.section not in groups:
-            groups[option.section] = parser.add_argument_group(option.section)
-        _add(groups[option.section], one, option, annotation)
+    ordered = declared
+    if common and not every:
+        places = {name: number for number, name in enumerate(common)}
+        ordered = tuple(sorted(declared, key=lambda one: places.get(one[0].name, len(places))))
+    for one, option, annotation in ordered:
+        title = option.section if every or not common else f"common options ({ALL}: all)"
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        hidden = bool(common) and not every and one.name not in common
+        _add(groups[title], one, option, annotation, hidden)
     given = vars(parser.parse_args(_hyphens(arguments)))
     for one, option, _ in declared:
         if one.name in given:
@@ -106,10 +122,12 @@ def _name(one: Field[Any]) -> str:
     return "--" + one.name.replace("_", "-")
 
 
-def _add(group: Any, one: Field[Any], option: Option, annotation: Any) -> None:
-    """Give argparse the option of a field."""
+def _add(
+    group: Any, one: Field[Any], option: Option, annotation: Any, hidden: bool = False
+) -> None:
+    """Give argparse the option of a field; a `hidden` one is read, and not shown."""
     names = [_name(one), *([option.alias] if option.alias else [])]
-    about: dict[str, Any] = {"help": _help(one, option)}
+    about: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else _help(one, option)}
     if get_origin(annotation) is Literal:
         about["choices"] = get_args(annotation)
     else:
@@ -167,7 +185,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse prints several lines and exits."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (--help lists the options)")
+        raise UsageError(f"{message} (--help-all lists the options)")
 
 
 def whole_number(text: str) -> int:

@@ -220,6 +220,7 @@ def _set_up(
     """
     from trainer.input import splits
     from trainer.loop.setup import Setup
+    from trainer.model import own
 
     problem = None
     if place.chief:
@@ -240,6 +241,10 @@ def _set_up(
     say("start", text, precision=policy, **facts)
     _agree(strategy, place, problem)
     names = splits.class_names(config.records)
+    if not config.image_size:
+        size, why = own.image_size(config.model, splits.stored_size(config.records))
+        say("chosen", f"--image-size {size}: {why}", image_size=size)
+        config = dataclasses.replace(config, image_size=size)
     shards, held_out = splits.of(config, len(names))
     config = splits.heard(config, shards)
     config = sized(config, strategy.num_replicas_in_sync, sum(s.records for s in shards))

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -152,11 +153,11 @@ def test_a_mistake_in_what_looks_on_is_one_line(wrong: list[str], message: str) 
 
 
 def options() -> list[argparse.Action]:
-    """argparse's action for every option but --help."""
+    """argparse's action for every option but --help and --help-all."""
     found: list[argparse.Action] = []
 
     def stop(parser: argparse.ArgumentParser, *_: object) -> None:
-        found.extend(parser._actions[1:])
+        found.extend(parser._actions[2:])
         raise UsageError
 
     with pytest.MonkeyPatch.context() as patch:
@@ -172,7 +173,7 @@ def test_every_field_of_a_run_is_an_option_and_help_says_what_it_does(
     fields = {field.name for field in dataclasses.fields(Config)}
     assert {one.dest for one in options()} == fields
     with pytest.raises(SystemExit) as end:
-        parse(["--help"], {})
+        parse(["--help-all"], {})
     assert end.value.code == 0
     shown = capsys.readouterr().out
     for one in options():
@@ -182,10 +183,42 @@ def test_every_field_of_a_run_is_an_option_and_help_says_what_it_does(
     assert "examples a step, all replicas (default: 32)" in shown
 
 
+def test_help_shows_the_common_options_first_and_says_where_all_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"], {})
+    shown = capsys.readouterr().out
+    named = re.findall(r"^  (--[a-z-]+)", shown.partition("common options")[2], re.MULTILINE)
+    assert named == [f"--{name.replace('_', '-')}" for name in config.COMMON]
+    assert len(named) <= 25 and named[0] == "--records"
+    assert "--help-all" in shown and "--grace" not in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--image-size", "4"), "--image-size 4: must be 8 or more, or 0"),
+        (("--model", "a:b", "--dropout", "0.5"), "--dropout 0.5: --model a:b makes its own head"),
+        (("--model", "a:b", "--weights", "w.h5"), "--weights w.h5: --model a:b loads its own"),
+    ],
+)
+def test_what_does_not_go_with_a_model_is_refused(given: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse(["--records", "r", "--job-dir", "j", *given], {})
+    assert str(error.value) == message
+
+
 @pytest.mark.parametrize("form", ["--name=value", "--na_me=value", "--na_me value"])
 def test_every_option_can_be_a_trials_parameter(form: str) -> None:
     """As a tuning service writes them: names with underscores, whole numbers as 8.0."""
-    values = {"steps": "8.0", "image_size": "8.0", "weights": "a.h5", "profile_steps": "2,3"}
+    values = {
+        "layer_rates": "0.5",
+        "steps": "8.0",
+        "image_size": "8.0",
+        "weights": "a.h5",
+        "profile_steps": "2,3",
+    }
     values |= {"weights_sha256": "0" * 64, "decay_at": "0.2,0.5", "export": "best,latest"}
     values |= {"metric": "loss", "model": "mobilenetv2", "warmup_steps": "4.0"}
     apart = {

@@ -21,6 +21,8 @@ from trainer.job import storage
 from trainer.records import tfrecord
 from trainer.report import say
 
+UNKNOWN_SIZE = 32
+"""Pixels to decode pictures at where only their soundness counts."""
 AS_NOTED = Sound(0, 0.0)
 """Hear sounds as dataset.json says."""
 
@@ -125,6 +127,21 @@ def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
     return replace(config, rate=sound.rate, seconds=sound.seconds) if sound else config
 
 
+def stored_size(folder: str) -> int:
+    """The most pixels that the shorter side of a training picture has; 0: not known, or sounds.
+
+    Raises UsageError.
+    """
+    paths = _paths(folder, "train")
+    form = _form(folder, paths, Sound(0, 1.0))
+    if isinstance(form, Sound) or form:
+        return 0 if isinstance(form, Sound) else form
+    known = _known(folder)
+    told = {name: _sides(one)[1] for (name, _), one in known.items()}
+    sides = [told.get(path.rpartition("/")[2], 0) for path in paths]
+    return max(sides) if all(sides) else 0
+
+
 def labels(shards: tuple[Shard, ...]) -> dict[str, np.ndarray]:
     """The label of each record, int64, by the file's path. It reads all records once."""
     name = "audio/class/label" if shards[0].sound else "image/class/label"
@@ -168,7 +185,7 @@ def find_corrupt(config: Config) -> str | None:
 
     It reads everything. It is called after a pipeline failed, because tf.data does not say where.
     """
-    folder, image_size = config.records, config.image_size
+    folder, image_size = config.records, config.image_size or UNKNOWN_SIZE
     classes = len(class_names(folder))
     paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
     form = _form(folder, paths, Sound(config.rate, config.seconds))

@@ -19,7 +19,7 @@ import numpy as np
 from keras.src.utils.naming import reset_uids
 
 from trainer.config import Config, UsageError, parse
-from trainer.model import pretrained
+from trainer.model import own, pretrained
 from trainer.model.optimization import optimizer
 
 __all__ = ["Depth", "build", "depth", "layers_of", "optimizer"]
@@ -190,6 +190,8 @@ class Preprocess(keras.layers.Layer):
 def _assemble(config: Config, classes: int) -> keras.Model:
     size = config.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
+    if ":" in config.model:
+        return own.build(config, classes, images)
     if config.model == "small_cnn":
         features = _small_cnn(images)
         name = "small_cnn"
@@ -253,6 +255,8 @@ def _application(config: Config, images: Any) -> Any:
 
 def _freeze(network: keras.Model, config: Config) -> None:
     """Freeze all but what --fine-tune-layers and --batch-norm say, and the head."""
+    if ":" in config.model and config.fine_tune_layers < 0 and config.batch_norm == "auto":
+        return  # as the user's function says
     weighty = _weight_layers(network)
     count = len(weighty) if config.fine_tune_layers < 0 else config.fine_tune_layers
     if count > len(weighty):

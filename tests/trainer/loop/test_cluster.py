@@ -151,6 +151,7 @@ def check_evaluator(trainers: list[dict], evaluator: list[dict], job: Path) -> N
 def check_losses(job: Path) -> None:
     """Train in one process on the batches that the two workers had together."""
     arguments = ["--records", str(SMOKE), "--job-dir", str(job), "--steps", str(STEPS)]
+    arguments += ["--image-size", "32"]  # of small_cnn, where the records say nothing
     chosen = config.parse(arguments, {})
     shards = splits.find(str(SMOKE), "train")
     parts = [
