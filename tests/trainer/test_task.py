@@ -57,7 +57,7 @@ def test_a_killed_run_with_a_torn_checkpoint_ends_as_an_unbroken_one(
 
 def check_finished(lines: list[dict], job: Path) -> None:
     """A run reports its devices, learns, and writes all its files."""
-    first, *_, evaluated, exported, done = lines
+    first, *_, evaluated, classes, exported, done = lines
     assert (first["event"], first["tensorflow"]) == ("start", tf.__version__)
     assert {"keras", "cuda", "cudnn", "devices", "compute_capabilities"} <= first.keys()
     losses = [line["loss"] for line in lines if line["event"] == "step"]
@@ -65,6 +65,7 @@ def check_finished(lines: list[dict], job: Path) -> None:
     assert losses[-1] < 0.3
     assert evaluated["accuracy"] > 0.9
     assert evaluated["examples"] == 200
+    assert len(classes["message"].splitlines()) == 11, "a table of ten classes"
     assert (exported["event"], done["event"], done["step"]) == ("exported", "done", 120)
     assert json.loads((job / "DONE").read_text())["step"] == 120
     kept = [path.name for path in sorted((job / "checkpoints").glob("*.npz"))]
