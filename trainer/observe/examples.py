@@ -77,6 +77,8 @@ class Pictures(Observer):
         self.board = board
         self.pool = pool
         self._predict: Any = None
+        self.mistakes: list[tuple[np.ndarray, list[str]]] = []
+        """The surest ones of the last evaluation that was looked at, with their captions."""
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         if not (self.board.writes and run.config.examples):
@@ -107,6 +109,8 @@ class Pictures(Observer):
                     [f"is {run.names[labels[one]]}", f"{sure[one]:.0%} {run.names[answers[one]]}"]
                     for one in order
                 ]
+                if tag == "misclassified":
+                    self.mistakes = list(zip(images[order], captions, strict=True))
                 drawn = map(drawing.captioned, images[order], captions)
                 validation.images(step, tag, list(drawn))
             if run.config.rate:

@@ -20,6 +20,7 @@ from trainer.observe.examples import Pictures, Pool
 from trainer.observe.hypertune import Trial
 from trainer.observe.input_report import InputReport
 from trainer.observe.observer import Observer, Run
+from trainer.observe.page import Page
 from trainer.report import say
 
 JOURNAL, SUMMARY = "journal.json", "summary.json"
@@ -32,6 +33,7 @@ def observers(config: Config, place: Any) -> list[Observer]:
     board, pool = Board(), Pool()
     activations = Activations(board, config, pool)
     machine = Utilization(board, config.sample_every if place.chief else 0.0)
+    pictures, account = Pictures(board, pool), Account(board, machine, activations)
     return [
         Progress(),
         summaries.Scalars(board),
@@ -39,14 +41,15 @@ def observers(config: Config, place: Any) -> list[Observer]:
         summaries.Graph(board),
         summaries.Weights(board, config),
         activations,
-        Pictures(board, pool),
+        pictures,
         Classes(),
         summaries.Profile(board, config),
         machine,
         InputReport(config),
         Trial(os.environ),
         Files(board),
-        Account(board, machine, activations),
+        account,
+        Page(pictures, account),
     ]
 
 

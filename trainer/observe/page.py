@@ -1,0 +1,244 @@
+"""report.html: a finished run on one page, which needs no other file and no network."""
+
+import base64
+import dataclasses
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import METRICS, Config
+from trainer.job import storage
+from trainer.observe import drawing
+from trainer.observe.examples import Pictures
+from trainer.observe.observer import Observer, Run
+from trainer.report import say
+
+REPORT = "report.html"
+"""In the job folder."""
+POINTS = 400
+"""Most points of a curve; with more, every second one is left out."""
+_SHOWN = 100
+"""Most classes of a confusion matrix on the page."""
+_WIDE, _HIGH, _LEFT, _LOW = 520, 220, 52, 24
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;
+color:#1d2733;background:#fff}h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2.2rem}
+table{border-collapse:collapse}td,th{padding:.15rem .7rem;text-align:right}
+td:first-child,th:first-child{text-align:left}tr:nth-child(even){background:#f3f5f7}
+.row{display:flex;flex-wrap:wrap;gap:1.5rem}.bar{background:#3b6fb5;height:.8rem}
+figure{margin:0}figcaption{color:#5b6673;font-size:.85rem}
+img.pixels{image-rendering:pixelated;max-width:100%}svg{max-width:100%;height:auto}
+"""
+
+Curve = list[tuple[int, float]]
+"""Steps and values."""
+
+
+class Page(Observer):
+    """Collects the curves, and writes the page when the run is over."""
+
+    name = "page"
+
+    def __init__(self, pictures: Pictures, account: Any) -> None:
+        """`account`: insight.Account."""
+        self.pictures, self.account = pictures, account
+        self._curves: dict[str, Curve] = {}
+        self._every = 1
+
+    def state(self) -> dict[str, Any]:
+        return {"curves": self._curves, "every": self._every}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._every = state["every"]
+        self._curves = {
+            name: [(step, value) for step, value in curve]
+            for name, curve in state["curves"].items()
+        }
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        for name in ("loss", "accuracy"):
+            curve = self._curve(f"{name}, training", first_step)
+            for index, value in enumerate(metrics[name].tolist()):
+                if (first_step + index) % self._every == 0:
+                    curve.append((first_step + index, round(value, 5)))
+        if len(self._curves["loss, training"]) > POINTS:
+            self._every *= 2
+            for name in ("loss", "accuracy"):
+                kept = [
+                    one for one in self._curves[f"{name}, training"] if not one[0] % self._every
+                ]
+                self._curves[f"{name}, training"] = kept
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        for name in ("loss", "accuracy"):
+            self._curve(f"{name}, evaluation", step).append((step, round(result[name], 5)))
+
+    def closed(self, run: Run) -> None:
+        if not run.writer.write:
+            return
+        path = f"{run.config.job_dir}/{REPORT}"
+        summary = self.account.summary(run)
+        text = page(run, summary, self._curves, self.pictures.mistakes)
+        try:
+            storage.write(path, text.encode())
+        except storage.FAILURES as error:  # A full disk is not a fault of this program.
+            say("summary", f"{REPORT} cannot be written: {error}", "WARNING")
+        else:
+            say("report", f"the run on one page: {path}", path=path)
+
+    def _curve(self, name: str, first: int) -> Curve:
+        """A curve without its points from step `first` on, which are made again."""
+        curve = self._curves.setdefault(name, [])
+        while curve and curve[-1][0] >= first:
+            curve.pop()
+        return curve
+
+
+def page(
+    run: Run,
+    summary: dict[str, Any],
+    curves: dict[str, Curve],
+    mistakes: Sequence[tuple[np.ndarray, Sequence[str]]],
+) -> str:
+    """The page's HTML. `mistakes`: uint8 pictures with lines of text."""
+    title = html.escape(f"{run.model.name}: {summary['outcome']} at step {run.position.step}")
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>",
+        f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>",
+        f"<h1>{title}</h1>",
+        _measured(summary),
+        "<h2>Curves</h2><div class=row>",
+        *(chart(name, curves) for name in ("loss", "accuracy")),
+        "</div>",
+        _classes(run),
+        _mistakes(mistakes),
+        _time(summary["time"]),
+        _options(run.config),
+    ]
+    return "\n".join(parts) + "\n</html>\n"
+
+
+def chart(name: str, curves: dict[str, Curve]) -> str:
+    """A drawing of the curves `name, training` and `name, evaluation`; bad values are left out."""
+    colours = {"training": "#3b6fb5", "evaluation": "#c2571a"}
+    shown = {
+        kind: [(x, y) for x, y in curves.get(f"{name}, {kind}", []) if np.isfinite(y)]
+        for kind in colours
+    }
+    every = [point for curve in shown.values() for point in curve]
+    if not every:
+        return ""
+    right, high = max(x for x, _ in every), max(y for _, y in every)
+    low = min(0.0, min(y for _, y in every))
+    high = max(high, low + 1e-6)
+
+    def place(x: float, y: float) -> str:
+        across = _LEFT + (_WIDE - _LEFT - 10) * x / max(right, 1)
+        return f"{across:.1f},{8 + (_HIGH - _LOW - 8) * (high - y) / (high - low):.1f}"
+
+    lines = []
+    for number, (kind, curve) in enumerate(shown.items()):
+        points = " ".join(place(x, y) for x, y in curve)
+        lines.append(
+            f"<polyline points='{points}' fill=none stroke='{colours[kind]}' stroke-width=1.6 />"
+        )
+        lines += [
+            f"<circle cx={at[0]} cy={at[1]} r=2.5 fill='{colours[kind]}' />"
+            for at in (place(x, y).split(",") for x, y in curve)
+            if kind == "evaluation"
+        ]
+        beside = _WIDE - 170 + 85 * number
+        lines.append(f"<text x={beside} y={_HIGH - 6} fill='{colours[kind]}'>{kind}</text>")
+    for value in (low, (low + high) / 2, high):
+        across, down = place(0, value).split(",")
+        lines.append(f"<path d='M{across} {down}H{_WIDE - 10}' stroke=#dde2e7 />")
+        lines.append(f"<text x=4 y={float(down) + 4:.1f} fill=#5b6673>{value:.3g}</text>")
+    lines.append(f"<text x={_LEFT} y={_HIGH - 6} fill=#5b6673>step 0 to {right}</text>")
+    head = f"<svg viewBox='0 0 {_WIDE} {_HIGH}' width={_WIDE} font-size=12 role=img>"
+    drawn = "".join(lines)
+    return f"<figure><figcaption>{name}</figcaption>{head}{drawn}</svg></figure>"
+
+
+def _measured(summary: dict[str, Any]) -> str:
+    found = summary["evaluation"]
+    rows = [(name, f"{found[name]:.4f}") for name in METRICS if name in found]
+    rows += [("validation records", f"{found.get('examples', 0):,}")]
+    best = summary["best"]
+    if best:
+        rows.append((f"best {best['metric']}", f"{best['value']:.4f} after step {best['step']}"))
+    rows.append(("parameters", f"{summary['model']['parameters']:,}"))
+    rows.append(("trained", f"{summary['model']['trained_parameters']:,}"))
+    rows.append(("precision of numbers", summary["model"]["precision"]))
+    return f"<h2>What was measured</h2>{_table((), rows)}"
+
+
+def _classes(run: Run) -> str:
+    if run.tally is None:
+        return ""
+    rows = [
+        (row["class"], *("-" if row[key] is None else row[key] for key in list(row)[1:]))
+        for row in run.tally.table(run.names)
+    ]
+    heads = ("class", "examples", "precision", "recall", "F1", "AUC")
+    parts = ["<h2>Classes</h2><div class=row>", _table(heads, rows)]
+    matrix = run.tally.confusion
+    if matrix is not None and len(run.names) <= _SHOWN:
+        parts.append(_picture(drawing.confusion(matrix, run.names), "confusion"))
+    return "".join([*parts, "</div>"])
+
+
+def _mistakes(mistakes: Sequence[tuple[np.ndarray, Sequence[str]]]) -> str:
+    if not mistakes:
+        return ""
+    drawn = "".join(
+        _picture(drawing.captioned(image, ()), ", ".join(lines)) for image, lines in mistakes
+    )
+    return f"<h2>The surest mistakes</h2><div class=row>{drawn}</div>"
+
+
+def _time(account: dict[str, Any]) -> str:
+    """Where the time went, over all attempts, and what it cost."""
+    wall, cost = account["wall_seconds"], account.get("cost")
+    rows = "".join(
+        f"<tr><td>{part}<td>{seconds:,.1f} s<td>{seconds / wall:.1%}"
+        f"<td style='width:20rem'><div class=bar style='width:{100 * seconds / wall:.1f}%'></div>"
+        for part, seconds in sorted(account["seconds"].items(), key=lambda one: -one[1])
+    )
+    text = f"{wall:,.1f} s in {account['attempts']} attempt(s)"
+    if account.get("lost_steps"):
+        text += f"; {account['lost_steps']} steps were made again"
+    if cost:
+        parts = ", ".join(f"{name} {value:.4g}" for name, value in cost.items())
+        text += f"; cost: {parts}"
+    return f"<h2>Where the time went</h2><p>{html.escape(text)}</p><table>{rows}</table>"
+
+
+def _options(config: Config) -> str:
+    """The options that have another value than their default."""
+    values = dataclasses.asdict(config)
+    defaults = {one.name: one.default for one in dataclasses.fields(config)}
+    rows = [
+        (f"--{name.replace('_', '-')}", value)
+        for name, value in values.items()
+        if value != defaults[name]
+    ]
+    return f"<h2>Options</h2>{_table((), rows)}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    head = "".join(f"<th>{one}" for one in heads)
+    lines = ("".join(f"<td>{html.escape(str(one))}" for one in row) for row in rows)
+    return f"<table><tr>{head}{''.join(f'<tr>{line}' for line in lines)}</table>"
+
+
+def _picture(image: np.ndarray, caption: str) -> str:
+    content = base64.b64encode(tf.io.encode_png(image).numpy()).decode()
+    words = html.escape(caption)
+    source = f"data:image/png;base64,{content}"
+    return (
+        f"<figure><img class=pixels alt='{words}' src='{source}'>"
+        f"<figcaption>{words}</figcaption></figure>"
+    )
