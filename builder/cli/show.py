@@ -1,14 +1,16 @@
-"""`builder show`: what a target is made of."""
+"""`builder show`: what a target is made of, and the project's rules in the words of others."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from builder.cli.common import Json, out, root
+from builder.cli.common import Json, Registry, out, root, settings
 from builder.cli.console import size
 
-show_app = typer.Typer(help="Show what a target is made of.", no_args_is_help=True)
+show_app = typer.Typer(
+    help="Show what a target is made of, and whose images count.", no_args_is_help=True
+)
 
 
 @show_app.command("base")
@@ -34,3 +36,25 @@ def base(
         )
         if len(row["packages"]) > 1:
             sys.stdout.write(f"    {', '.join(row['packages'])}\n")
+
+
+@show_app.command()
+def policy(registry: Registry = None) -> None:
+    """Write [trust] of builder.toml as YAML for a cluster: kubectl apply -f -.
+
+    It is a ClusterImagePolicy of Sigstore's policy-controller, version 0.13 or newer.
+    """
+    from builder.core import yamlfile
+    from builder.core.errors import InputError
+    from builder.pipeline import repository
+    from builder.trust import cluster
+    from builder.trust import policy as policies
+
+    where = settings(registry=registry)
+    trusted = policies.of(where.trust)
+    if trusted is None:
+        raise InputError(
+            "[trust] names no keys, so there is nothing to ask of a cluster",
+            'write prove = ["keys/prover.pub"] below [trust] in builder.toml',
+        )
+    sys.stdout.write(yamlfile.dump(cluster.image_policy(repository.of(where), trusted)))

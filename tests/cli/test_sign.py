@@ -68,3 +68,13 @@ def test_verify_wants_a_key_that_is_there(inside: Path) -> None:
     """The registry, which is not there, is not asked."""
     with pytest.raises(InputError, match=r"nothing\.pub: there is no such key"):
         said("verify", "127.0.0.1:9/x:v100", "--key", "nothing.pub")
+
+
+def test_the_policy_of_a_cluster(inside: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(InputError, match=r"\[trust\] names no keys"):
+        said("show", "policy", "--registry", "h.example.com/team/x")
+    made = keys.create(tmp_path_factory.mktemp("keys") / "prover.key", "")
+    (inside / "prover.pub").write_text(made.pem)
+    (inside / "builder.toml").write_text('[trust]\nprove = ["prover.pub"]\n')
+    text = said("show", "policy", "--registry", "h.example.com/team/x")
+    assert "kind: ClusterImagePolicy" in text and "glob: h.example.com/team/x@*" in text
