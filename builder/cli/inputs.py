@@ -171,8 +171,22 @@ def explain(
         show(f"{fact.statement}: {fact.value}{mark}\n    {fact.source}")
 
 
-def check() -> None:
-    """Check that tables, targets, locks, jobs and schemas agree."""
+def check(
+    advisories: Annotated[
+        bool, typer.Option("--advisories", help="Ask what is known against the locked packages.")
+    ] = False,
+    osv: Annotated[
+        str | None, typer.Option(help="The address of OSV's API, or of a mirror of it.")
+    ] = None,
+) -> None:
+    """Check that tables, targets, locks, jobs and schemas agree.
+
+    With --advisories, ask OSV what is known against the locked packages instead. What could not be
+    looked up is a failure (exit code 3); what is known against a package is one, too (4).
+    """
+    if advisories:
+        _check_advisories(osv)
+        return
     from builder.core.errors import CheckFailed
     from builder.jobs.places.vertex import checks
     from builder.pipeline import committed
@@ -185,6 +199,28 @@ def check() -> None:
         raise CheckFailed(f"{len(problems)} problems", "see the lines above")
     count = len(catalogue.targets(root()))
     say(f"{count} targets: the tables agree, and the wheels carry what the tables say")
+
+
+def _check_advisories(osv: str | None) -> None:
+    """`builder check --advisories`."""
+    from builder.core.errors import CheckFailed
+    from builder.lock import model
+    from builder.spec import catalogue
+    from builder.trust import advisories
+
+    locks = [model.read(root(), target) for target in catalogue.targets(root())]
+    asked = sorted({one for lock in locks for one in advisories.packages(lock)})
+    found = advisories.look_up(asked, osv or advisories.ADDRESS)
+    for one in found:
+        targets = [lock.target for lock in locks if one.package in advisories.packages(lock)]
+        say(f"{one.package.name} {one.package.version} ({one.package.ecosystem}): "
+            f"{', '.join(one.ids)}; in {', '.join(targets)}")  # fmt: skip
+    if found:
+        raise CheckFailed(
+            f"advisories are known against {len(found)} of {len(asked)} locked packages",
+            "take newer versions: builder lock --upgrade",
+        )
+    say(f"{len(asked)} locked packages: nothing is known against them")
 
 
 def schema(

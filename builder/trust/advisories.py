@@ -1,0 +1,160 @@
+"""What is known against the locked packages: asked of OSV, which has PyPI's and Debian's data.
+
+A package that could not be looked up is a failure, never "none found". A service that answers, but
+has no data, is caught too: each ecosystem is also asked about a version that is known to be bad.
+
+Sources: OSV's API (google.github.io/osv.dev, POST /v1/querybatch: results in the order of the
+queries, at most 1000 of them, next_page_token where there is more). Debian's advisories there are
+by source package, in the ecosystem `Debian:<release>`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from builder.core import web
+from builder.core.errors import InputError, OutsideError
+from builder.lock.model import Lock
+from builder.trust import sbom
+
+ADDRESS: Final = "https://api.osv.dev"
+RELEASES: Final = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
+"""The number of a Debian release, by the name of its suite."""
+
+_BATCH: Final = 1000
+_PAGES: Final = 20
+_LARGEST: Final = 64 * 1024 * 1024
+_REBUILD: Final = re.compile(r"\+b\d+$")
+
+
+@dataclass(frozen=True, order=True)
+class PackageVersion:
+    """A version of a package, as OSV names it. name: of Debian's the source package."""
+
+    ecosystem: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known against a package: the ids of advisories."""
+
+    package: PackageVersion
+    ids: tuple[str, ...]
+
+
+CANARIES: Final = {
+    "PyPI": PackageVersion("PyPI", "jinja2", "2.10"),  # CVE-2019-10906
+    "Debian": PackageVersion("Debian", "openssl", "3.0.0-1"),  # CVE-2022-3602 and others
+}
+"""Versions that advisories are known against; a service that knows none has no data."""
+
+
+def packages(lock: Lock) -> tuple[PackageVersion, ...]:
+    """What a lock holds, each once. Raises InputError for a Debian release without a number.
+
+    A binary package that was only built again (+b1) has the version of its source.
+    """
+    found = {PackageVersion("PyPI", pin.name, pin.version) for pin in lock.packages.values()}
+    if lock.root:
+        if lock.root.suite not in RELEASES:
+            raise InputError(
+                f"Debian {lock.root.suite}: the number of this release is not known here",
+                "add it to RELEASES in builder/trust/advisories.py",
+            )
+        ecosystem = f"Debian:{RELEASES[lock.root.suite]}"
+        found |= {
+            PackageVersion(ecosystem, sbom.debian_source(deb), _REBUILD.sub("", deb.version))
+            for _, deb in sbom.debian_packages(lock)
+        }
+    return tuple(sorted(found))
+
+
+def look_up(asked: Sequence[PackageVersion], address: str = ADDRESS) -> tuple[Known, ...]:
+    """What is known against these packages; those with nothing against them are left out.
+
+    Raises OutsideError where one of them could not be looked up, or the service has no data.
+    """
+    canaries = {
+        ecosystem: replace(CANARIES[ecosystem.partition(":")[0]], ecosystem=ecosystem)
+        for ecosystem in {one.ecosystem for one in asked}
+    }
+    with web.Client() as client:
+        found = _ids(client, address, (*canaries.values(), *asked))
+    for ecosystem, canary in sorted(canaries.items()):
+        if not found[canary]:
+            raise OutsideError(
+                f"{address}: knows nothing against {canary.name} {canary.version}, so it has no"
+                f" advisories of {ecosystem}, and nothing was looked up",
+                "name a service with OSV's data: --osv ADDRESS",
+            )
+    return tuple(Known(one, found[one]) for one in asked if found[one])
+
+
+def _ids(
+    client: web.Client, address: str, asked: Iterable[PackageVersion]
+) -> dict[PackageVersion, tuple[str, ...]]:
+    """The ids of the advisories against each package. Raises OutsideError."""
+    found: dict[PackageVersion, list[str]] = {one: [] for one in asked}
+    waiting = [(one, "") for one in found]
+    for _ in range(_PAGES):
+        if not waiting:
+            return {one: tuple(sorted(set(ids))) for one, ids in found.items()}
+        now, waiting = waiting[:_BATCH], waiting[_BATCH:]
+        for (one, _), result in zip(now, _batch(client, address, now), strict=True):
+            found[one] += [str(each["id"]) for each in result.get("vulns") or ()]
+            if token := result.get("next_page_token"):
+                waiting.append((one, str(token)))
+    raise OutsideError(
+        f"{address}: its answer has more than {_PAGES} pages", "look whether the address is right"
+    )
+
+
+def _batch(
+    client: web.Client, address: str, asked: Sequence[tuple[PackageVersion, str]]
+) -> list[dict[str, Any]]:
+    """One answer: a result for each query. Raises OutsideError for anything else."""
+    from urllib3.exceptions import HTTPError
+
+    queries = [
+        {
+            "package": {"ecosystem": one.ecosystem, "name": one.name},
+            "version": one.version,
+            **({"page_token": token} if token else {}),
+        }
+        for one, token in asked
+    ]
+    try:
+        answer = client.answer(
+            "POST",
+            f"{address}/v1/querybatch",
+            headers={"Content-Type": "application/json"},
+            body=json.dumps({"queries": queries}).encode(),
+            most=_LARGEST,
+        )
+    except HTTPError as error:
+        raise _not_looked_up(address, type(error).__name__) from None
+    if answer.status != 200:
+        raise _not_looked_up(address, f"it answered {answer.status} {answer.reason}")
+    try:
+        results = json.loads(answer.data)["results"]
+        if len(results) != len(queries) or not all(
+            isinstance(one, dict) and all("id" in each for each in one.get("vulns") or ())
+            for one in results
+        ):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise _not_looked_up(address, "its answer is not one result for each package") from None
+    return list(results)
+
+
+def _not_looked_up(address: str, why: str) -> OutsideError:
+    return OutsideError(
+        f"{address}: nothing was looked up, which says nothing about the packages: {why}",
+        "run this where the service can be reached, or name a mirror: --osv ADDRESS",
+    )
