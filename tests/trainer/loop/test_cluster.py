@@ -31,9 +31,9 @@ UNSEEN = ("--histograms-every", 0, "--activations-every", 0, "--scalars-every", 
 UNSEEN += ("--graph", "false", "--sample-every", 0)
 FAULT = """
 import os
-from trainer.observe import drawing
+from trainer.observe import examples
 if os.environ.get("NAME") == "worker0":
-    drawing.confusion = None
+    examples.surest = None
 """
 """A sitecustomize.py with which an observer fails, on the chief alone."""
 EXACT, TOLERANCE = 10, 0.15

@@ -102,7 +102,7 @@ def test_a_state_that_json_does_not_know_is_not_left_to_the_checkpoint(
 def test_a_run_with_observers_that_fail_is_done_and_says_which(
     tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One observer for each occasion, and four of the trainer's own."""
+    """One observer for each occasion, and five of the trainer's own."""
 
     def broken(*_: object, **__: object) -> Any:
         raise OSError("broken for the test")
@@ -122,7 +122,7 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
     )
     assert (code, lines[-1]["event"], lines[-1]["step"]) == (0, "done", 120)
     warned = [line["observer"] for line in lines if line["event"] == "observer"]
-    own = {"Pictures", "InputReport", "Utilization", "Account"}
+    own = {"Pictures", "InputReport", "Utilization", "Account", "Page"}
     assert sorted(warned) == sorted(own | {type(one).__name__ for one in failures})
     assert [line["step"] for line in lines if line["event"] == "evaluated"] == [40, 80, 120]
     assert (tmp_path / "model/saved_model.pb").exists()
