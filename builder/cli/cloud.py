@@ -192,6 +192,35 @@ def _told(done: "Finished", as_json: bool) -> None:
         out(asdict(done))
 
 
+@cloud_app.command("doctor")
+def cloud_doctor(
+    file: File = None,
+    registry: Registry = None,
+    project: Project = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """Look at what a build needs in the project, and at what it may cost. Changes nothing."""
+    from dataclasses import asdict
+
+    from builder.cloudbuild.doctor import examine
+    from builder.cloudbuild.reader.buildfile import load
+    from builder.core.errors import CheckFailed
+
+    read = load(file or root() / "cloudbuild.yaml")
+    clients = connected(project=project, region=region)
+    findings = examine(clients, read, settings(registry=registry).registry)
+    if as_json:
+        out([asdict(finding) for finding in findings])
+    for finding in () if as_json else findings:
+        show(f"{finding.state:<5} {finding.name}: {finding.seen}")
+        if finding.remedy:
+            show(f"      {finding.remedy}")
+    bad = [finding for finding in findings if finding.state == "bad"]
+    if bad:
+        raise CheckFailed(f"{len(bad)} findings prevent a build", bad[0].remedy)
+
+
 @cloud_app.command("status")
 def cloud_status(
     build: BuildId, project: Project = None, region: Region = None, as_json: Json = False

@@ -347,3 +347,16 @@ def test_triggers_by_command(there: Path, cloud: LoopbackCloud, run: Run) -> Non
     assert json.loads(answer)["id"] == only(cloud).id
     assert f"builder cloud logs {only(cloud).id}" in said
     assert run("triggers", "run", "live", "--branch", "a", "--tag", "b")[0] == 2
+
+
+def test_the_doctor_says_what_prevents_a_build(there: Path, cloud: LoopbackCloud, run: Run) -> None:
+    code, said, _ = run("doctor")
+    assert code == 0
+    assert "ok    apis: 4 are enabled\n" in said
+    assert "at most, at $0.006 a minute" in said
+    cloud.access.missing = {"cloudbuild.builds.create"}
+    code, said, error = run("doctor")
+    assert code == 4
+    assert "bad   you: you may not: cloudbuild.builds.create\n" in said
+    assert "fix:   grant roles/cloudbuild.builds.editor" in error
+    assert [one["state"] for one in json.loads(run("doctor", "--json")[1])].count("bad") == 1

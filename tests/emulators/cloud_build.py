@@ -37,6 +37,8 @@ import google_crc32c
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
+from tests.emulators.access import Access
+
 PROJECT = "loopback-project"
 OTHERS_BUCKET = f"{PROJECT}_cloudbuild_of_another"
 Status = api.Build.Status
@@ -477,10 +479,13 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._burst(call)
             path = parts.path
-            if path.startswith(("/storage/", "/upload/", "/resumable/")):
+            if path.startswith(("/storage/", "/upload/", "/resumable/")) and "/iam" not in path:
                 self._storage(path)
             elif path == "/v2/entries:list":
                 self._entries()
+            elif self.cloud.access.answers(parts.path):
+                query, body = parse_qs(parts.query), json.loads(self.body or b"{}")
+                self._json(self.cloud.access.answer(self.path_only, query, body))
             elif path.startswith("/v1/"):
                 self._build(self.path_only)
             else:
@@ -831,6 +836,7 @@ class LoopbackCloud:
 
     def __init__(self, executor: Executor) -> None:
         self.faults = Faults()
+        self.access = Access()
         self.storage = Storage()
         self.build = CloudBuild(self.storage, self.faults, executor)
         handler = type("Handler", (_Handler,), {"cloud": self})

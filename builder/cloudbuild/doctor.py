@@ -1,0 +1,286 @@
+"""What a build in the cloud needs, looked at before it costs money.
+
+It asks the project's own services and changes nothing. What may not be asked is said as a note.
+Sources: the reference of each service's REST API (Service Usage, Resource Manager, IAM, Cloud
+Storage, Artifact Registry), and Cloud Build's pages on permissions and on prices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from builder.cloudbuild.clients import Clients, explaining
+from builder.cloudbuild.reader.buildfile import BuildFile
+from builder.core.errors import FactoryError
+from builder.core.googleapi import account_name
+from builder.registry import is_loopback
+
+APIS = (
+    "cloudbuild.googleapis.com",
+    "artifactregistry.googleapis.com",
+    "storage.googleapis.com",
+    "logging.googleapis.com",
+)
+OURS = {
+    "cloudbuild.builds.create": "roles/cloudbuild.builds.editor",
+    "cloudbuild.builds.get": "roles/cloudbuild.builds.editor",
+    "logging.logEntries.list": "roles/logging.viewer",
+}
+"""What the caller needs in the project, and a role that has it."""
+POOL = {"cloudbuild.workerpools.use": "roles/cloudbuild.workerPoolUser"}
+ACT_AS = {"iam.serviceAccounts.actAs": "roles/iam.serviceAccountUser"}
+STAGING = {
+    "storage.objects.create": "roles/storage.objectAdmin",
+    "storage.objects.delete": "roles/storage.objectAdmin",
+}
+WRITES_LOGS = ("roles/logging.logWriter", "roles/cloudbuild.builds.builder")
+WRITES_IMAGES = (
+    "roles/artifactregistry.writer",
+    "roles/artifactregistry.repoAdmin",
+    "roles/artifactregistry.admin",
+    "roles/cloudbuild.builds.builder",
+)
+READS_SOURCE = (
+    "roles/storage.objectViewer",
+    "roles/storage.objectUser",
+    "roles/storage.objectAdmin",
+    "roles/storage.admin",
+    "roles/cloudbuild.builds.builder",
+)
+_ANYTHING = ("roles/owner", "roles/editor")
+MINUTE = {
+    "E2_MEDIUM": 0.003,
+    "E2_STANDARD_2": 0.006,
+    "E2_HIGHCPU_8": 0.016,
+    "E2_HIGHCPU_32": 0.064,
+    "N1_HIGHCPU_8": 0.016,
+    "N1_HIGHCPU_32": 0.064,
+}
+"""Dollars a minute in the default pool (cloud.google.com/build/pricing, 2025-08); disk beyond 100
+GB costs extra."""
+DEFAULT_MACHINE = "E2_STANDARD_2"
+
+_REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
+
+
+@dataclass(frozen=True)
+class CloudFinding:
+    """The result of one question. state: "bad" prevents a build, "note" does not."""
+
+    name: str
+    state: Literal["ok", "note", "bad"]
+    seen: str
+    remedy: str = ""
+
+
+def examine(clients: Clients, file: BuildFile, repository: str | None) -> tuple[CloudFinding, ...]:
+    """All findings about a build of this file. repository: HOST/PATH that it pushes to."""
+    questions = (
+        _apis(clients),
+        _caller(clients),
+        _pool(clients),
+        _account(clients, repository),
+        _staging(clients),
+        _regions(clients),
+        _forecast(clients, file),
+    )
+    return tuple(finding for question in questions for finding in question)
+
+
+def _ask(clients: Clients, host: str, path: str, body: Any = None) -> dict[str, Any] | CloudFinding:
+    """The answer of a service; a note if it does not answer. body: of a POST."""
+    from google.api_core import exceptions
+
+    what = path.rpartition(":")[2].rpartition("/")[2]
+    endpoint = clients.settings.endpoint or ""
+    base = endpoint if is_loopback(urlsplit(endpoint).netloc) else f"https://{host}"
+    try:
+        with explaining(f"{host} {what}"):
+            method = "GET" if body is None else "POST"
+            answer = clients.session.request(method, base + path, json=body, timeout=30)
+            if not answer.ok:
+                raise exceptions.from_http_response(answer)  # type: ignore[no-untyped-call]
+            return dict(answer.json())
+    except FactoryError as error:
+        return CloudFinding(
+            host.partition(".")[0], "note", f"not known: {error.message}", error.fix
+        )
+
+
+def _apis(clients: Clients) -> Iterator[CloudFinding]:
+    within = f"projects/{clients.project}/services"
+    names = "&".join(f"names={within}/{api}" for api in APIS)
+    found = _ask(clients, "serviceusage.googleapis.com", f"/v1/{within}:batchGet?{names}")
+    if isinstance(found, CloudFinding):
+        yield found
+        return
+    enabled = {
+        one["name"].rpartition("/")[2]
+        for one in found.get("services", ())
+        if one.get("state") == "ENABLED"
+    }
+    missing = [api for api in APIS if api not in enabled]
+    enable = f"gcloud services enable {' '.join(missing)} --project {clients.project}"
+    if missing:
+        yield CloudFinding("apis", "bad", f"not enabled: {', '.join(missing)}", enable)
+    else:
+        yield CloudFinding("apis", "ok", f"{len(APIS)} are enabled")
+
+
+def _permissions(
+    name: str, found: dict[str, Any] | CloudFinding, wanted: Mapping[str, str], who: str
+) -> Iterator[CloudFinding]:
+    """The finding of an answer to testIamPermissions."""
+    if isinstance(found, CloudFinding):
+        yield found
+        return
+    missing = [one for one in wanted if one not in found.get("permissions", ())]
+    roles = ", ".join(dict.fromkeys(wanted[one] for one in missing))
+    if missing:
+        yield CloudFinding(name, "bad", f"{who} may not: {', '.join(missing)}", f"grant {roles}")
+    else:
+        yield CloudFinding(name, "ok", f"{who} may: {', '.join(wanted)}")
+
+
+def _caller(clients: Clients) -> Iterator[CloudFinding]:
+    path = f"/v1/projects/{clients.project}:testIamPermissions"
+    body = {"permissions": list(OURS)}
+    found = _ask(clients, "cloudresourcemanager.googleapis.com", path, body)
+    yield from _permissions("you", found, OURS, "you")
+
+
+def _pool(clients: Clients) -> Iterator[CloudFinding]:
+    if not clients.settings.pool:
+        return
+    project = clients.settings.pool.split("/")[1]
+    path = f"/v1/projects/{project}:testIamPermissions"
+    found = _ask(clients, "cloudresourcemanager.googleapis.com", path, {"permissions": list(POOL)})
+    yield from _permissions("pool", found, POOL, "you")
+
+
+def _account(clients: Clients, repository: str | None) -> Iterator[CloudFinding]:
+    """The account of the build: whether the caller may use it, and what it may do."""
+    address = clients.settings.service_account
+    if not address:
+        yield CloudFinding(
+            "account", "note", "none is set: the build runs as the project's default account",
+            "write service_account below [cloud], and give it what docs/cloud-build.md lists",
+        )  # fmt: skip
+        return
+    path = f"/v1/{account_name(address)}:testIamPermissions"
+    found = _ask(clients, "iam.googleapis.com", path, {"permissions": list(ACT_AS)})
+    yield from _permissions("account", found, ACT_AS, f"you, as {address},")
+    project = _ask(
+        clients,
+        "cloudresourcemanager.googleapis.com",
+        f"/v1/projects/{clients.project}:getIamPolicy",
+        {},
+    )
+    yield from _granted("logs", address, WRITES_LOGS, "write logs", [project])
+    bucket = _ask(clients, "storage.googleapis.com", f"/storage/v1/b/{clients.settings.bucket}/iam")
+    yield from _granted("source", address, READS_SOURCE, "read the source", [project, bucket])
+    if match := _REPOSITORY.match(repository or ""):
+        place = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}"
+        policy = _ask(clients, "artifactregistry.googleapis.com", f"/v1/{place}:getIamPolicy")
+        yield from _granted("images", address, WRITES_IMAGES, "push images", [project, policy])
+    else:
+        where = repository or "no registry"
+        yield CloudFinding("images", "note", f"{where}: not a repository of Artifact Registry")
+
+
+def _granted(
+    name: str,
+    address: str,
+    roles: Sequence[str],
+    what: str,
+    policies: Sequence[dict[str, Any] | CloudFinding],
+) -> Iterator[CloudFinding]:
+    """Whether one of these policies gives an account one of these roles."""
+    member = f"serviceAccount:{address}"
+    seen = [one for one in policies if not isinstance(one, CloudFinding)]
+    held = {
+        binding["role"]
+        for policy in seen
+        for binding in policy.get("bindings", ())
+        if member in binding.get("members", ())
+    }
+    if fitting := held & {*roles, *_ANYTHING}:
+        yield CloudFinding(name, "ok", f"{address} may {what}: {sorted(fitting)[0]}")
+    elif len(seen) < len(policies):
+        yield CloudFinding(
+            name, "note", f"whether {address} may {what} is not known: a policy may not be read"
+        )
+    else:
+        yield CloudFinding(
+            name, "bad", f"{address} may not {what}, as far as its own roles tell",
+            f"grant {roles[0]}; a role of a group, a folder or of your own making is not seen",
+        )  # fmt: skip
+
+
+def _staging(clients: Clients) -> Iterator[CloudFinding]:
+    bucket = clients.settings.bucket
+    query = "&".join(f"permissions={one}" for one in STAGING)
+    found = _ask(
+        clients, "storage.googleapis.com", f"/storage/v1/b/{bucket}/iam/testPermissions?{query}"
+    )
+    if isinstance(found, CloudFinding) and "not found" in found.seen:
+        yield CloudFinding("staging", "note", f"gs://{bucket} is made by the first build")
+    else:
+        yield from _permissions("staging", found, STAGING, f"in gs://{bucket}, you")
+
+
+def _regions(clients: Clients) -> Iterator[CloudFinding]:
+    """The pool and the connections of triggers work in their own region only."""
+    region = clients.settings.region
+    named = {"the pool": clients.settings.pool or ""}
+    for _, table in clients.settings.triggers:
+        named[f"the repository of trigger {table.get('name')}"] = str(table.get("repository", ""))
+    for what, name in named.items():
+        match = re.search(r"/locations/([^/]+)/", name)
+        if match and match[1] != region:
+            yield CloudFinding(
+                "region", "bad", f"{what} is in {match[1]}, and builds run in {region}",
+                f'write region = "{match[1]}" below [cloud]',
+            )  # fmt: skip
+
+
+def _forecast(clients: Clients, file: BuildFile) -> Iterator[CloudFinding]:
+    """Machine, disk, minutes and dollars, as far as the file and the last build tell."""
+    from google.cloud.devtools import cloudbuild_v1 as api
+
+    options = file.value.get("options", {})
+    machine = clients.settings.machine_type or options.get("machineType") or DEFAULT_MACHINE
+    if clients.settings.pool:
+        yield CloudFinding("cost", "note", "a private pool's price depends on its machines")
+        return
+    price = MINUTE.get(machine, 0.0)
+    minutes = file.build.timeout / 60
+    disk = max(100, file.build.options.disk_size_gb)
+    yield CloudFinding(
+        "cost", "ok",
+        f"{machine}, {disk} GB of disk, {minutes:.0f} minutes at most: ${minutes * price:.2f} at "
+        f"most, at ${price} a minute",
+    )  # fmt: skip
+    if machine not in (DEFAULT_MACHINE, "E2_MEDIUM"):
+        yield CloudFinding(
+            "quota", "note",
+            f"a trial project is refused {machine} (FAILED_PRECONDITION); no service tells before",
+            f'write machine_type = "{DEFAULT_MACHINE}" below [cloud] in such a project',
+        )  # fmt: skip
+    tag = next((tag for tag in file.build.tags if "$" not in tag), "")
+    request = api.ListBuildsRequest(
+        **clients.within, filter=f'status="SUCCESS" AND tags="{tag}"', page_size=1
+    )
+    try:
+        with explaining("the last builds"):
+            last = next(iter(clients.build.list_builds(request, timeout=60.0)), None)
+    except FactoryError:
+        return  # what the caller may not do is said above
+    if tag and last:
+        took = (last.finish_time - last.start_time).total_seconds() / 60
+        cost = took * price
+        yield CloudFinding("cost", "ok", f"the last build took {took:.1f} minutes: ${cost:.2f}")
