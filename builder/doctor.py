@@ -6,12 +6,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from builder import registry
 from builder.core import network, system
+from builder.core.checkup import Finding
 from builder.core.errors import FactoryError, OutsideError, refusal
 from builder.core.retry import Retry
 from builder.core.settings import Settings
@@ -19,18 +18,6 @@ from builder.engine import Engine, NoEngine, buildx, connect, private
 
 BUILD_BYTES = 25_000_000_000
 """Disk that a CUDA image takes on the engine: wheels, unpacked files, compressed layers."""
-
-State = Literal["ok", "note", "bad"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check. state: "bad" prevents a build, "note" does not."""
-
-    name: str
-    state: State
-    seen: str
-    remedy: str = ""
 
 
 def examine(settings: Settings) -> tuple[Finding, ...]:

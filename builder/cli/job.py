@@ -183,4 +183,5 @@ for command in (render, convert, schema):
     job_app.command()(command)
 job_sent.register(job_app)
 job_why.register(job_app)
+job_kubernetes.register(job_app)
 job_app.command()(job_cost.cost)

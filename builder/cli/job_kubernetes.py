@@ -1,9 +1,12 @@
-"""A job for a cluster: as YAML for kubectl, or ready to be submitted there."""
+"""A job for a cluster: as YAML for kubectl, or ready to be submitted; `builder job doctor`."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from builder.cli.common import reporter, root
+import typer
+
+from builder.cli.common import Json, Registry, reporter, root, settings
+from builder.cli.job_place import Context, Namespace, Nodes, PullSecret, Queue, ServiceAccount
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
@@ -17,7 +20,7 @@ FORMAT = "jobset"
 
 
 def rendered(
-    job: str, settings: "Settings", flags: Mapping[str, str | None], pushed: bool
+    job: str, chosen: "Settings", flags: Mapping[str, str | None], pushed: bool
 ) -> tuple[str, tuple[str, ...]]:
     """The YAML of a job's JobSet, and notes."""
     from builder.core import yamlfile
@@ -26,13 +29,13 @@ def rendered(
 
     where = cluster.load(root(), flags)
     with reporter() as shown:
-        ready = prepare(root(), job, settings, where, pushed, on_event=shown.on_event)
+        ready = prepare(root(), job, chosen, where, pushed, on_event=shown.on_event)
     return yamlfile.dump(jobset.jobset(ready, where)), ready.notes
 
 
 def prepared(
     job: str,
-    settings: "Settings",
+    chosen: "Settings",
     flags: Mapping[str, str | None],
     package: "ProgramFolder | None",
     arguments: tuple[str, ...],
@@ -43,9 +46,7 @@ def prepared(
     from builder.jobs.places.kubernetes.prepare import prepare
 
     there = place.connect(cluster.load(root(), flags))
-    ready = prepare(
-        root(), job, settings, there.cluster, True, package, arguments, on_event=on_event
-    )
+    ready = prepare(root(), job, chosen, there.cluster, True, package, arguments, on_event=on_event)
     return there, ready
 
 
@@ -64,3 +65,45 @@ def dry_run(there: "Place[Any]", ready: "Ready") -> str:
         )
     there.check(ready)
     return yamlfile.dump(there.render(ready))
+
+
+def doctor(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="Also whether the cluster takes this one.")
+    ] = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    queue: Queue = None,
+    service_account: ServiceAccount = None,
+    nodes: Nodes = None,
+    pull_secret: PullSecret = None,
+    registry: Registry = None,
+    as_json: Json = False,
+) -> None:
+    """Check a cluster of Kubernetes: access, JobSet, each right, queue, accounts, nodes.
+
+    \b
+    builder job doctor
+    builder job doctor cats --queue gpus
+
+    Each finding that prevents a job has the command that mends it; then the exit code is 4.
+    """
+    from builder.cli.machine import report
+    from builder.jobs.places.kubernetes import checkup, cluster, place
+    from builder.jobs.places.kubernetes.prepare import prepare
+
+    flags = {"context": context, "namespace": namespace, "queue": queue, "nodes": nodes}
+    flags |= {"service_account": service_account, "pull_secret": pull_secret}
+    there = place.connect(cluster.load(root(), flags))
+    ready = None
+    if job is not None:
+        with reporter() as shown:
+            ready = prepare(
+                root(), job, settings(registry), there.cluster, True, on_event=shown.on_event
+            )
+    report(checkup.examine(there, ready), "a job there", as_json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `builder job`."""
+    app.command()(doctor)

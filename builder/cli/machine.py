@@ -1,11 +1,15 @@
 """`builder doctor` and `builder engine`: the machine that builds."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from builder.cli.common import EngineChoice, Json, Registry, out, reporter, say, settings, show
+
+if TYPE_CHECKING:
+    from builder.core.checkup import Finding
 
 engine_app = typer.Typer(
     help="The private engine: for machines without Docker.", no_args_is_help=True
@@ -14,10 +18,15 @@ engine_app = typer.Typer(
 
 def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json = False) -> None:
     """Check this machine: engine, disk, registry, network."""
-    from builder.core.errors import CheckFailed
     from builder.doctor import examine
 
-    findings = examine(settings(registry=registry, engine=engine))
+    report(examine(settings(registry=registry, engine=engine)), "a build", as_json)
+
+
+def report(findings: "Sequence[Finding]", what: str, as_json: bool) -> None:
+    """Show findings. Raises CheckFailed where one of them prevents `what`."""
+    from builder.core.errors import CheckFailed
+
     if as_json:
         out([asdict(finding) for finding in findings])
     else:
@@ -27,7 +36,7 @@ def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json
                 show(f"      {finding.remedy}")
     bad = [finding for finding in findings if finding.state == "bad"]
     if bad:
-        raise CheckFailed(f"{len(bad)} findings prevent a build", bad[0].remedy)
+        raise CheckFailed(f"{len(bad)} findings prevent {what}", bad[0].remedy)
 
 
 @engine_app.command("start")

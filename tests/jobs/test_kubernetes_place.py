@@ -314,10 +314,19 @@ def test_each_refusal_is_one_line_and_a_way_out(
     assert "the credentials are not accepted" in found.message and "log in again" in found.fix
 
 
-def test_a_jobset_that_the_webhook_refuses(place: Kubernetes) -> None:
+def test_a_field_that_the_server_does_not_know(place: Kubernetes) -> None:
     wanted = place.render(ready(JOB))
     wanted["spec"]["replicatedJobs"][0]["template"]["spec"]["completion"] = 1
-    with pytest.raises(OutsideError, match=r"refused: JobSet .*strict decoding error.*completion"):
+    with pytest.raises(
+        OutsideError, match=r"refused: JobSet in version .*strict decoding error.*completion"
+    ):
+        place.api.create(place.api.path(server.JOBSETS, "jobsets"), wanted)
+
+
+def test_a_name_that_the_webhook_refuses(place: Kubernetes) -> None:
+    wanted = place.render(ready(JOB))
+    wanted["metadata"]["name"] = "n" * 60
+    with pytest.raises(OutsideError, match=r"refused: JobSet .* is invalid: .*63 characters"):
         place.api.create(place.api.path(server.JOBSETS, "jobsets"), wanted)
 
 

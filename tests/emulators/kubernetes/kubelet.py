@@ -89,7 +89,8 @@ class Containers:
 
     images: the reference that a pod names -> what the engine calls that image. One network stands
     for the cluster's: a pod is reached as HOSTNAME.SUBDOMAIN, as the headless service has it.
-    binds: folders of this machine, for what would lie in a bucket.
+    binds: folders of this machine, for what would lie in a bucket. grace: seconds from SIGTERM to
+    SIGKILL; 30 in a real cluster.
     """
 
     engine: Any
@@ -97,6 +98,7 @@ class Containers:
     network: str
     labels: Mapping[str, str]
     binds: Mapping[str, str] = field(default_factory=dict)
+    grace: float = 10.0
     ids: dict[str, str] = field(default_factory=dict)
 
     def run(self, pod: Object, running: Running) -> tuple[int, str]:
@@ -151,15 +153,18 @@ class Containers:
 
         reader = threading.Thread(target=lines, daemon=True)
         reader.start()
-        stopping = False
+        kills: float | None = None
         while True:
             made.reload()
             if not made.attrs["State"]["Running"]:
                 break
-            if running.stop.is_set() and not stopping:
-                stopping = True
+            if running.stop.is_set() and kills is None:
+                kills = time.monotonic() + self.grace
                 with contextlib.suppress(Exception):
                     made.kill("SIGTERM")
+            elif kills is not None and time.monotonic() > kills:
+                with contextlib.suppress(Exception):
+                    made.kill("SIGKILL")
             time.sleep(0.05)
         reader.join(5)
         state = made.attrs["State"]

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.emulators.kubernetes import admission
 from tests.emulators.kubernetes.controllers import Controllers
 from tests.emulators.kubernetes.kubelet import Kubelet, Scripted
-from tests.emulators.kubernetes.store import Object, Refused, Store, merged, now
+from tests.emulators.kubernetes.store import Object, Refused, Store, matches, merged, now
 
 JOBSETS, BATCH, CORE = "jobset.x-k8s.io/v1alpha2", "batch/v1", "v1"
 RESOURCES: dict[str, dict[str, tuple[str, bool]]] = {
@@ -27,7 +27,8 @@ RESOURCES: dict[str, dict[str, tuple[str, bool]]] = {
         "pods": ("Pod", True),
         "namespaces": ("Namespace", False),
         "nodes": ("Node", False),
-        "events": ("Event", True),
+        "secrets": ("Secret", True),
+        "serviceaccounts": ("ServiceAccount", True),
     },
     BATCH: {"jobs": ("Job", True)},
     JOBSETS: {"jobsets": ("JobSet", True)},
@@ -140,14 +141,16 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
     def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        sort = self.headers.get("Content-Type") or ""
         parts = urlsplit(self.path)
         self.query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         call = f"{self.command} {parts.path}"
         self.calls.append(call)
         try:
             self._check(call)
+            if body and not ("json" in sort or "yaml" in sort):
+                raise Refused(415, "UnsupportedMediaType", f"{sort} is not read here")
             self._route(unquote(parts.path), body)
         except Refused as error:
             self._status(error)
@@ -177,7 +180,10 @@ class _Handler(BaseHTTPRequestHandler):
             groups = [_group(one) for one in served if "/" in one]
             return self._json({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         if path == "/openapi/v3":
-            return self._json({"paths": {}})
+            there = {"serverRelativeURL": f"/openapi/v3/apis/{JOBSETS}?hash=1"}
+            return self._json({"paths": {f"apis/{JOBSETS}": there}})
+        if path == f"/openapi/v3/apis/{JOBSETS}":
+            return self._json(_openapi())
         match = re.fullmatch(r"/api/(v1)|/apis/([^/]+/[^/]+)", path)
         if match and (match[1] or match[2]) in served:
             return self._json(_resources(match[1] or match[2]))
@@ -209,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "GET" if name:
                 self._json(self.store.get(kind, namespace, name))
             case "GET" if self.query.get("watch") in ("true", "1"):
-                self._watch(kind, namespace)
+                self._watch(version, kind, namespace)
             case "GET":
                 self._list(version, kind, namespace)
             case "POST":
@@ -256,9 +262,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _admit(self, given: Object) -> None:
         said = admission.problems({**given, "metadata": _own(given["metadata"])})
+        name, text = given["metadata"]["name"], "; ".join(said)
+        if "strict decoding error" in text:
+            what = 'JobSet in version "v1alpha2" cannot be handled as a JobSet'
+            raise Refused(400, "BadRequest", f"{what}: {text}", name)
         if said:
-            name = given["metadata"]["name"]
-            raise Refused(422, "Invalid", f'JobSet "{name}" is invalid: {"; ".join(said)}', name)
+            raise Refused(422, "Invalid", f'JobSet "{name}" is invalid: {text}', name)
 
     def _patch(self, kind: str, namespace: str, name: str, body: bytes) -> None:
         sort = (self.headers.get("Content-Type") or "").partition(";")[0]
@@ -290,19 +299,35 @@ class _Handler(BaseHTTPRequestHandler):
                 self.store.update(kind, found)
         self._json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
-    def _watch(self, kind: str, namespace: str) -> None:
-        since = int(self.query.get("resourceVersion") or self.store.version)
-        seconds = float(self.query.get("timeoutSeconds") or 60)
+    def _watch(self, version: str, kind: str, namespace: str) -> None:
+        """Events from a version on; with `sendInitialEvents` first all there is, and a bookmark."""
         wanted = re.search(r"metadata\.name=([^,]+)", self.query.get("fieldSelector", ""))
-        self._chunked()
-        for _, what, resource, value in self.store.watch(since, self.controllers.stop, seconds):
+        selector = self.query.get("labelSelector", "")
+
+        def told(what: str, value: Object) -> None:
             meta = value["metadata"]
-            if (
-                resource == kind
-                and namespace in ("", meta.get("namespace"))
-                and (not wanted or wanted[1] == meta["name"])
-            ):
+            named = not wanted or wanted[1] == meta["name"]
+            if named and matches(selector, meta.get("labels") or {}):
                 self._chunk(json.dumps({"type": what, "object": value}).encode() + b"\n")
+
+        with self.store.changed:
+            since = int(self.query.get("resourceVersion") or self.store.version)
+            initial = self.query.get("sendInitialEvents") == "true"
+            found = self.store.list(kind, namespace) if initial else []
+            since = self.store.version if initial else since
+        self._chunked()
+        for one in found:
+            told("ADDED", one)
+        if initial:
+            meta = {"resourceVersion": str(since)}
+            end = {"k8s.io/initial-events-end": "true"}
+            mark = {"kind": RESOURCES[version][kind][0], "apiVersion": version}
+            mark |= {"metadata": {**meta, "annotations": end}}  # type: ignore[dict-item]
+            self._chunk(json.dumps({"type": "BOOKMARK", "object": mark}).encode() + b"\n")
+        seconds = float(self.query.get("timeoutSeconds") or 60)
+        for _, what, resource, value in self.store.watch(since, self.controllers.stop, seconds):
+            if resource == kind and namespace in ("", value["metadata"].get("namespace")):
+                told(what, value)
         self._chunk(b"")
 
     # --- logs, reviews ----------------------------------------------------------------------------
@@ -351,7 +376,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _review(self, given: Object) -> None:
         asked = given["spec"]["resourceAttributes"]
-        call = f"{asked['verb']} {asked['resource']}"
+        call = f"{asked['verb']} {asked['resource']}/{asked.get('subresource', '')}"
         denied = any(re.search(one, call) for one in self.faults.forbidden)
         self._json({**given, "status": {"allowed": not denied}}, 201)
 
@@ -373,7 +398,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def _status(self, error: Refused) -> None:
-        details = {"name": error.name} if error.name else {}
+        details: Object = {"name": error.name} if error.name else {}
+        if error.code == 422:  # kubectl shows the causes, and not the message
+            cause = {"reason": "FieldValueInvalid", "message": error.message, "field": "spec"}
+            details["causes"] = [cause]
         told = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         told |= {"message": error.message, "reason": error.reason, "code": error.code}  # type: ignore[dict-item]
         self._json({**told, "details": details}, error.code)
@@ -392,6 +420,23 @@ class _Handler(BaseHTTPRequestHandler):
 def _own(meta: Object) -> Object:
     """The metadata that a client writes."""
     return {k: v for k, v in meta.items() if k in ("name", "namespace", "labels", "annotations")}
+
+
+def _openapi() -> Object:
+    """What kubectl looks up before it sends: that the server itself checks JobSets."""
+    group, _, version = JOBSETS.partition("/")
+    parameters = [
+        {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+        for name in ("dryRun", "fieldValidation")
+    ]
+    patch = {
+        "x-kubernetes-group-version-kind": {"group": group, "kind": "JobSet", "version": version},
+        "parameters": parameters,
+        "responses": {"200": {"description": "OK"}},
+    }
+    path = f"/apis/{JOBSETS}/namespaces/{{namespace}}/jobsets/{{name}}"
+    info = {"title": "Kubernetes", "version": "v1.36.0"}
+    return {"openapi": "3.0.0", "info": info, "paths": {path: {"patch": patch}}}
 
 
 def _group(version: str) -> Object:

@@ -217,7 +217,7 @@ class Api:
             case 403:
                 return (
                     f"not allowed: {words}",
-                    f"docs/kubernetes.md lists the rights; yours: {check}",
+                    "builder job doctor names the command that grants it",
                 )
             case 404 if JOBSETS in path and not named and "namespaces" not in words:
                 return (
