@@ -7,12 +7,15 @@ came, and for two commands at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from builder.core import files
+from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.retry import Passing, Retry
 from builder.jobs.places.protocol import SUCCEEDED, JobStatus, LostAnswer, Place, age
@@ -42,20 +45,39 @@ def submit(
 
     A job that is active or has succeeded is found. One that failed, expired or was cancelled is
     created anew with the same job directory, where the trainer finds its checkpoints. again: run it
-    a second time, with a directory of its own. locks: a folder that this machine's commands share.
-    Raises OutsideError.
+    a second time, with a directory of its own. locks: a folder that this machine's commands share;
+    it also remembers what they sent, because a place's list may lag. Raises OutsideError.
     """
     lock = locks / f"submit-{place.key(request)}.lock"
     with step(f"submit {place.name_of(request)}", on_event) as running, files.locked(lock):
-        result = _submit(place, request, again, running.log)
+        sent = lock.with_suffix(".sent")
+        names = sent.read_text(encoding="utf-8").split("\n") if sent.is_file() else []
+        result = _submit(place, request, again, _remembered(place, names), running.log)
+        if result.job.name not in names:
+            files.write(sent, "\n".join([*names, result.job.name]))
         running.cached = not result.created
     return result
 
 
+def _remembered(place: Place[Request], names: list[str]) -> list[JobStatus]:
+    """The jobs of these names that the place still has."""
+    found = []
+    for name in names:
+        with contextlib.suppress(OutsideError):
+            found.append(place.get(name))
+    return found
+
+
 def _submit(
-    place: Place[Request], request: Request, again: bool, say: Callable[[str], None]
+    place: Place[Request],
+    request: Request,
+    again: bool,
+    sent: list[JobStatus],
+    say: Callable[[str], None],
 ) -> Submitted:
-    before = place.same(request)
+    """sent: jobs with the same key that this machine has sent before."""
+    listed = place.same(request)
+    before = [*listed, *(one for one in sent if one.name not in {two.name for two in listed})]
     run = max((one.run for one in before), default=1)
     if again and before:
         run += 1
@@ -66,7 +88,7 @@ def _submit(
     for one in same:
         if one.state in SUCCEEDED:
             return Submitted(one, False, f"it {one.state.replace('_', ' ')} before")
-    made = _create(place, request, run, say)
+    made = _create(place, request, run, {one.name for one in before}, say)
     rivals = [
         one
         for one in place.same(request)
@@ -81,10 +103,14 @@ def _submit(
 
 
 def _create(
-    place: Place[Request], request: Request, run: int, say: Callable[[str], None]
+    place: Place[Request],
+    request: Request,
+    run: int,
+    known: set[str],
+    say: Callable[[str], None],
 ) -> JobStatus:
-    """Create the job. Where the answer got lost, look for the job before trying again."""
-    known = {one.name for one in place.same(request)}
+    """Create the job. Where the answer got lost, look for the job before trying again: as long as
+    a new job may be missing from the place's list. known: the names of the jobs before."""
 
     def attempt() -> JobStatus:
         try:
@@ -92,9 +118,19 @@ def _create(
         except LostAnswer as error:
             cause = type(error.__cause__ or error).__name__
             say(f"the answer got lost ({cause}): looking whether the job was made")
-            new = [one for one in place.same(request) if one.name not in known]
-            if new:
-                return new[0]
+            for pause in (0.0, *_looks(place.lag)):
+                time.sleep(pause)
+                new = [one for one in place.same(request) if one.name not in known]
+                if new:
+                    return min(new, key=age)
             raise Passing("the job was not made", final=error) from error
 
     return CREATE.run(attempt, say)
+
+
+def _looks(lag: float) -> Iterator[float]:
+    """Pauses between looks, each twice as long as the one before, for `lag` seconds in all."""
+    pause, rest = 0.5, lag
+    while rest > 0:
+        yield min(pause, rest)
+        rest, pause = rest - pause, 2 * pause

@@ -81,6 +81,7 @@ class Faults:
     is made, and the connection breaks before the answer, so many times. stay_queued: for ever.
     refusal: an answer to every create. end_as: how a job ends, whatever it did. late_entries: so
     many of the newest log entries are not seen yet. double_entries: each is delivered twice.
+    list_lag: so many lists do not show a job that is new.
     bad_credentials: every call ends as gRPC ends it where the credentials have expired.
     age: what a replica prints was said so long ago. reads_a_minute: more reads of the log are
     refused; `clock` tells the seconds.
@@ -88,6 +89,7 @@ class Faults:
 
     bursts: list[tuple[str, int, int]] = field(default_factory=list)
     cut_create: int = 0
+    list_lag: int = 0
     stay_queued: bool = False
     refusal: Refused | None = None
     end_as: State | None = None
@@ -243,6 +245,7 @@ class JobService:
         self.entries: list[dict[str, Any]] = []
         self.buckets: dict[str, tuple[str, str]] = {}
         self.cancels: dict[str, threading.Event] = {}
+        self.unseen: dict[str, int] = {}
         self.calls: list[str] = []
         self.reads: list[float] = []
         self.workers = ThreadPoolExecutor(4)
@@ -361,6 +364,7 @@ class JobService:
             job.state = State.JOB_STATE_QUEUED
             job.create_time = datetime.now(UTC)
             self.jobs[number] = job
+            self.unseen[number] = self.faults.list_lag
             self.cancels[number] = threading.Event()
         if not self.faults.stay_queued:
             self.workers.submit(self._carry_out, number)
@@ -490,10 +494,14 @@ class JobService:
         wanted = [_condition(part) for part in re.split(r"\s+AND\s+", request.filter) if part]
         region = request.parent.split("/")[3]
         with self.lock:
+            late = {number for number, left in self.unseen.items() if left > 0}
+            if not request.page_token:
+                self.unseen = {number: left - 1 for number, left in self.unseen.items()}
             found = [
                 one
-                for one in self.jobs.values()
+                for number, one in self.jobs.items()
                 if isinstance(one, kind)
+                and number not in late
                 and f"/locations/{region}/" in one.name
                 and all(test(one) for test in wanted)
             ]

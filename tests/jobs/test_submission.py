@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -135,9 +137,39 @@ def test_a_connection_that_broke_after_the_deed_makes_no_second_job(
     assert sent.job.id in loopback.service.jobs
 
 
-def test_a_service_that_is_away_for_a_moment_is_asked_again(
-    loopback, where, ready, tmp_path
+@pytest.mark.parametrize("lag", [1, 2, 6])
+def test_a_lost_answer_and_a_list_that_lags_leave_one_job(
+    loopback, where, ready, tmp_path, monkeypatch, lag
 ) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(submission.time, "sleep", slept.append)
+    loopback.service.faults.list_lag = lag
+    loopback.service.faults.cut_create = 1
+    sent = send(where, ready, tmp_path)
+    assert sent.created and list(loopback.service.jobs) == [sent.job.id]
+    assert sum(slept) <= VertexAI(where).lag
+
+
+def test_faults_in_random_order_leave_one_job(loopback, where, tmp_path, monkeypatch) -> None:
+    """Lost answers, a service that is away and a list that lags; each job once."""
+    monkeypatch.setattr(submission.time, "sleep", lambda seconds: None)
+    dice, jobs = random.Random(7), loopback.service.jobs
+    for number in range(int(os.environ.get("BUILDER_RANDOM_FAULTS", "20"))):
+        faults = loopback.service.faults
+        faults.list_lag, faults.cut_create = dice.randint(0, 5), dice.randint(0, 1)
+        create, lists = r"customJobs$|CreateCustomJob", r"GET .*customJobs|ListCustomJobs"
+        faults.bursts = [(create, 503, dice.randint(0, 1)), (lists, 503, dice.randint(0, 2))]
+        dice.shuffle(faults.bursts)
+        ready = jobfiles.ready(JOB.replace("100}", f"{number}}}"), project=emulator.PROJECT)
+        for _ in range(3):
+            send(where, ready, tmp_path)
+        assert len(jobs) == number + 1, (number, faults)
+
+
+def test_a_service_that_is_away_for_a_moment_is_asked_again(
+    loopback, where, ready, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(submission.time, "sleep", lambda seconds: None)
     loopback.service.faults.bursts = [(r"POST .*customJobs$|grpc CreateCustomJob", 503, 1)]
     assert send(where, ready, tmp_path).created
     assert len(loopback.service.jobs) == 1

@@ -182,6 +182,10 @@ class Place(Protocol[Request]):
     def where(self) -> str:
         """Where it looks for jobs, in words: a region of a project."""
 
+    @property
+    def lag(self) -> float:
+        """How many seconds a job that was just created may be missing from its lists."""
+
     def name_of(self, request: Request) -> str:
         """The job's name in its description."""
 

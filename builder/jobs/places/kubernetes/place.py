@@ -47,6 +47,11 @@ class Kubernetes:
         return f"the namespace {self.namespace}" + (f" of {context}" if context else "")
 
     @property
+    def lag(self) -> float:
+        """None: the API server reads its lists from a quorum."""
+        return 0.0
+
+    @property
     def namespace(self) -> str:
         """Where the jobs are."""
         return self.cluster.namespace or self.api.access.namespace

@@ -66,6 +66,11 @@ class ThisMachine:
         """The folder of the jobs' folders."""
         return str(self.root / FOLDER)
 
+    @property
+    def lag(self) -> float:
+        """None: the folders tell at once."""
+        return 0.0
+
     # --- starting ---
 
     def name_of(self, request: LocalJob) -> str:

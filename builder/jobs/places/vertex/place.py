@@ -43,6 +43,11 @@ class VertexAI:
         """The region of the project."""
         return f"{self.service.region} of {self.service.project}"
 
+    @property
+    def lag(self) -> float:
+        """A guess: the service promises nothing, and lists were seen to lag by a second."""
+        return 20.0
+
     @cached_property
     def client(self) -> JobServiceClient:
         """The client of the job service."""
