@@ -159,6 +159,31 @@ def convert(
     _write(found.text, output)
 
 
+def import_job(
+    job: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A CustomJob or HyperparameterTuningJob.")
+    ],
+    region: Region = None,
+    output: Output = None,
+) -> None:
+    """Turn a job of Vertex AI, as the API or gcloud has it, into a job's file.
+
+    \b
+    gcloud ai custom-jobs describe NAME --region R > old.yaml
+    builder job import old.yaml -o jobs/cats.yaml
+
+    The new file is rendered again, and each field that is not the same is told.
+    """
+    from builder.jobs.places.vertex.importing import import_file
+
+    found = import_file(job, region)
+    for fate in ("changed", "dropped", "added"):
+        for line in found.having(fate):
+            say(f"{fate}: {line.field}: {line.why}")
+    say(f"kept: {len(found.having('kept'))} of {len(found.ledger)} fields")
+    _write(found.text, output)
+
+
 def schema(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; fail where it is not up to date.")
@@ -181,6 +206,7 @@ def schema(
 job_local.register(job_app)
 for command in (render, convert, schema):
     job_app.command()(command)
+job_app.command("import")(import_job)
 job_sent.register(job_app)
 job_why.register(job_app)
 job_kubernetes.register(job_app)

@@ -1,0 +1,200 @@
+"""Jobs of Vertex AI as job files: a round trip, a ledger of every field, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.core import yamlfile
+from builder.core.errors import InputError
+from builder.jobs import description
+from builder.jobs.places.vertex import importing, messages
+from tests.jobs import jobfiles
+from tests.jobs.test_job_command import Run, here, run  # noqa: F401
+from tests.jobs.test_submission import JOB, STUDY
+
+CLUSTER = """\
+image: v100
+region: us-central1
+machine: n1-standard-8
+accelerators: 2 x V100
+replicas:
+  workers: {count: 3, accelerators: 1 x V100}
+  parameter_servers: {count: 2, machine: n1-highmem-8}
+  evaluator: {count: 1, accelerators: none}
+command: [python, -m, trainer.task]
+arguments: [--steps=10, "--name=a b", "$HOME"]
+environment: {A: "1", B: "yes", EMPTY: ""}
+job_dir: gs://my-bucket/jobs/one
+service_account: t@p-12345.iam.gserviceaccount.com
+network: projects/123456/global/networks/default
+tensorboard: projects/123456/locations/us-central1/tensorboards/7
+disk: {type: pd-ssd, size_gb: 200}
+scheduling: {strategy: spot, timeout: 2h, restarts: job}
+labels: {team: vision}
+"""
+TPU = "image: tpu\nregion: us-west1\nmachine: ct5lp-hightpu-4t\ntopology: 2x2\n"
+FLEX = """\
+image: l4
+region: us-central1
+machine: g2-standard-8
+accelerators: L4
+scheduling: {strategy: flex-start, max_wait: 24h, restarts: never}
+"""
+
+
+def sent(text: str, target: str = "v100") -> dict[str, Any]:
+    """The REST body of the job of this text."""
+    return messages.to_dict(messages.message(jobfiles.ready(text, target)))
+
+
+def imported(tmp_path: Path, body: Any, suffix: str = "json", **more: Any) -> importing.Imported:
+    path = tmp_path / f"old.{suffix}"
+    path.write_text(json.dumps(body) if suffix == "json" else yamlfile.dump(body))
+    return importing.import_file(path, **more)
+
+
+def compared(body: dict[str, Any]) -> dict[str, Any]:
+    """A body without what another job's name and key change."""
+    told = json.loads(json.dumps(body))
+    told.pop("displayName")
+    told["labels"] = {k: v for k, v in told["labels"].items() if not k.startswith("builder-")}
+    return dict(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        (JOB.replace("/{job}", ""), "v100"),
+        (STUDY.replace("/{job}", ""), "v100"),
+        (CLUSTER, "v100"),
+        (TPU, "tpu"),
+        (FLEX, "l4"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_what_is_rendered_comes_back_as_the_same_job(
+    tmp_path: Path, text: str, target: str, suffix: str
+) -> None:
+    body = sent(text, target)
+    found = imported(tmp_path, body, suffix, region=jobfiles.job(text).region)
+    again = jobfiles.job(found.text)
+    placed = jobfiles.checks.ready(
+        again,
+        jobfiles.image(target),
+        again.region,
+        project="my-project",
+        targets=jobfiles.TARGETS,
+    )
+    assert compared(messages.to_dict(messages.message(placed))) == compared(body)
+    names = {line.field for line in found.ledger if line.fate in ("dropped", "added")}
+    assert not names, found.ledger
+    assert all(line.why.startswith("the factory's own") for line in found.having("changed"))
+
+
+def test_gclouds_configuration_and_names_with_underscores(tmp_path: Path) -> None:
+    config = {
+        "worker_pool_specs": [
+            {
+                "machine_spec": {"machine_type": "n1-standard-4"},
+                "replica_count": 1,
+                "container_spec": {"image_uri": "gcr.io/p/i:1", "args": ["--epochs=3"]},
+            }
+        ]
+    }
+    found = imported(tmp_path, config, "yaml", region="europe-west4")
+    job = jobfiles.job(found.text)
+    assert (job.machine, job.arguments, job.region) == (
+        "n1-standard-4",
+        ("--epochs=3",),
+        "europe-west4",
+    )
+    added = {line.field: line.why for line in found.having("added")}
+    assert added["jobSpec.scheduling.timeout"] == "'604800s'"  # the service's own default
+
+
+def test_what_a_file_cannot_say_is_in_the_ledger(tmp_path: Path) -> None:
+    body = sent(CLUSTER) | {
+        "name": "projects/1/locations/us-central1/customJobs/5",
+        "state": "JOB_STATE_SUCCEEDED",
+        "encryptionSpec": {"kmsKeyName": "projects/p/locations/l/keyRings/r/cryptoKeys/k"},
+    }
+    body["jobSpec"]["enableWebAccess"] = True
+    body["jobSpec"]["reservedIpRanges"] = ["one"]
+    pool = body["jobSpec"]["workerPoolSpecs"][1]
+    pool["machineSpec"]["reservationAffinity"] = {"reservationAffinityType": "NO_RESERVATION"}
+    dropped = {line.field: line.why for line in imported(tmp_path, body).having("dropped")}
+    assert dropped == {
+        "encryptionSpec.kmsKeyName": (
+            "'projects/p/locations/l/keyRings/r/cryptoKeys/k': a job's file does not have it"
+        ),
+        "jobSpec.enableWebAccess": "True: a job's file does not have it",
+        "jobSpec.reservedIpRanges": "['one']: a job's file does not have it",
+        "jobSpec.workerPoolSpecs[1].machineSpec.reservationAffinity.reservationAffinityType": (
+            "'NO_RESERVATION': a job's file does not have it"
+        ),
+        "name": "the service writes it",
+        "state": "the service writes it",
+    }
+
+
+def test_several_metrics_are_not_lost_without_a_word(tmp_path: Path) -> None:
+    body = sent(STUDY)
+    body["studySpec"]["metrics"].append({"metricId": "loss", "goal": "MINIMIZE"})
+    fields = {line.field for line in imported(tmp_path, body).having("dropped")}
+    assert fields == {"studySpec.metrics[1].metricId", "studySpec.metrics[1].goal"}
+
+
+def _other_args(body: dict[str, Any]) -> None:
+    body["jobSpec"]["workerPoolSpecs"][1]["containerSpec"]["args"] = ["--other"]
+
+
+def _package(body: dict[str, Any]) -> None:
+    pool = body["jobSpec"]["workerPoolSpecs"][0]
+    del pool["containerSpec"]
+    pool["pythonPackageSpec"] = {"executorImageUri": "i", "pythonModule": "m"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "fix"),
+    [
+        (
+            _other_args,
+            r"workerPoolSpecs\[1\]\.containerSpec\.args: is not the chief's",
+            "TF_CONFIG",
+        ),
+        (_package, r"workerPoolSpecs\[0\]: a Python package has no image", "--package"),
+        (lambda b: b["jobSpec"].update(workerPools=1), 'no field named "workerPools"', "reference"),
+        (lambda b: b["jobSpec"].clear(), r"workerPoolSpecs\[0\] names no machine", "chief"),
+        (lambda b: b.pop("jobSpec"), "has neither jobSpec", "convert"),
+        (lambda b: b.update(kind="JobSet"), "a JobSet is not imported yet", "by hand"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, change: Any, said: str, fix: str) -> None:
+    body = sent(CLUSTER)
+    change(body)
+    with pytest.raises(InputError) as caught:
+        imported(tmp_path, body)
+    assert re.search(said, caught.value.message) and fix in caught.value.fix
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["[", "a: [1", "- 1\n", "\x00", "text"])
+def test_what_is_no_job(tmp_path: Path, text: str) -> None:
+    (tmp_path / "old.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"old\.yaml"):
+        importing.import_file(tmp_path / "old.yaml")
+
+
+def test_the_command(run: Run, here: Path) -> None:  # noqa: F811
+    (here / "old.json").write_text(json.dumps(sent(CLUSTER)))
+    code, _, err = run(
+        "job", "import", "old.json", "--region", "us-central1", "-o", "jobs/new.yaml"
+    )
+    assert code == 0 and "kept: " in err and "changed: displayName" in err
+    assert description.load(here, "new").replicas.workers.count == 3  # type: ignore[union-attr]
+    assert run("job", "import", "nowhere.json")[0] == 2
