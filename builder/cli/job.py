@@ -161,12 +161,12 @@ def convert(
 
 def import_job(
     job: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A CustomJob or HyperparameterTuningJob.")
+        Path, typer.Argument(metavar="FILE", help="A CustomJob, HyperparameterTuningJob or JobSet.")
     ],
     region: Region = None,
     output: Output = None,
 ) -> None:
-    """Turn a job of Vertex AI, as the API or gcloud has it, into a job's file.
+    """Turn a job of Vertex AI, as the API or gcloud has it, or a JobSet into a job's file.
 
     \b
     gcloud ai custom-jobs describe NAME --region R > old.yaml
@@ -174,12 +174,22 @@ def import_job(
 
     The new file is rendered again, and each field that is not the same is told.
     """
-    from builder.jobs.places.vertex.importing import import_file
+    from builder.core.errors import InputError
+    from builder.jobs import ledger
+    from builder.jobs.places.kubernetes import importing as of_a_cluster
+    from builder.jobs.places.vertex import importing as of_vertex
 
-    found = import_file(job, region)
+    given = ledger.read(job)
+    if given.get("kind") == "JobSet":
+        if region is not None:
+            raise InputError("--region: a JobSet runs in a cluster", "remove --region")
+        found = of_a_cluster.imported(given, job)
+    else:
+        found = of_vertex.imported(given, job, region)
     for fate in ("changed", "dropped", "added"):
         for line in found.having(fate):
             say(f"{fate}: {line.field}: {line.why}")
+    notes(found.notes)
     say(f"kept: {len(found.having('kept'))} of {len(found.ledger)} fields")
     _write(found.text, output)
 

@@ -11,7 +11,7 @@ import pytest
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
-from builder.jobs import description
+from builder.jobs import description, ledger
 from builder.jobs.places.vertex import importing, messages
 from tests.jobs import jobfiles
 from tests.jobs.test_job_command import Run, here, run  # noqa: F401
@@ -52,10 +52,10 @@ def sent(text: str, target: str = "v100") -> dict[str, Any]:
     return messages.to_dict(messages.message(jobfiles.ready(text, target)))
 
 
-def imported(tmp_path: Path, body: Any, suffix: str = "json", **more: Any) -> importing.Imported:
+def imported(tmp_path: Path, body: Any, suffix: str = "json", **more: Any) -> ledger.Imported:
     path = tmp_path / f"old.{suffix}"
     path.write_text(json.dumps(body) if suffix == "json" else yamlfile.dump(body))
-    return importing.import_file(path, **more)
+    return importing.imported(ledger.read(path), path, **more)
 
 
 def compared(body: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +171,6 @@ def _package(body: dict[str, Any]) -> None:
         (lambda b: b["jobSpec"].update(workerPools=1), 'no field named "workerPools"', "reference"),
         (lambda b: b["jobSpec"].clear(), r"workerPoolSpecs\[0\] names no machine", "chief"),
         (lambda b: b.pop("jobSpec"), "has neither jobSpec", "convert"),
-        (lambda b: b.update(kind="JobSet"), "a JobSet is not imported yet", "by hand"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, change: Any, said: str, fix: str) -> None:
@@ -187,7 +186,8 @@ def test_what_is_refused(tmp_path: Path, change: Any, said: str, fix: str) -> No
 def test_what_is_no_job(tmp_path: Path, text: str) -> None:
     (tmp_path / "old.yaml").write_text(text)
     with pytest.raises(InputError, match=r"old\.yaml"):
-        importing.import_file(tmp_path / "old.yaml")
+        path = tmp_path / "old.yaml"
+        importing.imported(ledger.read(path), path)
 
 
 def test_the_command(run: Run, here: Path) -> None:  # noqa: F811

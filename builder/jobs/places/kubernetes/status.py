@@ -42,7 +42,7 @@ def read(found: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> JobSt
     meta, spec = found["metadata"], found["spec"]
     told = found.get("status") or {}
     labels = dict(meta.get("labels") or {})
-    pools = tuple(_pool(one) for one in spec["replicatedJobs"])
+    pools = tuple(pool(one) for one in spec["replicatedJobs"])
     mine = sorted(pods, key=_born)
     state, failed = _state(found, jobs, mine), _culprit(jobs, mine)
     ended = state in ("succeeded", "failed", "expired", "cancelled")
@@ -246,7 +246,8 @@ def _born(pod: Object) -> tuple[int, str]:
 # --- what was asked for ---------------------------------------------------------------------------
 
 
-def _pool(replicated: Object) -> Pool:
+def pool(replicated: Object) -> Pool:
+    """What a role was asked to run on."""
     job, template = replicated["template"]["spec"], replicated["template"]
     told = (template.get("metadata") or {}).get("annotations") or {}
     limits = (_container(replicated).get("resources") or {}).get("limits") or {}

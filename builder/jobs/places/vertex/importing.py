@@ -1,29 +1,25 @@
-"""A job as Vertex AI or gcloud writes it, turned into a job's file, and a ledger of every field.
+"""A job as Vertex AI or gcloud has it, turned into a job's file, with a ledger of every field.
 
-The ledger is no list of intentions: the new file is rendered again, and each field of what was read
-is compared with what would be sent. Read are a CustomJob and a HyperparameterTuningJob, as the API
-or as `gcloud ai ... create --config` has them, in YAML or JSON.
+Read are a CustomJob and a HyperparameterTuningJob, as the API or as `gcloud ai ... create --config`
+has them.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from builder import contract
-from builder.core import yamlfile
 from builder.core.errors import InputError
-from builder.jobs import description
+from builder.jobs import ledger
 from builder.jobs.checks import place
+from builder.jobs.ledger import Imported, Line
 from builder.jobs.places.vertex import messages
 from builder.jobs.pools import ROLES
 from builder.jobs.ready import Image, Ready
 
-Fate = Literal["kept", "changed", "dropped", "added"]
 _WRITTEN_BY_THE_SERVICE: Final = (
     *("createTime", "endTime", "error", "name", "startTime", "state", "trials", "updateTime"),
     "webAccessUris",
@@ -32,70 +28,34 @@ _NAMES: Final = {"worker": "workers", "ps": "parameter_servers", "evaluator": "e
 _GCLOUD: Final = ("workerPoolSpecs", "worker_pool_specs")
 
 
-@dataclass(frozen=True)
-class Line:
-    """What became of one field. field: its path in the job; why: "" where it was kept."""
+def imported(given: Mapping[str, Any], path: Path, region: str | None = None) -> Imported:
+    """The job's file of a job of Vertex AI. region: where it runs, if its name does not say.
 
-    field: str
-    fate: Fate
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Imported:
-    """The text of a job's file, and what became of each field of the job that was read."""
-
-    text: str
-    ledger: tuple[Line, ...]
-
-    def having(self, fate: Fate) -> tuple[Line, ...]:
-        """The lines of one fate."""
-        return tuple(one for one in self.ledger if one.fate == fate)
-
-
-def import_file(path: Path, region: str | None = None) -> Imported:
-    """Read a job of Vertex AI. region: where it runs, if its name does not say.
-
-    Raises InputError for a file that is none, or for a job that one file cannot say.
+    Raises InputError for what is none, or for a job that one file cannot say.
     """
-    given = _read(path)
     body = messages.to_dict(_message(given, path))
     outer = {key: value for key, value in body.items() if key not in _WRITTEN_BY_THE_SERVICE}
     parts = str(given.get("name") or "").split("/")
     where = region or (parts[3] if len(parts) == 6 else None)
     told = {key: value for key, value in _job(outer, path, where).items() if value}
-    text = yamlfile.dump(told, f"Imported from {path.name}.")
-    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-") or "imported"
-    job = description.parse(text, Path(f"{name if name[0].isalpha() else 'job'}.yaml"))
+    text, job = ledger.written(told, path)
     placements = tuple(place(pool) for pool in job.pools)
     ready = Ready(job, Image(job.image), where or "", placements)
     again = messages.to_dict(messages.message(ready))
     gone = [Line(key, "dropped", "the service writes it") for key in body if key not in outer]
-    return Imported(text, (*_ledger(outer, again), *gone))
+    return Imported(text, (*ledger.compared(outer, again, _own_field), *gone))
+
+
+def _own_field(field: str) -> bool:
+    """Whether the factory itself writes a field, each time anew."""
+    return (
+        field == "displayName"
+        or field.startswith("labels.builder-")
+        or field.endswith(f"env[{contract.ACCELERATOR}].value")
+    )
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-
-def _read(path: Path) -> dict[str, Any]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not text"
-        raise InputError(f"{path}: {why}", "name the file of a CustomJob") from None
-    yamlfile.parse(text, str(path))  # its bounds, and its errors with their lines
-    try:
-        value = YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError) as error:
-        raise InputError(f"{path}: not YAML: {error}", "write YAML or JSON") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: is no job", "name the file of a CustomJob")
-    if value.get("kind") == "JobSet":
-        raise InputError(f"{path}: a JobSet is not imported yet", "write the job's file by hand")
-    return value
 
 
 def _message(given: Mapping[str, Any], path: Path) -> Any:
@@ -265,45 +225,3 @@ def _parameter(spec: Mapping[str, Any]) -> dict[str, Any]:
     if scale := scales.get(spec.get("scaleType", "")):
         found["scale"] = scale
     return found
-
-
-# --- the ledger -----------------------------------------------------------------------------------
-
-
-def _ledger(given: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[Line]:
-    """Each field of the job that was read, and of the one that would be sent."""
-    old, new = dict(_fields(given)), dict(_fields(again))
-    for field, value in old.items():
-        if field not in new:
-            yield Line(field, "dropped", f"{value!r}: a job's file does not have it")
-        elif new[field] == value:
-            yield Line(field, "kept")
-        elif field == "displayName" or field.startswith("labels.builder-"):
-            yield Line(field, "changed", "the factory's own: the file's name and the job's key")
-        elif field.endswith(f"env[{contract.ACCELERATOR}].value"):
-            yield Line(
-                field, "changed", "the factory's own: made anew for the machine and the image"
-            )
-        else:
-            yield Line(field, "changed", f"{value!r} becomes {new[field]!r}")
-    for field, value in new.items():
-        if field not in old:
-            yield Line(field, "added", f"{value!r}")
-
-
-def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, one in value.items():
-            yield from _fields(one, f"{path}.{name}" if path else name)
-    elif path.endswith((".env", ".parameters")):  # lists whose entries have names
-        for one in value:
-            name = one.get("name") or one.get("parameterId")
-            yield from _fields(
-                {key: inner for key, inner in one.items() if key not in ("name", "parameterId")},
-                f"{path}[{name}]",
-            )
-    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-        for number, one in enumerate(value):
-            yield from _fields(one, f"{path}[{number}]")
-    else:
-        yield path, value
