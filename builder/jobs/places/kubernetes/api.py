@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -246,7 +247,6 @@ class Api:
 
 
 def _why(error: Exception) -> str:
-    """The cause in few words; urllib3's own text holds addresses of objects."""
-    reason = getattr(error, "reason", None) or error
-    text = str(reason)
-    return text.partition(": ")[2] or text if "object at 0x" in text else text
+    """The cause in few words; urllib3's own text begins with its connection."""
+    text = str(getattr(error, "reason", None) or error)
+    return re.sub(r"^\S*Connection(?:Pool)?\(.*?\): |^<.*?>: ", "", text)
