@@ -27,7 +27,8 @@ def push(
     registry: Registry = None,
     tag: Annotated[list[str] | None, typer.Option(help="An additional tag.")] = None,
     key: Annotated[
-        str | None, typer.Option(help="Sign with this private key, which COSIGN_PASSWORD opens.")
+        str | None,
+        typer.Option(help="Sign with this key: a file that COSIGN_PASSWORD opens, or gcpkms://..."),
     ] = None,
     engine: EngineChoice = None,
     as_json: Json = False,

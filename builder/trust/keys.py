@@ -1,4 +1,4 @@
-"""Keys that sign statements: a pair of files that cosign reads, too.
+"""Keys that sign statements: a pair of files that cosign reads, too, or one in Cloud KMS.
 
 The pair is ECDSA P-256. The private key lies in cosign's format (sigstore/sigstore,
 pkg/cryptoutils/encrypted.go): PKCS #8, sealed by NaCl's secretbox under a password that scrypt
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from builder.core import files
 from builder.core.errors import InputError
+from builder.core.settings import CLOUD_KEY
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -104,12 +105,20 @@ class KeyFile:
 
 
 def signer(name: str) -> Signer:
-    """The key of this name: the path of a private key. Raises InputError."""
+    """The key of this name: the path of a private key, or gcpkms://... Raises InputError."""
+    if name.startswith(CLOUD_KEY):
+        from builder.trust.kms import KmsKey
+
+        return KmsKey.of(name)
     return KeyFile(_opened(_text(name), name, os.environ), name)
 
 
 def public(name: str) -> PublicKey:
-    """The public key of this name: the path of a PEM file. Raises InputError."""
+    """The public key of this name: the path of a PEM file, or gcpkms://... Raises InputError."""
+    if name.startswith(CLOUD_KEY):
+        from builder.trust.kms import KmsKey
+
+        return KmsKey.of(name).public
     return of_pem(_text(name), name)
 
 
