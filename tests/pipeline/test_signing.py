@@ -149,7 +149,7 @@ def test_an_image_has_all_four_statements_and_its_base_has_two(
             assert accepts(str(where.at(digest)), ours.public, kind), kind
     (bill,) = beside.find(there, where, made.digest, statements.BILL, (ours.signer.public,)).signed
     names = {one["name"]: one for one in bill.statement.predicate["components"]}
-    assert names["libexpat1"]["version"] == "2.9"
+    assert names["libexpat1"]["version"].startswith("2.5.0") and names["libexpat1"]["hashes"]
     assert names["tensorflow-cpu"]["hashes"]
     (how,) = beside.find(there, where, base.digest, KIND, (ours.signer.public,)).signed
     assert how.statement.predicate["buildDefinition"]["externalParameters"] == {
