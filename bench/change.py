@@ -25,16 +25,14 @@ from bench.image import (
     Setting,
     builder_environment,
     client,
-    copy,
     engine,
+    give_root,
+    prepared,
     usual_dockerfile,
 )
 from builder.core.project import BUILD, find_root
-from builder.core.templates import DOCKERFILE
 from builder.engine import private
-from builder.lock import model
-from builder.pipeline.append import read
-from builder.spec import catalogue, compatibility
+from builder.spec import catalogue
 from tests.registry.server import registry
 
 CHANGES = 15
@@ -46,26 +44,22 @@ UNCHECKED = 5
 def main(target: str, folder: Path) -> int:
     """Measure, print, write results/change.json."""
     root = find_root(Path(__file__).parent)
-    spec = catalogue.load(root, target)
-    held = model.read(root, target).root
     needed = NEEDED.get(target, NEEDED_GPU)
-    if held is None:
+    if not catalogue.load(root, target).has_own_base:
         print(f"change: {target} stands on a published base: nothing to compare", file=sys.stderr)
         return 1
     if not enough_disk("change", folder, needed):
         return 1
-    stack = compatibility.resolve(spec)
     with tempfile.TemporaryDirectory(prefix="bench-change-", dir=folder) as scratch:
         place = Path(scratch)
         place.chmod(0o755)
-        with registry(place / "ours") as mine, registry(place / "theirs") as other:
+        with registry(place / "mine") as mine, registry(place / "other") as other:
             first, second = (
-                Setting(target, spec, stack.tensorflow_requirement, held,
-                        copy(root, place / f"project-{name}"), place, host)
+                prepared(root, target, place / name, host)
                 for name, host in (("ours", mine.host), ("theirs", other.host))
-            )  # fmt: skip
-            with engine(first) as docker:
-                ours = our_way(first, docker)
+            )
+            with engine(second) as docker:
+                ours = our_way(first)
                 theirs = their_way(second, docker)
                 for way in (ours, theirs):  # compile bytecode, fill the caches
                     way()
@@ -87,7 +81,7 @@ def main(target: str, folder: Path) -> int:
         ),
     ]  # fmt: skip
     facts = {
-        "target": f"{target}, {stack.tensorflow_requirement}",
+        "target": f"{target}, {second.requirement}",
         "load": f"{before} before, {after} after",
         "network": "the registries are on loopback",
     }
@@ -95,7 +89,7 @@ def main(target: str, folder: Path) -> int:
     return 0
 
 
-def our_way(setting: Setting, docker: private.Endpoint) -> Callable[[], float]:
+def our_way(setting: Setting) -> Callable[[], float]:
     """A function that makes a change, brings it to the registry, and returns the seconds.
 
     The registry holds the base already.
@@ -106,12 +100,8 @@ def our_way(setting: Setting, docker: private.Endpoint) -> Callable[[], float]:
     def builder(*words: str) -> str:
         return command(program, *words, setting.target, cwd=setting.project, env=environment)
 
-    builder("build", "--base-only")
-    reading = read((setting.project / catalogue.IMAGES / setting.target / DOCKERFILE).read_text())
-    assert reading, "the target's Dockerfile only copies"
-    name = f"{setting.host}/ours:{reading.base}"
-    command(docker.docker, "tag", f"training:{reading.base}", name, env=client(docker))
-    command(docker.docker, "push", name, env=client(docker))
+    give_root(setting)
+    builder("build", "--base-only", "--to-registry")
     return changing(setting, lambda: builder("build", "--to-registry"))
 
 

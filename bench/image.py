@@ -8,7 +8,9 @@ Each way gets private engines and an empty registry on loopback of its own. An e
 its step begins, and is removed afterwards. Ours runs first: a cache between this machine and the
 package index can then only help the other way.
 
-Times are those of whole commands. Each engine has the OS root before the clock starts.
+Times are those of whole commands. Both ways have the OS root before the clock starts: Debian's
+required packages, apt, Python and certificates, one layer. Theirs has it as an image in its engine,
+ours in its store of layers. Ours has a cache of its own, which is empty but for that layer.
 """
 
 from __future__ import annotations
@@ -23,17 +25,24 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.request import ProxyHandler, Request, build_opener
 
 from bench import Row, bytecode, command, enough_disk, load, report, seconds
-from builder.core import network
+from builder.bases import osroot, plan, store
+from builder.bases.assembled import assemble
+from builder.bases.layer import Layer
+from builder.bases.loading import load as load_image
+from builder.bases.store import Store
+from builder.core import debian, network
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
-from builder.engine import private
-from builder.lock import debian, debs, model, osroot
+from builder.core.settings import Settings
+from builder.engine import connect, private
+from builder.lock import model
 from builder.prove.smoke import RECORDS
 from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
@@ -42,9 +51,15 @@ CHANGES = 5
 """Code changes on a warm engine; the median counts."""
 NEW_ENGINES = 3
 """Engines without the base, for our way. The other way is measured on one: it builds everything."""
+ROOT_IMAGE = "training-os-root:bench"
+"""The OS root in the engine of the other way."""
+OTHER_RELEASE = "2.20.0"
+"""The TensorFlow that a warm machine changes to."""
 NEEDED = {"cpu": 8e9, "tpu": 10e9}
 NEEDED_GPU = 25e9
 """Free disk in bytes, for an engine with one image and its caches, and for the registry."""
+NEEDED_ALL = 60e9
+"""The same, with the images of all targets."""
 
 DOCKERFILE = """\
 FROM {root}
@@ -94,11 +109,18 @@ class Setting:
     target: str
     spec: catalogue.ImageSpec
     requirement: str
-    root: model.OsRoot
+    plan: plan.BasePlan
+    root: Layer
+    """In this machine's store."""
     project: Path
     """A copy of the project, whose trainer is changed."""
     scratch: Path
     host: str
+
+    @property
+    def cache(self) -> Path:
+        """What our way has for XDG_CACHE_HOME."""
+        return self.scratch / "cache"
 
     def change(self, number: int) -> None:
         """Change one line of the trainer, differently each time."""
@@ -110,15 +132,11 @@ class Setting:
 def main(target: str, folder: Path) -> int:
     """Measure, print, write results/image.json; 1 if a way could not be measured to its end."""
     root = find_root(Path(__file__).parent)
-    needed = NEEDED.get(target, NEEDED_GPU)
-    if not enough_disk("image", folder, needed):
+    if not enough_disk("image", folder, NEEDED_ALL):
         return 1
-    spec = catalogue.load(root, target)
-    held = model.read(root, target).root
-    if held is None:
+    if not catalogue.load(root, target).has_own_base:
         print(f"image: {target} stands on a published base: nothing to compare", file=sys.stderr)
         return 1
-    stack = compatibility.resolve(spec)
     before = load()
     taken: dict[str, Taken] = {}
     for name, way in (("ours", ours), ("theirs", theirs)):
@@ -127,17 +145,16 @@ def main(target: str, folder: Path) -> int:
             place = Path(scratch)
             place.chmod(0o755)  # the user in an image reads the records in it
             with registry(place / "registry") as server:
-                setting = Setting(target, spec, stack.tensorflow_requirement, held,
-                                  copy(root, place / "project"), place, server.host)  # fmt: skip
                 try:
+                    setting = prepared(root, target, place, server.host)
                     way(setting, taken[name])
                 except (RuntimeError, OSError, FactoryError) as error:
                     taken[name].stopped = str(error)
                     print(f"{name}: {error}", file=sys.stderr)
     facts = {
-        "target": f"{target}, {stack.tensorflow_requirement}",
+        "target": f"{target}, {requirement(root, target)}",
         "load": f"{before} before, {load()} after",
-        "order": "ours first, then theirs; each engine held only the OS root",
+        "order": "ours first, then theirs; each engine or store held only the OS root",
         "network": "the package index that this machine is set up for; the registry is on loopback",
     }
     for name, one in taken.items():
@@ -145,6 +162,36 @@ def main(target: str, folder: Path) -> int:
             facts[f"{name} stopped"] = one.stopped.splitlines()[-1]
     report("image" if target == "v100" else f"image-{target}", rows(taken), facts)
     return int(any(one.stopped for one in taken.values()))
+
+
+def requirement(root: Path, target: str) -> str:
+    """TensorFlow as pip takes it."""
+    return compatibility.resolve(catalogue.load(root, target)).tensorflow_requirement
+
+
+def prepared(root: Path, target: str, place: Path, host: str) -> Setting:
+    """A copy of the project in `place`, and the OS root of the target in this machine's store."""
+    spec = catalogue.load(root, target)
+    stack = compatibility.resolve(spec)
+    base = plan.plan(spec, stack, model.read(root, target))
+    settings = Settings(engine="private")
+    scratch = place / "maker"
+
+    def made() -> Layer:
+        archives = debian.archives(settings, network.discover())
+        return osroot.make(base.root, connect(settings), archives, kept, base.compression)
+
+    kept = store.of_this_machine()
+    layer = kept.find(base.root.plan(base.compression).key)
+    if layer is None:
+        with patch.dict(os.environ, {private.ENVIRONMENT: str(scratch)}):
+            try:
+                layer = made()
+            finally:
+                private.remove(scratch)
+    place.mkdir(exist_ok=True)
+    project = copy(root, place / "project")
+    return Setting(target, spec, stack.tensorflow_requirement, base, layer, project, place, host)
 
 
 # --- the two ways ---------------------------------------------------------------------------------
@@ -164,7 +211,8 @@ def ours(setting: Setting, taken: Taken) -> None:
         return seconds(lambda: builder(*words))
 
     builder("explain")  # compiles bytecode
-    with engine(setting):
+    give_root(setting)
+    with engine(setting, with_root=False):
         taken.measure("cold build", lambda: builder("build"))
         taken.measure("proof", lambda: builder("smoke"))
         taken.measure("push", lambda: builder("push"))
@@ -173,12 +221,29 @@ def ours(setting: Setting, taken: Taken) -> None:
         spent = [changed("build", "--to-registry") for _ in range(CHANGES)]
         taken.put("change", statistics.median(spent))
         taken.put("change, proven", changed("image", "--push"))
+        other_release(setting)
+        taken.measure("new release, its lock", lambda: builder("lock"))
+        taken.measure("new release", lambda: builder("build"))
     spent = []
     for _ in range(NEW_ENGINES):
         with engine(setting, with_root=False):
             spent.append(changed("build", "--to-registry"))
     taken.put("change, new engine", statistics.median(spent))
     started(setting, taken, f"{setting.host}/ours:{setting.target}")
+    shutil.rmtree(setting.project)
+    copy(find_root(Path(__file__).parent), setting.project)
+    forget(setting)
+    with engine(setting, with_root=False):
+        taken.measure("second machine", lambda: builder("build"))
+    forget(setting)
+    give_root(setting)
+    alone = {**environment, "BUILDER_REGISTRY": f"{setting.host}/empty"}
+    with engine(setting, with_root=False):
+        taken.measure(
+            "all targets",
+            lambda: command(program, "build", *catalogue.targets(setting.project),
+                            cwd=setting.project, env=alone),
+        )  # fmt: skip
 
 
 def theirs(setting: Setting, taken: Taken) -> None:
@@ -202,6 +267,10 @@ def theirs(setting: Setting, taken: Taken) -> None:
         taken.put("bytes", pull_bytes(setting.host, "theirs", setting.target))
         taken.put("disk", used(setting.scratch / "engine"))
         taken.put("change", statistics.median(both(docker, n) for n in range(CHANGES)))
+        other_release(setting)
+        newer = replace(setting, requirement=requirement(setting.project, setting.target))
+        build_newer = usual_dockerfile(newer, image)
+        taken.measure("new release", lambda: build_newer(docker))
     started(setting, taken, image)
     with engine(setting) as docker:
         taken.put("change, new engine", both(docker, CHANGES))
@@ -210,21 +279,22 @@ def theirs(setting: Setting, taken: Taken) -> None:
 def usual_dockerfile(setting: Setting, image: str) -> Callable[[private.Endpoint], None]:
     """A function that builds the usual image; writes its Dockerfile and the network secrets."""
     folder = setting.scratch / "secrets"
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, exist_ok=True)
     host = network.discover()
-    secrets = host.secrets(debian.build_sources(host, setting.root.suite))
+    archives = debian.archives(Settings(), host)
+    secrets = host.secrets("".join(debian.sources(archives, setting.plan.root.suite, host)))
     for name, content in secrets.items():
         (folder / name).write_bytes(content)
     mounts = " ".join(f"--mount=type=secret,id={name}" for name in secrets)
     (setting.project / "Dockerfile").write_text(
-        DOCKERFILE.format(root=setting.root.name, secrets=mounts, requirement=setting.requirement)
+        DOCKERFILE.format(root=ROOT_IMAGE, secrets=mounts, requirement=setting.requirement)
     )
 
     def build(docker: private.Endpoint) -> None:
         command(
             docker.docker, "build", "--network=host", f"--tag={image}",
             *(f"--secret=id={name},src={folder / name}" for name in secrets),
-            *contexts(setting), setting.project, env=client(docker),
+            setting.project, env=client(docker),
         )  # fmt: skip
 
     return build
@@ -275,32 +345,49 @@ def engine(setting: Setting, with_root: bool = True) -> Iterator[private.Endpoin
     data = setting.scratch / "engine"
     endpoint = private.start(data)
     try:
-        if with_root and setting.root.digest:
-            command(endpoint.docker, "pull", setting.root.name, env=client(endpoint))
-        elif with_root:
-            osroot.load(endpoint.docker, made(setting.root), endpoint.environment)
+        if with_root:
+            with patch.dict(os.environ, {private.ENVIRONMENT: str(data)}):
+                docker = connect(Settings(engine="private"))
+            image = assemble([(setting.root, "OS root")], {"Cmd": ["bash"]})
+            load_image(docker, image, store.of_this_machine().path, ROOT_IMAGE)
         yield endpoint
     finally:
         private.remove(data)
         shutil.rmtree(data, ignore_errors=True)
 
 
-def made(root: model.OsRoot) -> osroot.RootTarball:
-    """The OS root as a tarball; comes from the cache if it was made before."""
-    return osroot.make(root.suite, debs.versions(root.packages))
+def give_root(setting: Setting) -> None:
+    """Put the OS root's layer into the store of our way."""
+    with (
+        store.of_this_machine().path(setting.root).open("rb") as source,
+        own_store(setting).writing() as file,
+    ):
+        shutil.copyfileobj(source, file)
+        own_store(setting).keep(file, setting.root)
 
 
-def contexts(setting: Setting) -> list[str]:
-    """The build context behind `FROM` if the OS root is not a published image."""
-    if setting.root.digest:
-        return []
-    reference = made(setting.root).reference
-    return [f"--build-context={setting.root.reference}=docker-image://{reference}"]
+def own_store(setting: Setting) -> Store:
+    """The store of our way."""
+    with patch.dict(os.environ, {"XDG_CACHE_HOME": str(setting.cache)}):
+        return store.of_this_machine()
+
+
+def forget(setting: Setting) -> None:
+    """Empty the cache of our way."""
+    shutil.rmtree(setting.cache, ignore_errors=True)
+
+
+def other_release(setting: Setting) -> None:
+    """Give the target OTHER_RELEASE of TensorFlow."""
+    file = setting.project / catalogue.IMAGES / setting.target / "image.yaml"
+    kept = [one for one in file.read_text().splitlines() if not one.startswith("tensorflow:")]
+    file.write_text("\n".join([*kept, f"tensorflow: {OTHER_RELEASE}"]) + "\n")
 
 
 def builder_environment(setting: Setting) -> dict[str, str]:
-    """The environment of `builder`: an engine, registry and bytecode of its own."""
+    """The environment of `builder`: an engine, registry, cache and bytecode of its own."""
     return bytecode(setting.scratch / "bytecode") | {
+        "XDG_CACHE_HOME": str(setting.cache),
         "BUILDER_ENGINE": "private",
         "BUILDER_REGISTRY": f"{setting.host}/ours",
         private.ENVIRONMENT: str(setting.scratch / "engine"),
@@ -375,8 +462,18 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
     whole = "docker build + docker push"
     plan: Sequence[tuple[str, str, str, str, str, float | None]] = (
         ("cold build", "cold build", "cold build", "docker build", "one run, builder build; "
-         "no build cache, no package cache, OS root present", 0.40),
+         "no cache but the OS root", 0.20),
         ("bytes to pull", "bytes", "bytes", "its layers", "manifest in the registry", 0.70),
+        ("all targets cold, against one", "all targets", "", "ours, one target",
+         "one run each, builder build; no cache but the OS root of the one", 2.0),
+        ("a new TensorFlow release on a warm machine", "new release", "new release",
+         "docker build", f"one run, builder build with {OTHER_RELEASE}; builder lock before it is "
+         "not counted", 0.10),
+        ("lock of that release", "new release, its lock", "", "none",
+         "one run, builder lock", None),
+        ("second machine with a full registry", "second machine", "cold build", "docker build",
+         f"{one}, builder build; an empty engine and cache, the registry has base and layers",
+         0.05),
         ("push of everything", "push", "push", "docker push",
          "one run, builder push: base, image and receipt, to an empty registry", None),
         ("proof", "proof", "", "none", "one run, builder smoke", None),
@@ -398,6 +495,8 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
     found = []
     for what, mine, other, is_, how, bar in plan:
         a, b = taken["ours"].values.get(mine), taken["theirs"].values.get(other)
+        if mine == "all targets":
+            b = taken["ours"].values.get("cold build")
         if a is None or (b is None and other):
             how = f"not measured whole: {how}"
         in_bytes = mine in ("bytes", "disk")

@@ -9,7 +9,7 @@ same base are pulled once. Our images have the locked versions. The usual Docker
 bench/image.py explains, takes today's versions from the index.
 
 results/prune.json is written after each image; --resume continues a run that was stopped. Needs
-25 GB of free disk, and an hour on two idle cores.
+40 GB of free disk, and an hour on two idle cores.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from bench.image import (
     Setting,
     builder_environment,
     client,
-    copy,
     engine,
     first_step,
+    give_root,
+    prepared,
     pull_bytes,
     usual_dockerfile,
 )
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
-from builder.lock import model
 from builder.pipeline.prepare import prepare
 from builder.prove.smoke import RECORDS
-from builder.spec import catalogue, compatibility
+from builder.spec import catalogue
 from tests.registry.server import registry
 
 TARGETS = ("v100", "t4", "a100", "l4", "h100")
 MODES = ("off", "all", "tensorflow")
 POST = "post"
-NEEDED = 25e9
-"""Bytes of free disk to start with; RESERVE: bytes to have free before each further image."""
+NEEDED = 40e9
+"""Bytes of free disk to start with, for the engine, the registry and the store of layers.
+RESERVE: bytes to have free before each further image."""
 RESERVE = 18e9
 SHARED = ("pull", "first_step", "import", "apparent_bytes")
 """The values that are measured once for all images of a base."""
@@ -124,11 +125,8 @@ def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-prune-", dir=folder) as scratch:
         here = Path(scratch)
         here.chmod(0o755)  # the user in an image reads the records in it
-        spec = catalogue.load(root, targets[0])
-        root_of = model.read(root, targets[0]).root
-        assert root_of, "GPU targets have a base of their own"
-        setting = Setting(targets[0], spec, compatibility.resolve(spec).tensorflow_requirement,
-                          root_of, copy(root, here / "project"), here, "")  # fmt: skip
+        setting = prepared(root, targets[0], here, "")
+        give_root(setting)
         with engine(setting) as docker:
             for group in groups(setting.project, targets):
                 measure(setting, docker, group, done)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from builder.bases import deb, debs, osroot
 from builder.bases.layer import Compression
+from builder.core.debian import sources
 from builder.core.display import masked
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 KIND: Final = "training-image-factory.apt"
 """The label of the containers that apt chooses in."""
-_KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _PLACE: Final = "run/secrets"
 _NEXT: Final = "== next"
 
@@ -96,7 +96,7 @@ class ContainerApt:
     ) -> tuple[tuple[Deb, ...], ...]:
         paths = debs.fetch(installed, self.archives, self.on_event)
         status = "\n".join(_installed(path) for path in paths.values())
-        first, *others = self._sources(suite)
+        first, *others = sources(self.archives, suite, self.host)
         given = {
             **self.host.secrets(),
             "first": first.encode(),
@@ -112,20 +112,6 @@ class ContainerApt:
             dates[name] = max(dates.get(name, date), date, key=_sortable)
         dates.setdefault("debian-security", dates["debian"])
         return tuple(from_apt(part, dates) for part in said.split(f"{_NEXT}\n")[1:])
-
-    def _sources(self, suite: str) -> list[str]:
-        """The lines of sources.list; the first one has to be there."""
-        mirror = self.host.mirror
-        trusted = mirror and dict(mirror.archive.options).get("Trusted") == "yes"
-        how = "[trusted=yes]" if trusted else f"[signed-by={_KEYRING}]"
-        return [
-            f"deb {how} {uri} {suite}{pocket} main\n"
-            for uri, pocket in (
-                (self.archives.debian, ""),
-                (self.archives.debian, "-updates"),
-                (self.archives.security, "-security"),
-            )
-        ]
 
     def _run(self, suite: str, given: Mapping[str, bytes]) -> str:
         """What the script printed. Raises OutsideError with what apt said."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from builder.core.network import DEBIAN_KEYRING
+
 if TYPE_CHECKING:
     from builder.core.network import BuildNetwork
     from builder.core.settings import Settings
@@ -49,6 +51,23 @@ def archives(settings: Settings, host: BuildNetwork) -> Archives:
         security = f"{archive}-security"  # most mirrors have it beside the archive
     snapshot = settings.debian_snapshot or _public("snapshot", "archive")
     return Archives(archive, security or _public("deb", SECURITY), snapshot.rstrip("/"))
+
+
+def sources(archives: Archives, suite: str, host: BuildNetwork) -> tuple[str, ...]:
+    """The lines of a sources.list for a suite, its updates and its security fixes, in this order.
+
+    An archive need not have the last two: testing and unstable have none.
+    """
+    trusted = host.mirror and dict(host.mirror.archive.options).get("Trusted") == "yes"
+    how = "[trusted=yes]" if trusted else f"[signed-by={DEBIAN_KEYRING}]"
+    return tuple(
+        f"deb {how} {uri} {suite}{pocket} main\n"
+        for uri, pocket in (
+            (archives.debian, ""),
+            (archives.debian, "-updates"),
+            (archives.security, "-security"),
+        )
+    )
 
 
 def _public(label: str, path: str) -> str:

@@ -54,7 +54,7 @@ _APT_SETTING = re.compile(
     re.IGNORECASE,
 )
 # Present in every Debian root since 12. It is named because newer releases trust no key by default.
-_DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ def one_line_sources(stanzas: str, logins: Mapping[str, tuple[str, str]]) -> str
     for stanza in stanzas.split("\n\n"):
         fields = dict(re.findall(r"(?m)^([A-Za-z-]+): (.*)$", stanza))
         trusted = fields.get("Trusted", "no") == "yes"
-        option = "trusted=yes" if trusted else f"signed-by={_DEBIAN_KEYRING}"
+        option = "trusted=yes" if trusted else f"signed-by={DEBIAN_KEYRING}"
         uri = _with_login(fields["URIs"], logins)
         lines.append(f"deb [{option}] {uri} {fields['Suites']} {fields['Components']}\n")
     return "".join(lines)

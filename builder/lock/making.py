@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from builder.core import files, project, templates
-from builder.core.errors import FactoryError, InputError
+from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
-from builder.core.retry import Retry
 from builder.lock import check, debs, model, requirements
 from builder.lock.debs import Deb
 from builder.lock.model import APT, APT_EXTRA, Chosen, Lock, OsRoot
@@ -27,13 +23,10 @@ if TYPE_CHECKING:
     from builder.spec.stack import Stack
 
 WANTED = ("?essential", "?priority(required)", "apt")
-"""The packages of the published image, as apt patterns."""
+"""The packages of an OS root, as apt patterns."""
 
 PYTHON_PACKAGES = ("python3", "ca-certificates")
 """Debian packages of every own base: the interpreter, and the certificates for gs://."""
-
-DIGEST_TIMEOUT = 3.0
-"""Seconds to wait for each answer to the requests that resolve a digest."""
 
 
 class Apt(Protocol):
@@ -93,7 +86,7 @@ def _make(
     for one in moved:
         say(f"{one.name} {one.before} -> {one.after}, for image.yaml's requirements")
     own = spec.has_own_base
-    os_root, on_top = _debian(root, spec, held, upgrade, apt, say) if own else (None, {})
+    os_root, on_top = _debian(root, spec, held, upgrade, apt) if own else (None, {})
     return Lock(
         target=spec.name,
         configuration=model.configuration(spec),
@@ -126,13 +119,12 @@ def _debian(
     held: Sequence[Lock],
     upgrade: bool,
     apt: Apt,
-    say: Callable[[str], None],
 ) -> tuple[OsRoot, dict[str, tuple[Deb, ...]]]:
     """The OS root, and the Debian packages on top of it by their file. What is locked is kept."""
     suite = OWN_PYTHON[spec.python]
     os_root = next((one.root for one in held if one.root and one.root.suite == suite), None)
     if os_root is None:
-        os_root = _root(root, suite, upgrade, say)
+        os_root = _root(root, suite, upgrade)
     names = model.configuration(spec)["apt"]
     near = [one for one in held if one.root == os_root]
     python = next((one.apt[APT] for one in near if APT in one.apt), ())
@@ -165,36 +157,9 @@ def _chosen(
     return chosen
 
 
-def _root(root: Path, suite: str, upgrade: bool, say: Callable[[str], None]) -> OsRoot:
+def _root(root: Path, suite: str, upgrade: bool) -> OsRoot:
     """The OS root of a Debian suite; without packages where they have to be chosen."""
-    reference = f"debian:{suite}-slim"
-    digest = resolve_digest(reference)
-    today = datetime.now(UTC).date().isoformat()
-    open_ = "" if digest else f"no reachable registry could resolve {reference} on {today}"
-    if open_:
-        say(f"{open_}: the root is made from Debian's packages")
     path = model.os_lock(root, suite)
     keep = path.is_file() and not upgrade
     packages = debs.parse(path.read_text(encoding="utf-8")) if keep else ()
-    return OsRoot(suite, reference, digest, open_, packages)
-
-
-@cache
-def resolve_digest(reference: str) -> str | None:
-    """The digest of a public image, asked of its registry without a login.
-
-    None where the registry cannot be reached or does not have the image. An answer is waited for
-    DIGEST_TIMEOUT seconds.
-    """
-    from builder import registry
-
-    where = registry.parse(reference)
-    client = registry.Registry(
-        where.host, Retry(attempts=1), anonymous=True, timeout=DIGEST_TIMEOUT
-    )
-    try:
-        with client:
-            digest = client.head(where.repository, where.target)
-    except FactoryError:
-        return None
-    return digest if re.fullmatch(r"sha256:[0-9a-f]{64}", digest or "") else None
+    return OsRoot(suite, packages)

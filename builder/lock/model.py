@@ -49,7 +49,7 @@ CONFIGURATION = ("accelerator", "tensorflow", "python", "base", "apt", "requirem
 TRAINER_REQUIREMENTS = "trainer_requirements"
 """The key of the configuration for the trainer's requirements.txt, where it has one."""
 
-_SCHEMA = 2
+_SCHEMA = 3
 _HEADERS = {
     CUDA: "NVIDIA's libraries.",
     TENSORFLOW: "TensorFlow and all it needs.",
@@ -62,22 +62,10 @@ _WRITTEN = "Written by `builder lock`: change image.yaml, not this file."
 
 @dataclass(frozen=True)
 class OsRoot:
-    """The OS root: a published image by digest, or one made from exactly these Debian packages.
-
-    reference: the name of the published image. digest: its digest, None where no registry gave it;
-    then `open` says so, and the root is made from `packages`.
-    """
+    """The OS root: Debian's required packages of a suite, and apt."""
 
     suite: str
-    reference: str
-    digest: str | None
-    open: str
     packages: tuple[Deb, ...] = ()
-
-    @property
-    def identity(self) -> str:
-        """The digest, or the checksum of the packages."""
-        return self.digest or self.packages_checksum
 
     @property
     def packages_checksum(self) -> str:
@@ -85,15 +73,9 @@ class OsRoot:
         return debs.checksum(self.packages)
 
     @property
-    def name(self) -> str:
-        """The image that a Dockerfile names in FROM."""
-        return f"{self.reference}@{self.digest}" if self.digest else self.reference
-
-    @property
     def origin(self) -> str:
-        """One line for a person: where the root comes from."""
-        made = f"made from {len(self.packages)} packages of Debian {self.suite}"
-        return self.name if self.digest else f"{self.reference}, {made}"
+        """A few words for a person: what the root is made from."""
+        return f"Debian {self.suite}, {len(self.packages)} packages"
 
 
 @dataclass(frozen=True)
@@ -157,9 +139,6 @@ class Lock:
         """The text of image.lock, as JSON."""
         root = self.root and {
             "suite": self.root.suite,
-            "reference": self.root.reference,
-            "digest": self.root.digest,
-            **({} if self.root.digest else {"open": self.root.open}),
             "packages": self.root.packages_checksum,
         }
         content = {
@@ -239,9 +218,6 @@ def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> L
         root=base
         and OsRoot(
             suite=base["suite"],
-            reference=base["reference"],
-            digest=base["digest"],
-            open=base.get("open", ""),
             packages=debs.parse(os_lock(root, base["suite"]).read_text(encoding="utf-8")),
         ),
         apt={name: debs.parse(texts[name]) for name in (APT, APT_EXTRA) if name in texts},

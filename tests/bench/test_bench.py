@@ -110,7 +110,7 @@ def test_rows_of_a_way_that_stopped_early_say_so() -> None:
 def test_too_little_disk_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(image, "NEEDED_GPU", 1e18)
+    monkeypatch.setattr(image, "NEEDED_ALL", 1e18)
     assert image.main("v100", tmp_path) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "1000000000 GB are needed" in line

@@ -1,7 +1,6 @@
 """Locks: what is kept, what is refused, why a lock is stale; and uv against the real index."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,14 +72,20 @@ def test_layers_have_no_package_in_common() -> None:
         assert all(pin.name.startswith("nvidia-") for pin in held.wheels.get(model.CUDA, ()))
 
 
-def test_an_open_digest_says_so_and_is_not_invented() -> None:
-    root = model.read(ROOT, "v100").root
-    assert root is not None
-    if root.digest is None:
-        assert re.search(r"no reachable registry .* on \d{4}-\d\d-\d\d", root.open)
-        assert root.name == "debian:bookworm-slim"
-    else:
-        assert root.name.endswith(f"@{root.digest}")
+def test_a_lock_names_the_os_root_by_its_packages_alone() -> None:
+    held = model.read(ROOT, "v100")
+    assert held.root is not None
+    assert held.root.origin == f"Debian bookworm, {len(held.root.packages)} packages"
+    packages = held.root.packages_checksum
+    assert json.loads(held.document)["root"] == {"suite": "bookworm", "packages": packages}
+
+
+def test_a_lock_of_an_older_factory_is_refused_with_what_to_do(copy: Path) -> None:
+    path = copy / "images/v100/image.lock"
+    path.write_text(path.read_text().replace('"schema": 3', '"schema": 2'))
+    with pytest.raises(InputError, match="is not what `builder lock` writes") as error:
+        model.read(copy, "v100")
+    assert "run builder lock v100" in error.value.fix
 
 
 # --- staleness -----------------------------------------------------------------------------------
@@ -349,10 +354,6 @@ def test_an_index_that_cannot_be_reached_leaves_the_lock(
     assert "secret" not in error.value.message
     assert "\n" not in error.value.message
     assert (copy / "images/cpu/image.lock").read_bytes() == before
-
-
-def test_a_digest_that_nobody_can_tell_is_none() -> None:
-    assert making.resolve_digest("127.0.0.1:9/debian:bookworm-slim") is None
 
 
 def test_image_lock_is_json_and_yaml(copy: Path) -> None:
