@@ -73,7 +73,8 @@ def image(
     for one in made:
         if one.unchanged:
             say(f"{one.record.target}: nothing to do, {one.record.reference} is up to date")
-            say(f"  {one.record.image_id}, proven {one.receipt.made_at} on {one.receipt.device}")
+            digest = one.record.digest or one.record.image_id
+            say(f"  {digest}, proven {one.receipt.made_at} on {one.receipt.device}")
         else:
             show_image(one.record)
             show_receipt(one.receipt)
@@ -236,7 +237,7 @@ def show_image(record: "ImageRecord") -> None:
     budget = size(record.budget_bytes)
     over = "  OVER BUDGET" if record.over_budget else ""
     say(f"{record.target}: {record.reference}")
-    say(f"  image     {record.image_id}")
+    say(f"  image     {record.digest or record.image_id}")
     say(
         f"  size      {size(record.compressed_bytes)} to pull (budget {budget}){over}, "
         f"{size(record.unpacked_bytes)} unpacked"
