@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from builder.cloudbuild.runner.names import Names
+from builder.cloudbuild.runner.proxy import Proxy
+from builder.engine import containers
 
 MINE = {"owner": "me"}
 NAMES = Names(
@@ -139,3 +144,16 @@ def test_answers_have_the_hosted_names() -> None:
     ]
     assert not NAMES.is_told("/v1.41/containers/db/logs?follow=1")
     assert not NAMES.is_told("/v1.41/containers/db/wait"), "its head comes first, its end later"
+
+
+def test_the_socket_of_a_killed_process_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alive = containers.owner(os.getpid())
+    host, pid, _ = alive.split(":")
+    killed = [f"cloudbuild_{host}_{pid}_1_{name}" for name in ("abcdefgh", "ab_de_gh")]
+    for name in killed:
+        (tmp_path / name).mkdir()
+    first, second = Proxy("/nowhere", alive), Proxy("/nowhere", alive)
+    assert set(tmp_path.iterdir()) == {first.folder, second.folder}

@@ -55,7 +55,7 @@ class Proxy:
 def _sweep() -> None:
     """Remove the sockets of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PLACE}*"):
-        owner = folder.name.removeprefix(_PLACE).rsplit("_", 3)
+        owner = folder.name.removeprefix(_PLACE).split("_", 3)  # the last, random part may have _
         if len(owner) == 4 and containers.is_gone(":".join(owner[:3])):
             shutil.rmtree(folder, ignore_errors=True)
 
