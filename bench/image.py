@@ -58,7 +58,7 @@ OTHER_RELEASE = "2.20.0"
 NEEDED = {"cpu": 8e9, "tpu": 10e9}
 NEEDED_GPU = 25e9
 """Free disk in bytes, for an engine with one image and its caches, and for the registry."""
-NEEDED_ALL = 60e9
+NEEDED_ALL = 40e9
 """The same, with the images of all targets."""
 
 DOCKERFILE = """\

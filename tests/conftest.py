@@ -17,7 +17,7 @@ from builder import engine
 from builder.core import files, mirrors
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.lock import debian
+from builder.engine.private.packages import Packages, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("sh", "cat", "cp", "dd", "echo", "find", "ls", "mkdir", "sleep", "touch", "wc")
@@ -109,11 +109,11 @@ def connected() -> Engine:
 @pytest.fixture(scope="session")
 def busybox() -> Path:
     """A program that runs without any library: the smallest root there is."""
-    packages = debian.Packages(mirrors.host_suite())
+    packages = Packages(mirrors.host_suite())
     folder = files.cache_home() / "busybox"
     with files.locked(folder.parent / ".busybox.lock"):
         if not (folder / "bin/busybox").exists():
-            debian.unpack(packages.download(packages.candidates(["busybox-static"])), folder)
+            unpack(packages.download(packages.candidates(["busybox-static"])), folder)
     return folder / "bin/busybox"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.core import files
 from builder.core.errors import OutsideError
 from builder.core.mirrors import host_suite
-from builder.lock.debian import Packages, launcher, unpack
+from builder.engine.private.packages import Packages, launcher, unpack
 
 
 def tool(program: str, packages: Sequence[str] = (), suite: str | None = None) -> Path:

@@ -117,8 +117,6 @@ WRITERS = {
     "jobs/package.py": "a folder of its own, which is renamed as a whole",
     "jobs/places/local/run.py": "logs that grow",
     "jobs/tensorboard.py": "a log that grows",
-    "lock/debian.py": "a temporary folder",
-    "lock/osroot.py": "a temporary folder",
     "lock/python.py": "a temporary folder",
     "pipeline/plan.py": "a temporary folder",
     "prove/wheels.py": "a temporary folder",

@@ -92,7 +92,7 @@ class BuildNetwork:
         """The build's secrets by id.
 
         sources: the host's Debian mirrors for the image's suite, one line each, which take the
-        place of the image's own (builder.lock.debian.build_sources). "" leaves the image's own.
+        place of the image's own (builder.core.debian.sources). "" leaves the image's own.
         Raises InputError where the CA bundle is not one.
         """
         apt = self._apt_configuration(bool(sources))
@@ -365,22 +365,6 @@ def _mirror(etc: Path) -> Mirror | None:
         return mirror(etc)
     except (OutsideError, PermissionError):
         return None
-
-
-def one_line_sources(stanzas: str, logins: Mapping[str, tuple[str, str]]) -> str:
-    """deb822 stanzas of one URI and one suite each, in apt's one-line form.
-
-    apt reads a file without a suffix in that form. The credentials of apt's auth.conf go into the
-    addresses.
-    """
-    lines = []
-    for stanza in stanzas.split("\n\n"):
-        fields = dict(re.findall(r"(?m)^([A-Za-z-]+): (.*)$", stanza))
-        trusted = fields.get("Trusted", "no") == "yes"
-        option = "trusted=yes" if trusted else f"signed-by={DEBIAN_KEYRING}"
-        uri = _with_login(fields["URIs"], logins)
-        lines.append(f"deb [{option}] {uri} {fields['Suites']} {fields['Components']}\n")
-    return "".join(lines)
 
 
 # --- credentials --------------------------------------------------------------------------------

@@ -163,3 +163,15 @@ def _root(root: Path, suite: str, upgrade: bool) -> OsRoot:
     keep = path.is_file() and not upgrade
     packages = debs.parse(path.read_text(encoding="utf-8")) if keep else ()
     return OsRoot(suite, packages)
+
+
+def os_root(root: Path, suite: str, apt: Apt) -> OsRoot:
+    """The locked OS root of a suite; where there is none, `apt` chooses it and it is written."""
+    with files.locked(root / project.BUILD / ".lock"):
+        kept = _root(root, suite, upgrade=False)
+        if kept.packages:
+            return kept
+        (packages,) = _chosen(suite, [(WANTED, ())], apt)
+        made = replace(kept, packages=tuple(sorted(packages)))
+        model.write_root(root, made)
+        return made

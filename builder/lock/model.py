@@ -242,15 +242,24 @@ def write(root: Path, made: Lock) -> None:
     folder = root / catalogue.IMAGES / made.target
     texts = {folder / name: text for name, text in made.files.items()}
     if made.root:
-        header = f"# Debian packages of the OS root, shared by all targets.\n# {_WRITTEN}\n"
-        texts[os_lock(root, made.root.suite)] = header + debs.dump(made.root.packages)
+        write_root(root, made.root)
     texts[folder / FILE] = made.document
     for path, text in texts.items():
-        if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
-            files.write(path, text)
+        _write(path, text)
     for name in (*WHEELS, APT, APT_EXTRA):
         if name not in made.files:
             (folder / name).unlink(missing_ok=True)
+
+
+def write_root(root: Path, made: OsRoot) -> None:
+    """Write the file of an OS root, if it differs."""
+    header = f"# Debian packages of the OS root, shared by all targets.\n# {_WRITTEN}\n"
+    _write(os_lock(root, made.suite), header + debs.dump(made.packages))
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
+        files.write(path, text)
 
 
 def _canonical(value: object) -> str:

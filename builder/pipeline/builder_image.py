@@ -1,22 +1,27 @@
 """The image that the steps of cloudbuild.yaml run in, built on this machine's engine.
 
 In the cloud, the first step builds it with docker's own client. On this machine, the image of that
-step and Docker Hub may be out of reach. So the root is made from Debian's packages. The host's
-certificates, proxies and indexes reach the build as secrets, as in every other build.
+step and Docker Hub may be out of reach. So the root is made from locked packages, as that of a
+base is (images/os-<suite>.lock). The host's certificates, proxies, indexes and mirrors reach the
+build as secrets.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from builder.core import files
+from builder.bases import loading, osroot, store
+from builder.bases.assembled import assemble
+from builder.bases.layer import Compression
+from builder.bases.osroot import Root
+from builder.core import debian, files
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.network import discover
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, BuiltImage, Engine
-from builder.lock import osroot
-from builder.lock.debian import build_sources
+from builder.lock import making
+from builder.pipeline.choosing import LazyApt
 from builder.render import cloud
 
 
@@ -41,19 +46,25 @@ def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ig
         return BuiltImage(
             name, found.digest, found.image_id, found.compressed_bytes, found.unpacked_bytes
         )
-    suite = cloud.BUILDER_SUITE
-    made = osroot.make(suite, osroot.resolve(suite, on_event), on_event)
-    loaded = osroot.load("docker", made, engine.environment)
+    host = discover()
+    archives = debian.archives(settings, host)
+    locked = making.os_root(root, cloud.BUILDER_SUITE, LazyApt(root, settings, on_event))
+    kept = store.of_this_machine()
+    layer = osroot.make(
+        Root(locked.suite, locked.packages), engine, archives, kept, Compression(), on_event
+    )
+    start = f"{osroot.REPOSITORY}:{locked.suite}-{layer.key[:12]}"
+    image = assemble([(layer, locked.origin)], {"Cmd": ["bash"]})
+    loading.load(engine, image, kept.path, start, on_event)
     dockerfile = root / "build" / "cloud" / cloud.BUILDER_DOCKERFILE
     files.write(dockerfile, cloud.cloud_files(root)[cloud.BUILDER_DOCKERFILE])
-    network = discover()
     return engine.build(
         BuildRequest(
             dockerfile=dockerfile,
             context=root / Path(cloud.BUILDER_REQUIREMENTS).parent,
             tags=(name,),
-            build_args={"ROOT": loaded},
-            secrets=network.secrets(build_sources(network, suite)),
+            build_args={"ROOT": start},
+            secrets=host.secrets("".join(debian.sources(archives, locked.suite, host))),
         ),
         on_event,
     )

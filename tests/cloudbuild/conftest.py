@@ -23,8 +23,8 @@ from builder.cloudbuild.runner.sandbox import LABEL
 from builder.core import files, mirrors
 from builder.core.settings import CloudSettings
 from builder.engine import Engine
+from builder.engine.private.packages import Packages, unpack
 from builder.engine.private.programs import install
-from builder.lock import debian
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud, loopback_cloud
 
 REPOSITORY = "cloudbuild-steps"
@@ -39,8 +39,8 @@ def steps_image(engine: Engine, busybox: Path) -> Iterator[str]:
     folder = files.cache_home() / "bash-static"
     with files.locked(folder.parent / ".bash-static.lock"):
         if not (folder / "bin/bash-static").exists():
-            packages = debian.Packages(mirrors.host_suite())
-            debian.unpack(packages.download(packages.candidates(["bash-static"])), folder)
+            packages = Packages(mirrors.host_suite())
+            unpack(packages.download(packages.candidates(["bash-static"])), folder)
     docker = install(lambda event: None).folder / "root/usr"
     programs = {
         "bin/busybox": busybox,

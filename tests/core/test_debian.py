@@ -33,3 +33,22 @@ def test_the_setting_wins_over_apt_and_apt_over_debians_own() -> None:
     odd = debian.archives(Settings(), host("http://a/mirror", "http://a/fixes"))
     assert (odd.debian, odd.security) == ("http://a/mirror", "http://a/fixes")
     assert debian.archives(Settings(), host("http://a/mirror")).security == public().security
+
+
+def test_the_lines_of_a_sources_list_name_the_keyring_of_a_debian_root() -> None:
+    own = host("https://m.example.com/debian")
+    where = debian.archives(Settings(), own)
+    how = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    mirror = "https://me:secret@m.example.com/debian"
+    assert debian.sources(where, "trixie", own) == (
+        f"{how} {mirror} trixie main\n",
+        f"{how} {mirror} trixie-updates main\n",
+        f"{how} {mirror}-security trixie-security main\n",
+    )
+
+
+def test_a_mirror_that_apt_trusts_needs_no_key() -> None:
+    source = mirrors.AptSource("http://a/debian", ("bookworm",), (("Trusted", "yes"),))
+    own = BuildNetwork(mirror=mirrors.Mirror(source, None))
+    first, *_ = debian.sources(debian.archives(Settings(), own), "bookworm", own)
+    assert first == "deb [trusted=yes] http://a/debian bookworm main\n"

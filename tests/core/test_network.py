@@ -14,10 +14,8 @@ from builder.core.network import (
     MAX_SECRET_BYTES,
     BuildNetwork,
     discover,
-    one_line_sources,
     read_bundle,
 )
-from builder.lock.debian import build_sources
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
@@ -61,7 +59,7 @@ def exported(network: BuildNetwork) -> dict[str, str]:
 def test_a_host_with_nothing_special_gives_no_secret(host: Host) -> None:
     network = host.discover()
     assert network == BuildNetwork()
-    assert network.secrets(build_sources(network, "bookworm")) == {}
+    assert network.secrets() == {}
 
 
 # --- certificates
@@ -231,29 +229,6 @@ def test_a_file_of_another_form_is_not_quoted(host: Host, name: str, text: str) 
 
 
 # --- Debian's mirrors
-
-STANZAS = """\
-Types: deb
-URIs: https://mirror.corp/debian
-Suites: trixie
-Components: main
-Targets: Packages
-
-Types: deb
-URIs: https://mirror.corp/debian-security
-Suites: trixie-security
-Components: main
-Trusted: yes
-"""
-
-
-def test_sources_in_the_form_that_apt_expects_of_the_secret(host: Host) -> None:
-    logins = {"mirror.corp/debian": ("me", "s/3")}
-    assert one_line_sources(STANZAS, logins).splitlines() == [
-        "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-        " https://me:s%2F3@mirror.corp/debian trixie main",
-        "deb [trusted=yes] https://mirror.corp/debian-security trixie-security main",
-    ]
 
 
 def test_apts_credentials_are_found(host: Host) -> None:

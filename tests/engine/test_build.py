@@ -18,12 +18,15 @@ from pathlib import Path
 import pytest
 
 from builder import engine
-from builder.core import network
+from builder.bases import osroot, store
+from builder.bases.layer import Compression
+from builder.bases.osroot import Root
+from builder.core import debian, network
 from builder.core.errors import OutsideError
 from builder.core.events import Event, StepDone, StepLog, StepStarted
 from builder.core.settings import Settings
 from builder.engine import BuildFailed, BuildRequest, Engine, private
-from builder.lock import debian, osroot
+from builder.lock import debs, model
 from tests.debian import tool
 from tests.registry import server as registry_server
 
@@ -266,20 +269,23 @@ def test_apt_and_uv_work_with_the_hosts_network_and_leave_nothing_of_it(
             "UV_INDEX_STRATEGY": "unsafe-best-match",
         }
     )
-    given = marked.secrets(debian.build_sources(marked, suite))
+    archives = debian.archives(Settings(), marked)
+    given = marked.secrets("".join(debian.sources(archives, suite, marked)))
     given["ca"] = given.get("ca", b"") + block.encode()
     assert given.keys() == {"network", "ca", "apt", "apt-sources"}
 
-    root = osroot.make(suite, osroot.resolve(suite))
     folder = tmp_path / "context"
     folder.mkdir()
-    os.link(root.tarball, folder / "root.tar")
+    kept = store.of_this_machine()
+    packages = debs.parse(model.os_lock(ROOT, suite).read_text())
+    root = osroot.make(Root(suite, packages), engine, archives, kept, Compression("gzip", 6))
+    shutil.copy(kept.path(root), folder / "root.tar.gz")
     uv = Path(sys.executable).with_name("uv")
     mounts = "--mount=type=secret,id=network --mount=type=secret,id=ca"
     mounts += " --mount=type=secret,id=apt --mount=type=secret,id=apt-sources"
     (folder / "Dockerfile").write_text(
         f"""FROM scratch
-ADD root.tar /
+ADD root.tar.gz /
 RUN {mounts} --mount=type=bind,from=uv,source=uv,target=/run/uv <<'END'
 set -eu
 {fresh()}

@@ -14,8 +14,8 @@ from pathlib import Path
 from builder.core import files, mirrors
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent
+from builder.engine.private.packages import Packages, launcher, unpack
 from builder.engine.private.place import EnginePlace, data_home
-from builder.lock import debian
 
 SUITES = ("forky", "trixie")
 """The Debian suites of the programs. The first suite whose programs run on this libc is used."""
@@ -48,11 +48,7 @@ def install(on_event: OnEvent) -> Software:
         host = mirrors.host_suite()
         with ThreadPoolExecutor() as threads:  # the lists are slow to parse, and independent
             suites = dict.fromkeys((*SUITES, host))
-            list(
-                threads.map(
-                    lambda suite: debian.Packages(suite, on_event=on_event).refresh(), suites
-                )
-            )
+            list(threads.map(lambda suite: Packages(suite, on_event=on_event).refresh(), suites))
         tried = []
         for suite in SUITES:
             folder = Path(tempfile.mkdtemp(dir=home, prefix=".new."))
@@ -82,10 +78,10 @@ def _unpack(folder: Path, suite: str, host: str, on_event: OnEvent) -> dict[str,
 
     runc comes from the first suite whose runc runs on the host's libc.
     """
-    packages = debian.Packages(suite, on_event=on_event)
+    packages = Packages(suite, on_event=on_event)
     versions = packages.candidates(PROGRAMS)
     root = folder / "root"
-    debian.unpack(packages.download(versions), root)
+    unpack(packages.download(versions), root)
     (folder / "bin").mkdir()
     tools = {
         "dockerd": "usr/sbin/dockerd",
@@ -101,12 +97,12 @@ def _unpack(folder: Path, suite: str, host: str, on_event: OnEvent) -> dict[str,
         )
         if found:
             (folder / "bin" / name).symlink_to(os.path.relpath(found, folder / "bin"))
-    own = debian.Packages(host, on_event=on_event)
+    own = Packages(host, on_event=on_event)
     for source in dict.fromkeys((suite, *SUITES, host)):
         # runc starts itself again through /proc/self/exe, so it must run on the host's own libc.
-        candidate = debian.Packages(source, on_event=on_event)
+        candidate = Packages(source, on_event=on_event)
         version = candidate.candidates(["runc"])
-        debian.unpack(candidate.download(version), folder / f"runc-{source}")
+        unpack(candidate.download(version), folder / f"runc-{source}")
         runc = next((folder / f"runc-{source}").glob("usr/*bin/runc"))
         if _runs(runc):
             (folder / "bin" / "runc").symlink_to(os.path.relpath(runc, folder / "bin"))
@@ -114,10 +110,10 @@ def _unpack(folder: Path, suite: str, host: str, on_event: OnEvent) -> dict[str,
             break
         shutil.rmtree(folder / f"runc-{source}")
     closure = own.closure(["iptables"])
-    debian.unpack(own.download(closure), folder / "iptables")
+    unpack(own.download(closure), folder / "iptables")
     # `docker run --init` starts docker-init, which is tini-static.
     init = own.candidates(["tini"])
-    debian.unpack(own.download(init), folder / "tini")
+    unpack(own.download(init), folder / "tini")
     (folder / "bin" / "docker-init").symlink_to("../tini/usr/bin/tini-static")
     return {**versions, "iptables": closure["iptables"], **init}
 
@@ -133,7 +129,7 @@ def _link(folder: Path, target: Path) -> None:
         link.symlink_to(
             "xtables-nft-multi"
         )  # dpkg would have made it, by the package's alternatives
-        text = debian.launcher(root, link, {"XTABLES_LIBDIR": str(libraries)})
+        text = launcher(root, link, {"XTABLES_LIBDIR": str(libraries)})
         files.write(folder / "bin" / name, text.replace(str(folder), str(target)), 0o755)
     # buildx works as a subcommand without a plugin folder in the user's ~/.docker, which keeps the
     # user's logins.

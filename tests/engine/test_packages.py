@@ -1,4 +1,4 @@
-"""Debian's packages without installing any."""
+"""Debian's packages for a private engine, without installing any."""
 
 import subprocess
 import threading
@@ -9,9 +9,7 @@ import pytest
 from builder.core.errors import OutsideError
 from builder.core.events import Event, StepLog
 from builder.core.mirrors import AptSource, Mirror
-from builder.core.network import discover
-from builder.lock import debian
-from builder.lock.debian import Packages, build_sources
+from builder.engine.private.packages import Packages, unpack
 from tests.debian import tool
 
 MIRROR = "http://mirror.example/debian"
@@ -70,20 +68,12 @@ def packages(mirror: Mirror, tmp_path: Path) -> Packages:
 def test_candidates_and_closure(packages: Packages) -> None:
     assert packages.candidates(["tool"]) == {"tool": "2:1.0+b1"}
     assert packages.closure(["tool"]) == {"library": "1.0+b1", "tool": "2:1.0+b1"}
-    assert packages.closure(["tool=2:1.0+b1"]) == packages.closure(["tool"])
-    assert packages.versions(["tool", "absent"]) == {"tool": ("2:1.0+b1",)}
-
-
-def test_closure_leaves_out_what_is_installed(packages: Packages) -> None:
-    assert packages.closure(["tool"], installed={"library": "1.0+b1"}) == {"tool": "2:1.0+b1"}
-    gone = {"library": "0.9", "unknown-to-the-mirror": "1"}
-    assert packages.closure(["tool"], installed=gone) == {"tool": "2:1.0+b1"}
 
 
 def test_download_and_unpack(packages: Packages, tmp_path: Path) -> None:
     debs = packages.download(packages.closure(["tool"]))
     assert [deb.name for deb in debs] == ["library_1.0+b1_all.deb", "tool_2%3a1.0+b1_all.deb"]
-    debian.unpack(debs, tmp_path / "root")
+    unpack(debs, tmp_path / "root")
     assert (tmp_path / "root/usr/bin/tool").exists()
     assert not list(debs[0].parent.glob(".new.*"))
 
@@ -128,7 +118,7 @@ def test_a_snapshot_whose_lists_have_expired_is_used_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive signed with a key of its own, whose lists were valid until 2022."""
-    archive = Path(__file__).parent / "data/expired-archive"
+    archive = Path(__file__).parent / "data/apt/expired-archive"
     checked = (("Signed-By", str(archive / "key.gpg")), ("Check-Valid-Until", "yes"))
     configuration = Packages._configuration
     monkeypatch.setattr(  # this machine's apt may be told not to look at dates
@@ -174,7 +164,7 @@ def test_several_at_once_share_one_cache(packages: Packages, mirror: Mirror) -> 
 def test_a_broken_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "half.deb").write_bytes(b"!<arch>\n")
     with pytest.raises(OutsideError, match=r"half\.deb: could not be unpacked"):
-        debian.unpack([tmp_path / "half.deb"], tmp_path / "root")
+        unpack([tmp_path / "half.deb"], tmp_path / "root")
 
 
 def test_the_hosts_apt_hooks_do_not_run(
@@ -218,15 +208,3 @@ def test_security_and_updates_belong_to_a_release() -> None:
 def test_a_tool_that_its_package_does_not_hold() -> None:
     with pytest.raises(OutsideError, match="hostname has no nonesuch"):
         tool("nonesuch", ("hostname",))
-
-
-@pytest.mark.network
-def test_the_sources_of_a_build_are_those_that_the_lock_was_made_from() -> None:
-    network = discover()
-    sources = build_sources(network, "bookworm")
-    lines = sources.splitlines()
-    assert network.mirror is not None
-    assert network.mirror.archive.uri in lines[0]
-    suites = [line.partition("] ")[2].split()[1] for line in lines]
-    assert suites == ["bookworm", "bookworm-updates", "bookworm-security"]
-    assert b"Dir::Etc::sourcelist" in network.secrets(sources)["apt"]

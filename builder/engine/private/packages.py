@@ -1,9 +1,9 @@
-"""Debian's packages, read and fetched with the host's apt; nothing is installed.
+"""Debian's packages for a private engine, read and fetched with the host's apt.
 
-apt gets lists, a cache and an empty dpkg status of our own: the host does not change, and root is
-not needed. The mirror, its options and its keyring are the host's. Only the suite is replaced, so
-that a Debian 12 host can fetch from Debian 13 or 14 and back. The host's apt.conf (proxies, CA)
-stays in force.
+Nothing is installed. apt gets lists, a cache and an empty dpkg status of our own: the host does not
+change, and root is not needed. The mirror, its options and its keyring are the host's. Only the
+suite is replaced, so that a Debian 12 host can fetch from Debian 13 or 14 and back. The host's
+apt.conf (proxies, CA) stays in force.
 """
 
 import hashlib
@@ -21,7 +21,6 @@ from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.files import cache_home, locked, write
 from builder.core.mirrors import AptSource, Mirror, mirror
-from builder.core.network import BuildNetwork, one_line_sources
 
 KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
@@ -29,12 +28,6 @@ KEYRINGS = (
 )
 LISTS_AGE = 3600.0
 """Seconds after which package lists are fetched again."""
-
-_STATUS_FIELDS = (
-    *("Package", "Architecture", "Multi-Arch", "Essential", "Important", "Priority", "Provides"),
-    *("Depends", "Pre-Depends", "Conflicts", "Breaks", "Replaces"),
-)
-
 
 # --- apt -----------------------------------------------------------------------------------------
 
@@ -73,44 +66,14 @@ class Packages:
             raise self._unknown(missing)
         return {name: found[name] for name in wanted}
 
-    def closure(
-        self, names: Iterable[str], installed: Mapping[str, str] | None = None
-    ) -> dict[str, str]:
+    def closure(self, names: Iterable[str]) -> dict[str, str]:
         """Name -> version of `names` and all that they depend on, sorted by name.
 
-        names: may carry versions (`git=1:2.39.5-0+deb12u2`). installed: the packages that are there
-        already, such as an OS root's. Recommended packages are left out.
+        Recommended packages are left out.
         """
-        with tempfile.TemporaryDirectory() as scratch:
-            status = Path(scratch) / "status"
-            status.write_text(self._status(installed or {}))
-            text = self._apt(
-                "apt-get",
-                "--simulate",
-                "install",
-                *names,
-                options=(f"Dir::State::status={status}",),
-            )
+        text = self._apt("apt-get", "--simulate", "install", *names)
         pairs = re.findall(r"(?m)^Inst (\S+?)(?::\w+)? (?:\[[^\]]*\] )?\((\S+) ", text)
         return dict(sorted(pairs))
-
-    def versions(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """All versions of each package that the mirror has now; packages it lacks are left out."""
-        text = self._apt("apt-cache", "madison", *names)
-        found: dict[str, tuple[str, ...]] = {}
-        for line in text.splitlines():
-            name, version, _ = (part.strip() for part in line.split("|"))
-            found[name] = tuple(dict.fromkeys((*found.get(name, ()), version)))
-        return found
-
-    def _records(self, names: Iterable[str]) -> list[dict[str, str]]:
-        """The index entries of all versions of these packages."""
-        text = self._apt("apt-cache", "show", *names)
-        return [
-            dict(re.findall(r"(?m)^([A-Za-z][\w-]*): ?(.*)$", block))
-            for block in text.split("\n\n")
-            if block.strip()
-        ]
 
     # Fetching -----------------------------------------------------------------------------------
 
@@ -230,38 +193,14 @@ class Packages:
             ]
         )
 
-    def _status(self, installed: Mapping[str, str]) -> str:
-        """The text of a dpkg status in which these packages are installed."""
-        if not installed:
-            return ""
-        records: dict[str, dict[str, str]] = {}
-        for record in self._records(installed):
-            name = record["Package"]
-            if name not in records or record["Version"] == installed.get(name):
-                records[name] = record
-        entries = []
-        for name, version in installed.items():
-            record = records.get(name, {"Package": name, "Architecture": "all"})
-            fields = {field: record[field] for field in _STATUS_FIELDS if field in record}
-            fields |= {"Status": "install ok installed", "Version": version}
-            fields |= {"Maintainer": "-", "Description": "-"}
-            entries.append("".join(f"{key}: {value}\n" for key, value in fields.items()))
-        return "\n".join(entries)
-
     # Calling apt --------------------------------------------------------------------------------
 
-    def _apt(
-        self, program: str, *arguments: str, options: Sequence[str] = (), cwd: Path | None = None
-    ) -> str:
+    def _apt(self, program: str, *arguments: str, cwd: Path | None = None) -> str:
         self.refresh()
-        return self._run(program, *arguments, options=options, cwd=cwd)
+        return self._run(program, *arguments, cwd=cwd)
 
-    def _run(
-        self, program: str, *arguments: str, options: Sequence[str] = (), cwd: Path | None = None
-    ) -> str:
+    def _run(self, program: str, *arguments: str, cwd: Path | None = None) -> str:
         command = [program, "-qq", "-c", str(self.folder / "apt.conf")]
-        for option in options:
-            command += ["-o", option]
         if program == "apt-cache":
             command.remove("-qq")
         done = _call([*command, *arguments], cwd)
@@ -317,22 +256,6 @@ def _call(command: Sequence[str], cwd: Path | None = None) -> subprocess.Complet
             f"{command[0]} is missing: this needs Debian's package tools",
             "use a Debian machine, or install Docker and let the factory use it (engine = machine)",
         ) from error
-
-
-def build_sources(network: BuildNetwork, suite: str) -> str:
-    """The host's Debian mirrors for `suite` in apt's one-line form, for a build's secrets.
-
-    They are those that `Packages` uses, so that a build finds the versions that were locked. ""
-    where the host has no Debian mirror. Raises OutsideError where the mirror lacks the suite or
-    cannot be reached.
-    """
-    if network.mirror is None:
-        return ""
-    packages = Packages(suite, network.mirror)
-    file = packages.folder / "debian.sources"
-    if not file.exists():
-        packages.refresh()
-    return one_line_sources(file.read_text(), dict(network.mirror_logins))
 
 
 # --- programs ------------------------------------------------------------------------------------
