@@ -6,7 +6,9 @@ begun first. What is downloaded is removed with the last layer that needs it.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import os
 import re
 import tempfile
@@ -31,7 +33,7 @@ from builder.core import files
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.devicecode.pruning.elf import LIBRARY_NAME
-from builder.devicecode.pruning.prune import OWNERS, TENSORFLOW, Pruned, prune_file
+from builder.devicecode.pruning.prune import OWNERS, PRUNED, TENSORFLOW, prune_file
 from builder.devicecode.pruning.rule import compute_capability
 
 AHEAD = 3
@@ -152,9 +154,9 @@ def write(
     """
     found = _installed(layer, opened)
     found |= _compiled(layer, found, compiler)
-    seen: list[Pruned] = []
+    seen = _Seen()
     if layer.keep:
-        found = _pruned(layer, found, scratch, seen.append)
+        found = _pruned(layer, found, scratch, seen)
     links = _links(layer, found) if layer.linked else {}
     writer = LayerWriter(out, layer.compression)
     for name in sorted({*found, *links, *_folders([*found, *links])}):
@@ -166,7 +168,9 @@ def write(
             writer.link(name, links[name])
         else:
             writer.folder(name)
-    if layer.only == TENSORFLOW and not any(one.entries_kept or one.entries_gone for one in seen):
+    for name, text in seen.records(layer.python).items():  # known when the libraries are written
+        writer.file(name, text.encode())
+    if layer.only == TENSORFLOW and not seen.device_code:
         raise InputError(
             f"{layer.plan.name}: none of its libraries has device code that could be pruned",
             "write prune: off in image.yaml",
@@ -221,11 +225,30 @@ def _compiled(
     return {file.path: file for file in made}
 
 
+@dataclass
+class _Seen:
+    """What came of pruning. changed: path -> the record's hash and size of each changed library."""
+
+    device_code: bool = False
+    changed: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def records(self, python: str) -> dict[str, str]:
+        """Path -> text of the records that the audit compares the libraries with.
+
+        Each lies in a folder that no other wheel has: `tensorflow`, `nvidia/cudnn`.
+        """
+        site = wheel.site_packages(python).lstrip("/")
+        folders: dict[str, list[str]] = {}
+        for path, (digest, size) in sorted(self.changed.items()):
+            first, second, *_ = path.removeprefix(f"{site}/").split("/")
+            owner = f"{first}/{second}" if first == "nvidia" else first
+            line = f"{path.removeprefix(f'{site}/{owner}/')},sha256={digest},{size}\n"
+            folders.setdefault(f"{site}/{owner}/{PRUNED}", []).append(line)
+        return {path: "".join(lines) for path, lines in folders.items()}
+
+
 def _pruned(
-    layer: WheelLayer,
-    found: Mapping[str, Installed],
-    scratch: Path,
-    seen: Callable[[Pruned], object],
+    layer: WheelLayer, found: Mapping[str, Installed], scratch: Path, seen: _Seen
 ) -> dict[str, Installed]:
     """The files, of which the libraries that carry device code lose what the GPU cannot run.
 
@@ -242,10 +265,16 @@ def _pruned(
         at = scratch / "library.so"
         with at.open("wb") as out:
             out.writelines(file.pieces())
-        seen(prune_file(at, compute_capability(layer.keep or "")))
+        result = prune_file(at, compute_capability(layer.keep or ""))
+        seen.device_code |= bool(result.entries_kept or result.entries_gone)
+        total = hashlib.sha256()
         with at.open("rb") as pruned:
             while block := pruned.read(_BLOCK):
+                total.update(block)
                 yield block
+        if result.changed:
+            digest = base64.urlsafe_b64encode(total.digest()).decode().rstrip("=")
+            seen.changed[file.path] = (digest, result.size)
         at.unlink()
 
     return {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BIG: Final = 10_000_000
 """Bytes of a wheel from which on it has a layer of its own."""
 
-RECIPE: Final = 1
+RECIPE: Final = 2
 """Raised with each change of this folder that gives a layer other bytes from the same wheels."""
 
 LOADED: Final = "usr/lib/x86_64-linux-gnu"

@@ -32,7 +32,8 @@ from builder.core import files, web
 from builder.core.errors import InputError, OutsideError, refusal
 from builder.core.events import Event, StepDone
 from builder.core.retry import Retry
-from builder.devicecode.pruning.prune import prune_file
+from builder.devicecode.inventory import from_folder
+from builder.devicecode.pruning.prune import PRUNED, prune_file
 from builder.devicecode.pruning.rule import compute_capability
 from builder.lock.pins import Pin
 from tests.bases import built
@@ -179,6 +180,33 @@ def test_what_is_pruned_is_what_the_pruning_program_makes(
         for name in paths[2:]:
             assert found[f"{SITE}/{name}"] == fat
     assert leftovers(store) == set()
+
+
+def test_the_audit_finds_a_record_of_what_was_pruned(
+    index: Files, store: Store, tmp_path: Path
+) -> None:
+    fat, thin = library(container(sass(70), sass(90))), library(container(sass(70)))
+    one = {"tensorflow/a.so": fat, "tensorflow/b/c.so": thin}
+    two = {"nvidia/cudnn/lib/libcudnn.so.9": fat}
+    pins = [
+        served(index, built.wheel(files, name), name)
+        for files, name in ((one, "tensorflow"), (two, "nvidia-cudnn"))
+    ]
+    layers = [planned(pin, keep="7.0", only="all") for pin in pins]
+    for made in make(index, store, *layers):
+        for path, content in built.contents(store, made).items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes(content)
+    site = tmp_path / SITE
+    assert (site / "tensorflow" / PRUNED).read_text().startswith("a.so,sha256=")
+    assert (site / "nvidia/cudnn" / PRUNED).read_text().startswith("lib/libcudnn.so.9,sha256=")
+    found = {library.path: library for library in from_folder(site)}
+    assert len(found) == 3
+    assert {library.doubt for library in found.values()} == {""}
+    (site / "tensorflow" / PRUNED).unlink()
+    doubts = {Path(one.path).name: one.doubt for one in from_folder(site)}
+    assert "no record says that it was pruned" in doubts["a.so"]
+    assert (doubts["c.so"], doubts["libcudnn.so.9"]) == ("", "")
 
 
 def test_a_tensorflow_without_device_code_cannot_be_pruned(index: Files, store: Store) -> None:
