@@ -54,7 +54,7 @@ if ! update 2>/tmp/said; then
   echo 'W: used all the same' >&2
   update -o Acquire::Check-Valid-Until=false
 fi
-for file in /var/lib/apt/lists/*_InRelease; do
+for file in /var/lib/apt/lists/*Release; do  # an archive without signatures has no InRelease
   echo "$file $(grep -m 1 '^Date: ' "$file")"
 done
 set -f
@@ -107,7 +107,7 @@ class ContainerApt:
         }
         said = self._run(suite, given)
         dates: dict[str, str] = {}
-        for archive, date in re.findall(r"(?m)^\S+?(-security)?_InRelease Date: (.*)$", said):
+        for archive, date in re.findall(r"(?m)^\S+?(-security)?_(?:In)?Release Date: (.*)$", said):
             name = f"debian{archive}"
             dates[name] = max(dates.get(name, date), date, key=_sortable)
         dates.setdefault("debian-security", dates["debian"])

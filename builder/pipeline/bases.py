@@ -19,6 +19,7 @@ from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.project import BUILD
 from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.engine import refusals
 from builder.pipeline import prepare, repository
 from builder.pipeline.prepare import Prepared
 from builder.registry import Reference, Registry, credentials_for
@@ -170,7 +171,7 @@ def rows(root: Path, target: str) -> list[dict[str, Any]]:
 
 
 def in_registry(settings: Settings, tag: str) -> AssembledImage | None:
-    """The base under this tag in the project's repository; None where it is not there.
+    """The base under this tag in the project's repository; None where it is not there whole.
 
     Its layers have no key, and no size unpacked. Raises OutsideError, and CheckFailed for a base
     that [trust] of builder.toml refuses.
@@ -182,6 +183,10 @@ def in_registry(settings: Settings, tag: str) -> AssembledImage | None:
         found = images.in_registry(client, there.tagged(tag))
         if found and (check := repository.base_check(settings)):
             check(client, found.digest, tag)
+        if found and not all(
+            client.has_blob(there.repository, layer.blob.digest) for layer in found.layers
+        ):
+            return None  # the registry has lost a layer; whoever assembles the base brings it again
     return found
 
 
@@ -200,20 +205,21 @@ def _pull(engine: Engine, image: Reference, name: str, pulling: RunningStep) -> 
     """Pull an image onto the engine under `name`, with progress. Raises OutsideError."""
     amounts: dict[str, tuple[int, int]] = {}
     known = credentials_for(image.host)
-    answers = engine.client.api.pull(
-        image.name,
-        image.tag,
-        stream=True,
-        decode=True,
-        auth_config=known.for_engine() if known else None,
-        platform="linux/amd64",
-    )
-    for message in answers:
-        if "error" in message:
-            raise OutsideError(f"{image}: the pull failed: {message['error']}", "run it again")
-        detail = message.get("progressDetail") or {}
-        if message.get("status") == "Downloading" and detail.get("total"):
-            amounts[message["id"]] = (detail["current"], detail["total"])
-            current, total = (sum(column) for column in zip(*amounts.values(), strict=True))
-            pulling.progress(current, total)
-    engine.client.images.get(str(image)).tag(*name.rsplit(":", 1))
+    with refusals(str(image), "run it again"):
+        answers = engine.client.api.pull(
+            image.name,
+            image.tag,
+            stream=True,
+            decode=True,
+            auth_config=known.for_engine() if known else None,
+            platform="linux/amd64",
+        )
+        for message in answers:
+            if "error" in message:
+                raise OutsideError(f"{image}: the pull failed: {message['error']}", "run it again")
+            detail = message.get("progressDetail") or {}
+            if message.get("status") == "Downloading" and detail.get("total"):
+                amounts[message["id"]] = (detail["current"], detail["total"])
+                current, total = (sum(column) for column in zip(*amounts.values(), strict=True))
+                pulling.progress(current, total)
+        engine.client.images.get(str(image)).tag(*name.rsplit(":", 1))
