@@ -83,11 +83,6 @@ def parse(text: str) -> tuple[Deb, ...]:
     return debs
 
 
-def versions(debs: Iterable[Deb]) -> dict[str, str]:
-    """Package -> version."""
-    return {deb.name: deb.version for deb in debs}
-
-
 _URI: Final = re.compile(
     r"^'[^']*/(?P<path>pool/[^']+)' (?P<file>[^ ]+)\.deb (?P<bytes>\d+)"
     r" SHA256:(?P<sha256>[0-9a-f]{64})$",
