@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.core import files
-from builder.core.errors import InputError
+from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
@@ -17,6 +17,7 @@ from builder.pipeline.prepare import Prepared
 from builder.pipeline.records import ImageRecord
 from builder.prove import receipts
 from builder.prove import smoke as smoking
+from builder.prove.audit import judged, named
 from builder.prove.bench import Subject
 from builder.prove.receipts import Receipt
 from builder.spec import catalogue
@@ -133,8 +134,10 @@ def prove(
 ) -> Receipt:
     """Smoke-test the image of this record and write its receipt.
 
-    Raises CheckFailed, OutsideError.
+    Raises CheckFailed; OutsideError, also on an engine that would run the image emulated.
     """
+    if engine.architecture != "amd64":
+        raise _not_here(root, engine, item)
     subject = Subject(
         record.image_id,
         item.spec,
@@ -147,3 +150,21 @@ def prove(
     )
     suite = suites.of_image(item.spec.labels)
     return smoking.smoke(engine, subject, suite, records.folder(root, item.target), on_event)
+
+
+def _not_here(root: Path, engine: Engine, item: Prepared) -> OutsideError:
+    """Why this engine proves nothing: it would run the image emulated. The image is audited first.
+
+    Raises CheckFailed where the accelerator does not run the image's device code.
+    """
+    read = "no device code to audit"
+    if item.stack.accelerator.kind == "gpu":
+        audited = named.audit(root, Settings(), lambda _: engine, [item.target])
+        judged.require(audited)
+        read = f"audited for {item.stack.accelerator.name}"
+    return OutsideError(
+        f"{item.target}: built, {read}, not proven here: the image is for linux/amd64, and this"
+        f" engine is {engine.architecture}",
+        f"builder cloud build {item.target}, or builder image {item.target} on a machine with"
+        " amd64",
+    )
