@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +33,17 @@ class Store:
     folder: Path
 
     def find(self, key: str) -> Layer | None:
-        """The layer of a key; None where it is not here whole."""
+        """The layer of a key; None where it is not here whole. It counts as used now."""
+        place = self._place(key)
         try:
-            layer = _layer(json.loads((self.folder / "keys" / f"{key}.json").read_bytes()))
+            layer = _layer(json.loads(place.read_bytes()))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return layer if self.has(layer) else None
+        if not self.has(layer):
+            return None
+        with contextlib.suppress(OSError):  # the cache may be someone else's to write
+            os.utime(place)
+        return layer
 
     def has(self, layer: Layer) -> bool:
         """Whether a layer's blob is here whole."""
@@ -70,17 +77,41 @@ class Store:
         new = Path(file.name)
         new.chmod(0o644)
         new.replace(to)
-        files.write(self.folder / "keys" / f"{layer.key}.json", _text(_json(layer)))
+        files.write(self._place(layer.key), _text(_json(layer)))
         return layer
 
     def forget(self, key: str) -> None:
         """Let a key lead to nothing, so that its layer is made again."""
-        (self.folder / "keys" / f"{key}.json").unlink(missing_ok=True)
+        self._place(key).unlink(missing_ok=True)
+
+    def prune(self, before: float) -> int:
+        """Remove what no run has used since `before` (seconds since 1970); the bytes that it frees.
+
+        A run that is making a layer at the same time may have to make it again.
+        """
+        keys, images = self.folder / "keys", self.folder / "images"
+        files.remove_older([*keys.glob("*.json"), *images.glob("*.json")], time.time() - before)
+        used = set()
+        for place in keys.glob("*.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                used.add(_layer(json.loads(place.read_bytes())).blob.digest)
+        freed = 0
+        for blob in (self.folder / "blobs" / "sha256").glob("*"):
+            if f"sha256:{blob.name}" not in used and blob.stat().st_mtime < before:
+                freed += blob.stat().st_size
+                blob.unlink(missing_ok=True)
+        return freed
+
+    def _place(self, key: str) -> Path:
+        return self.folder / "keys" / f"{key}.json"
 
     def find_image(self, name: str) -> AssembledImage | None:
-        """The image that was kept under a name. Its layers may be gone from here."""
+        """The image that was kept under a name. Its layers may be gone. It counts as used now."""
+        place = self.folder / "images" / f"{name}.json"
         try:
-            value = json.loads((self.folder / "images" / f"{name}.json").read_bytes())
+            value = json.loads(place.read_bytes())
+            with contextlib.suppress(OSError):
+                os.utime(place)
             return AssembledImage(
                 Manifest(value["manifest"].encode(), OCI_MANIFEST),
                 value["configuration"].encode(),

@@ -76,6 +76,7 @@ for command in (
 app.command("list")(images.list_targets)
 app.command()(tensorboard.tensorboard)
 app.command()(machine.doctor)
+app.command()(machine.cache)
 app.add_typer(show_app, name="show")
 app.add_typer(machine.engine_app, name="engine")
 app.add_typer(cloud_app, name="cloud")

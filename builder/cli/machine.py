@@ -39,6 +39,32 @@ def report(findings: "Sequence[Finding]", what: str, as_json: bool) -> None:
         raise CheckFailed(f"{len(bad)} findings prevent {what}", bad[0].remedy)
 
 
+def cache(
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove the layers that no build has used of late.")
+    ] = False,
+    days: Annotated[int, typer.Option(help="With --prune: unused for this many days.", min=0)] = 30,
+    as_json: Json = False,
+) -> None:
+    """Show what the factory keeps on this machine, and remove layers that are not used any more."""
+    import time
+
+    from builder.bases import store
+    from builder.cli.console import size
+    from builder.core import files
+
+    freed = store.of_this_machine().prune(time.time() - days * 86400) if prune else 0
+    sizes = files.sizes(files.cache_home())
+    if as_json:
+        out({"folder": str(files.cache_home()), "sizes": sizes, "freed": freed})
+        return
+    for name, count in sizes.items():
+        show(f"{name:<12} {size(count)}")
+    say(f"{files.cache_home()}: {size(sum(sizes.values()))}")
+    if prune:
+        say(f"freed {size(freed)}")
+
+
 @engine_app.command("start")
 def engine_start() -> None:
     """Start the private engine, unless it runs; needs root."""

@@ -82,6 +82,15 @@ def cache_home() -> Path:
     return Path(base) / "training-image-factory"
 
 
+def sizes(folder: Path) -> dict[str, int]:
+    """The name of each folder below `folder`, sorted -> bytes of the files in it."""
+    return {
+        one.name: sum(path.lstat().st_size for path in one.rglob("*") if path.is_file())
+        for one in sorted(folder.iterdir() if folder.is_dir() else ())
+        if one.is_dir()
+    }
+
+
 def hash_of(*parts: str) -> str:
     """SHA-256 in hex over texts; it also covers where one text ends and the next begins."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

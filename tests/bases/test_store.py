@@ -1,5 +1,6 @@
 """Layers of this machine: found by key when whole, and never half."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,19 @@ def test_an_image_is_kept_by_name_without_its_blobs(tmp_path: Path) -> None:
     assert not store.has(image.layers[0])
     (tmp_path / "images" / "base-1.json").write_text("[]")
     assert store.find_image("base-1") is None
+
+
+def test_what_no_run_used_of_late_is_pruned(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    layer = made(store)
+    with store.writing() as file:
+        writer = LayerWriter(file, Compression())
+        writer.file("b", b"another")
+        used = store.keep(file, writer.close("cd" * 32))
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1000, 1000))
+    assert store.find(used.key) == used, "which counts as using it"
+    assert store.prune(2000) == layer.blob.size
+    assert (store.find(layer.key), store.find(used.key)) == (None, used)
+    assert not store.path(layer).exists()
+    assert store.prune(2000) == 0

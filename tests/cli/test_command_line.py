@@ -23,7 +23,7 @@ from builder.core.events import StepDone, StepLog, StepStarted
 
 COMMANDS = {
     "": "image build smoke push verify promote lock render audit report explain check schema list "
-    "tensorboard doctor show engine cloud job sign",
+    "tensorboard doctor cache show engine cloud job sign",
     "engine": "start stop status",
     "show": "base policy",
 }
