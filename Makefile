@@ -44,6 +44,7 @@ check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, loc
 	@$(BUILDER) lock --check
 	@$(BUILDER) render --check
 	@$(BUILDER) --quiet cloud validate cloudbuild.yaml
+	@$(PYTHON) -m pytest --quiet --no-header tests/test_house.py
 	@echo "make check: all passed"
 
 format: $(VENV)/.test  ## format the code and apply automatic fixes

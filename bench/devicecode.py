@@ -6,6 +6,10 @@ FOLDER is a site-packages folder with the CUDA libraries in it. Without FOLDER, 
 tensorflow[and-cuda]==2.21.0 (about 6 GB) into a temporary folder and removes it afterwards.
 The first run of each side reads the files from disk and does not count. The bench compares what
 the two sides found in each library, and fails if they differ.
+
+    python -m bench.devicecode --wheels REQUIREMENT...
+
+compares both sides on these wheels, one after the other, without measuring.
 """
 
 from __future__ import annotations
@@ -36,12 +40,17 @@ T = TypeVar("T")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, help="site-packages with the libraries")
+    parser.add_argument(
+        "--wheels", nargs="+", default=(), help="wheels to compare, as pip has them"
+    )
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="devicecode-", dir="/var/tmp") as name:
         temporary = Path(name)
         folder = chosen.folder or install(STACK, temporary / "stack")
         (cuobjdump,) = install(CUOBJDUMP, temporary / "tools", "--no-deps").rglob("bin/cuobjdump")
         cuobjdump.chmod(0o755)
+        if chosen.wheels:
+            return sum(wheel(one, cuobjdump, temporary) for one in chosen.wheels) and 1
         return compare(folder, cuobjdump)
 
 
@@ -51,6 +60,30 @@ def install(requirement: str, folder: Path, *options: str) -> Path:
     command += ["--python-platform", "x86_64-manylinux_2_28", "--python-version", "3.11"]
     subprocess.run([*command, "--target", str(folder), requirement], check=True)
     return folder
+
+
+def wheel(requirement: str, cuobjdump: Path, temporary: Path) -> int:
+    """Compare both sides on one wheel and print a row; how many libraries they read differently."""
+    with tempfile.TemporaryDirectory(dir=temporary) as name:
+        folder = install(requirement, Path(name), "--no-deps")
+        found = audit([folder]).libraries
+        read = {library.path: seen_by_us(library) for library in found if not library.broken}
+        listed = {path: seen_by_nvidia(cuobjdump, path) for path in read}
+        different = [path for path in read if read[path] != listed[path]]
+        entries = sum(sum(counter.values()) for counter in listed.values())
+        told = [f"{Path(one.path).name}: {one.broken or one.doubt}" for one in found
+                if one.broken or one.doubt]  # fmt: skip
+        size = sum(library.size for library in found) / 1e6
+        print(
+            f"{requirement:<36}{len(found):>5} libraries{size:>8,.0f} MB{entries:>9,} entries"
+            f"{len(different):>4} differ{len(told):>4} in doubt", flush=True
+        )  # fmt: skip
+        for path in different:
+            here_only, there_only = read[path] - listed[path], listed[path] - read[path]
+            print(f"  {Path(path).name}: {here_only} only here, {there_only} only there")
+        for line in told:
+            print(f"  {line}")
+    return len(different)
 
 
 def compare(folder: Path, cuobjdump: Path) -> int:
