@@ -156,6 +156,12 @@ def diff_ids(configuration: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(decoding.texts(decoding.mapping(configuration, "rootfs"), "diff_ids"))
 
 
+def history(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an image's history says of each layer, the lowest first."""
+    steps = decoding.objects(configuration, "history")
+    return tuple(str(step.get("created_by") or "") for step in steps if not step.get("empty_layer"))
+
+
 # --- writing --------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.registry import Manifest
+from builder.registry import Manifest, manifests
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,7 @@ class Layers:
 
 def of(image: Manifest, configuration: Mapping[str, Any]) -> Layers:
     """The layers of an image, from its manifest and its configuration."""
-    said = [
-        str(step.get("created_by") or "")
-        for step in configuration.get("history") or ()
-        if not step.get("empty_layer")
-    ]
+    said = list(manifests.history(configuration))
     digests = [layer.digest for layer in image.layers]
     said += [""] * (len(digests) - len(said))
     return Layers(tuple(zip(said, digests, strict=False)))

@@ -25,7 +25,7 @@ from builder.core import debian, network
 from builder.core.errors import OutsideError
 from builder.core.events import Event, StepDone, StepLog, StepStarted
 from builder.core.settings import Settings
-from builder.engine import BuildFailed, BuildRequest, Engine, private
+from builder.engine import BuildFailed, BuildRequest, Engine, buildx, private
 from builder.lock import debs, model
 from tests.debian import tool
 from tests.registry import server as registry_server
@@ -476,13 +476,14 @@ def test_an_engine_without_buildx(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", engine.host)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OutsideError, match="its builder is not") as error:
-        connect("machine")
+    found = connect("machine")  # a base needs no buildx
+    with pytest.raises(OutsideError) as error:
+        buildx.require(found)
     assert "docker-buildx" in error.value.fix
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"), [("buildx v0.11.2 abc", "too old"), ("nothing", "its builder is not")]
+    ("said", "complaint"), [("buildx v0.11.2 abc", "too old"), ("nothing", "does not work")]
 )
 def test_a_buildx_that_is_too_old(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, complaint: str
@@ -492,12 +493,15 @@ def test_a_buildx_that_is_too_old(
     docker.chmod(0o755)
     monkeypatch.setenv("DOCKER_HOST", engine.host)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = connect("machine")
     with pytest.raises(OutsideError, match=complaint):
-        connect("machine")
+        buildx.require(found)
 
 
 def test_no_engine_and_none_to_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
     monkeypatch.setenv(private.ENVIRONMENT, str(tmp_path))
-    with pytest.raises(OutsideError, match=r"no engine is running \(and not this machine's own"):
+    with pytest.raises(
+        OutsideError, match=r"no Docker engine at .*; the private engine does not run"
+    ):
         connect("auto", start=False)

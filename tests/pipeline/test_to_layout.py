@@ -154,6 +154,10 @@ def test_buildah_pulls_the_layout(folder: Path, digest: str, tmp_path: Path) -> 
     buildah = [str(own / "usr/bin/buildah"), "--root", str(tmp_path / "root")]
     buildah += ["--runroot", str(tmp_path / "run"), "--storage-driver", "overlay"]
 
+    runs = subprocess.run([*buildah, "--version"], env=environment, capture_output=True, text=True)
+    if "shared libraries" in runs.stderr:
+        pytest.skip(f"a library of buildah's is missing here: {runs.stderr.strip()}")
+
     def said(*words: str) -> str:
         done = subprocess.run(
             [*buildah, *words], env=environment, capture_output=True, text=True, check=False

@@ -18,7 +18,8 @@ DENSENET = ("--model", "densenet121", "--image-size", "32")
 
 
 def config(*options: object) -> Config:
-    return parse(["--records", "r", "--job-dir", "j", *map(str, options)], {})
+    words = ["--records", "r", "--job-dir", "j", "--image-size", "32", *map(str, options)]
+    return parse(words, {})
 
 
 def pixels(size: int = 32) -> np.ndarray:

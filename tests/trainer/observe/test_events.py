@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from trainer.config import parse
+from trainer.config import METRICS, parse
 from trainer.job.checkpoints import Position
 from trainer.loop.distribution import Cluster
 from trainer.observe import summaries
@@ -50,7 +50,7 @@ def attempt(tmp_path: Path) -> Callable[..., None]:
         for what, step, loss in done:
             run.position = Position(step, 0, 0.0)
             if what == "evaluate":
-                scalars.evaluated(run, step, {"loss": loss, "accuracy": 0.5})
+                scalars.evaluated(run, step, dict.fromkeys(METRICS, 0.5) | {"loss": loss})
             else:
                 values = {"loss": np.array([loss]), "seconds": np.array([0.1])}
                 scalars.steps(run, step, values)

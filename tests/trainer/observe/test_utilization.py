@@ -258,16 +258,19 @@ def test_flops_are_those_that_tensorflow_counts() -> None:
         assert forward < counted
 
 
+WORDS = ["--records", "r", "--job-dir", "j", "--image-size", "32"]
+
+
 @pytest.mark.tensorflow
 def test_flops_of_a_step_depend_on_what_is_trained() -> None:
     from trainer.config import parse
     from trainer.model import networks
 
     def flops(*options: str) -> float:
-        config = parse(["--records", "r", "--job-dir", "j", *options], {})
+        config = parse([*WORDS, *options], {})
         return utilization.training_flops(networks.build(config, 10, "float32"))
 
-    network = networks.build(parse(["--records", "r", "--job-dir", "j"], {}), 10, "float32")
+    network = networks.build(parse(WORDS, {}), 10, "float32")
     each = utilization.forward_flops(network)
     assert each["conv1"] == 2 * 3 * 3 * 3 * 16 * 32 * 32
     assert each["head_logits"] == 2 * 4 * 4 * 64 * 10
