@@ -57,7 +57,7 @@ def test_a_killed_run_with_a_torn_checkpoint_ends_as_an_unbroken_one(
 
 def check_finished(lines: list[dict], job: Path) -> None:
     """A run reports its devices, learns, and writes all its files."""
-    first, *_, exported, done = lines
+    first, *_, exported, report, done = lines
     evaluated = [line for line in lines if line["event"] == "evaluated"][-1]
     classes = lines[lines.index(evaluated) + 1]
     assert (first["event"], first["tensorflow"]) == ("start", tf.__version__)
@@ -68,7 +68,8 @@ def check_finished(lines: list[dict], job: Path) -> None:
     assert evaluated["accuracy"] > 0.9
     assert evaluated["examples"] == 200
     assert len(classes["message"].splitlines()) == 11, "a table of ten classes"
-    assert (exported["event"], done["event"], done["step"]) == ("exported", "done", 120)
+    ended = (exported["event"], report["event"], done["event"])
+    assert (ended, done["step"]) == (("exported", "report", "done"), 120)
     assert json.loads((job / "DONE").read_text())["step"] == 120
     kept = [path.name for path in sorted((job / "checkpoints").glob("*.npz"))]
     assert kept == [f"step-{step:08d}.npz" for step in (80, 100, 120)]
