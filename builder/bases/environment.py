@@ -5,14 +5,13 @@ The accounts are written here and not by useradd, which would leave today's date
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from builder.bases import osroot
 from builder.bases.layer import Compression, Layer, LayerPlan
 from builder.bases.settings import APP
-from builder.bases.tarball import LayerWriter
+from builder.bases.tarball import LayerWriter, folders_above
 from builder.bases.wheel import VENV, site_packages
 from builder.core.files import hash_of, locked
 from builder.devicecode.program import pruning_program
@@ -81,18 +80,15 @@ class Environment:
         }
         links = {path.lstrip("/"): target for path, target in links.items()}
         own = home.lstrip("/")
-        for name in sorted({*files, *links, own, APP.lstrip("/"), *_above([*files, *links, own])}):
+        for name in sorted(
+            {*files, *links, own, APP.lstrip("/"), *folders_above([*files, *links, own])}
+        ):
             if name in files:
                 writer.file(name, files[name].encode())
             elif name in links:
                 writer.link(name, links[name])
             else:
                 writer.folder(name, owner=(self.user, self.user) if name == own else (0, 0))
-
-
-def _above(paths: Sequence[str]) -> set[str]:
-    """Every folder above these paths."""
-    return {"/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)}
 
 
 def make(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from builder.bases import wheels
@@ -35,14 +36,14 @@ class BasePlan:
     settings: Mapping[str, Any]
     compression: Compression
 
-    @property
+    @cached_property
     def layers(self) -> tuple[LayerPlan, ...]:
         """All layers, the lowest first."""
         root = self.root.plan(self.compression)
         top = self.environment.plan(root, self.compression)
         return (root, *(layer.plan for layer in self.wheels), top)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """16 hex digits over all that decides the base's bytes."""
         keys = [layer.key for layer in self.layers]

@@ -65,16 +65,9 @@ class LayerWriter:
     ) -> None:
         """Add a file. size: in bytes, for content in pieces; it has to be exact."""
         info = _info(name, mode, owner)
-        whole = isinstance(content, bytes)
+        pieces = (content,) if isinstance(content, bytes) else content
         info.size = len(content) if isinstance(content, bytes) else size or 0
-        self._header(info)
-        written = 0
-        for piece in (content,) if isinstance(content, bytes) else content:
-            self._write(piece)
-            written += len(piece)
-        assert whole or written == info.size, f"{name}: {written} bytes, announced {size}"
-        self._write(bytes(-written % _BLOCK))
-        self.unpacked_bytes += written
+        self.entry(info, pieces)
 
     def entry(self, info: tarfile.TarInfo, content: Iterable[bytes] = ()) -> None:
         """Add an entry as it is, for those that the other methods do not know."""
@@ -122,6 +115,17 @@ class LayerWriter:
         self._packed.update(packed)
         self._size += len(packed)
         self._file.write(packed)
+
+
+def folders_above(paths: Iterable[str]) -> set[str]:
+    """Every folder above these paths, which a layer has to hold before them."""
+    found: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def _info(name: str, mode: int, owner: tuple[int, int]) -> tarfile.TarInfo:

@@ -187,7 +187,7 @@ class _Layout:
             raise refused(self.name, f"its RECORD cannot be read: {error}") from None
         found = {moved.get(row[0], row[0]): [*row[1:], "", ""][:2] for row in rows}
         for path, content in changed.items():
-            found[path] = [f"sha256={_hash(content)}", str(len(content))]
+            found[path] = [recorded(hashlib.sha256(content).digest()), str(len(content))]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerows([path, *found[path]] for path in sorted(found) if path not in gone)
@@ -301,8 +301,9 @@ def _commands(name: str, text: bytes) -> Iterator[tuple[str, bytes]]:
             yield command, script.encode()
 
 
-def _hash(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+def recorded(sha256: bytes) -> str:
+    """A SHA-256 digest as RECORD has it."""
+    return "sha256=" + base64.urlsafe_b64encode(sha256).decode().rstrip("=")
 
 
 def refused(name: str, why: str) -> OutsideError:

@@ -6,7 +6,6 @@ begun first. What is downloaded is removed with the last layer that needs it.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import os
@@ -26,7 +25,7 @@ from builder.bases.bytecode import Compiler
 from builder.bases.download import KEPT, Wheels
 from builder.bases.layer import Layer
 from builder.bases.store import Store
-from builder.bases.tarball import LayerWriter
+from builder.bases.tarball import LayerWriter, folders_above
 from builder.bases.wheel import Installed
 from builder.bases.wheels import LOADED, WheelLayer
 from builder.core import files
@@ -159,7 +158,7 @@ def write(
         found = _pruned(layer, found, scratch, seen)
     links = _links(layer, found) if layer.linked else {}
     writer = LayerWriter(out, layer.compression)
-    for name in sorted({*found, *links, *_folders([*found, *links])}):
+    for name in sorted({*found, *links, *folders_above([*found, *links])}):
         check()
         if name in found:
             file = found[name]
@@ -191,20 +190,9 @@ def _installed(layer: WheelLayer, opened: Sequence[IO[bytes]]) -> dict[str, Inst
     for pin, drops, file in zip(layer.pins, layer.drops, opened, strict=True):
         for one in wheel.installed(file, pin.name, layer.python, drops).values():
             wheel.add(found, one, pin.name, owners.setdefault(one.path, pin.name))
-    for folder in _folders(found):
+    for folder in folders_above(found):
         if folder in found:
             raise wheel.refused(owners[folder], f"/{folder} is a file and a folder")
-    return found
-
-
-def _folders(paths: Iterable[str]) -> set[str]:
-    """Every folder above these paths."""
-    found: set[str] = set()
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
-            folder = folder.rpartition("/")[0]
     return found
 
 
@@ -242,7 +230,7 @@ class _Seen:
         for path, (digest, size) in sorted(self.changed.items()):
             first, second, *_ = path.removeprefix(f"{site}/").split("/")
             owner = f"{first}/{second}" if first == "nvidia" else first
-            line = f"{path.removeprefix(f'{site}/{owner}/')},sha256={digest},{size}\n"
+            line = f"{path.removeprefix(f'{site}/{owner}/')},{digest},{size}\n"
             folders.setdefault(f"{site}/{owner}/{PRUNED}", []).append(line)
         return {path: "".join(lines) for path, lines in folders.items()}
 
@@ -273,8 +261,7 @@ def _pruned(
                 total.update(block)
                 yield block
         if result.changed:
-            digest = base64.urlsafe_b64encode(total.digest()).decode().rstrip("=")
-            seen.changed[file.path] = (digest, result.size)
+            seen.changed[file.path] = (wheel.recorded(total.digest()), result.size)
         at.unlink()
 
     return {

@@ -13,13 +13,12 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from builder.bases.assembled import AssembledImage, assemble
 from builder.bases.layer import Compression, Layer
 from builder.bases.store import Store
-from builder.bases.tarball import LayerWriter
+from builder.bases.tarball import LayerWriter, folders_above
 from builder.core.files import hash_of
 from builder.pipeline.plan import APP, File
 from builder.registry import manifests
@@ -115,9 +114,7 @@ def _layer(
     key = hash_of("program", *parts)
     if found := store.find(key):
         return found
-    folders = {parent for name in files for parent in PurePosixPath(name).parents}
-    names: dict[str, File | None] = {str(folder): None for folder in folders if folder.name}
-    names |= files
+    names: dict[str, File | None] = {**dict.fromkeys(folders_above(files)), **files}
     with store.writing() as out:
         writer = LayerWriter(out, compression)
         for name in sorted(names):

@@ -58,7 +58,7 @@ class Registry:
     """One registry host. A context manager: it holds connections, and forgets tokens at the end.
 
     said: gets a line for each request that is tried again. anonymous: docker's credentials for the
-    host are not used. timeout: seconds to wait for a connection, and for each piece of an answer.
+    host are not used.
     """
 
     def __init__(
@@ -68,7 +68,6 @@ class Registry:
         said: Said = silent,
         *,
         anonymous: bool = False,
-        timeout: float | None = None,
     ) -> None:
         self.host = host
         self.retry = retry or Retry()
@@ -77,11 +76,7 @@ class Registry:
         api = DOCKER_HUB_API if host == DOCKER_HUB else host
         self.address = f"{'http' if loopback else 'https'}://{api}"
         # no proxy stands between a machine and itself
-        self._http = (
-            web.Client(proxied=not loopback, connect=timeout, read=timeout)
-            if timeout
-            else web.Client(proxied=not loopback)
-        )
+        self._http = web.Client(proxied=not loopback)
         self._authorization = Authorization(host, self._call, anonymous)
 
     def __enter__(self) -> Self:
