@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import Event, StepDone, StepStarted
 from builder.core.settings import CloudSettings
 from tests.emulators.cloud_build import LoopbackCloud, Script, Status
+from tests.emulators.web import LoopbackServer
 
 Connect = Callable[..., Clients]
 GCS = api.BuildOptions.LoggingMode.GCS_ONLY
@@ -223,7 +224,7 @@ def registry() -> Iterator[tuple[str, dict[str, str]]]:
         def log_message(self, *_: object) -> None:
             """Silent."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = LoopbackServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield f"127.0.0.1:{server.server_port}", tags
     server.shutdown()

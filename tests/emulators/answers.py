@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from tests.emulators.web import LoopbackServer
 
-class Server(ThreadingHTTPServer):
+
+class Server(LoopbackServer):
     """Answers by path: a status, headers, a body. `seen`: method, path and headers of each request.
 
     CONNECT is answered with `tunnel`; what would go through the tunnel does not get far.
     """
-
-    daemon_threads = True
 
     def __init__(self, answers: dict[str, tuple[int, dict[str, str], bytes]], tunnel: int = 200):
         super().__init__(("127.0.0.1", 0), Handler)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -38,6 +38,7 @@ from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
 from tests.emulators.access import Access
+from tests.emulators.web import LoopbackServer
 
 PROJECT = "loopback-project"
 OTHERS_BUCKET = f"{PROJECT}_cloudbuild_of_another"
@@ -840,7 +841,7 @@ class LoopbackCloud:
         self.storage = Storage()
         self.build = CloudBuild(self.storage, self.faults, executor)
         handler = type("Handler", (_Handler,), {"cloud": self})
-        self.server = _Server(("127.0.0.1", 0), handler)
+        self.server = LoopbackServer(("127.0.0.1", 0), handler)
         self.grpc, self.grpc_port = _grpc_server(self)
 
     @property
@@ -860,13 +861,6 @@ class LoopbackCloud:
             "STORAGE_EMULATOR_HOST": self.url,
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": self.url,
         }
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that are gone are part of the tests."""
 
 
 @contextlib.contextmanager

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.emulators.web import LoopbackServer
 
 
-class Files(ThreadingHTTPServer):
+class Files(LoopbackServer):
     """A server of `content` by path; it understands ranges.
 
     torn: how many answers from now on end in the middle. statuses: of the next answers, 200 for
     the file. ranges: whether a range is sent where one is asked for. asked: path and range of each
     request. between: is called before each half of an answer.
     """
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

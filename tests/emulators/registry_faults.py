@@ -16,8 +16,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
+
+from tests.emulators.web import LoopbackServer
 
 CHUNK = 64 * 1024
 
@@ -50,10 +52,8 @@ class Fault:
         return not spent and method == self.method and bool(re.search(self.path, unquote(path)))
 
 
-class FaultProxy(ThreadingHTTPServer):
+class FaultProxy(LoopbackServer):
     """`host` is what an image reference names; `seen` holds every request line in order."""
-
-    daemon_threads = True
 
     def __init__(self, registry: str | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -80,9 +80,6 @@ class FaultProxy(ThreadingHTTPServer):
     def count(self, pattern: str) -> int:
         """How many requests fit."""
         return sum(bool(re.search(pattern, line)) for line in self.seen)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that go away are part of the play."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -28,6 +28,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import json_format
 from google.rpc import error_details_pb2, status_pb2
+
+from tests.emulators.web import LoopbackServer
 
 PROJECT = "loopback-project"
 NUMBER = "123456789012"
@@ -830,8 +832,7 @@ def running(executor: Executor | None = None) -> Iterator[Loopback]:
     """The service on free ports of this machine, until the block ends."""
     service = JobService(executor or Script())
     handler = type("Handler", (_Handler,), {"service": service})
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    http.daemon_threads = True
+    http = LoopbackServer(("127.0.0.1", 0), handler)
     threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
     server, port = _grpc_server(service)
     try:

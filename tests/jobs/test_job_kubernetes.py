@@ -109,10 +109,21 @@ def test_pods_meet_under_their_host_names_and_have_no_rights(
     text = (
         CHIEF + 'echo "host $(hostname) index $JOB_COMPLETION_INDEX"; '
         "grep CapEff /proc/self/status; df -m /dev/shm | tail -1; "
-        "case $(hostname) in *chief*) for n in 1 2; do nc -l -p 2222; done;; "
+        "case $(hostname) in *chief*) for n in 1 2; do nc -l -p 2222; done; "
+        "until [ -e /disk/read ]; do sleep 0.1; done;; "
         '*) until echo "met $(hostname)" | timeout 2 nc $CHIEF 2222; do sleep 0.1; done;; esac'
     )
-    ended, told = to_the_end(loopback, script(text, "replicas: {workers: 2}\n"), tmp_path)
+    heard = set[str]()
+
+    def release(replica: str, text: str) -> None:
+        """When the chief has succeeded, the cluster deletes the other pods with their logs."""
+        if text.startswith("host "):
+            heard.add(replica)
+        if len(heard) == 3:
+            (tmp_path / "disk" / "read").touch()
+
+    wanted = script(text, "replicas: {workers: 2}\n")
+    ended, told = to_the_end(loopback, wanted, tmp_path, release)
     assert (ended.state, ended.exit_code) == ("succeeded", 0), told
     name = ended.display_name
     for replica, host in {

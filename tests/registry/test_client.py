@@ -24,6 +24,7 @@ from builder.prove import audit
 from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry, referrers
 from tests.emulators.answers import serving
 from tests.emulators.registry_faults import Fault, faulty
+from tests.emulators.web import LoopbackServer
 from tests.registry import server as registry_server
 from tests.registry.making import coded, docker_config, put_image
 from tests.registry.server import USER, RegistryServer, skopeo
@@ -520,7 +521,7 @@ def tokens(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[tuple[Any
         ).stdout
         return f"{text}.{url64(signature)}".encode()
 
-    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from http.server import BaseHTTPRequestHandler
 
     class Tokens(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -543,7 +544,7 @@ def tokens(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[tuple[Any
             query = dict(parse_qsl(form))
             self.answer(query, query["refresh_token"] == "refresh")
 
-    service = HTTPServer(("127.0.0.1", 0), Tokens)
+    service = LoopbackServer(("127.0.0.1", 0), Tokens)
     thread = threading.Thread(target=service.serve_forever)
     thread.start()
     auth = {

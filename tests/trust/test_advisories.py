@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from builder.core.project import find_root
 from builder.lock import model
 from builder.trust import advisories
 from builder.trust.advisories import PackageVersion
+from tests.emulators.web import LoopbackServer
 
 ROOT = find_root(Path(__file__).parent)
 BAD = {
@@ -73,7 +74,7 @@ def osv() -> Iterator[Osv]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = LoopbackServer(("127.0.0.1", 0), Handler)
     service.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, utils
@@ -19,6 +19,7 @@ from builder.core import googleapi
 from builder.core.errors import InputError, OutsideError
 from builder.trust import bundle, keys, kms
 from builder.trust.bundle import Statement
+from tests.emulators.web import LoopbackServer
 
 RESOURCE = "projects/p/locations/global/keyRings/r/cryptoKeys/k/cryptoKeyVersions/3"
 NAME = f"gcpkms://{RESOURCE}"
@@ -68,7 +69,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = LoopbackServer(("127.0.0.1", 0), Handler)
     monkeypatch.setattr(kms, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
     monkeypatch.setattr(googleapi, "credentials", lambda: (anonymous, None))

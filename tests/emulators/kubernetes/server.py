@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -20,6 +20,7 @@ from tests.emulators.kubernetes import admission
 from tests.emulators.kubernetes.controllers import Controllers
 from tests.emulators.kubernetes.kubelet import Kubelet, Scripted
 from tests.emulators.kubernetes.store import Object, Refused, Store, matches, merged, now
+from tests.emulators.web import LoopbackServer
 
 JOBSETS, BATCH, CORE = "jobset.x-k8s.io/v1alpha2", "batch/v1", "v1"
 RESOURCES: dict[str, dict[str, tuple[str, bool]]] = {
@@ -103,8 +104,7 @@ def running(
         )
     state = {"store": store, "controllers": controllers, "faults": faults, "calls": calls}
     handler = type("Handler", (_Handler,), state)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = LoopbackServer(("127.0.0.1", 0), handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     for work in (lambda: server.serve_forever(0.02), controllers.work):

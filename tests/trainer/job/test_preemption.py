@@ -4,10 +4,11 @@ import signal
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from tests.emulators.web import LoopbackServer
 from tests.trainer.runs import ROOT
 from trainer.job.preemption import watch_metadata
 
@@ -88,8 +89,7 @@ def test_compute_engine_s_announcements_are_heard(key: str, value: str, ends: bo
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-    server.daemon_threads = True
+    server = LoopbackServer(("127.0.0.1", 0), Metadata)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     told = threading.Event()
     environment = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
