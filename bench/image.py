@@ -223,15 +223,16 @@ def ours(setting: Setting, taken: Taken) -> None:
         taken.put("change, proven", changed("image", "--push"))
         other_release(setting)
         taken.measure("new release, its lock", lambda: builder("lock"))
+        builder("render")
         taken.measure("new release", lambda: builder("build"))
+    shutil.rmtree(setting.project)
+    copy(find_root(Path(__file__).parent), setting.project)
     spent = []
     for _ in range(NEW_ENGINES):
         with engine(setting, with_root=False):
             spent.append(changed("build", "--to-registry"))
     taken.put("change, new engine", statistics.median(spent))
     started(setting, taken, f"{setting.host}/ours:{setting.target}")
-    shutil.rmtree(setting.project)
-    copy(find_root(Path(__file__).parent), setting.project)
     forget(setting)
     with engine(setting, with_root=False):
         taken.measure("second machine", lambda: builder("build"))
