@@ -66,20 +66,39 @@ def addresses(
 
     Raises OutsideError where the index cannot be reached, or has a version no more.
     """
-    wanted = {pin.sha256: f"{pin.name}=={pin.version}" for pin in pins}
-    try:
-        packages = _compiled(wanted.values(), platform, environment, {}, {}, "--no-deps")
-    except NoSolution as error:
-        raise OutsideError(
-            f"the indexes lack a locked package: {error}",
-            "run builder lock --upgrade, or name an index that has it in UV_DEFAULT_INDEX",
-        ) from None
-    return {
-        wheel["hashes"]["sha256"]: wheel["url"]
-        for package in packages
-        for wheel in package.get("wheels", ())
-        if wheel["hashes"].get("sha256") in wanted and "url" in wheel
-    }
+    found = dict[str, str]()
+    for wanted in without_conflict(pins):
+        try:
+            packages = _compiled(
+                [f"{pin.name}=={pin.version}" for pin in wanted.values()],
+                platform, environment, {}, {}, "--no-deps",
+            )  # fmt: skip
+        except NoSolution as error:
+            raise OutsideError(
+                f"the indexes lack a locked package: {error}",
+                "run builder lock --upgrade, or name an index that has it in UV_DEFAULT_INDEX",
+            ) from None
+        hashes = {pin.sha256 for pin in wanted.values()}
+        found |= {
+            wheel["hashes"]["sha256"]: wheel["url"]
+            for package in packages
+            for wheel in package.get("wheels", ())
+            if wheel["hashes"].get("sha256") in hashes and "url" in wheel
+        }
+    return found
+
+
+def without_conflict(pins: Iterable[Pin]) -> list[dict[str, Pin]]:
+    """The pins by name, in as few groups as leave no name twice: targets lock other versions."""
+    groups: list[dict[str, Pin]] = []
+    for pin in {pin.sha256: pin for pin in pins}.values():
+        for group in groups:
+            if pin.name not in group:
+                group[pin.name] = pin
+                break
+        else:
+            groups.append({pin.name: pin})
+    return groups
 
 
 def _compiled(

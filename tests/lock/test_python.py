@@ -55,3 +55,12 @@ def test_known_sizes_are_not_asked_for_again() -> None:
 def test_a_size_that_nobody_tells_stays_open() -> None:
     wanted = {"keras": Pin("keras", "3.15.1", "a" * 64, url="http://127.0.0.1:9/keras.whl")}
     assert python.with_sizes(wanted, [], None)["keras"].bytes is None
+
+
+def test_two_versions_of_a_package_are_asked_for_in_two_groups() -> None:
+    old, new = Pin("h5py", "3.14.0", "a" * 64), Pin("h5py", "3.16.0", "b" * 64)
+    other = Pin("numpy", "2.4.6", "c" * 64)
+    assert python.without_conflict([old, new, other, old]) == [
+        {"h5py": old, "numpy": other},
+        {"h5py": new},
+    ]
