@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from builder.core import files, network, web
+from builder.core import files, network
 from builder.core.display import masked
 from builder.core.errors import OutsideError
 from builder.core.retry import Passing, Retry
@@ -145,7 +145,7 @@ def wheels_of(
     found = python.addresses(pins, platform, host.host_environment())
     indexes = [one for one in (host.index, *host.extra_indexes) if one]
     addresses = {sha256: with_login(address, indexes) for sha256, address in found.items()}
-    with web.Client(context=web.trust(str(host.ca) if host.ca else None)) as client:
+    with host.client() as client:
         yield Wheels(folder or files.cache_home() / "wheels", client, addresses)
 
 

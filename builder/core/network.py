@@ -25,11 +25,15 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from builder.core.display import address
 from builder.core.errors import InputError, OutsideError
 from builder.core.mirrors import Mirror, mirror
+
+if TYPE_CHECKING:
+    from builder.core.web import Client
 
 SECRETS_FOLDER = "/run/secrets"
 # BuildKit refuses a larger secret (moby/buildkit, session/secrets: MaxSecretSize).
@@ -122,6 +126,13 @@ class BuildNetwork:
         Index, proxies and CA are those of a build, so that a build can fetch what is locked.
         """
         return self._variables(str(self.ca))
+
+    def client(self, connect: float = 20.0, read: float = 60.0) -> "Client":
+        """A client for the package indexes, which trusts what uv trusts here. Times in seconds."""
+        from builder.core import web
+
+        context = web.trust(str(self.ca) if self.ca else None)
+        return web.Client(connect=connect, read=read, context=context, unchecked=self.trusted_hosts)
 
     def _variables(self, ca: str) -> dict[str, str]:
         # Some clients read the names of proxies in lower case, others in upper case.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -61,7 +61,8 @@ class Client:
 
     proxied: whether the environment's proxies are used. connect, read: seconds to wait for a
     connection, and for each piece of an answer. context: whose certificates are trusted, and which
-    one is shown; None for what `trust` returns.
+    one is shown; None for what `trust` returns. unchecked: hosts (see `means`) whose certificates
+    are not looked at: only for content that is compared with a known checksum.
     """
 
     def __init__(
@@ -71,12 +72,14 @@ class Client:
         connect: float = 20.0,
         read: float = 60.0,
         context: ssl.SSLContext | None = None,
+        unchecked: Collection[str] = (),
     ) -> None:
         self.proxied = proxied
         self.connect = connect
         self.read = read
         self.context = context
-        self._pools: dict[tuple[str, str | None], urllib3.PoolManager] = {}
+        self.unchecked = unchecked
+        self._pools: dict[tuple[str, str | None, bool], urllib3.PoolManager] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -179,14 +182,15 @@ class Client:
         import urllib3
 
         scheme, proxy = urlsplit(url).scheme, proxy_of(url) if self.proxied else None
-        if (scheme, proxy) not in self._pools:
+        blind = scheme == "https" and any(means(host, url) for host in self.unchecked)
+        if (scheme, proxy, blind) not in self._pools:
             how: dict[str, Any] = {"maxsize": THREADS}
             if proxy or scheme == "https":  # reading certificates takes time
-                how["ssl_context"] = self._trust
-            self._pools[scheme, proxy] = (
-                _proxy_manager(proxy, how) if proxy else urllib3.PoolManager(**how)
+                how["ssl_context"] = _blind() if blind else self._trust
+            self._pools[scheme, proxy, blind] = (
+                _proxy_manager(proxy, how, self._trust) if proxy else urllib3.PoolManager(**how)
             )
-        return self._pools[scheme, proxy]
+        return self._pools[scheme, proxy, blind]
 
 
 def joined(base: str, place: str) -> str | None:
@@ -225,7 +229,34 @@ def basic(username: str, password: str) -> str:
     return base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
-def _proxy_manager(proxy: str, how: Mapping[str, Any]) -> urllib3.ProxyManager:
+def means(host: str, url: str) -> bool:
+    """Whether HOST, HOST:PORT, a URL of either, or `*` for every host, means the host of `url`.
+
+    The same words as uv's `--allow-insecure-host` (uv-configuration, trusted_host.rs) and pip's
+    `--trusted-host`.
+    """
+    here, named = urlsplit(url), urlsplit(host if "://" in host else f"//{host}")
+    try:
+        port = named.port or here.port
+    except ValueError:  # no number: uv has said so
+        return False
+    known = (named.scheme or here.scheme, named.hostname, port)
+    return host == "*" or known == (here.scheme, here.hostname, here.port)
+
+
+def _blind() -> ssl.SSLContext:
+    """A context that takes any certificate, without a warning at each request."""
+    import urllib3
+
+    urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _proxy_manager(
+    proxy: str, how: Mapping[str, Any], trusted: ssl.SSLContext
+) -> urllib3.ProxyManager:
     import urllib3
 
     address = urlsplit(proxy)
@@ -237,5 +268,4 @@ def _proxy_manager(proxy: str, how: Mapping[str, Any]) -> urllib3.ProxyManager:
         )
     bare, login = without_login(proxy)
     known = {"Proxy-Authorization": f"Basic {login}"} if login else {}
-    trusted = how["ssl_context"]
     return urllib3.ProxyManager(bare, proxy_headers=known, proxy_ssl_context=trusted, **how)

@@ -24,6 +24,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.core.errors import InputError, OutsideError
+from builder.core.network import BuildNetwork
 from builder.lock.pins import Pin
 
 SIZE_TIMEOUT = 5.0
@@ -145,25 +146,23 @@ def _compiled(
     return packages
 
 
-def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], ca: str | None) -> dict[str, Pin]:
+def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], host: BuildNetwork) -> dict[str, Pin]:
     """The pins with the size of each wheel, from a `known` pin of the same hash or from the index.
 
-    ca: a bundle of certificates for the index. A size that the index does not give stays None.
+    host: how the index is reached. A size that the index does not give stays None.
     """
     sizes = {pin.sha256: pin.bytes for pin in known if pin.bytes is not None}
     missing = [p for p in pins.values() if p.bytes is None and p.sha256 not in sizes and p.url]
     if missing:
-        sizes |= _ask(missing, ca)
+        sizes |= _ask(missing, host)
     return {
         name: replace(pin, bytes=sizes.get(pin.sha256)) if pin.bytes is None else pin
         for name, pin in pins.items()
     }
 
 
-def _ask(pins: Iterable[Pin], ca: str | None) -> dict[str, int]:
+def _ask(pins: Iterable[Pin], host: BuildNetwork) -> dict[str, int]:
     from urllib3.exceptions import HTTPError
-
-    from builder.core import web
 
     def size(pin: Pin) -> tuple[str, int | None]:
         try:
@@ -174,7 +173,7 @@ def _ask(pins: Iterable[Pin], ca: str | None) -> dict[str, int]:
         return pin.sha256, int(length) if length.isdigit() else None
 
     with (
-        web.Client(connect=SIZE_TIMEOUT, read=SIZE_TIMEOUT, context=web.trust(ca)) as client,
+        host.client(connect=SIZE_TIMEOUT, read=SIZE_TIMEOUT) as client,
         ThreadPoolExecutor(8) as pool,
     ):
         return {sha256: size for sha256, size in pool.map(size, pins) if size is not None}

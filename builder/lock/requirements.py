@@ -78,7 +78,7 @@ def wheels(
     known = [pin for lock in held for pin in lock.packages.values()]
     own = spec.has_own_base
     chosen = every if own else {n: pin for n, pin in every.items() if n not in base}
-    pins = python.with_sizes(chosen, known, str(host.ca) if host.ca else None)
+    pins = python.with_sizes(chosen, known, host)
     return _layers(pins, base), moved
 
 

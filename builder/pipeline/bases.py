@@ -19,7 +19,7 @@ from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.project import BUILD
 from builder.core.settings import LOCAL_REPOSITORY, Settings
-from builder.engine import refusals
+from builder.engine import refusals, transfers
 from builder.pipeline import prepare, repository
 from builder.pipeline.prepare import Prepared
 from builder.registry import Reference, Registry, credentials_for
@@ -203,7 +203,6 @@ def upload(where: Reference, tag: str, image: AssembledImage, on_event: OnEvent)
 
 def _pull(engine: Engine, image: Reference, name: str, pulling: RunningStep) -> None:
     """Pull an image onto the engine under `name`, with progress. Raises OutsideError."""
-    amounts: dict[str, tuple[int, int]] = {}
     known = credentials_for(image.host)
     with refusals(str(image), "run it again"):
         answers = engine.client.api.pull(
@@ -214,12 +213,9 @@ def _pull(engine: Engine, image: Reference, name: str, pulling: RunningStep) -> 
             auth_config=known.for_engine() if known else None,
             platform="linux/amd64",
         )
-        for message in answers:
-            if "error" in message:
-                raise OutsideError(f"{image}: the pull failed: {message['error']}", "run it again")
-            detail = message.get("progressDetail") or {}
-            if message.get("status") == "Downloading" and detail.get("total"):
-                amounts[message["id"]] = (detail["current"], detail["total"])
-                current, total = (sum(column) for column in zip(*amounts.values(), strict=True))
-                pulling.progress(current, total)
+        try:
+            for _ in transfers.told(answers, pulling.progress):
+                pass
+        except transfers.Refused as error:
+            raise OutsideError(f"{image}: the pull failed: {error}", "run it again") from None
         engine.client.images.get(str(image)).tag(*name.rsplit(":", 1))

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from builder import __version__, registry
 from builder.bases import sharing, store
@@ -28,6 +28,7 @@ from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
 from builder.core.retry import Passing, Retry
 from builder.core.settings import Settings
+from builder.engine import transfers
 from builder.facts import accelerators
 from builder.pipeline import bases, prove, records, repository, signing
 from builder.pipeline import tags as tagging
@@ -271,29 +272,33 @@ class _Sender:
         return None
 
     def _once(self, image: Pushable, tag: str) -> None:
-        """One push by the engine. The stream of messages tells of failures (docker-py#3277)."""
+        """One push by the engine. Raises Passing for what may pass, OutsideError."""
         import requests
         from docker.errors import APIError, ImageNotFound
 
         api = self.engine.client.api
         target = self.where.tagged(tag)
         known = self.there.credentials
-        amounts: dict[str, tuple[int, int]] = {}
+        sizes: dict[str, int] = {}
         pushed: set[str] = set()
         own = str(registry.parse(image.reference)) == str(target)
         try:
             if not own:
                 api.tag(image.digest or image.image_id, target.name, tag)
-            for message in api.push(
+            stream = api.push(
                 target.name,
                 tag=tag,
                 stream=True,
                 decode=True,
                 auth_config=known.for_engine() if known else {},
-            ):
-                self._read(message, amounts)
-                if message.get("status") == "Pushed":
-                    pushed.add(str(message.get("id")))
+            )
+            for one in transfers.told(stream, self.step.progress):
+                if one.total:
+                    sizes[one.layer] = one.total
+                if one.status == "Pushed":
+                    pushed.add(one.layer)
+        except transfers.Refused as error:
+            raise self._failed(str(error)) from None
         except ImageNotFound:
             raise OutsideError(
                 f"the engine has no image {image.reference} ({image.image_id})", "build it again"
@@ -306,26 +311,16 @@ class _Sender:
             if not own:
                 with contextlib.suppress(APIError, requests.RequestException):
                     api.remove_image(str(target), noprune=True)
-        self.sent += self._weight(pushed, amounts, tag)
+        self.sent += self._weight(pushed, sizes, tag)
 
-    def _weight(self, pushed: set[str], amounts: Mapping[str, tuple[int, int]], tag: str) -> int:
-        """Bytes that were pushed: the engine knows the sizes of large layers only."""
+    def _weight(self, pushed: set[str], said: Mapping[str, int], tag: str) -> int:
+        """Bytes that were pushed. said: the sizes of large layers, all that the engine tells."""
         there = self.there.manifest(self.where.repository, tag)
         sizes = {
             layer.digest.removeprefix("sha256:")[:12]: layer.size
             for layer in (there.layers if there else ())
         }
-        return sum(amounts[name][1] if name in amounts else sizes.get(name, 0) for name in pushed)
-
-    def _read(self, message: Mapping[str, Any], amounts: dict[str, tuple[int, int]]) -> None:
-        if error := message.get("error") or message.get("errorDetail"):
-            text = error.get("message", "") if isinstance(error, Mapping) else error
-            raise self._failed(str(text))
-        layer, progress = message.get("id"), message.get("progressDetail") or {}
-        if layer and message.get("status") == "Pushing" and progress.get("total"):
-            amounts[layer] = (int(progress.get("current", 0)), int(progress["total"]))
-            current, total = (sum(column) for column in zip(*amounts.values(), strict=True))
-            self.step.progress(min(current, total), total)
+        return sum({**sizes, **said}.get(name, 0) for name in pushed)
 
     def _failed(self, text: str) -> Exception:
         """The error of what the engine said: Passing, unless the words are final."""

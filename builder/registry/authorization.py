@@ -37,20 +37,18 @@ class Send(Protocol):
 class Authorization:
     """The Authorization headers for one host, by repository and right, and how they are obtained.
 
-    anonymous: docker's credentials for the host are not used. Otherwise they are looked up when the
-    registry first asks for some.
+    Docker's credentials for the host are looked up when the registry first asks for some.
     """
 
-    def __init__(self, host: str, send: Send, anonymous: bool = False) -> None:
+    def __init__(self, host: str, send: Send) -> None:
         self.host = host
         self._send = send
-        self._anonymous = anonymous
         self._headers: dict[tuple[str, Right], str] = {}
 
     @functools.cached_property
     def credentials(self) -> Credentials | None:
         """What docker knows for this host."""
-        return None if self._anonymous else credentials_for(self.host)
+        return credentials_for(self.host)
 
     def header(self, repository: str, right: Right) -> dict[str, str]:
         """The header of a request; empty before the registry asked for one."""

@@ -57,18 +57,10 @@ _ACCEPT: Final = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIS
 class Registry:
     """One registry host. A context manager: it holds connections, and forgets tokens at the end.
 
-    said: gets a line for each request that is tried again. anonymous: docker's credentials for the
-    host are not used.
+    said: gets a line for each request that is tried again.
     """
 
-    def __init__(
-        self,
-        host: str,
-        retry: Retry | None = None,
-        said: Said = silent,
-        *,
-        anonymous: bool = False,
-    ) -> None:
+    def __init__(self, host: str, retry: Retry | None = None, said: Said = silent) -> None:
         self.host = host
         self.retry = retry or Retry()
         self.said = said
@@ -77,7 +69,7 @@ class Registry:
         self.address = f"{'http' if loopback else 'https'}://{api}"
         # no proxy stands between a machine and itself
         self._http = web.Client(proxied=not loopback)
-        self._authorization = Authorization(host, self._call, anonymous)
+        self._authorization = Authorization(host, self._call)
 
     def __enter__(self) -> Self:
         return self

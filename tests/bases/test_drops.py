@@ -79,7 +79,7 @@ def test_each_pattern_leaves_something_out_of_a_locked_wheel() -> None:
     host = network.discover()
     idle = {(file, p) for file, of in DROPS.items() for one in of for p in one.paths}
     seen: set[str] = set()
-    with web.Client(context=web.trust(str(host.ca) if host.ca else None)) as client:
+    with host.client() as client:
         for target in catalogue.targets(ROOT):
             lock = model.read(ROOT, target)
             assert lock.root

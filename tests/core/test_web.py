@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import socket
+from pathlib import Path
 
 import pytest
 from urllib3.exceptions import HTTPError
@@ -13,6 +14,7 @@ from builder.core.errors import InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.web import Client, proxy_of
 from builder.registry import Registry
+from tests.emulators import tls
 from tests.emulators.answers import Handler, serving
 
 QUICK = Retry(attempts=2, first=0.01)
@@ -224,3 +226,31 @@ def test_a_page_that_breaks_off_is_an_error() -> None:
             client.request("GET", f"{server.address}/")
         with pytest.raises(HTTPError, match="IncompleteRead"):
             list(client.request("GET", f"{server.address}/", stream=True).stream(2))
+
+
+def test_a_named_host_may_show_any_certificate(tmp_path: Path) -> None:
+    with serving({"/": (200, {}, b"yes")}) as server:
+        tls.encrypt(server, tls.certificate(tmp_path))
+        host = f"127.0.0.1:{server.server_port}"
+        for unchecked in ((), ("127.0.0.1:1",)):
+            with Client(unchecked=unchecked) as client, pytest.raises(HTTPError, match="VERIFY"):
+                client.request("GET", f"https://{host}/")
+        with Client(unchecked=(host,)) as client:
+            assert client.request("GET", f"https://{host}/").data == b"yes"
+
+
+@pytest.mark.parametrize(
+    ("named", "is_meant"),
+    [
+        ("index.example", True),
+        ("index.example:8443", True),
+        ("https://index.example:8443", True),
+        ("*", True),
+        ("index.example:443", False),
+        ("http://index.example", False),
+        ("example", False),
+        ("index.example:port", False),
+    ],
+)
+def test_hosts_whose_certificates_are_not_looked_at(named: str, is_meant: bool) -> None:
+    assert web.means(named, "https://index.example:8443/simple/one.whl") is is_meant

@@ -2,6 +2,7 @@
 
 import pytest
 
+from builder.core.network import BuildNetwork
 from builder.lock import pins, python
 from builder.lock.pins import Pin
 from builder.lock.python import Platform
@@ -49,12 +50,12 @@ def test_the_wheel_that_an_installer_would_take(names: list[str], best: str | No
 def test_known_sizes_are_not_asked_for_again() -> None:
     wanted = {"keras": Pin("keras", "3.15.1", "a" * 64, url="https://nowhere.invalid/keras.whl")}
     known = [Pin("keras", "3.15.1", "a" * 64, 7)]
-    assert python.with_sizes(wanted, known, None)["keras"].bytes == 7
+    assert python.with_sizes(wanted, known, BuildNetwork())["keras"].bytes == 7
 
 
 def test_a_size_that_nobody_tells_stays_open() -> None:
     wanted = {"keras": Pin("keras", "3.15.1", "a" * 64, url="http://127.0.0.1:9/keras.whl")}
-    assert python.with_sizes(wanted, [], None)["keras"].bytes is None
+    assert python.with_sizes(wanted, [], BuildNetwork())["keras"].bytes is None
 
 
 def test_two_versions_of_a_package_are_asked_for_in_two_groups() -> None:

@@ -22,6 +22,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.prove import audit
 from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry, referrers
+from tests.emulators import tls
 from tests.emulators.answers import serving
 from tests.emulators.registry_faults import Fault, faulty
 from tests.emulators.web import LoopbackServer
@@ -147,19 +148,16 @@ def test_credentials_never_travel_to_a_token_service_in_plain_text(
             there.head("x", "y")
 
 
-def test_an_anonymous_client_does_not_ask_for_credentials(
+def test_credentials_are_looked_up_when_a_registry_asks_for_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    (tmp_path / "config.json").write_text("{")  # would be refused
+    (tmp_path / "config.json").write_text("{")  # is refused once it is read
     challenge = {"WWW-Authenticate": 'Basic realm="x"'}
-    with faulty(None, Fault("HEAD", "/manifests/", 401, times=None, headers=challenge)) as proxy:
-        with (
-            Registry(proxy.host, QUICK, anonymous=True) as there,
-            pytest.raises(OutsideError, match="not logged in"),
-        ):
-            there.head("x", "y")
-        with Registry(proxy.host, QUICK) as there, pytest.raises(InputError, match="not JSON"):
+    faults = Fault("HEAD", "/free/", 404), Fault("HEAD", "/x/", 401, headers=challenge)
+    with faulty(None, *faults) as proxy, Registry(proxy.host, QUICK) as there:
+        assert there.head("free", "y") is None
+        with pytest.raises(InputError, match="not JSON"):
             there.head("x", "y")
 
 
@@ -167,7 +165,7 @@ def test_a_public_image_is_read_with_a_token_for_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    (tmp_path / "config.json").write_text("{")  # would be refused
+    docker_config(tmp_path, {})
     with faulty() as proxy:
         words = f'realm="http://{proxy.host}/token",service="x",scope="repository:debian:pull"'
         proxy.faults = [
@@ -175,7 +173,7 @@ def test_a_public_image_is_read_with_a_token_for_nobody(
             Fault("GET", "/token", 200, body=b'{"token": "for nobody"}'),
             Fault("HEAD", "/manifests/", 200, headers={"Docker-Content-Digest": DIGEST}),
         ]
-        with Registry(proxy.host, QUICK, anonymous=True) as there:
+        with Registry(proxy.host, QUICK) as there:
             assert there.head("debian", "bookworm-slim") == DIGEST
         assert proxy.seen == [
             "HEAD /v2/debian/manifests/bookworm-slim",
@@ -190,17 +188,7 @@ def test_a_public_image_is_read_with_a_token_for_nobody(
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for no known CA: (certificate, key)."""
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=tests", "-addext", "subjectAltName=DNS:registry.test"),
-            *("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return folder / "cert.pem", folder / "key.pem"
+    return tls.certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
@@ -220,10 +208,8 @@ def registry_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_ca_is_one_line_and_a_named_one_is_trusted(
     certificate: tuple[Path, Path], registry_test: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
     with faulty() as proxy:
-        proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
+        tls.encrypt(proxy, certificate)
         host = proxy.host.replace("127.0.0.1", "registry.test")
         with Registry(host, QUICK) as there, pytest.raises(OutsideError) as caught:
             there.head("x", "y")
@@ -241,13 +227,11 @@ def test_a_password_does_not_follow_from_https_to_http(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer to the start of an upload leads to the same host and port, without TLS."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     asked: list[str] = []
     with faulty() as proxy:
-        proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
+        tls.encrypt(proxy, certificate)
         host = proxy.host.replace("127.0.0.1", "registry.test")
         docker_config(tmp_path, {"auths": {host: {"auth": coded()}}})
         place = f"http://{host}/v2/x/blobs/uploads/1?signature=secret"

@@ -22,7 +22,7 @@ from builder.cloudbuild.runner.metadata import Caller, MetadataServer
 from builder.cloudbuild.runner.names import NETWORK, Names
 from builder.cloudbuild.runner.proxy import Proxy
 from builder.core.errors import InputError, OutsideError
-from builder.engine import containers
+from builder.engine import containers, transfers
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -253,16 +253,13 @@ class Sandbox:
             head, colon, last = image.rpartition(":")
             name, tag = (head, last) if colon and "/" not in last else (image, "latest")
         try:
-            for event in self.api.pull(
+            stream = self.api.pull(
                 name, tag=tag, stream=True, decode=True, auth_config=self._login(image)
-            ):
-                if error := event.get("error"):
-                    raise OutsideError(
-                        f"{image}: cannot be pulled: {_line(error)}", _pull_fix(image)
-                    )
-                if "id" not in event and event.get("status"):
-                    on_line(event["status"])
-        except (APIError, DockerException) as error:
+            )
+            for one in transfers.told(stream):
+                if one.status and not one.layer:
+                    on_line(one.status)
+        except (APIError, DockerException, transfers.Refused) as error:
             raise OutsideError(
                 f"{image}: cannot be pulled: {_said(error)}", _pull_fix(image)
             ) from None
@@ -276,18 +273,15 @@ class Sandbox:
         name = image if where.tag is None else image.rpartition(":")[0]
         digest = ""
         try:
-            for event in self.api.push(
+            stream = self.api.push(
                 name, tag=tag, stream=True, decode=True, auth_config=self._login(image)
-            ):
-                if error := event.get("error"):
-                    raise OutsideError(
-                        f"{image}: not pushed: {_line(error)}", _push_fix(where.host)
-                    )
-                if "id" not in event and (status := event.get("status")):
-                    on_line(status)
-                    if match := _DIGEST.search(status):
+            )
+            for one in transfers.told(stream):
+                if one.status and not one.layer:
+                    on_line(one.status)
+                    if match := _DIGEST.search(one.status):
                         digest = match[1]
-        except (APIError, DockerException) as error:
+        except (APIError, DockerException, transfers.Refused) as error:
             raise OutsideError(
                 f"{image}: not pushed: {_said(error)}", _push_fix(where.host)
             ) from None
