@@ -158,6 +158,11 @@ def combinations() -> tuple[Placement, ...]:
     return tuple(found)
 
 
+def default_disk(machine: str) -> str:
+    """The type of boot disk that the service gives a machine where the job asks for none."""
+    return "hyperdisk-balanced" if machine in offer().hyperdisk_only else "pd-ssd"
+
+
 # --- names ----------------------------------------------------------------------------------------
 
 _SHORT = {"H100": "H100-80GB", "H100-MEGA": "H100-MEGA-80GB", "H200": "H200-141GB"}

@@ -66,6 +66,112 @@ def test_a_machine_with_its_accelerators_in_the_price_has_one_line() -> None:
     assert "us-central1; x may differ" in found.notes[0]
 
 
+# --- by region ------------------------------------------------------------------------------------
+
+
+def hour(machine: str, name: str | None, count: int, region: str, strategy: str) -> cost.Bill:
+    pools = (Pool("chief", 1, machine, name, count),)
+    return cost.bill(pools, 3600, TABLE, region=region, strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    ("region", "strategy", "machine", "gpu"),
+    [
+        ("us-central1", "standard", 0.38, 2.48),
+        ("europe-west4", "standard", 0.41834, 2.604),
+        ("asia-east1", "spot", 0.09062, 0.4856),
+        ("europe-west4", "spot", 0.22104, 0.722),
+    ],
+)
+def test_an_hour_of_a_v100_by_region(
+    region: str, strategy: str, machine: float, gpu: float
+) -> None:
+    found = hour("n1-standard-8", "V100", 1, region, strategy)
+    assert usd(found, "machine/n1-standard-8") == pytest.approx(1.15 * machine, rel=1e-4)
+    assert usd(found, "accelerator/V100") == pytest.approx(1.15 * gpu)
+    assert found.complete and not found.verified
+
+
+def test_the_spot_share_is_not_one_for_all() -> None:
+    """The issue says 0.20 to 0.60; so it is, with the disk left out."""
+    shares = {}
+    for name, (machine, region) in {
+        "V100": ("n1-standard-8", "asia-east1"),
+        "T4": ("n1-standard-8", "us-central1"),
+        "L4": ("g2-standard-8", "europe-west2"),
+        "A100-40GB": ("a2-highgpu-1g", "us-central1"),
+    }.items():
+        spot, standard = (
+            sum(line.usd or 0.0 for line in hour(machine, name, 1, region, how).lines[:-1])
+            for how in ("spot", "standard")
+        )
+        shares[name] = round(spot / standard, 2)
+    assert shares == {"V100": 0.2, "T4": 0.44, "L4": 0.58, "A100-40GB": 0.52}
+
+
+def test_a_machine_that_carries_its_accelerators_is_priced_in_its_region() -> None:
+    found = hour("g2-standard-24", "L4", 2, "europe-west4", "spot")
+    assert found.lines[0].usd == pytest.approx(1.15 * (0.16192 * 3 + 2 * 0.3089))
+    eight = hour("a2-highgpu-8g", "A100-40GB", 8, "us-west4", "standard")
+    assert eight.lines[0].usd == pytest.approx(1.15 * 8 * (0.8328 + 3.10156))
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "region", "strategy"),
+    [
+        ("n2-standard-8", None, "us-central1", "spot"),  # read nowhere
+        ("a2-highgpu-1g", "A100-40GB", "us-east4", "spot"),
+        ("a3-ultragpu-8g", "H200-141GB", "us-central1", "standard"),
+    ],
+)
+def test_what_no_source_tells_is_unknown(
+    machine: str, name: str | None, region: str, strategy: str
+) -> None:
+    found = hour(machine, name, 1, region, strategy)
+    assert not found.complete and "price is known for machine/" in found.notes[-1]
+
+
+def test_a_list_price_of_another_region_says_so() -> None:
+    found = hour("a2-highgpu-1g", "A100-40GB", 1, "europe-west4", "standard")
+    assert found.lines[0].usd == 4.2244  # the source's European list price cannot be right
+    assert (
+        "the price of machine/a2-highgpu-1g is that of us-central1; europe-west4"
+        in (found.notes[0])
+    )
+
+
+def test_flex_start_is_said_as_what_it_is() -> None:
+    found = hour("g2-standard-8", "L4", 1, "us-central1", "flex-start")
+    assert "flex-start has rates of its own" in found.notes[0]
+    assert found.usd == hour("g2-standard-8", "L4", 1, "us-central1", "standard").usd
+
+
+def test_an_own_share_and_an_own_price_hold_in_every_region(tmp_path: Path) -> None:
+    own = tmp_path / "prices.yaml"
+    own.write_text(
+        "rows:\n- {item: spot/share, price: 0.5}\n- {item: accelerator/V100, price: 2}\n"
+    )
+    table, pools = prices.load(tmp_path), (Pool("chief", 1, "n1-standard-8", "V100", 1),)
+    found = cost.bill(pools, 3600, table, region="europe-west4", strategy="spot")
+    assert usd(found, "accelerator/V100") == pytest.approx(1)
+    assert "50% of the list price" in found.lines[1].source.text
+
+
+def test_the_disk_is_the_one_that_the_service_takes() -> None:
+    text = "image: a\nregion: us-central1\nmachine: {}\naccelerators: 8 x {}\n"
+    for machine, name, disk in (
+        ("a2-highgpu-8g", "A100", "pd-ssd"),
+        ("a3-ultragpu-8g", "H200", "hyperdisk-balanced"),
+    ):
+        ready = jobfiles.ready(text.format(machine, name), name.lower())
+        assert [pool.disk_type for pool in cost.of_ready(ready)] == [disk]
+
+
+def test_a_clusters_disks_are_its_node_pools() -> None:
+    found = cost.bill(V100, 3600, TABLE, region="")
+    assert not any(line.item.startswith("disk/") for line in found.lines)
+
+
 def test_a_tpu_is_paid_by_core_and_by_chip() -> None:
     cores = cost.training((Pool("chief", 1, "cloud-tpu", "TPU-v3", 8),), 3600, TABLE)
     assert cores[0].usd == pytest.approx(9.2) and len(cores) == 2
@@ -135,7 +241,7 @@ def test_a_notebook_left_on_costs_what_it_is_left_on_for() -> None:
     assert found.idle == pytest.approx(hour * 15)
     assert found.usd == found.work + found.idle
     several = (*V100, Pool("worker", 9, "n1-standard-8", "V100", 2))
-    assert cost.notebook(several, 1320, TABLE, 15) == found  # a notebook is one machine
+    assert cost.notebook(several, 1320, TABLE, 15).usd == pytest.approx(10 * found.usd)
 
 
 # --- spot -----------------------------------------------------------------------------------------
@@ -149,8 +255,8 @@ def spot(interval: float, per_day: float, machines_: int = 1, seconds: float = 3
 def test_spot_without_preemptions_is_cheaper_by_the_share() -> None:
     found = spot(600, 0)
     assert (found.seconds, found.restarts, found.lost) == (36_000, 0, 0)
-    disk = 0.1955 * 100 / 730 * 10
-    assert found.usd == pytest.approx((found.standard - disk) * 0.4 + disk)
+    machine, disk = (0.12765 + 2 * 1.2338) * 1.15, 0.1955 * 100 / 730
+    assert found.usd == pytest.approx(10 * (machine + disk), rel=1e-4)
 
 
 def test_what_restarts_cost_solves_its_own_equation() -> None:
@@ -271,8 +377,8 @@ def test_a_study_costs_its_trials(tmp_path: Path) -> None:
 def test_spot_jobs_are_billed_as_spot(tmp_path: Path) -> None:
     ready = jobfiles.ready(JOB + "scheduling: {strategy: spot}\n")
     found = quote.before(tmp_path, ready, TABLE, Wanted(lasting=3600))
-    assert usd(found.bill, "accelerator/V100") == pytest.approx(2 * 2.852 * 0.4)
-    assert "40% of the list price" in found.bill.lines[0].source.text
+    assert usd(found.bill, "accelerator/V100") == pytest.approx(2 * 1.2338 * 1.15)
+    assert "SkyPilot's catalog" in found.bill.lines[0].source.text
 
 
 def remote(state: str = "succeeded", kind: str = "custom", strategy: str = "standard") -> JobStatus:
@@ -348,8 +454,11 @@ def test_every_price_that_nobody_read_is_marked(machine: machines.Placement) -> 
     unread = sum(text.endswith("  unverified") for text in rows.values())
     sums = told[1 + len(rows) :]
     assert f", {unread} of {len(rows)} rows unverified" in sums[0]
-    assert sums[1].startswith("the same machine as a notebook") and sums[1].endswith("unverified")
-    assert sums[2].startswith("standard machines USD") and sums[2].endswith("unverified")
+    assert sums[1].startswith("the same machines as notebooks") and sums[1].endswith("unverified")
+    if spot.complete:
+        assert sums[2].startswith("standard machines USD") and sums[2].endswith("unverified")
+    else:
+        assert sums[2] == "standard or spot: not every price is known, so they are not compared"
     assert all(one.source.text in told[-1] for one in bill.lines if not one.source.verified)
 
 

@@ -17,7 +17,7 @@ from builder import contract
 from builder.core.errors import InputError
 from builder.facts.table import Source
 from builder.jobs import machines
-from builder.jobs.cost.prices import Price, Prices
+from builder.jobs.cost.prices import HOME, Market, Price, Prices
 from builder.jobs.places.protocol import JobStatus
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Ready
@@ -31,7 +31,8 @@ LEFT_ON_HOURS = 15.0
 
 @dataclass(frozen=True)
 class BillLine:
-    """One line of a bill: quantity x price. usd: None where the price is not known."""
+    """One line of a bill: quantity x price. usd: None where the price is not known. region: where
+    the price holds, "" for everywhere."""
 
     what: str
     quantity: float
@@ -40,6 +41,7 @@ class BillLine:
     usd: float | None
     source: Source
     item: str = ""
+    region: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,16 @@ class Bill:
 
 
 def of_ready(ready: Ready) -> tuple[Pool, ...]:
-    """The machines of a job that is not sent yet, in the names of the price table."""
+    """The machines of a job that is not sent yet, in the names of the price table, with the disk
+    that they get."""
+    asked = ready.job.disk.type
     return tuple(
         replace(
             pool,
             machine=placement.machine,
             accelerator=placement.device.name if placement.device else None,
             accelerators=placement.count,
+            disk_type=asked or machines.default_disk(placement.machine),
         )
         for pool, placement in ready.pools
     )
@@ -98,36 +103,35 @@ def of_status(job: JobStatus) -> tuple[Pool, ...]:
 
 
 def training(
-    pools: Sequence[Pool], seconds: float, prices: Prices, *, spot: bool = False
+    pools: Sequence[Pool],
+    seconds: float,
+    prices: Prices,
+    *,
+    market: Market = HOME,
+    disks: bool = True,
 ) -> tuple[BillLine, ...]:
-    """Machines, accelerators and disks for a time in seconds."""
+    """Machines and accelerators for a time in seconds; with `disks` their boot disks, too."""
     hours = math.ceil(seconds / BILLED_SECONDS) * BILLED_SECONDS / 3600
-    share = prices.need("spot/share") if spot else None
+    spot = ", spot" if market.spot else ""
     lines = []
     for one in pools:
         quantity = one.count * hours
-        row, included = prices.machine(one.machine, one.accelerators)
+        row, included = prices.machine(one.machine, one.accelerators, market)
         if not _tpu_host(one):
             what = f"{one.role}: {one.count} x {one.machine}" + (
                 f" with {one.accelerators} x {one.accelerator}" if included else ""
             )
-            lines.append(_line(what, quantity, "h", row, f"machine/{one.machine}", share))
+            lines.append(_line(what + spot, quantity, "h", row, f"machine/{one.machine}"))
         if one.accelerator and not included:
+            what = f"{one.role}: {one.count} x {one.accelerators} x {one.accelerator}{spot}"
+            each = prices.accelerator(one.accelerator, market)
             item = f"accelerator/{one.accelerator}"
-            what = f"{one.role}: {one.count} x {one.accelerators} x {one.accelerator}"
-            lines.append(
-                _line(what, quantity * one.accelerators, "h", prices.get(item), item, share)
-            )
-        disk = f"disk/{one.disk_type}"
-        lines.append(
-            _line(
-                f"{one.role}: {one.count} x {one.disk_gb} GB {one.disk_type}",
-                quantity * one.disk_gb / MONTH_HOURS,
-                "GB month",
-                prices.get(disk),
-                disk,
-            )
-        )
+            lines.append(_line(what, quantity * one.accelerators, "h", each, item))
+        if disks:
+            disk = f"disk/{one.disk_type}"
+            what = f"{one.role}: {one.count} x {one.disk_gb} GB {one.disk_type}"
+            months = quantity * one.disk_gb / MONTH_HOURS
+            lines.append(_line(what, months, "GB month", prices.get(disk), disk))
     return tuple(lines)
 
 
@@ -135,20 +139,10 @@ def _tpu_host(one: Pool) -> bool:
     return bool(one.accelerator and one.accelerator.startswith("TPU"))
 
 
-def _line(
-    what: str, quantity: float, unit: str, row: Price | None, item: str, share: Price | None = None
-) -> BillLine:
+def _line(what: str, quantity: float, unit: str, row: Price | None, item: str) -> BillLine:
     if row is None:
         return BillLine(what, quantity, unit, None, None, Source("no price is known", False), item)
-    price, source = row.usd, row.source
-    if share is not None:
-        price *= share.usd
-        source = Source(
-            f"{share.usd:.0%} of the list price ({share.source.text}); {source.text}",
-            share.source.verified and source.verified,
-        )
-        what = f"{what}, spot"
-    return BillLine(what, quantity, unit, price, quantity * price, source, item)
+    return BillLine(what, quantity, unit, row.usd, quantity * row.usd, row.source, item, row.region)
 
 
 @dataclass(frozen=True)
@@ -193,26 +187,46 @@ def extras(wanted: Extras, prices: Prices) -> tuple[BillLine, ...]:
     return tuple(lines)
 
 
+FLEX_START = "flex-start"
+
+
 def bill(
     pools: Sequence[Pool],
     seconds: float,
     prices: Prices,
     *,
     region: str,
-    spot: bool = False,
+    strategy: str = "standard",
     more: Extras | None = None,
 ) -> Bill:
-    """The whole bill: machines for `seconds`, and the extras. region: "" for a cluster's own."""
-    lines = (*training(pools, seconds, prices, spot=spot), *extras(more or Extras(), prices))
+    """The whole bill: machines for `seconds`, and the extras.
+
+    region: "" for a cluster's own, whose boot disks are the node pools'. strategy: that of the
+    job's machines.
+    """
+    market = Market(region, spot=strategy == "spot")
+    paid = training(pools, seconds, prices, market=market, disks=bool(region))
+    lines = (*paid, *extras(more or Extras(), prices))
     notes = []
     if not region:
-        notes.append(f"the prices are Vertex AI's in {prices.region}; a cluster's nodes may differ")
-    elif region != prices.region:
-        notes.append(f"the prices are those of {prices.region}; {region} may differ")
+        notes.append(
+            f"the prices are Vertex AI's in {prices.region}, without disks; a cluster's nodes may "
+            "differ"
+        )
+    elif elsewhere := [line.item for line in lines if line.region not in ("", region)]:
+        notes.append(
+            f"the price of {', '.join(dict.fromkeys(elsewhere))} is that of {prices.region}; "
+            f"{region} may differ"
+        )
+    if strategy == FLEX_START:
+        notes.append(
+            "flex-start has rates of its own, which no source here tells: these are list prices"
+        )
     missing = [line.item for line in lines if line.usd is None]
     if missing:
+        kind = "spot price" if market.spot else "price"
         notes.append(
-            f"no price is known for {', '.join(dict.fromkeys(missing))}: add it to prices.yaml"
+            f"no {kind} is known for {', '.join(dict.fromkeys(missing))}: add it to prices.yaml"
         )
     return Bill(lines, seconds, tuple(notes))
 
@@ -279,7 +293,7 @@ def asked_examples(arguments: Sequence[str]) -> float | None:
 
 @dataclass(frozen=True)
 class Notebook:
-    """The cost of the same machine as a notebook: for the work, and for hours it stays on."""
+    """The cost of the same machines as notebooks: for the work, and for hours they stay on."""
 
     work: float
     idle: float
@@ -293,16 +307,20 @@ class Notebook:
 
 
 def notebook(
-    pools: Sequence[Pool], seconds: float, prices: Prices, left_on: float = LEFT_ON_HOURS
+    pools: Sequence[Pool],
+    seconds: float,
+    prices: Prices,
+    left_on: float = LEFT_ON_HOURS,
+    region: str = "",
 ) -> Notebook:
-    """The chief's machine as a notebook, at Compute Engine's price without the fee of training.
+    """The job's machines, all of them, as notebooks, at Compute Engine's price without the fee of
+    training.
 
-    left_on: hours that it stays on after the work. The fee of a managed notebook is not included.
+    left_on: hours that they stay on after the work. The fee of a managed notebook is not included.
     """
-    chief = pools[:1]
-    fee = prices.need("fee/training")
-    work = training(chief, seconds, prices)
-    idle = training(chief, left_on * 3600, prices)
+    fee, market = prices.need("fee/training"), Market(region)
+    work = training(pools, seconds, prices, market=market)
+    idle = training(pools, left_on * 3600, prices, market=market)
     known = all(line.usd is not None for line in (*work, *idle))
     return Notebook(
         work=sum(line.usd or 0.0 for line in work) / fee.usd,
@@ -316,6 +334,7 @@ def notebook(
 @dataclass(frozen=True)
 class Spot:
     """A job on spot machines. seconds: expected, with what restarts cost; None: it never ends.
+    usd: None there, and where a price is not known (complete: all are).
 
     interval: seconds between checkpoints; a restart loses half of it on average, and `restart`
     seconds until training goes on. break_even: preemptions a day from which spot costs more.
@@ -331,6 +350,7 @@ class Spot:
     standard: float
     break_even: float
     verified: bool = False
+    complete: bool = True
 
 
 def spot(
@@ -341,6 +361,7 @@ def spot(
     interval: float,
     restart: float,
     per_day: float,
+    region: str = "",
 ) -> Spot:
     """Standard against spot, by the preemptions a day of any one machine of the job.
 
@@ -356,9 +377,12 @@ def spot(
     rate = per_day / 86_400 * machines_
     each = interval / 2 + restart
     share = rate * each
-    spot_lines = training(pools, seconds, prices, spot=True)
+    market = Market(region, spot=True)
+    spot_lines = training(pools, seconds, prices, market=market)
+    listed = training(pools, seconds, prices, market=Market(region))
     verified = all(line.source.verified for line in spot_lines)
-    standard = sum(line.usd or 0.0 for line in training(pools, seconds, prices))
+    complete = all(line.usd is not None for line in (*spot_lines, *listed))
+    standard = sum(line.usd or 0.0 for line in listed)
     cheap = sum(line.usd or 0.0 for line in spot_lines)
     # Spot costs what standard costs where the time grows by standard / cheap.
     room = 1 - cheap / standard if standard else 0.0
@@ -366,10 +390,11 @@ def spot(
     if share >= 1:
         none = math.inf
         return Spot(
-            interval, restart, per_day, None, none, none, None, standard, break_even, verified
+            *(interval, restart, per_day, None, none, none, None, standard, break_even, verified),
+            complete,
         )
     total = seconds / (1 - share)
-    usd = sum(line.usd or 0.0 for line in training(pools, total, prices, spot=True))
+    usd = sum(line.usd or 0.0 for line in training(pools, total, prices, market=market))
     return Spot(
         interval=interval,
         restart=restart,
@@ -377,10 +402,11 @@ def spot(
         seconds=total,
         restarts=total * rate,
         lost=total - seconds,
-        usd=usd,
+        usd=usd if complete else None,
         standard=standard,
-        break_even=break_even,
+        break_even=break_even if complete else math.inf,
         verified=verified,
+        complete=complete,
     )
 
 

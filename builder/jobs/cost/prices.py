@@ -1,13 +1,15 @@
-"""One dated table of list prices, each row with its source; a project's own rows override it.
+"""One dated table of prices by region, list and spot, each with its source; a project's own rows
+override it.
 
 A price that is computed (a machine from its vCPUs and memory) says so in its source. An unknown
-price is None, never a guess.
+price is None, never a guess. A list price that is known of the table's own region alone stands for
+other regions, and says so; a spot price never does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,8 @@ from builder.facts.table import DATA, Source
 
 TABLE = "prices.yaml"
 _FIELDS = ("item", "price", "free", "source", "verified")
+UNKNOWN = "unknown"
+_SIZE = re.compile(r"(?P<family>.+)-(?P<size>[0-9]+)g?")
 _SHAPE = re.compile(
     r"(fee|spot|machine|accelerator|disk|storage|registry|build|legacy)/[A-Za-z0-9._-]+"
 )
@@ -26,12 +30,40 @@ _SHAPE = re.compile(
 
 @dataclass(frozen=True)
 class Price:
-    """The price of one unit of an item in USD. free: units that cost nothing."""
+    """The price of one unit of an item in USD. free: units that cost nothing. region: where it
+    holds, "" for everywhere."""
 
     item: str
     usd: float
     source: Source
     free: float = 0.0
+    region: str = ""
+
+
+@dataclass(frozen=True)
+class Regional:
+    """An item's price an hour on Compute Engine, (list, spot) by region; None: not known.
+
+    of: the size of the machine, or the number of accelerators, that the price is for. carries: the
+    accelerator that the machines carry, which is paid beside this price.
+    """
+
+    of: float
+    prices: Mapping[str, tuple[float | None, float | None]]
+    source: Source
+    carries: str | None = None
+
+
+@dataclass(frozen=True)
+class Market:
+    """Where and how machines are taken. region: "" for the table's own."""
+
+    region: str = ""
+    spot: bool = False
+
+
+HOME = Market()
+"""The table's own region, at the list price."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +88,7 @@ class Prices:
     region: str
     rows: Mapping[str, Price]
     families: Mapping[str, Family] = field(default_factory=dict)
+    regional: Mapping[str, Regional] = field(default_factory=dict)
     tier_units: Mapping[str, float] = field(default_factory=dict)
     machine_units: Mapping[str, float] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
@@ -73,24 +106,86 @@ class Prices:
             )
         return found
 
-    def machine(self, machine: str, accelerators: int = 0) -> tuple[Price | None, bool]:
+    def machine(
+        self, machine: str, accelerators: int = 0, market: Market = HOME
+    ) -> tuple[Price | None, bool]:
         """The price of an hour of training on a machine; whether it includes the accelerators."""
+        carries = machine.startswith(("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-"))
+        here = self._there(f"machine/{machine}", lambda: self._by_parts(machine, accelerators))
+        return self._at(here, market, lambda: self._machine_in(machine, accelerators, market)), (
+            carries
+        )
+
+    def accelerator(self, name: str, market: Market = HOME) -> Price | None:
+        """The price of an hour of training on one accelerator."""
+        item = f"accelerator/{name}"
+        here = self._there(item, lambda: None)
+        return self._at(here, market, lambda: self._in(item, 1, market))
+
+    # --- pieces ---
+
+    def _there(self, item: str, otherwise: Callable[[], Price | None]) -> Price | None:
+        """The list price in the table's own region; an own row holds everywhere."""
+        found = self.rows.get(item) or otherwise()
+        if found is None or item in self.own:
+            return found
+        return replace(found, region=self.region)
+
+    def _at(
+        self, here: Price | None, market: Market, there: Callable[[], Price | None]
+    ) -> Price | None:
+        """here: the list price in the table's own region. there: the price of the market."""
+        share = self.rows.get("spot/share")  # a project's own
+        if market.spot:
+            if share is None or here is None:
+                return there()
+            source = Source(
+                f"{share.usd:.0%} of the list price ({share.source.text}); {here.source.text}",
+                share.source.verified and here.source.verified,
+            )
+            return replace(here, usd=here.usd * share.usd, source=source)
+        if here is not None and here.region in ("", market.region or self.region):
+            return here
+        return there() or here
+
+    def _by_parts(self, machine: str, accelerators: int) -> Price | None:
+        """A machine without a row, from its vCPUs and its memory."""
         family_name, _, size = machine.rpartition("-")
         family = self.families.get(family_name)
-        own_accelerators = machine.startswith(("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-"))
-        if row := self.rows.get(f"machine/{machine}"):
-            return row, own_accelerators
         if family is None or not size.isdigit():
-            return None, own_accelerators
+            return None
         vcpus, fee = int(size), self.need("fee/training")
         usd = vcpus * family.vcpu + vcpus * family.gb_each * family.gb
         usd *= fee.usd
         if family.carries:
             one = self.get(f"accelerator/{family.carries}")
             if one is None:
-                return None, True
+                return None
             usd += accelerators * one.usd
-        return Price(f"machine/{machine}", usd, family.source), bool(family.carries)
+        return Price(f"machine/{machine}", usd, family.source)
+
+    def _machine_in(self, machine: str, accelerators: int, market: Market) -> Price | None:
+        """A machine in a region, with the accelerators that it carries."""
+        match = _SIZE.fullmatch(machine)
+        item = f"machine/{match['family']}" if match else ""
+        found = self._in(item, int(match["size"]) if match else 0, market)
+        carried = self.regional[item].carries if item in self.regional else None
+        if found is None or carried is None:
+            return found and replace(found, item=f"machine/{machine}")
+        one = self._in(f"accelerator/{carried}", accelerators, market)
+        if one is None:
+            return None
+        return replace(found, item=f"machine/{machine}", usd=found.usd + one.usd)
+
+    def _in(self, item: str, count: float, market: Market) -> Price | None:
+        """`count` of an item in a region, with the fee of training."""
+        found, region = self.regional.get(item), market.region or self.region
+        listed, spot = found.prices.get(region, (None, None)) if found else (None, None)
+        usd = spot if market.spot else listed
+        if found is None or usd is None:
+            return None
+        usd *= count / found.of * self.need("fee/training").usd
+        return Price(item, usd, found.source, region=region)
 
 
 @cache
@@ -121,9 +216,20 @@ def table() -> Prices:
             )
             for name, one in content["families"].items()
         },
+        regional={one["item"]: _regional(one, sources) for one in content["regional"]},
         tier_units={name: float(one) for name, one in content["units"]["tiers"].items()},
         machine_units={name: float(one) for name, one in content["units"]["machines"].items()},
     )
+
+
+def _regional(one: Mapping[str, Any], sources: Mapping[str, Source]) -> Regional:
+    def number(text: str) -> float | None:
+        return None if text == UNKNOWN else float(text)
+
+    prices = {
+        region: (number(listed), number(spot)) for region, (listed, spot) in one["prices"].items()
+    }
+    return Regional(float(one["of"]), prices, sources[one["source"]], one.get("carries"))
 
 
 def load(root: Path | None = None, file: Path | None = None) -> Prices:

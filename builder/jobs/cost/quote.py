@@ -68,7 +68,7 @@ def before(root: Path, ready: Ready, prices: Prices, wanted: Wanted) -> Quote:
         prices,
         replace(wanted, extras=extras),
         ready.region,
-        ready.job.scheduling.strategy == "spot",
+        ready.job.scheduling.strategy,
     )
 
 
@@ -88,10 +88,8 @@ def after(job: JobStatus, prices: Prices, wanted: Wanted) -> Quote:
             job.seconds,
             "from its start to its end; the service bills provisioning too",
         )
-    spot = job.strategy == "spot"
-    return _quote(
-        job.display_name, basis, cost.of_status(job), seconds, prices, wanted, job.region, spot
-    )
+    pools = cost.of_status(job)
+    return _quote(job.display_name, basis, pools, seconds, prices, wanted, job.region, job.strategy)
 
 
 def _quote(
@@ -102,14 +100,16 @@ def _quote(
     prices: Prices,
     wanted: Wanted,
     region: str,
-    spot: bool,
+    strategy: str,
 ) -> Quote:
     return Quote(
         what=what,
         basis=basis,
-        bill=cost.bill(pools, seconds, prices, region=region, spot=spot, more=wanted.extras),
+        bill=cost.bill(
+            pools, seconds, prices, region=region, strategy=strategy, more=wanted.extras
+        ),
         pools=pools,
-        notebook=cost.notebook(pools, seconds, prices, wanted.left_on / 3600),
+        notebook=cost.notebook(pools, seconds, prices, wanted.left_on / 3600, region),
         spot=cost.spot(
             pools,
             seconds,
@@ -117,6 +117,7 @@ def _quote(
             interval=wanted.checkpoint_every,
             restart=wanted.restart,
             per_day=wanted.preemptions,
+            region=region,
         ),
     )
 
@@ -180,9 +181,10 @@ def told(quote: Quote, prices: Prices) -> Iterator[str]:
     yield f"  {'total':<{width}}  {least}USD {found.usd:,.4f}, prices of {prices.as_of}{marked}"
     if prices.own:
         yield f"  own prices: {', '.join(sorted(prices.own))}"
-    book = quote.notebook
+    book, several = quote.notebook, sum(one.count for one in quote.pools) > 1
+    same = "the same machines as notebooks" if several else "the same machine as a notebook"
     yield (
-        f"the same machine as a notebook: USD {book.work:,.2f} for the work, and "
+        f"{same}: USD {book.work:,.2f} for the work, and "
         f"USD {book.idle:,.2f} for {book.hours:g} h left on: USD {book.usd:,.2f}"
         + ("" if book.complete else " at least")
         + _mark(book.verified)
@@ -207,6 +209,9 @@ def _spot(one: Spot) -> Iterator[str]:
         f"{one.per_day:g} preemptions a day and machine, a checkpoint every {_time(one.interval)}, "
         f"{_time(one.restart)} to restart"
     )
+    if not one.complete:
+        yield "standard or spot: not every price is known, so they are not compared"
+        return
     if one.seconds is None or one.usd is None:
         yield f"spot: never ends with {told}: each restart loses more than is won"
         return

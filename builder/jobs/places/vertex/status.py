@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from builder.core import googleapi
+from builder.jobs import machines
 from builder.jobs.places.protocol import JobStatus, TrialStatus
 from builder.jobs.places.vertex.messages import RUN_LABEL
 from builder.jobs.pools import Pool, role_of
@@ -90,7 +91,7 @@ def _pool(position: int, one: Any) -> Pool:
         accelerator=machine.accelerator_type.name if machine.accelerator_count else None,
         accelerators=machine.accelerator_count,
         topology=machine.tpu_topology or None,
-        disk_type=one.disk_spec.boot_disk_type or "pd-ssd",
+        disk_type=one.disk_spec.boot_disk_type or machines.default_disk(machine.machine_type),
         disk_gb=one.disk_spec.boot_disk_size_gb or 100,
     )
 
