@@ -32,6 +32,7 @@ from unittest.mock import patch
 from urllib.request import ProxyHandler, Request, build_opener
 
 from bench import Row, bytecode, command, enough_disk, load, report, seconds
+from builder import contract
 from builder.bases import osroot, plan, store
 from builder.bases.assembled import assemble
 from builder.bases.layer import Layer
@@ -318,6 +319,7 @@ def first_step(docker: private.Endpoint, image: str, records: Path) -> float:
         "run",
         "--rm",
         "--name=first-step",
+        f"--env={contract.ACCELERATOR}={contract.CPU}",
         f"--volume={records}:/records:ro",
     ]
     began = time.perf_counter()

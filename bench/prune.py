@@ -39,6 +39,7 @@ from bench.image import (
     pull_bytes,
     usual_dockerfile,
 )
+from builder import contract
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.engine import private
@@ -283,6 +284,7 @@ def start(setting: Setting, one: Measured, image: str) -> None:
         one.values["pull"] = seconds(lambda: command(docker.docker, "pull", image, env=environment))
         one.values["first_step"] = first_step(docker, image, records)
         run = [str(docker.docker), "run", "--rm", "--network=none", "--user=0:0"]
+        run.append(f"--env={contract.ACCELERATOR}={contract.CPU}")
         words = ("--entrypoint=du", image, "-sx", "--block-size=1", "--apparent-size", "/")
         one.values["apparent_bytes"] = int(command(*run, *words, env=environment).split()[0])
         python = ("--entrypoint=python3", image, "-c")

@@ -97,7 +97,9 @@ def test_every_accelerator_on_offer_can_be_read_by_the_trainer() -> None:
     for placement in machines.combinations():
         for value in expected.on_a_machine(placement, "12.5").values():
             found = guard.expected(value, "")
-            assert found is not None and placement.device is not None
+            assert (found is None) == (placement.device is None)
+            if found is None or placement.device is None:
+                continue
             assert found.tpu == (placement.device.kind == "tpu")
             assert found.tpu or found.count == placement.count
 

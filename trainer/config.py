@@ -407,7 +407,10 @@ def _accelerator(given: str, environment: Mapping[str, str]) -> str:
     source, text = "--accelerator", given
     if given == guard.AUTO:
         source, text = guard.VARIABLE, environment.get(guard.VARIABLE, "").strip() or guard.AUTO
-    guard.expected(text, source)
+    try:
+        guard.expected(text, source)
+    except guard.Refused as error:
+        raise UsageError(str(error)) from None
     return text
 
 

@@ -5,7 +5,12 @@ What is expected comes as text: `V100:2`, or with what the factory derives from 
 part of every driver), or the device files of a TPU. A job that would compute on the CPU, or fail
 at its first kernel, is refused with the cause and its remedy. Nothing is asked where nothing is
 expected. What NVML does not tell is never a reason to refuse.
+
+The trainer calls `check`. The factory copies this file into its images, too, where the start hook
+calls `refusal` for any other program: so it imports nothing but Python's standard library.
 """
+
+from __future__ import annotations
 
 import contextlib
 import importlib.util
@@ -16,10 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.options import UsageError
-
 VARIABLE = "TRAINING_ACCELERATOR"
-"""The environment variable in which the place of a job says what is paid for."""
+"""The environment variable in which an image, or the place of a job, says what is expected."""
+LOOKED_AT = "TRAINING_ACCELERATOR_LOOKED_AT"
+"""The variable that keeps the processes which a program starts from asking again: the memory of the
+GPU is then its own."""
 AUTO, NONE, ANY = "auto", "none", "GPU"
 """Of --accelerator: as VARIABLE says; the CPU is wanted. And the name of any GPU."""
 
@@ -30,11 +36,16 @@ _WRITTEN = re.compile(
 )
 _FULL = 0.95
 """Share of a GPU's memory in use from which a training has no room."""
-_CPU = f"--accelerator {NONE} trains on the CPU"
+_OPTION = f"--accelerator {NONE} trains on the CPU"
+_SETTING = f"{VARIABLE}={NONE} computes on the CPU"
 _MOUNTS = (
     "start it with docker run --gpus all and NVIDIA's container toolkit, or on Kubernetes with the "
     "limit nvidia.com/gpu and the node's device plugin"
 )
+
+
+class Refused(Exception):  # noqa: N818 - the guard does what it is for
+    """The accelerator is not there, or its description cannot be read: one line, exit code 2."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +79,18 @@ class Expected:
 
 
 def expected(text: str, source: str) -> Expected | None:
-    """What the text describes; None for `auto` and `none`. Raises UsageError, naming `source`."""
+    """What the text describes; None for `auto` and `none`. Raises Refused, naming `source`."""
     if text in (AUTO, NONE):
         return None
     found = _WRITTEN.fullmatch(text)
     if found is None:
-        raise UsageError(f"{source} {text}: is not none, GPU, V100, or V100:2 for two of them")
+        raise Refused(f"{source} {text}: is not none, GPU, V100, or V100:2 for two of them")
     given = {key: value for key, value in found.groupdict().items() if value}
     return Expected(**{**given, "count": int(given.get("count", 1))})  # type: ignore[arg-type]
 
 
 def check(accelerator: str, environment: MutableMapping[str, str], patience: float = 3.0) -> None:
-    """Raise UsageError with cause and remedy if what `accelerator` describes is not there.
+    """Raise Refused with cause and remedy if what `accelerator` describes is not there.
 
     `none` hides the GPUs from this process. patience: seconds in which memory may become free: a
     process that was killed gives it back late.
@@ -87,18 +98,48 @@ def check(accelerator: str, environment: MutableMapping[str, str], patience: flo
     wanted = expected(accelerator, "--accelerator")
     if accelerator == NONE:
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
-    if wanted is None:
-        return
-    if wanted.tpu:
-        cause = _without_tpu(environment)
-    else:
-        until = time.monotonic() + patience
-        cause = _without_gpu(wanted, environment)
-        while isinstance(cause, _Busy) and time.monotonic() < until:
-            time.sleep(0.25)
-            cause = _without_gpu(wanted, environment)
+    cause = missing(wanted, environment, patience) if wanted else ""
     if cause:
-        raise UsageError(f"this job is paid for {wanted}, and {cause} ({_CPU})")
+        raise Refused(f"this job is paid for {wanted}, and {cause} ({_OPTION})")
+    if accelerator != AUTO:
+        environment[VARIABLE] = environment[LOOKED_AT] = accelerator
+
+
+def refusal(environment: MutableMapping[str, str], patience: float = 3.0) -> str:
+    """Why a program that is not the trainer may not start; "" if it may.
+
+    A launcher gives each of its processes a part of the GPUs (CUDA_VISIBLE_DEVICES). So fewer than
+    expected are enough there, if it is not none at all.
+    """
+    text = environment.get(VARIABLE, "").strip() or AUTO
+    if environment.get(LOOKED_AT) == text:
+        return ""
+    try:
+        wanted = expected(text, VARIABLE)
+    except Refused as error:
+        return str(error)
+    cause = missing(wanted, environment, patience, part=True) if wanted else ""
+    if cause:
+        return f"this job is paid for {wanted}, and {cause} ({_SETTING})"
+    environment[LOOKED_AT] = text
+    return ""
+
+
+def missing(
+    wanted: Expected, environment: Mapping[str, str], patience: float, part: bool = False
+) -> str:
+    """Why the expected accelerator cannot be used; "" if it can. Waits while memory is held.
+
+    part: a part of the GPUs is enough where CUDA_VISIBLE_DEVICES names it.
+    """
+    if wanted.tpu:
+        return _without_tpu(environment)
+    until = time.monotonic() + patience
+    while True:
+        cause = _without_gpu(wanted, environment, part)
+        if not isinstance(cause, _Busy) or time.monotonic() >= until:
+            return cause
+        time.sleep(0.25)
 
 
 class _Busy(str):
@@ -145,7 +186,7 @@ class Device:
     problem: str = ""
 
 
-def _without_gpu(wanted: Expected, environment: Mapping[str, str]) -> str:
+def _without_gpu(wanted: Expected, environment: Mapping[str, str], part: bool) -> str:
     """Why the expected GPUs cannot be used; "" if they can."""
     import ctypes
 
@@ -168,9 +209,12 @@ def _without_gpu(wanted: Expected, environment: Mapping[str, str]) -> str:
         )
     version = ctypes.c_int()
     newest = 0 if cuda.cuDriverGetVersion(ctypes.byref(version)) else version.value // 1000
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if part and visible is not None and (given := len(chosen(devices, visible))):
+        wanted = replace(wanted, count=min(wanted.count, given))
     return (
         too_old(wanted, driver, newest)
-        or not_usable(wanted, devices, environment.get("CUDA_VISIBLE_DEVICES"))
+        or not_usable(wanted, devices, visible)
         or _no_room(wanted, devices, environment)
     )
 

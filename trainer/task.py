@@ -55,7 +55,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
             speak_as(place.index)
         speak_in(config.output)
         guard.check(config.accelerator, os.environ)
-    except UsageError as error:
+    except (UsageError, guard.Refused) as error:
         say("error", str(error), "ERROR")
         return USAGE
     preemption.grace = config.grace
@@ -94,7 +94,7 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
 
     from trainer.input import splits
     from trainer.job import checkpoints, lease, storage
-    from trainer.loop import evaluator, outer
+    from trainer.loop import evaluator, lost, outer
 
     if isinstance(error, UsageError | splits.CorruptRecord):
         return USAGE, str(error)
@@ -104,11 +104,13 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
         return NOT_FINITE, str(error)
     if isinstance(error, evaluator.GivenUp):
         return error.code, str(error)
+    if isinstance(error, tf.errors.OpError) and (loss := lost.of(error)):
+        return (RESTART if loss.restart else USAGE), f"{loss.text}: {_reason(error)}"
     if place.tasks and distribution.lost_peer(error):
         named = waiting.others(place.tasks, place.role, place.task)
         silent = [name for host, name in named.items() if waiting.probe(host) != "answers"]
-        lost = f" ({', '.join(silent)})" if silent else ""
-        why = f"another process is gone{lost}, all have to be started again: {_reason(error)}"
+        who = f" ({', '.join(silent)})" if silent else ""
+        why = f"another process is gone{who}, all have to be started again: {_reason(error)}"
         return RESTART, why
     if full := storage.unwritable(error):
         return OUTSIDE, f"cannot go on: {full}"
@@ -284,7 +286,7 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
         insight.observers(config, place),
         claim.check,
         save_model,
-        _waits(place),
+        _waits(place, setup.strategy.num_replicas_in_sync, config.peer_timeout),
     )
     try:
         outcome = controller.run()
@@ -292,6 +294,7 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
         raise
     except Exception as error:
         controller.watch.end(run, "diverged" if isinstance(error, outer.NotFinite) else "fault")
+        controller.rescue(config.grace)
         raise
 
     def predict() -> None:
@@ -318,13 +321,16 @@ def _finding(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, Any]:
     return trainer, trainer.batches(setup.train, 0)
 
 
-def _waits(place: distribution.Cluster) -> waiting.Waits:
-    """What tells whom this process waits for."""
+def _waits(place: distribution.Cluster, replicas: int, seconds: float) -> waiting.Waits:
+    """What tells whom this process waits for. seconds: --peer-timeout, after which TensorFlow
+    itself gives up other processes; only where it does not, this ends the process."""
     if place.workers > 1:
         own = place.tasks[place.role][place.task]
         named = waiting.others(place.tasks, place.role, place.task)
-        return waiting.Waits(named, *waiting.coordinated(), own)
-    return waiting.Waits({})  # With parameter servers, `watch_servers` looks on.
+        return waiting.Waits(named, *waiting.coordinated(), own, patience=2 * seconds)
+    # With parameter servers, `watch_servers` looks on.
+    alone = replicas == 1 or place.parameter_servers
+    return waiting.Waits({}, patience=0.0 if alone else seconds)
 
 
 def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, inner.Evaluation]:

@@ -7,37 +7,23 @@ CPU what is paid for as a GPU (docs/trainer.md, "No accelerator, no training").
 from __future__ import annotations
 
 from builder import contract
-from builder.facts import accelerators
-from builder.facts.cuda import cuda as facts
+from builder.facts import expected
 from builder.jobs.machines import Placement
 
 
 def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
-    """The variable for a machine that is paid for; {} for one without an accelerator.
+    """The variable for a machine that is paid for; one without an accelerator computes on the CPU,
+    whatever its image expects.
 
     cuda: the version of the image's CUDA, None where it is not known.
     """
     device = placement.device
     if device is None:
-        return {}
-    if device.kind == "tpu":  # the machine type decides how many device files there are
-        return {contract.ACCELERATOR: contract.accelerator(device.name)}
-    major = cuda.partition(".")[0] if cuda else None
-    driver = next((row.driver for row in facts().drivers if row.cuda == major), None)
-    known = accelerators.find(device.name)
-    value = contract.accelerator(
-        known.name,
-        placement.count,
-        capability=known.compute_capability,
-        cuda=major,
-        driver=driver,
-    )
-    return {contract.ACCELERATOR: value}
+        return {contract.ACCELERATOR: contract.CPU}
+    return {contract.ACCELERATOR: expected.text(device.name, cuda, placement.count)}
 
 
 def on_this_machine(wanted: int, given: int) -> dict[str, str]:
     """The variable for a replica that wants some GPUs and is given this machine's, of any kind."""
-    if not wanted:
-        return {}
-    value = contract.accelerator(contract.ANY_GPU, given) if given else contract.CPU
+    value = contract.accelerator(contract.ANY_GPU, given) if wanted and given else contract.CPU
     return {contract.ACCELERATOR: value}

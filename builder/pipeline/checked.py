@@ -32,6 +32,7 @@ _ROOMS = (
     "registry",
     "bases",
     "render",
+    "render/start",
     "devicecode",
     "devicecode/pruning",
     "tensorflow",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from builder.core.files import hash_of
 from builder.core.templates import DOCKERFILE, EPOCH
 from builder.pipeline import program
+from builder.render import start
 
 if TYPE_CHECKING:
     from builder.bases.plan import BasePlan
@@ -66,7 +67,7 @@ class Plan:
 def plan(root: Path, spec: ImageSpec, lock: Lock, rendered: Rendered) -> Plan:
     """The plan of a target. Raises InputError for a file that is not the project's own."""
     base = rendered.base
-    files = trainer(root, spec.trainer.package, spec.trainer_folder.flat)
+    files = program_files(root, spec.trainer.package, spec.trainer_folder.flat, rendered.dockerfile)
     if base is None:
         files |= {name: File(text.encode()) for name, text in sorted(lock.files.items())}
     hash_ = content_hash(rendered.dockerfile, files)
@@ -91,19 +92,21 @@ def content_hash(dockerfile: str, files: Mapping[str, File]) -> str:
 # --- the trainer ---------------------------------------------------------------------------------
 
 
-def trainer(root: Path, package: str, flat: bool) -> dict[str, File]:
-    """The trainer's files by their name in the context, sorted.
+def program_files(root: Path, package: str, flat: bool, dockerfile: str) -> dict[str, File]:
+    """The trainer's files by their name in the context, sorted, and the start hook where the
+    Dockerfile names it.
 
-    package: its folder, which the catalogue has checked. flat: whether the module lies in the
-    folder itself, not in a package of the folder's name.
+    package: the trainer's folder, which the catalogue has checked. flat: whether the module lies in
+    the folder itself, not in a package of the folder's name.
     """
     source = root / package
     # `python -m` starts in /app
     to = PurePosixPath(APP) if flat else PurePosixPath(APP, source.name)
+    hook = {f"{APP}/{name}": File(content) for name, content in start.files(dockerfile).items()}
     return {
         str(to / path.relative_to(source).as_posix()): _file(root, path)
         for path in program.walk(source)
-    }
+    } | hook
 
 
 def _file(root: Path, path: Path) -> File:

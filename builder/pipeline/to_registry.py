@@ -112,7 +112,7 @@ def recalled(root: Path, target: str) -> Thin | None:
     reading = append.read(dockerfile)
     if reading is None:
         return None
-    files = plan.trainer(root, program.package, program.flat)
+    files = plan.program_files(root, program.package, program.flat, dockerfile)
     image = ImagePlan(plan.content_hash(dockerfile, files), dockerfile, files)
     inputs = plan.inputs_hash(reading.base.removeprefix("base-"), image.hash)
     return Thin(target, image, inputs, Compression.of(program.compression))

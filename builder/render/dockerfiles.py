@@ -17,6 +17,7 @@ from builder.bases.plan import BasePlan
 from builder.bases.settings import LABELS
 from builder.core.templates import DOCKERFILE, folder_of
 from builder.lock import model
+from builder.render import start
 from builder.render.jinja import fill
 from builder.spec import catalogue, compatibility
 from builder.spec.kernels import RUNS_ON
@@ -55,7 +56,7 @@ def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = N
         expired_family=bool(_VERTEX.match(spec.base)),
         files=lock.files.keys(),
         apt_names=sorted(spec.apt),
-        environment=spec.environment,
+        environment={**start.environment(spec, stack), **spec.environment},
         user=spec.user,
         module=spec.trainer.module,
         labels=_labels(spec, stack),

@@ -112,8 +112,8 @@ def test_this_machines_gpus_are_shared_out(
     found = replicas(job(tmp_path, pools=pools), "abc", gpus)
     assert [one.gpus for one in found] == expected
     assert all(("TF_FORCE_GPU_ALLOW_GROWTH" in one.environment) == shared for one in found)
-    counts = [f"GPU:{len(ids)}" if ids else "none" if each else None for ids in expected]
-    assert [one.environment.get(contract.ACCELERATOR) for one in found] == counts
+    counts = [f"GPU:{len(ids)}" if ids else "none" for ids in expected]
+    assert [one.environment[contract.ACCELERATOR] for one in found] == counts
 
 
 def test_the_jobs_own_word_about_the_accelerator_wins(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_replica_is_told_what_its_machine_carries() -> None:
     full = "environment: {" + ", ".join(f"V{index}: x" for index in range(100)) + "}\n"
     assert len(_environment_of(POST + full)) == 100, "the service takes 100"
     cpu = "image: cpu\nregion: us-central1\nmachine: n1-standard-8\n"
-    assert contract.ACCELERATOR not in _environment_of(cpu, "cpu")
+    assert _environment_of(cpu, "cpu") == {contract.ACCELERATOR: "none"}, "whatever its image says"
     tpu = "image: tpu\nregion: us-west1\nmachine: ct5lp-hightpu-4t\ntopology: 2x2\n"
     assert _environment_of(tpu, "tpu") == {contract.ACCELERATOR: "TPU-v5e"}
 
@@ -135,7 +135,8 @@ def test_every_field_arrives() -> None:
     assert container["env"] == paid
     four = _paid("V100:4,capability=7.0,cuda=12,driver=525")
     assert worker["containerSpec"]["env"] == [four, own]
-    assert evaluator["containerSpec"]["env"] == [own], "its machine has no accelerator"
+    cpu = _paid(contract.CPU)
+    assert evaluator["containerSpec"]["env"] == [cpu, own], "its machine has no accelerator"
     assert chief["diskSpec"] == {"bootDiskType": "pd-standard", "bootDiskSizeGb": 200}
     assert spec["scheduling"] == {
         "timeout": "7200s",

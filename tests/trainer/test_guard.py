@@ -302,9 +302,10 @@ def test_a_machine_without_a_driver_refuses_a_job_that_is_paid_for(tmp_path: Pat
 
 
 def test_none_hides_the_gpus_from_tensorflow() -> None:
-    environment: dict[str, str] = {}
+    environment = {guard.VARIABLE: "V100:2"}
     guard.check("none", environment)
-    assert environment == {"CUDA_VISIBLE_DEVICES": "-1"}
+    assert environment["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert guard.refusal(environment) == "", "what it starts does not ask for the V100s again"
     environment = {}
     guard.check("auto", environment)
     assert environment == {}
@@ -315,11 +316,11 @@ def test_a_tpu_needs_its_library_and_its_device_files(
 ) -> None:
     specs: dict[str, object] = {"libtpu": None}
     monkeypatch.setattr(guard.importlib.util, "find_spec", lambda name: specs[name])
-    with pytest.raises(UsageError, match="paid for TPU-v3, and this image has no libtpu"):
+    with pytest.raises(guard.Refused, match="paid for TPU-v3, and this image has no libtpu"):
         guard.check("TPU-v3", {})
     specs["libtpu"] = object()
     monkeypatch.setattr(guard, "tpu_files", list)
-    with pytest.raises(UsageError, match="neither /dev/accel"):
+    with pytest.raises(guard.Refused, match="neither /dev/accel"):
         guard.check("TPU-v3", {})
     guard.check("TPU-v3", {"TPU_NAME": "local"})
     monkeypatch.undo()

@@ -200,6 +200,11 @@ class Background:
             self._raise()
         return saved
 
+    def wait(self, seconds: float) -> None:
+        """Wait until all snapshots are written, or for `seconds`."""
+        with self._jobs.all_tasks_done:
+            self._jobs.all_tasks_done.wait_for(lambda: not self._jobs.unfinished_tasks, seconds)
+
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:

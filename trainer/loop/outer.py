@@ -242,7 +242,7 @@ class Controller:
         """Make `count` steps and pass their metrics to the observers."""
         with self.run_.ledger.spend("compute"):
             began = time.perf_counter()
-            with self.waits.on(f"step {self.position.step + 1}"):
+            with self.waits.on(f"step {self.position.step + 1}", again=self._calls > 0):
                 metrics = self.trainer.train(batches, count)
             seconds = time.perf_counter() - began
         waited = float(np.sum(metrics["input_wait"]))
@@ -304,6 +304,13 @@ class Controller:
                 say("checkpoint", f"saved {saved.path}", step=saved.position.step)
         except Exception as error:  # The next vote tells all ranks, at the same step.
             self._trouble = error
+
+    def rescue(self, seconds: float) -> None:
+        """Before an error ends the process: wait at most `seconds` for the checkpoint that is being
+        written. The variables themselves may be in the middle of a step."""
+        if self.background is not None:
+            self.background.wait(seconds)
+            self._collect()
 
     def _save(self) -> None:
         """Take a snapshot; it is written in the background."""

@@ -11,12 +11,14 @@ TensorFlow's coordination service how many waits it has entered; the one without
 """
 
 import contextlib
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
+from trainer.job.preemption import RESTART
 from trainer.report import say
 
 FIRST, AGAIN = 20.0, 60.0
@@ -94,23 +96,29 @@ class Waits:
         note: Callable[[str], None] | None = None,
         noted: Callable[[str], bool] | None = None,
         own: str = "",
+        patience: float = 0.0,
     ) -> None:
         """`named`: the others, as `others` gives them; `own`: this process's address. `note` leaves
-        a word where all processes can read it, `noted` asks for one; None: they cannot."""
+        a word where all processes can read it, `noted` asks for one; None: they cannot.
+
+        patience: seconds after which a step hangs, and the process exits to be started again; 0:
+        never.
+        """
         self.named = named
         self._note, self._noted, self._own = note, noted, own
-        self._wait: tuple[int, Wait] | None = None
+        self._patience = patience
+        self._wait: tuple[int, Wait, bool] | None = None
         self._count = 0
         self._written = 0
-        if named:
+        if named or patience:
             threading.Thread(target=self._watch, name="waits", daemon=True).start()
 
     @contextlib.contextmanager
-    def on(self, what: str) -> Iterator[None]:
+    def on(self, what: str, again: bool = False) -> Iterator[None]:
         """Inside, this process waits for the others. All of them wait the same times in the same
-        order."""
+        order. again: it has done the same before, so that nothing has to be compiled."""
         self._count += 1
-        self._wait = self._count, Wait(what)
+        self._wait = self._count, Wait(what), again
         try:
             yield
         finally:
@@ -120,7 +128,15 @@ class Waits:
         while True:
             time.sleep(min(LOOK, FIRST / 10))
             if (found := self._wait) is not None:
-                self.look(*found)
+                count, wait, again = found
+                if self.named:
+                    self.look(count, wait)
+                if again and self.hangs(wait):
+                    give_up(wait)
+
+    def hangs(self, wait: Wait) -> bool:
+        """Has a wait lasted too long for one whose work was done before?"""
+        return 0 < self._patience < wait.seconds
 
     def look(self, count: int, wait: Wait) -> None:
         """Note wait number `count`, and tell about it, where it is time for that."""
@@ -142,6 +158,14 @@ class Waits:
             return []
         noted = self._noted
         return [name for host, name in self.named.items() if not noted(f"{count}/{host}")]
+
+
+def give_up(wait: Wait) -> None:
+    """Exit to be started again. NCCL's kernels wait on the GPU for one that does not answer, and
+    nothing in this process can end them (tensorflow#60847)."""
+    text = f"{wait.what} has not ended in {wait.seconds:.0f} s: a GPU hangs, or NCCL waits for one"
+    say("error", f"{text}; start all again", "ERROR", seconds=round(wait.seconds, 1))
+    os._exit(RESTART)
 
 
 def coordinated() -> tuple[Callable[[str], None], Callable[[str], bool]]:

@@ -95,6 +95,30 @@ def test_a_process_that_waits_for_a_late_one_at_the_start_names_it(
     assert text.endswith(f"for worker 1 at 127.0.0.1:{both[1]}: no answer")
 
 
+def test_a_step_that_never_ends_is_given_up(told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL waits on the GPU, where no signal and no other thread of the process can end it."""
+    clock = Clock()
+    wait = waiting.Wait("step 7", clock)
+    waits, for_ever = waiting.Waits({}, patience=600.0), waiting.Waits({})
+    found = []
+    for clock.now in (20, 599, 601):
+        found.append((waits.hangs(wait), for_ever.hangs(wait)))
+    assert found == [(False, False), (False, False), (True, False)]
+
+    def exits(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(waiting.os, "_exit", exits)
+    with pytest.raises(SystemExit, match="143"):
+        waiting.give_up(wait)
+    assert told == [
+        (
+            "ERROR",
+            "step 7 has not ended in 601 s: a GPU hangs, or NCCL waits for one; start all again",
+        )
+    ]
+
+
 STALLED = """
 import os, time
 from trainer.loop import waiting

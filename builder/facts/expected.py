@@ -1,0 +1,28 @@
+"""What a program on an accelerator may expect, as the text of the variable contract.ACCELERATOR.
+
+A place of jobs writes it for the machine that it pays for, and an image for the accelerator that it
+is made for.
+"""
+
+from __future__ import annotations
+
+from builder import contract
+from builder.facts import accelerators
+from builder.facts.cuda import cuda as facts
+
+
+def text(accelerator: str, cuda: str | None, count: int | None = None) -> str:
+    """`V100:2,capability=7.0,cuda=12,driver=525`; the name alone for a TPU, whose machine type
+    decides how many device files there are.
+
+    cuda: the version of the image's CUDA, None where it is not known. count: how many are paid for;
+    None: one at least. Raises InputError for an accelerator that does not exist.
+    """
+    known = accelerators.find(accelerator)
+    if known.kind == "tpu":
+        return contract.accelerator(accelerator)
+    major = cuda.partition(".")[0] if cuda else None
+    driver = next((row.driver for row in facts().drivers if row.cuda == major), None)
+    return contract.accelerator(
+        known.name, count, capability=known.compute_capability, cuda=major, driver=driver
+    )

@@ -1,0 +1,53 @@
+"""What an image for an accelerator brings so that no program trains without it, in vain.
+
+The image says what it expects in contract.ACCELERATOR. A start hook (sitecustomize.py, beside this
+file) reads that whenever Python starts, and asks the guard before TensorFlow is imported. The guard
+is the trainer's own file, which is copied and never imported here. All this lies in the training
+image, and the base stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from builder import contract
+
+if TYPE_CHECKING:
+    from builder.spec.catalogue import ImageSpec
+    from builder.spec.stack import Stack
+
+FOLDER: Final = ".start"
+"""The folder of the hook, below the program's."""
+GUARD: Final = "training_image_guard.py"
+"""The guard's name there."""
+_HOOK = Path(__file__).parent / "sitecustomize.py"
+_GUARD = Path(__file__).parents[3] / "trainer" / "guard.py"
+
+
+def environment(spec: ImageSpec, stack: Stack) -> dict[str, str]:
+    """The variables of the image, as its Dockerfile writes them; {} for one for the CPU.
+
+    A published base may have a PYTHONPATH of its own, which BuildKit puts behind the hook's.
+    """
+    from builder.facts import expected
+
+    if stack.accelerator.kind == "cpu":
+        return {}
+    path = f"/app/{FOLDER}" + ("" if spec.has_own_base else ":$PYTHONPATH")
+    return {
+        contract.ACCELERATOR: expected.text(stack.accelerator.name, stack.cuda),
+        "PYTHONPATH": path,
+    }
+
+
+def files(dockerfile: str) -> Mapping[str, bytes]:
+    """The hook and the guard by their path below the program's folder; {} where the Dockerfile does
+    not name the hook, as that of an image for the CPU does not."""
+    if f"/app/{FOLDER}" not in dockerfile:
+        return {}
+    return {
+        f"{FOLDER}/{_HOOK.name}": _HOOK.read_bytes(),
+        f"{FOLDER}/{GUARD}": _GUARD.read_bytes(),
+    }
