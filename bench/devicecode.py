@@ -9,7 +9,8 @@ the two sides found in each library, and fails if they differ.
 
     python -m bench.devicecode --wheels REQUIREMENT...
 
-compares both sides on these wheels, one after the other, without measuring.
+compares both sides on these wheels, one after the other, without measuring. `--cuobjdump FILE`
+takes another version of cuobjdump. Debian's package nvidia-cuda-toolkit has the older ones.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ def main() -> int:
     parser.add_argument(
         "--wheels", nargs="+", default=(), help="wheels to compare, as pip has them"
     )
+    parser.add_argument("--cuobjdump", type=Path, help=f"the program; by default {CUOBJDUMP}")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="devicecode-", dir="/var/tmp") as name:
         temporary = Path(name)
         folder = chosen.folder or install(STACK, temporary / "stack")
-        (cuobjdump,) = install(CUOBJDUMP, temporary / "tools", "--no-deps").rglob("bin/cuobjdump")
-        cuobjdump.chmod(0o755)
+        cuobjdump = chosen.cuobjdump or newest_cuobjdump(temporary / "tools")
         if chosen.wheels:
             return sum(wheel(one, cuobjdump, temporary) for one in chosen.wheels) and 1
         return compare(folder, cuobjdump)
@@ -60,6 +61,13 @@ def install(requirement: str, folder: Path, *options: str) -> Path:
     command += ["--python-platform", "x86_64-manylinux_2_28", "--python-version", "3.11"]
     subprocess.run([*command, "--target", str(folder), requirement], check=True)
     return folder
+
+
+def newest_cuobjdump(folder: Path) -> Path:
+    """Install CUOBJDUMP into `folder`; the program."""
+    (program,) = install(CUOBJDUMP, folder, "--no-deps").rglob("bin/cuobjdump")
+    program.chmod(0o755)
+    return program
 
 
 def wheel(requirement: str, cuobjdump: Path, temporary: Path) -> int:

@@ -1,14 +1,14 @@
-"""`builder job`: its commands that need no place: render, convert, schema."""
+"""`builder job`: its commands that need no place: render, import, schema."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli import job_cost, job_kubernetes, job_local, job_sent, job_why
+from builder.cli import job_convert, job_cost, job_kubernetes, job_local, job_sent, job_why
 from builder.cli.common import Registry, reporter, root, say, settings
+from builder.cli.job_convert import Output
 from builder.cli.job_place import (
     Namespace,
     Nodes,
@@ -28,20 +28,7 @@ job_app = typer.Typer(
     no_args_is_help=True,
 )
 
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")
-]
 FORMATS = ("vertex", job_kubernetes.FORMAT, "gcloud", "legacy", "training-input")
-
-
-def _write(text: str, output: Path | None) -> None:
-    from builder.core.files import write
-
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        write(output, text)
-        say(f"wrote {output}")
 
 
 def render(
@@ -98,7 +85,7 @@ def render(
             ready, _ = prepare(root(), job, chosen, wanted, shown.on_event)
         found = _as_text(to, ready), ready.notes
     notes(found[1])
-    _write(found[0], output)
+    job_convert.write(found[0], output)
 
 
 def _refuse(to: str, flags: dict[str, str | None]) -> None:
@@ -129,36 +116,6 @@ def _as_text(to: str, ready: "Ready") -> str:
     return json.dumps(messages.to_dict(messages.message(ready)), indent=2) + "\n"
 
 
-def convert(
-    config: Annotated[Path, typer.Argument(help="AI Platform's config.yaml.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="For the trainer, after --.")
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="A target, or an image.")] = None,
-    region: Region = None,
-    job_dir: Annotated[str | None, typer.Option(help="The old job's --job-dir.")] = None,
-    output: Output = None,
-) -> None:
-    """Turn an AI Platform config.yaml into a job of today.
-
-    \b
-    builder job convert config.yaml --region us-central1 -o jobs/cats.yaml -- --epochs 10
-    """
-    from builder.jobs import images
-    from builder.jobs.aiplatform.convert import convert_file
-
-    found = convert_file(
-        config,
-        image=image,
-        region=region,
-        job_dir=job_dir,
-        arguments=tuple(arguments or ()),
-        targets=images.targets(root()),
-    )
-    notes(found.notes)
-    _write(found.text, output)
-
-
 def import_job(
     job: Annotated[
         Path, typer.Argument(metavar="FILE", help="A CustomJob, HyperparameterTuningJob or JobSet.")
@@ -186,12 +143,8 @@ def import_job(
         found = of_a_cluster.imported(given, job)
     else:
         found = of_vertex.imported(given, job, region)
-    for fate in ("changed", "dropped", "added"):
-        for line in found.having(fate):
-            say(f"{fate}: {line.field}: {line.why}")
-    notes(found.notes)
-    say(f"kept: {len(found.having('kept'))} of {len(found.ledger)} fields")
-    _write(found.text, output)
+    job_convert.tell(found)
+    job_convert.write(found.text, output)
 
 
 def schema(
@@ -214,7 +167,7 @@ def schema(
 
 
 job_local.register(job_app)
-for command in (render, convert, schema):
+for command in (render, job_convert.convert, schema):
     job_app.command()(command)
 job_app.command("import")(import_job)
 job_sent.register(job_app)

@@ -82,7 +82,7 @@ def read(data: Buffer, path: str, with_hash: bool = False) -> Library:
     """The inventory of one library's bytes. A malformed library is returned as broken."""
     digest = records.sha256(data) if with_hash else ""
     try:
-        sections = elf.sections(data)
+        sections = elf.library_sections(data)
         found = tuple(containers(data))
         groups = _groups(found)
         stubs = _stub_sections(data, groups)

@@ -10,8 +10,8 @@ from builder.facts import accelerators
 from builder.jobs import description, machines
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
-from builder.jobs.pools import Pool
-from builder.jobs.ready import Image
+from builder.jobs.pools import REDUCTION, Pool
+from builder.jobs.ready import Image, Ready
 
 
 class Problems:
@@ -53,7 +53,12 @@ def _line_number(where: str) -> int:
     return int(found[1]) if found else 0
 
 
-_ROLE_FIELDS = {"worker": "workers", "ps": "parameter_servers", "evaluator": "evaluator"}
+_ROLE_FIELDS = {
+    "worker": "workers",
+    "ps": "parameter_servers",
+    "evaluator": "evaluator",
+    REDUCTION: "reduction_servers",
+}
 
 
 def fields_of(job: Job, pool: Pool) -> tuple[str, ...]:
@@ -63,6 +68,22 @@ def fields_of(job: Job, pool: Pool) -> tuple[str, ...]:
     if pool.role == "chief":
         return ("accelerators",) if pool.accelerator else ("machine",)
     return ("replicas", _ROLE_FIELDS[pool.role])
+
+
+def image_field(role: str) -> tuple[str, ...]:
+    """The field of the job's file that names the image of a role of its own."""
+    return ("replicas", _ROLE_FIELDS[role], "image")
+
+
+def images_of(ready: Ready) -> list[tuple[tuple[str, ...], Image, list[Placement]]]:
+    """Each image of a job: the field that names it, and the machines that it runs on."""
+    of_job = [one for pool, one in ready.pools if pool.role not in ready.images]
+    own = [
+        (image_field(pool.role), ready.images[pool.role], [one])
+        for pool, one in ready.pools
+        if pool.role in ready.images and pool.role != REDUCTION
+    ]
+    return [(("image",), ready.image, of_job), *own]
 
 
 def place(pool: Pool) -> Placement:

@@ -68,6 +68,26 @@ def find(
     return local_image(root, job, settings)
 
 
+def of_roles(
+    root: Path, job: Job, settings: Settings, *, pushed: bool, on_event: OnEvent = ignore
+) -> tuple[dict[str, Image], tuple[str, ...]]:
+    """The images of the roles that have one of their own, and notes about them.
+
+    pushed: take them from their registries. Raises InputError, OutsideError, CheckFailed.
+    """
+    found, notes = dict[str, Image](), dict[str, None]()
+    for role in (pool.role for pool in job.pools):
+        one = job.of(role)
+        if one.image == job.image:
+            continue
+        if pushed:
+            found[role], told = pushed_image(root, one, settings, on_event)
+        else:
+            found[role], told = local_image(root, one, settings)
+        notes |= dict.fromkeys(told)
+    return found, tuple(notes)
+
+
 def targets(root: Path) -> dict[str, str]:
     """The accelerator of each target of a project, without targets that cannot be read."""
     found = {}

@@ -77,7 +77,7 @@ def compared(
 ) -> Iterator[Line]:
     """Each field of the job that was read, and of the one that would be sent. own: whether the
     factory itself writes a field, each time anew."""
-    old, new = dict(_fields(given)), dict(_fields(again))
+    old, new = dict(fields(given)), dict(fields(again))
     for field, value in old.items():
         if field not in new:
             yield Line(field, "dropped", f"{value!r}: a job's file does not have it")
@@ -92,19 +92,20 @@ def compared(
             yield Line(field, "added", f"{value!r}")
 
 
-def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of a job, and its path: a.b[0].c."""
     if isinstance(value, Mapping):
         for name, one in value.items():
-            yield from _fields(one, f"{path}.{name}" if path else name)
+            yield from fields(one, f"{path}.{name}" if path else name)
     elif path.endswith((".env", ".parameters")):  # lists whose entries have names
         for one in value:
             name = one.get("name") or one.get("parameterId")
-            yield from _fields(
+            yield from fields(
                 {key: inner for key, inner in one.items() if key not in ("name", "parameterId")},
                 f"{path}[{name}]",
             )
     elif isinstance(value, list) and value and isinstance(value[0], Mapping):
         for number, one in enumerate(value):
-            yield from _fields(one, f"{path}[{number}]")
+            yield from fields(one, f"{path}[{number}]")
     else:
         yield path, value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from builder import contract
 from builder.jobs.description import Job
@@ -32,7 +33,8 @@ class Image:
 class Ready:
     """A job with everything that it takes to send it.
 
-    placements: what each pool of `job.pools` runs on; notes: what a person should know.
+    placements: what each pool of `job.pools` runs on; notes: what a person should know. images:
+    those of the roles that have one of their own.
     """
 
     job: Job
@@ -41,6 +43,11 @@ class Ready:
     placements: tuple[Placement, ...]
     project: str | None = None
     notes: tuple[str, ...] = field(default=())
+    images: Mapping[str, Image] = field(default_factory=dict)
+
+    def of(self, role: str) -> Ready:
+        """The job as one role's replicas have it: their own program, if the job names one."""
+        return replace(self, job=self.job.of(role), image=self.images.get(role, self.image))
 
     @property
     def pools(self) -> tuple[tuple[Pool, Placement], ...]:

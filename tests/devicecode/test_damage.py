@@ -107,6 +107,21 @@ def test_an_uncompressed_cubin_without_its_machine_code_is_broken() -> None:
     assert status(zeroed(whole, at - 64, at - 60)) == Support.BROKEN  # the ELF magic
 
 
+def test_the_sections_of_a_cubin_may_share_bytes() -> None:
+    """As in the cubins of bitsandbytes 0.50.2."""
+    cubin = elf(
+        Part(".text.kernel", code(512), flags=6),
+        Part(".nv.constant3", b"1234"),
+        Part(".nv.merc", b"34"),
+    )
+    second, third = (struct.unpack_from("<Q", cubin, 0x28)[0] + 64 * number for number in (2, 3))
+    (at,) = struct.unpack_from("<Q", cubin, second + 0x18)
+    sharing = bytearray(cubin)
+    struct.pack_into("<Q", sharing, third + 0x18, at + 2)
+    whole = library(container(sass(70, compression="", payload=bytes(sharing))))
+    assert status(whole) == Support.NATIVE
+
+
 @pytest.mark.parametrize(
     ("what", "field", "value"),
     [

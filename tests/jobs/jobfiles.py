@@ -33,7 +33,14 @@ def image(target: str = "v100", accelerator: str | None = None) -> Image:
     return Image(f"{REPOSITORY}@{DIGEST}", DIGEST, target, made_for, True, True, cuda="12.5")
 
 
+def own(read: Job) -> dict[str, Image]:
+    """The images of the roles that have one of their own, as a file names them."""
+    beside = {pool.role: read.of(pool.role).image for pool in read.pools}
+    return {role: Image(name) for role, name in beside.items() if name != read.image}
+
+
 def ready(text: str, target: str = "v100", *, project: str | None = "my-project") -> Ready:
     """The job of this text, through every check."""
     read = job(text)
-    return checks.ready(read, image(target), read.region, project=project, targets=TARGETS)
+    made = image(target)
+    return checks.ready(read, made, read.region, project=project, targets=TARGETS, own=own(read))

@@ -553,3 +553,50 @@ def test_yaml_that_older_readers_read_alike() -> None:
     older = YAML(typ="safe", pure=True)
     older.version = "1.1"
     assert older.load(yamlfile.dump(told)) == told
+
+
+OWN_PROGRAMS = DISTRIBUTED.replace("workers: 2", "workers: {count: 2, arguments: [--worker]}")
+OWN_PROGRAMS = OWN_PROGRAMS.replace(
+    "evaluator: 1",
+    "evaluator: {count: 1, accelerators: none, image: HOST/judge, environment: {A: /gcs/data/x}}",
+)
+
+
+def test_a_role_with_a_program_of_its_own() -> None:
+    judge = Image(f"host.example/judge@{jobfiles.DIGEST}", jobfiles.DIGEST)
+    own = {"evaluator": judge}
+    job = jobfiles.job(OWN_PROGRAMS + "arguments: [--steps=5]\n")
+    found = checks.ready(
+        job, jobfiles.image("v100"), GKE, targets=jobfiles.TARGETS, registry=True, own=own
+    )
+    made = jobset.jobset(found, GKE)
+    check(made)
+    assert container(made)["args"] == ["--steps=5"] == container(made, "ps")["args"]
+    assert container(made, "worker")["args"] == ["--worker"]
+    assert container(made, "evaluator")["image"] == judge.reference
+    mounts = [one["mountPath"] for one in container(made, "evaluator")["volumeMounts"]]
+    assert "/gcs/data" in mounts
+    assert "/gcs/data" not in [one["mountPath"] for one in container(made)["volumeMounts"]]
+    assert any("evaluator" not in note and "not an image of ours" in note for note in found.notes)
+
+
+def test_an_image_of_its_own_needs_its_digest_and_reduction_server_is_vertex_ais() -> None:
+    job = jobfiles.job(OWN_PROGRAMS)
+    with pytest.raises(InputError, match=r"replicas.evaluator.image: host"):
+        checks.ready(
+            job,
+            jobfiles.image("v100"),
+            GKE,
+            targets=jobfiles.TARGETS,
+            registry=True,
+            own={"evaluator": Image("host.example/judge:1")},
+        )
+    text = CHIEF + "replicas:\n  workers: 2\n  reduction_servers: {image: HOST/r}\n"
+    with pytest.raises(InputError, match="Reduction Server is Vertex AI's own"):
+        ready(text)
+
+
+def test_what_only_vertex_ai_has_is_told_and_left_out() -> None:
+    found = ready(CHIEF + "vertex: {web_access: true, reservation: any}\n")
+    assert "vertex.web_access: Vertex AI's own, not rendered" in found.notes
+    assert "vertex.reservation: Vertex AI's own, not rendered" in found.notes

@@ -37,6 +37,69 @@ disk: {type: pd-ssd, size_gb: 200}
 scheduling: {strategy: spot, timeout: 2h, restarts: job}
 labels: {team: vision}
 """
+OWN_PROGRAMS = """\
+image: v100
+region: us-central1
+machine: n1-standard-8
+accelerators: 2 x V100
+command: [python, -m, trainer.task]
+arguments: [--steps=10]
+environment: {A: "1"}
+replicas:
+  workers: {count: 3, arguments: [--worker], environment: {A: "2", B: "3"}}
+  evaluator:
+    {count: 1, accelerators: none, image: gcr.io/p/judge:1, command: [judge], arguments: []}
+"""
+REDUCERS = """\
+image: v100
+region: us-central1
+machine: n1-standard-8
+accelerators: 2 x V100
+arguments: [--steps=10]
+replicas:
+  workers: 3
+  reduction_servers: {count: 2, machine: n1-highcpu-16, image: "gcr.io/p/reductionserver:latest"}
+"""
+VERTEX = """\
+image: v100
+region: us-central1
+machine: n1-standard-8
+accelerators: V100
+network: projects/123456/global/networks/default
+vertex:
+  reservation: projects/my-project/zones/us-central1-a/reservations/mine
+  experiment: cats
+  experiment_run: first
+  web_access: true
+  dashboard_access: true
+  encryption_key: projects/p/locations/us-central1/keyRings/r/cryptoKeys/k
+  nfs: [{server: 10.0.0.2, path: /exports/data, name: data}]
+"""
+PERSISTENT = """\
+image: v100
+region: us-central1
+machine: n1-standard-8
+accelerators: V100
+replicas: {workers: 2}
+vertex: {persistent_resource: cluster}
+"""
+CONDITIONS = """\
+image: v100
+region: us-central1
+machine: n1-standard-8
+accelerators: V100
+study:
+  metric: accuracy
+  more_metrics: {seconds: minimize}
+  trials: 4
+  parameters:
+    optimizer: {values: [adam, sgd]}
+    momentum: {min: 0.1, max: 0.9, when: {optimizer: [sgd]}}
+    nesterov: {values: [0, 1], when: {optimizer: [sgd]}}
+    layers: {min: 1, max: 3}
+    width: {values: [16, 32], when: {layers: [2, 3]}}
+    deeper: {values: [a, b], when: {width: [32]}}
+"""
 TPU = "image: tpu\nregion: us-west1\nmachine: ct5lp-hightpu-4t\ntopology: 2x2\n"
 FLEX = """\
 image: l4
@@ -74,6 +137,11 @@ def compared(body: dict[str, Any]) -> dict[str, Any]:
         (CLUSTER, "v100"),
         (TPU, "tpu"),
         (FLEX, "l4"),
+        (OWN_PROGRAMS, "v100"),
+        (REDUCERS, "v100"),
+        (VERTEX, "v100"),
+        (PERSISTENT, "v100"),
+        (CONDITIONS, "v100"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
@@ -89,6 +157,7 @@ def test_what_is_rendered_comes_back_as_the_same_job(
         again.region,
         project="my-project",
         targets=jobfiles.TARGETS,
+        own=jobfiles.own(again),
     )
     assert compared(messages.to_dict(messages.message(placed))) == compared(body)
     names = {line.field for line in found.ledger if line.fate in ("dropped", "added")}
@@ -121,18 +190,12 @@ def test_what_a_file_cannot_say_is_in_the_ledger(tmp_path: Path) -> None:
     body = sent(CLUSTER) | {
         "name": "projects/1/locations/us-central1/customJobs/5",
         "state": "JOB_STATE_SUCCEEDED",
-        "encryptionSpec": {"kmsKeyName": "projects/p/locations/l/keyRings/r/cryptoKeys/k"},
     }
-    body["jobSpec"]["enableWebAccess"] = True
     body["jobSpec"]["reservedIpRanges"] = ["one"]
     pool = body["jobSpec"]["workerPoolSpecs"][1]
     pool["machineSpec"]["reservationAffinity"] = {"reservationAffinityType": "NO_RESERVATION"}
     dropped = {line.field: line.why for line in imported(tmp_path, body).having("dropped")}
     assert dropped == {
-        "encryptionSpec.kmsKeyName": (
-            "'projects/p/locations/l/keyRings/r/cryptoKeys/k': a job's file does not have it"
-        ),
-        "jobSpec.enableWebAccess": "True: a job's file does not have it",
         "jobSpec.reservedIpRanges": "['one']: a job's file does not have it",
         "jobSpec.workerPoolSpecs[1].machineSpec.reservationAffinity.reservationAffinityType": (
             "'NO_RESERVATION': a job's file does not have it"
@@ -142,15 +205,66 @@ def test_what_a_file_cannot_say_is_in_the_ledger(tmp_path: Path) -> None:
     }
 
 
-def test_several_metrics_are_not_lost_without_a_word(tmp_path: Path) -> None:
-    body = sent(STUDY)
-    body["studySpec"]["metrics"].append({"metricId": "loss", "goal": "MINIMIZE"})
-    fields = {line.field for line in imported(tmp_path, body).having("dropped")}
-    assert fields == {"studySpec.metrics[1].metricId", "studySpec.metrics[1].goal"}
+def test_a_role_with_a_program_of_its_own_keeps_it(tmp_path: Path) -> None:
+    pools = sent(OWN_PROGRAMS)["jobSpec"]["workerPoolSpecs"]
+    assert [pool.get("containerSpec", {}).get("args") for pool in pools] == [
+        ["--steps=10"],
+        ["--worker"],
+        None,
+        None,
+    ]
+    assert pools[3]["containerSpec"]["command"] == ["judge"]
+    assert pools[3]["containerSpec"]["imageUri"] == "gcr.io/p/judge:1"
+    assert pools[1]["containerSpec"]["imageUri"] == pools[0]["containerSpec"]["imageUri"]
+    assert {"name": "B", "value": "3"} in pools[1]["containerSpec"]["env"]
 
 
-def _other_args(body: dict[str, Any]) -> None:
-    body["jobSpec"]["workerPoolSpecs"][1]["containerSpec"]["args"] = ["--other"]
+def test_a_condition_stands_inside_the_parameter_that_it_hangs_on() -> None:
+    study = sent(CONDITIONS)["studySpec"]
+    assert [one["metricId"] for one in study["metrics"]] == ["accuracy", "seconds"]
+    top = {one["parameterId"]: one for one in study["parameters"]}
+    assert list(top) == ["optimizer", "layers"]
+    width = top["layers"]["conditionalParameterSpecs"][0]
+    assert width["parentIntValues"]["values"] == ["2", "3"]
+    deeper = width["parameterSpec"]["conditionalParameterSpecs"][0]
+    assert deeper["parentDiscreteValues"]["values"] == [32.0]
+    assert deeper["parameterSpec"]["parameterId"] == "deeper"
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "fix"),
+    [
+        (("network:", "#"), "vertex.nfs: an NFS server is reached through a network", "network:"),
+        (("us-central1-a", "us-east1-b"), "the reservation is in us-east1", "region: us-east1"),
+        (("reservation: p", "reservation: x"), "is not a reservation", "write any, none"),
+        (("locations/us-central1", "locations/eu"), "the key is in eu", "a key in us-central1"),
+        (("  experiment: cats\n", ""), "experiment_run needs experiment", "add experiment"),
+        (("10.0.0.2", "nas.local"), "'nas.local' is not an IP address", "10.0.0.2"),
+        (("web_access: true", "web_access: perhaps"), "expected true or false", "true"),
+        (("web_access", "web_acess"), "unknown key", "web_access?"),
+    ],
+)
+def test_what_only_vertex_ai_has_is_checked(change: tuple[str, str], said: str, fix: str) -> None:
+    with pytest.raises(InputError) as caught:
+        sent(VERTEX.replace(*change))
+    assert said in caught.value.message and fix in caught.value.fix
+    assert caught.value.message.startswith("jobs/cats.yaml:")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("when: {optimizer: [sgd]}", "when: {optimiser: [sgd]}"), "which is no parameter"),
+        (("when: {optimizer: [sgd]}", "when: {optimizer: [rms]}"), "optimizer is never rms"),
+        (("when: {layers: [2, 3]}", "when: {layers: [4]}"), "layers is never 4"),
+        (("layers: {min: 1, max: 3}", "layers: {min: 1.5, max: 3}"), "has no single values"),
+        (("values: [adam, sgd]}", "values: [adam, sgd], when: {nesterov: [1]}}"), "on itself"),
+        (("more_metrics: {seconds", "more_metrics: {accuracy"), "is the metric already"),
+    ],
+)
+def test_a_condition_that_nothing_meets_is_refused(change: tuple[str, str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        sent(CONDITIONS.replace(*change))
 
 
 def _package(body: dict[str, Any]) -> None:
@@ -162,11 +276,6 @@ def _package(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "said", "fix"),
     [
-        (
-            _other_args,
-            r"workerPoolSpecs\[1\]\.containerSpec\.args: is not the chief's",
-            "TF_CONFIG",
-        ),
         (_package, r"workerPoolSpecs\[0\]: a Python package has no image", "--package"),
         (lambda b: b["jobSpec"].update(workerPools=1), 'no field named "workerPools"', "reference"),
         (lambda b: b["jobSpec"].clear(), r"workerPoolSpecs\[0\] names no machine", "chief"),

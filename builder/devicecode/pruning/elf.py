@@ -90,11 +90,20 @@ def sections(data: Buffer) -> tuple[Section, ...]:
                 _AGAIN,
             )
         found.append(Section(name, kind, flags, offset, length))
-    found.sort(key=lambda section: section.offset)
+    return tuple(sorted(found, key=lambda section: section.offset))
+
+
+def library_sections(data: Buffer) -> tuple[Section, ...]:
+    """The sections of a library, as `sections` has them. Raises Malformed where two overlap.
+
+    A linker never makes such a library. NVIDIA's compiler makes such cubins: `.nv.constant3` and
+    `.nv.merc.nv.constant.user` share bytes in those of bitsandbytes 0.50.2.
+    """
+    found = sections(data)
     for before, after in zip(found, found[1:]):  # noqa: B905, RUF007 - Python 3.9
         if before.end > after.offset:
             raise Malformed(f"sections {before.name} and {after.name} overlap", _AGAIN)
-    return tuple(found)
+    return found
 
 
 _AGAIN = "download or build this library again"

@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .elf import ALLOC, EXECUTABLE, PROGBITS, Buffer, Section, sections
+from .elf import ALLOC, EXECUTABLE, PROGBITS, Buffer, Section, library_sections
 from .errors import Malformed
 
 PTX, ELF, LTO_IR = 1, 2, 8
@@ -144,7 +144,7 @@ def holds_containers(section: Section) -> bool:
 
 def containers(data: Buffer) -> Iterator[Container]:
     """Every container of a library, by offset. Raises Malformed at the first contradiction."""
-    found = sections(data)
+    found = library_sections(data)
     if not found and _find(data, 0, len(data)) >= 0:
         raise Malformed("device code in a file without a section table", _AGAIN)
     number = 0

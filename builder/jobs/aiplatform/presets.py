@@ -60,7 +60,7 @@ PRESETS: Mapping[str, Preset] = {
 LEGACY_MACHINES: Mapping[str, tuple[str, str | None, int]] = {
     "standard": ("n1-standard-4", None, 0),
     "large_model": ("n1-highmem-8", None, 0),
-    "complex_model_s": ("n1-standard-8", None, 0),
+    "complex_model_s": ("n1-highcpu-8", None, 0),
     "complex_model_m": ("n1-highcpu-16", None, 0),
     "complex_model_l": ("n1-highcpu-32", None, 0),
     "standard_gpu": ("n1-standard-8", "K80", 1),
@@ -74,4 +74,8 @@ LEGACY_MACHINES: Mapping[str, tuple[str, str | None, int]] = {
     "complex_model_l_v100": ("n1-standard-32", "V100", 8),
     "cloud_tpu": ("cloud-tpu", "TPU-v2", 8),
 }
-"""AI Platform's own machine names -> today's machine, and the accelerator that was part of it."""
+"""AI Platform's own machine names -> the machine of Compute Engine, and the accelerator that was
+part of it. Source: AI Platform Training, "Compare machine types"."""
+
+SUCCESSORS: Mapping[str, str] = {"n1-highcpu-8": "n1-standard-8"}
+"""Machines that training no longer offers -> the nearest one of their number of vCPUs."""

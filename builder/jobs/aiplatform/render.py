@@ -61,7 +61,9 @@ def training_input(ready: Ready) -> dict[str, Any]:
     found["masterConfig"] = found.get("masterConfig", {}) | {"imageUri": ready.image.reference}
     if job.command:
         found["masterConfig"]["containerCommand"] = list(job.command)
-    if job.arguments:
+    if job.arguments and _own_programs(job):
+        found["masterConfig"]["containerArgs"] = list(job.arguments)
+    elif job.arguments:
         found["args"] = list(job.arguments)
     found["region"] = ready.region
     if job.job_dir:
@@ -82,13 +84,36 @@ def config(ready: Ready) -> tuple[str, dict[str, Any]]:
     ]
     words += [f"--job-dir {_job_dir(ready)}"] if job.job_dir else []
     words += [f"--service-account {job.service_account}"] if job.service_account else []
-    if job.arguments:
+    found, chief = _cluster(ready), dict[str, Any]()
+    if job.arguments and _own_programs(job):
+        chief["containerArgs"] = list(job.arguments)
+    elif job.arguments:
         words += ["--", *job.arguments]
-    found = _cluster(ready)
     if job.command:
-        found["masterConfig"] = found.get("masterConfig", {})
-        found["masterConfig"]["containerCommand"] = list(job.command)
+        chief["containerCommand"] = list(job.command)
+    if chief:
+        found["masterConfig"] = found.get("masterConfig", {}) | chief
     return " \\\n    ".join(words), {"trainingInput": found}
+
+
+def _own_programs(job: Job) -> bool:
+    """Whether a role has other arguments than the chief. Then no role can have `args`, which were
+    for all. Source: ml.v1, ReplicaConfig."""
+    return any(job.of(pool.role) is not job for pool in job.pools)
+
+
+def _program(job: Job, role: str) -> dict[str, Any]:
+    """What a role beside the chief has of its own."""
+    mine, found = job.of(role), dict[str, Any]()
+    if not _own_programs(job):
+        return found
+    if mine.image != job.image:
+        found["imageUri"] = mine.image
+    if mine.command:
+        found["containerCommand"] = list(mine.command)
+    if mine.arguments:
+        found["containerArgs"] = list(mine.arguments)
+    return found
 
 
 def job_id(job: Job) -> str:
@@ -118,11 +143,18 @@ def _cluster(ready: Ready) -> dict[str, Any]:
         found[f"{prefix}Type"] = _type(placement)
         if pool.role != "chief":
             found[f"{prefix}Count"] = pool.count
+        if pool.role != "chief" and (own := _program(job, pool.role)):
+            found[f"{prefix}Config"] = own
         if placement.device is not None:
             accelerators = {"count": placement.count, "type": placement.device.type}
-            found[f"{prefix}Config"] = {"acceleratorConfig": accelerators}
+            config = found.setdefault(f"{prefix}Config", {})
+            config["acceleratorConfig"] = accelerators
     if job.network:
         found["network"] = job.network
+    if job.vertex.web_access:
+        found["enableWebAccess"] = True
+    if job.vertex.encryption_key:
+        found["encryptionConfig"] = {"kmsKeyName": job.vertex.encryption_key}
     if job.scheduling.timeout != DEFAULT_TIMEOUT:
         found["scheduling"] = {"maxRunningTime": f"{job.scheduling.timeout}s"}
     if job.study is not None:
@@ -139,14 +171,23 @@ def _type(placement: Placement) -> str:
 def _possible(ready: Ready) -> None:
     job = ready.job
     lacking: list[tuple[str, str]] = []
-    if job.environment:
+    if any(job.of(pool.role).environment for pool in job.pools):
         lacking.append(("environment", "environment variables"))
     if job.scheduling.strategy != "standard":
         lacking.append(("scheduling", f"{job.scheduling.strategy} machines"))
     if job.tensorboard:
         lacking.append(("tensorboard", "managed TensorBoard"))
+    had = ("web_access", "encryption_key")
+    lacking += [("vertex", name) for name in job.vertex.written if name not in had]
+    if job.study is not None and job.study.more_metrics:
+        lacking.append(("study", "second metric"))
+    if job.study is not None and any(one.when for one in job.study.parameters.values()):
+        lacking.append(("study", "parameters under a condition"))
     for pool, placement in ready.pools:
         device = placement.device
+        if pool.role not in PREFIXES:
+            lacking.append(("replicas", "Reduction Server"))
+            break
         if not placement.machine.startswith(_FAMILIES) or (
             device is not None and device.type not in _ACCELERATORS
         ):

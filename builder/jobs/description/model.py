@@ -8,6 +8,7 @@ because `builder job local` needs none of that.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -37,8 +38,12 @@ from builder.jobs.description.values import (
     Text,
     WrittenModel,
 )
-from builder.jobs.pools import Pool, Role
+from builder.jobs.description.vertex import Vertex
+from builder.jobs.pools import REDUCTION, Pool, Role
 
+ImageName = Annotated[
+    str, matches(r"[A-Za-z0-9][\w./:@-]*", "an image", "write a target, or HOST/PATH@sha256:")
+]
 _ACCELERATORS = re.compile(
     r"(?:(?P<count>[0-9]+)\s*[x*]\s*)?(?P<type>[A-Za-z][\w.-]*)(?:\s*[x*]\s*(?P<after>[0-9]+))?"
 )
@@ -87,6 +92,32 @@ class PoolSpec(WrittenModel):
     """What each carries; `none`: no accelerator. Parameter servers have none where this is left
     out."""
 
+    image: ImageName | None = Field(None, examples=["cpu"])
+    """An image of its own."""
+
+    command: tuple[Text, ...] | None = Field(None, examples=[["python", "-m", "trainer.task"]])
+    """Replaces the image's ENTRYPOINT. Of a role with an image of its own: by default that of the
+    image."""
+
+    arguments: Arguments | None = Field(None, examples=[{"steps": "1000"}])
+    """Arguments in the place of the job's."""
+
+    environment: Environment | None = Field(None, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}])
+    """Environment variables in the place of the job's."""
+
+
+class ReductionSpec(WrittenModel):
+    """The reducers of Reduction Server, which add up gradients for workers with GPUs."""
+
+    count: int = Field(1, ge=1, le=1000, examples=[2])
+    """How many reducers."""
+
+    machine: Machine = Field("n1-highcpu-16", examples=["n1-highcpu-16"])
+    """The machine type of each; its network decides, and it carries no accelerator."""
+
+    image: ImageName = Field(examples=["HOST/PATH/reductionserver:latest"])
+    """Google's image of Reduction Server."""
+
 
 class Replicas(WrittenModel):
     """The replicas beside the chief, of which there is always exactly one."""
@@ -102,8 +133,21 @@ class Replicas(WrittenModel):
     evaluator: Annotated[PoolSpec, BeforeValidator(_pool)] | None = Field(None, examples=[1])
     """An evaluator. It is never part of the cluster that trains."""
 
+    reduction_servers: ReductionSpec | None = Field(None, examples=[{"count": 2}])
+    """Reduction Server, in the place of parameter servers. Vertex AI's own."""
 
-_ALONE = Replicas(workers=None, parameter_servers=None, evaluator=None)
+    @model_validator(mode="after")
+    def _fits(self) -> Replicas:
+        if self.reduction_servers and self.parameter_servers:
+            raise refuse(
+                "reduction_servers take the place of parameter_servers", "remove one of them"
+            )
+        if self.reduction_servers and not self.workers:
+            raise refuse("reduction_servers serve workers, and there are none", "add workers: 2")
+        return self
+
+
+_ALONE = Replicas(workers=None, parameter_servers=None, evaluator=None, reduction_servers=None)
 
 
 class BootDisk(WrittenModel):
@@ -143,14 +187,15 @@ class Scheduling(WrittenModel):
         return self
 
 
+_NO_VERTEX = Vertex.model_validate({})
+
+
 class Job(WrittenModel):
     """One training job. This is where every default stands."""
 
     model_config = ConfigDict(title="jobs/*.yaml", validate_default=False)
 
-    image: Annotated[
-        str, matches(r"[A-Za-z0-9][\w./:@-]*", "an image", "write a target, or HOST/PATH@sha256:")
-    ] = Field(examples=["v100"])
+    image: ImageName = Field(examples=["v100"])
     """A target of images/, or any image in a registry. It is sent by digest, never by tag."""
 
     name: (
@@ -256,6 +301,9 @@ class Job(WrittenModel):
     study: Study | None = Field(None, examples=[{"metric": "accuracy"}])
     """A hyperparameter study over this job."""
 
+    vertex: Vertex = Field(_NO_VERTEX, examples=[{"web_access": "true"}])
+    """What only Vertex AI has: reservations, experiments, NFS, keys."""
+
     _name: str = PrivateAttr("job")
     _source: Path = PrivateAttr(Path("job.yaml"))
 
@@ -276,7 +324,8 @@ class Job(WrittenModel):
                 "remove accelerators",
             )
         if self.study:
-            _check_clash(self.arguments, self.study)
+            for one in (self, *(self.of(role) for role in _OWN_PROGRAM)):
+                _check_clash(one.arguments, self.study)
         if self.tensorboard and not self.service_account:
             raise refuse(
                 "tensorboard needs service_account: the service writes the logs in its name",
@@ -301,13 +350,34 @@ class Job(WrittenModel):
             return tuple(self._with_disk(one) for one in presets.PRESETS[self.preset].pools)
         assert self.machine is not None
         chief = _pool_of("chief", 1, self.machine, self.accelerators, self.topology)
-        rest: tuple[tuple[Role, PoolSpec | None], ...] = (
-            ("worker", self.replicas.workers),
-            ("ps", self.replicas.parameter_servers),
-            ("evaluator", self.replicas.evaluator),
-        )
-        beside = (self._beside(role, spec) for role, spec in rest if spec)
-        return tuple(self._with_disk(one) for one in (chief, *beside))
+        beside = [
+            self._beside(role, spec) for role in _OWN_PROGRAM if (spec := self._spec_of(role))
+        ]
+        if reducers := self.replicas.reduction_servers:
+            beside.append(Pool(REDUCTION, reducers.count, reducers.machine))
+        pools = sorted((chief, *beside), key=lambda pool: pool.position)
+        return tuple(self._with_disk(one) for one in pools)
+
+    def _spec_of(self, role: str) -> PoolSpec | None:
+        name = _OWN_PROGRAM.get(role)  # type: ignore[call-overload]
+        return getattr(self.replicas, name) if name else None
+
+    def of(self, role: str) -> Job:
+        """The job as one role's replicas have it: with their own image, command, arguments and
+        environment."""
+        if role == REDUCTION and (reducers := self.replicas.reduction_servers):
+            bare: dict[str, object] = {"command": None, "arguments": (), "environment": {}}
+            return self._with({**bare, "image": reducers.image, "pass_job_dir": False})
+        spec = self._spec_of(role)
+        if spec is None:
+            return self
+        own = {name: getattr(spec, name) for name in ("command", "arguments", "environment")}
+        told = {name: value for name, value in own.items() if value is not None}
+        image = {"image": spec.image, "command": spec.command} if spec.image else {}
+        return self._with({**told, **image}) if told or image else self
+
+    def _with(self, told: Mapping[str, object]) -> Job:
+        return self.model_copy(update=dict(told))
 
     def _with_disk(self, pool: Pool) -> Pool:
         return replace(pool, disk_type=self.disk.type or "pd-ssd", disk_gb=self.disk.size_gb)
@@ -328,6 +398,14 @@ class Job(WrittenModel):
     def distributed(self) -> bool:
         """Whether there is more than one replica; only then the service sets TF_CONFIG."""
         return sum(pool.count for pool in self.pools) > 1
+
+
+_OWN_PROGRAM: Mapping[Role, str] = {
+    "worker": "workers",
+    "ps": "parameter_servers",
+    "evaluator": "evaluator",
+}
+"""The roles that may have a program of their own, and their names in `replicas`."""
 
 
 def _check_clash(arguments: tuple[str, ...], study: Study) -> None:

@@ -16,14 +16,19 @@ def schema() -> dict[str, Any]:
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     words = {"type": ["string", "number", "boolean", "null"]}
     fields, more = result["properties"], result["$defs"]
-    fields["arguments"] = {
-        "description": fields["arguments"]["description"],
-        "anyOf": [
-            {"type": "array", "items": {"type": ["string", "number"]}},
-            {"type": "object", "additionalProperties": words},
-        ],
-    }
-    fields["environment"]["additionalProperties"] = {"type": ["string", "number", "boolean"]}
+    for owner in (fields, more["PoolSpec"]["properties"]):
+        owner["arguments"] = {
+            "description": owner["arguments"]["description"],
+            "anyOf": [
+                {"type": "array", "items": {"type": ["string", "number"]}},
+                {"type": "object", "additionalProperties": words},
+            ],
+        }
+        owner["environment"] = {
+            "description": owner["environment"]["description"],
+            "type": "object",
+            "additionalProperties": {"type": ["string", "number", "boolean"]},
+        }
     short = {"type": "string", "pattern": r"^([0-9]+ *[x*] *)?[A-Za-z][A-Za-z0-9_.-]*$"}
     for owner in (fields, more["PoolSpec"]["properties"]):
         owner["accelerators"]["anyOf"].insert(0, short)
@@ -40,6 +45,11 @@ def schema() -> dict[str, Any]:
         "description": parameter["values"]["description"],
         "type": "array",
         "items": {"type": ["string", "number"]},
+    }
+    parameter["when"] = {
+        "description": parameter["when"]["description"],
+        "type": "object",
+        "additionalProperties": {"type": "array", "items": {"type": ["string", "number"]}},
     }
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -34,6 +35,11 @@ class Parameter(WrittenModel):
     scale: Literal["linear", "log", "reverse-log"] = Field("linear", examples=["log"])
     """How the range is searched."""
 
+    when: dict[str, tuple[Text, ...]] | None = Field(
+        None, min_length=1, max_length=1, examples=[{"optimizer": ["sgd"]}]
+    )
+    """Only where another parameter has one of these values."""
+
     @property
     def kind(self) -> Literal["double", "integer", "discrete", "categorical"]:
         """The type as written, or as the values look."""
@@ -56,6 +62,19 @@ class Parameter(WrittenModel):
         if self.scale != "linear" and self.kind == "categorical":
             raise refuse("words have no scale", "remove scale")
         return self
+
+    def takes(self, value: str) -> bool:
+        """Whether a trial can have this value."""
+        if self.values is not None:
+            return self.among(value, self.values)
+        whole = re.fullmatch(r"[+-]?[0-9]{1,16}", value) is not None
+        return whole and float(self.min or 0) <= int(value) <= float(self.max or 0)
+
+    def among(self, value: object, wanted: tuple[str, ...]) -> bool:
+        """Whether a value is one of those; numbers are compared as numbers."""
+        if self.kind == "categorical" or not _is_number(str(value)):
+            return str(value) in wanted
+        return any(_is_number(one) and float(one) == float(str(value)) for one in wanted)
 
     def _check_values(self, values: tuple[str, ...]) -> None:
         if self.kind in ("double", "integer"):
@@ -118,6 +137,11 @@ class Study(WrittenModel):
     early_stopping: Literal["none", "median", "curve"] = Field("none", examples=["median"])
     """Stop a trial that is worse than the median so far, or whose curve predicts a bad end."""
 
+    more_metrics: dict[str, Literal["maximize", "minimize"]] = Field(
+        {}, examples=[{"seconds": "minimize"}]
+    )
+    """Other metrics that count, too, and whether a larger or a smaller value is better."""
+
     parameters: dict[
         Annotated[
             str,
@@ -140,4 +164,56 @@ class Study(WrittenModel):
                         f"a grid has no points between {one.min} and {one.max} of {name}",
                         f"write {name}: {{values: [...]}}, or algorithm: random",
                     )
+        if self.metric in self.more_metrics:
+            raise refuse(f"{self.metric} is the metric already", "remove it from more_metrics")
+        for name, one in self.parameters.items():
+            self._check_condition(name, one)
         return self
+
+    def _check_condition(self, name: str, one: Parameter) -> None:
+        """Refuse a condition that nothing can meet, and one that leads back to itself."""
+        for parent, values in (one.when or {}).items():
+            if parent not in self.parameters:
+                raise refuse(
+                    f"{name} hangs on {parent}, which is no parameter",
+                    f"write one of {', '.join(self.parameters)}",
+                )
+            above = self.parameters[parent]
+            if above.kind == "double":
+                raise refuse(
+                    f"{name} hangs on {parent}, which has no single values",
+                    f"write values for {parent}",
+                )
+            strange = [value for value in values if not above.takes(value)]
+            if strange or not values:
+                raise refuse(
+                    f"{parent} is never {strange[0] if strange else 'nothing'}",
+                    f"write values of {parent}, under when of {name}",
+                )
+        if len(self.line_of(name)) > len(self.parameters):
+            raise refuse(f"{name} hangs on itself", "remove one when")
+
+    def line_of(self, name: str) -> list[str]:
+        """A parameter and those that it hangs on, the last one free; endless in a circle, and then
+        cut where it is longer than there are parameters."""
+        found = [name]
+        while (when := self.parameters[found[-1]].when) and len(found) <= len(self.parameters):
+            parent = next(iter(when))
+            if parent not in self.parameters:
+                break
+            found.append(parent)
+        return found
+
+    def active(self, values: Mapping[str, object]) -> tuple[str, ...]:
+        """The parameters that count in a trial with these values of all."""
+
+        def met(name: str) -> bool:
+            when = self.parameters[name].when or {}
+            return all(
+                parent in values and self.parameters[parent].among(values[parent], wanted)
+                for parent, wanted in when.items()
+            )
+
+        return tuple(
+            name for name in self.parameters if all(met(one) for one in self.line_of(name))
+        )

@@ -27,11 +27,7 @@ class Grid:
     """Every combination, in order."""
 
     def __init__(self, study: Study) -> None:
-        names = list(study.parameters)
-        values = [grid_values(one) for one in study.parameters.values()]
-        self._left: Iterator[dict[str, Value]] = (
-            dict(zip(names, combination, strict=True)) for combination in itertools.product(*values)
-        )
+        self._left = combinations(study)
 
     def ask(self) -> tuple[Any, dict[str, Value]] | None:
         found = next(self._left, None)
@@ -60,7 +56,7 @@ class Sampled:
             else optuna.samplers.TPESampler(seed=seed + known, n_startup_trials=startup)
         )
         self._random = study.algorithm == "random"
-        self._parameters = study.parameters
+        self._parameters, self._active = study.parameters, study.active
         self._study = optuna.create_study(direction=study.goal, sampler=sampler)
         self._space = {name: distribution(one) for name, one in study.parameters.items()}
 
@@ -69,7 +65,7 @@ class Sampled:
         values = {
             name: from_sample(self._parameters[name], value) for name, value in trial.params.items()
         }
-        return trial, values
+        return trial, {name: values[name] for name in self._active(values)}
 
     def tell(self, key: Any, value: float | None) -> None:
         from optuna.trial import TrialState as State
@@ -93,10 +89,24 @@ class Sampled:
             self._study.enqueue_trial(samples)
             return self._study.ask(self._space)
         state = State.FAIL if trial.value is None else State.COMPLETE
+        space = {name: self._space[name] for name in samples}
         self._study.add_trial(
-            create_trial(state=state, value=trial.value, params=samples, distributions=self._space)
+            create_trial(state=state, value=trial.value, params=samples, distributions=space)
         )
         return None
+
+
+def combinations(study: Study) -> Iterator[dict[str, Value]]:
+    """Every combination in order, each once: what does not count in a trial is left out."""
+    names = list(study.parameters)
+    values = [grid_values(one) for one in study.parameters.values()]
+    seen = set()
+    for combination in itertools.product(*values):
+        whole = dict(zip(names, combination, strict=True))
+        found = {name: whole[name] for name in study.active(whole)}
+        if tuple(found.items()) not in seen:
+            seen.add(tuple(found.items()))
+            yield found
 
 
 def grid_values(one: Parameter) -> list[Value]:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from builder.core.errors import InputError
-from builder.jobs.checks import Problems, advice, check_image, check_job_dir, fields_of, place
+from builder.jobs.checks import (
+    Problems,
+    advice,
+    check_image,
+    check_job_dir,
+    fields_of,
+    image_field,
+    images_of,
+    place,
+)
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.places.kubernetes.cluster import Cluster
@@ -23,13 +32,21 @@ LARGEST_CLUSTER = 1200
 
 
 def ready(
-    job: Job, image: Image, cluster: Cluster, *, targets: Mapping[str, str], registry: bool
+    job: Job,
+    image: Image,
+    cluster: Cluster,
+    *,
+    targets: Mapping[str, str],
+    registry: bool,
+    own: Mapping[str, Image] | None = None,
 ) -> Ready:
     """The job, checked. Raises InputError with every problem, each at its line.
 
     targets: the accelerator of each target of the project, to suggest one. registry: a registry
-    is known, so that a cluster can pull a target's image.
+    is known, so that a cluster can pull a target's image. own: the images of the roles that have
+    one of their own.
     """
+    own = own or {}
     problems, notes = Problems(job), list[str]()
     placements: list[Placement] = []
     for pool in job.pools:
@@ -46,15 +63,23 @@ def ready(
         (("environment", INDEX), lambda: _check_environment(job)),
         (("arguments",), lambda: _check_buckets(job, cluster)),
         (("image",), lambda: _check_digest(image, registry)),
+        (("replicas", "reduction_servers"), lambda: _check_reduction(job)),
     ):
         problems.attempt(fields, check)
     for name, value in job.labels.items():
         problems.attempt(("labels", name), lambda name=name, value=value: _check_label(name, value))  # type: ignore[misc]
-    if placements:
-        problems.attempt(("image",), lambda: notes.extend(check_image(image, placements, targets)))
+    for role, one in own.items():
+        problems.attempt(image_field(role), lambda one=one: _check_digest(one, registry))  # type: ignore[misc]
+    if len(placements) == len(job.pools):
+        draft = Ready(job, image, "", tuple(placements), images=own)
+        for named, one, on in images_of(draft):
+            problems.attempt(
+                named,
+                lambda a=one, b=on: notes.extend(check_image(a, b, targets)),  # type: ignore[misc]
+            )
     problems.stop()
     notes += [*advice(job), *_unused(job, image, cluster)]
-    return Ready(job, image, "", tuple(placements), None, tuple(notes))
+    return Ready(job, image, "", tuple(placements), None, tuple(notes), own)
 
 
 def _on(found: Placement, cluster: Cluster) -> Placement:
@@ -88,6 +113,11 @@ def _check_study(job: Job) -> None:
         )
 
 
+def _check_reduction(job: Job) -> None:
+    if job.replicas.reduction_servers:
+        raise InputError("Reduction Server is Vertex AI's own", "remove reduction_servers")
+
+
 def _check_replicas(job: Job, placements: list[Placement]) -> None:
     tpu = next((one for one in placements if one.device and one.device.kind == "tpu"), None)
     if tpu is not None and job.distributed:
@@ -112,7 +142,8 @@ def _check_strategy(job: Job, cluster: Cluster) -> None:
 
 
 def _check_buckets(job: Job, cluster: Cluster) -> None:
-    if (named := buckets(job)) and cluster.nodes != "gke":
+    named = [one for pool in job.pools for one in buckets(job.of(pool.role))]
+    if named and cluster.nodes != "gke":
         raise InputError(
             f"/gcs/{named[0]}: a bucket is a folder on GKE alone, and nodes is any",
             f"write gs://{named[0]}, which the trainer reads itself, or give --nodes gke",
@@ -120,7 +151,7 @@ def _check_buckets(job: Job, cluster: Cluster) -> None:
 
 
 def _check_environment(job: Job) -> None:
-    if INDEX in job.environment:
+    if any(INDEX in job.of(pool.role).environment for pool in job.pools):
         raise InputError(f"{INDEX} cannot be set: Kubernetes sets it", "remove it")
 
 
@@ -155,6 +186,7 @@ def _unused(job: Job, image: Image, cluster: Cluster) -> list[str]:
         for name in ("network", "tensorboard")
         if getattr(job, name)
     ]
+    found += [f"vertex.{name}: Vertex AI's own, not rendered" for name in job.vertex.written]
     if job.disk.type:
         found.append("disk.type: the boot disk is the node pool's, not rendered")
     if job.service_account and cluster.service_account is None:

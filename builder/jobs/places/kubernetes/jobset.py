@@ -133,7 +133,7 @@ def _jobset(ready: Ready, cluster: Cluster, own: _Written) -> dict[str, Any]:
             "replicas": 1,
             "template": {
                 "metadata": {"annotations": _machine(placement)},
-                "spec": _job(_Role(ready, cluster, own, pool, placement)),
+                "spec": _job(_Role(ready.of(pool.role), cluster, own, pool, placement)),
             },
         }
         for pool, placement in ready.pools

@@ -38,8 +38,12 @@ def prepare(
         job = package.job(job)
     known = settings.registry is not None
 
+    own, told = images.of_roles(root, job, settings, pushed=pushed, on_event=on_event)
+
     def checked(image: Image) -> Ready:
-        return checks.ready(job, image, cluster, targets=images.targets(root), registry=known)
+        return checks.ready(
+            job, image, cluster, targets=images.targets(root), registry=known, own=own
+        )
 
     image, notes = images.find(
         root,
@@ -51,12 +55,20 @@ def prepare(
         on_event=on_event,
     )
     found = checked(image)
-    return replace(found, notes=(*notes, *found.notes))
+    return replace(found, notes=(*notes, *told, *found.notes))
 
 
 def planned(root: Path, name: str, settings: Settings, cluster: Cluster) -> Ready:
     """A job as it would be sent; its image need not be built yet. Raises InputError."""
     job = description.load(root, name)
     image, _ = images.local_image(root, job, settings)
-    image = replace(image, digest=image.digest or _TO_COME)
-    return checks.ready(job, image, cluster, targets=images.targets(root), registry=True)
+    own, _ = images.of_roles(root, job, settings, pushed=False)
+    image, *others = (replace(one, digest=one.digest or _TO_COME) for one in (image, *own.values()))
+    return checks.ready(
+        job,
+        image,
+        cluster,
+        targets=images.targets(root),
+        registry=True,
+        own=dict(zip(own, others, strict=True)),
+    )

@@ -38,7 +38,7 @@ def spec(job: LocalJob, replica: Replica, identity: str) -> dict[str, Any]:
         mounts.append({"target": GCS, "source": str(job.buckets.absolute())})
     if job.trial is not None:
         mounts.append({"target": METRICS, "source": str(job.trial.metrics.absolute())})
-    environment = dict(replica.environment)
+    environment, mine = dict(replica.environment), job.of(replica.role)
     user = folder.user()
     if user is not None:
         environment.setdefault("HOME", "/tmp")
@@ -46,8 +46,8 @@ def spec(job: LocalJob, replica: Replica, identity: str) -> dict[str, Any]:
         "name": f"job-{identity}-{replica.name}",
         "hostname": replica.host,
         "network": network_of(identity),
-        "image": job.image,
-        "entrypoint": None if job.command is None else list(job.command),
+        "image": mine.image,
+        "entrypoint": None if mine.command is None else list(mine.command),
         "command": list(replica.arguments) or None,
         "environment": environment,
         "mounts": mounts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from builder.jobs.images import target_of
 from builder.jobs.places.local import folder as folders
 from builder.jobs.places.local import usage
 from builder.jobs.places.local.kills import Kill
-from builder.jobs.places.local.replicas import LocalJob
+from builder.jobs.places.local.replicas import LocalJob, LocalProgram
+from builder.jobs.pools import REDUCTION
 from builder.pipeline import records
 from builder.spec import catalogue
 
@@ -123,10 +124,10 @@ def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> Loca
         name=name,
         image=options.image or image_of(root, engine, job.image),
         folder=folder.absolute(),
-        pools=job.pools,
+        pools=tuple(pool for pool in job.pools if pool.role != REDUCTION),
         command=job.command,
         arguments=(*job.arguments, *options.arguments),
-        environment=job.environment | ({PROJECT: job.project} if job.project else {}),
+        environment=_environment(job),
         base=base if base.startswith("gs://") else "",
         pass_job_dir=job.pass_job_dir or options.pass_job_dir,
         records=records,
@@ -135,7 +136,28 @@ def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> Loca
         timeout=job.scheduling.timeout,
         grace=options.grace,
         shm=options.shm or usage.default_shm(),
+        own=dict(_programs(root, engine, job, options)),
     )
+
+
+def _environment(job: Job) -> dict[str, str]:
+    return job.environment | ({PROJECT: job.project} if job.project else {})
+
+
+def _programs(
+    root: Path, engine: Engine, job: Job, options: LocalOptions
+) -> Iterator[tuple[str, LocalProgram]]:
+    """The programs of the roles that have one of their own. The options' image and arguments are
+    for those roles alone that have none."""
+    for role in (pool.role for pool in job.pools if pool.role != REDUCTION):
+        one = job.of(role)
+        if one is job:
+            continue
+        whole = options.image or image_of(root, engine, job.image)
+        image = whole if one.image == job.image else image_of(root, engine, one.image)
+        more = () if one.arguments != job.arguments else options.arguments
+        arguments = (*one.arguments, *more)
+        yield role, LocalProgram(image, one.command, arguments, _environment(one))
 
 
 def _records_of_project(root: Path, arguments: Sequence[str]) -> Path | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,13 +46,24 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class LocalProgram:
+    """The program of one role that has another one than the job."""
+
+    image: str
+    command: tuple[str, ...] | None
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class LocalJob:
     """A job for this machine. `image` is a reference or an id that the engine holds.
 
     folder: the job's folder on this machine; base: the gs:// folder that it stands for, "" for
     none; records: a folder of data, mounted read-only, passed as --records; buckets: a folder whose
     folders stand for buckets; timeout and grace in seconds; shm in bytes. key: a hash of everything
-    that the job asks for; run: the count of its submissions; the place sets both.
+    that the job asks for; run: the count of its submissions; the place sets both. own: the
+    programs of the roles that have one of their own.
     """
 
     name: str
@@ -73,6 +84,20 @@ class LocalJob:
     trial: Trial | None = None
     key: str = ""
     run: int = 1
+    own: Mapping[str, LocalProgram] = field(default_factory=dict)
+
+    def of(self, role: str) -> LocalJob:
+        """The job as one role's replicas have it."""
+        found = self.own.get(role)
+        if found is None:
+            return self
+        return replace(
+            self,
+            image=found.image,
+            command=found.command,
+            arguments=found.arguments,
+            environment=found.environment,
+        )
 
 
 @dataclass(frozen=True)
@@ -104,16 +129,15 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
     hosts = {(pool.role, index): _host(pool.role, index, identity) for pool, index in places}
     mine, crowded = _of_trial(gpus, job.trial)
     shares = _shares([pool.accelerators for pool, _ in places], mine, crowded)
-    arguments = _arguments(job)
     return tuple(
         Replica(
             pool.role,
             index,
             hosts[pool.role, index],
-            arguments,
+            _arguments(job.of(pool.role)),
             {
                 **expected.on_this_machine(pool.accelerators, len(share.ids)),
-                **_environment(job, pool.role, index, hosts, shared=share.shared),
+                **_environment(job.of(pool.role), pool.role, index, hosts, shared=share.shared),
             },
             share.ids,
         )
@@ -178,7 +202,8 @@ def _pool_specs(job: LocalJob) -> list[dict[str, Any]]:
     for pool in job.pools:
         position = pool.position
         found += [{}] * (position - len(found))
-        container = {"image_uri": job.image, "args": list(job.arguments)}
+        mine = job.of(pool.role)
+        container = {"image_uri": mine.image, "args": list(mine.arguments)}
         found.append({"replica_count": str(pool.count), "container_spec": container})
     return found
 
@@ -213,7 +238,7 @@ _URL = re.compile(r"gs://([a-z0-9][a-z0-9._-]+)((?:/[^\s,;]*)?)")
 def _local(text: str, job: LocalJob, where: str) -> str:
     """A text with each gs:// address replaced by its folder in the container: /job or /gcs."""
 
-    def replace(match: re.Match[str]) -> str:
+    def local(match: re.Match[str]) -> str:
         whole, bucket, rest = match[0].rstrip("/"), match[1], match[2]
         if job.base and (whole + "/").startswith(job.base.rstrip("/") + "/"):
             return JOB + whole[len(job.base.rstrip("/")) :]
@@ -223,7 +248,7 @@ def _local(text: str, job: LocalJob, where: str) -> str:
         return f"{GCS}/{bucket}{rest}"
 
     option = text.partition("=")[0] if text.startswith("--") else ""
-    found = _URL.sub(replace, text)
+    found = _URL.sub(local, text)
     for bucket in re.findall(rf"(?:^|[=,;:\s]){GCS}/([a-z0-9][a-z0-9._-]+)", found):
         _known(bucket, job, where)
     return found

@@ -95,9 +95,10 @@ def run(
     with signals(stop), refusals(job.image, NO_IMAGE):
         client = engine.client
         folder.sweep(client)
-        image = str(client.images.get(job.image).id)
+        named = {job.image, *(one.image for one in job.own.values())}
+        images = {name: str(client.images.get(name).id) for name in named}
         with only_run(job.folder, f"{LOCAL}/.lock"):
-            cluster = _Cluster(client, image, job, identity, kills, stop, on_event)
+            cluster = _Cluster(client, images, job, identity, kills, stop, on_event)
             try:
                 return cluster.run()
             except BaseException as error:
@@ -158,7 +159,7 @@ class _Cluster:
     queue and the files of statistics."""
 
     client: docker.DockerClient
-    image: str
+    images: dict[str, str]
     job: LocalJob
     identity: str
     kills: Sequence[Kill]
@@ -350,7 +351,8 @@ class _Cluster:
             one.container.remove(force=True, v=True)
         one.attempt += 1
         one.exit_code = None
-        wanted = container.spec(self.job, one.replica, self.identity) | {"image": self.image}
+        wanted = container.spec(self.job, one.replica, self.identity)
+        wanted["image"] = self.images[wanted["image"]]
         labels = container.labels(self.job, self.identity)
         one.container = container.create(self.client, wanted, labels)
         _follow(one.container, one.replica.name, one.attempt, self.queue)

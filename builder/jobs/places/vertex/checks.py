@@ -7,7 +7,7 @@ once, each at the line of the job's file that causes it, with the nearest thing 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from builder import registry
@@ -19,6 +19,8 @@ from builder.jobs.checks import (
     check_image,
     check_job_dir,
     fields_of,
+    image_field,
+    images_of,
     place,
     refusal,
 )
@@ -35,17 +37,21 @@ def ready(
     project: str | None = None,
     targets: Mapping[str, str] | None = None,
     cloud: bool = True,
+    own: Mapping[str, Image] | None = None,
 ) -> Ready:
     """The job, checked. Raises InputError with every problem, each at its line.
 
     targets: the accelerator of each target of the project, to suggest one. cloud: the job goes to
-    Google's own service, which pulls from Artifact Registry and Docker Hub.
+    Google's own service, which pulls from Artifact Registry and Docker Hub. own: the images of the
+    roles that have one of their own.
     """
+    own = own or {}
     problems, notes = Problems(job), list[str]()
     attempt = problems.attempt
     placements: list[Placement] = []
     for pool in job.pools:
         attempt(fields_of(job, pool), lambda pool=pool: placements.append(place(pool)))  # type: ignore[misc]
+    whole = len(placements) == len(job.pools)
     if region is None:
         attempt(("region",), _refuse_no_region)
     else:
@@ -61,18 +67,87 @@ def ready(
     attempt(("scheduling", "strategy"), lambda: _check_strategy(job, placements))
     attempt(("scheduling", "timeout"), lambda: _check_timeout(job))
     attempt(("disk", "type"), lambda: _check_disk(job, placements))
-    if placements:
-        attempt(("image",), lambda: notes.extend(check_image(image, placements, targets or {})))
-    if cloud and image.reference:
-        attempt(("image",), lambda: _check_registry(image))
+    for field, check in vertex_checks(job, region, project).items():
+        attempt(("vertex", field), check)
+    if whole:
+        draft = Ready(job, image, region or "", tuple(placements), project, images=own)
+        for fields, sent, on in images_of(draft):
+            attempt(fields, lambda a=sent, b=on: notes.extend(check_image(a, b, targets or {})))  # type: ignore[misc]
+    named = {("image",): image, **{image_field(role): own[role] for role in own}}
+    for fields, sent in named.items():
+        if cloud and sent.reference:
+            attempt(fields, lambda sent=sent: _check_registry(sent))  # type: ignore[misc]
     problems.stop()
-    notes += [
-        one.device.warning
-        for one in dict.fromkeys(placements)
-        if one.device is not None and one.device.warning
-    ]
-    notes += advice(job)
-    return Ready(job, image, region or "", tuple(placements), project, tuple(notes))
+    notes += [*_warnings(job, placements), *advice(job)]
+    return Ready(job, image, region or "", tuple(placements), project, tuple(notes), own)
+
+
+def _warnings(job: Job, placements: list[Placement]) -> list[str]:
+    found = [one.device.warning for one in dict.fromkeys(placements) if one.device is not None]
+    if job.replicas.reduction_servers:
+        found.append(
+            "reduction_servers: the workers' image needs Google's NCCL plug-in, the package "
+            "google-reduction-server; ours does not have it"
+        )
+    return [one for one in found if one]
+
+
+def vertex_checks(
+    job: Job, region: str | None, project: str | None
+) -> dict[str, Callable[[], None]]:
+    """The checks of the table `vertex`, by its fields. Source: aiplatform v1, CustomJobSpec."""
+    own = job.vertex
+
+    def nfs() -> None:
+        if own.nfs and not job.network:
+            raise InputError(
+                "an NFS server is reached through a network, and the job names none",
+                "add network: projects/NUMBER/global/networks/NAME",
+            )
+
+    def reservation() -> None:
+        zone = re.search(r"/zones/(.+)-[a-z]/", own.reservation or "")
+        if zone and region and zone[1] != region:
+            raise InputError(
+                f"the reservation is in {zone[1]}, the job in {region}", f"write region: {zone[1]}"
+            )
+        if own.reservation and own.persistent_resource:
+            raise InputError("a persistent resource has its machines already", "remove reservation")
+        if own.reservation not in (None, "none") and job.scheduling.strategy != "standard":
+            raise InputError(
+                f"{job.scheduling.strategy} takes no reserved machines",
+                "write strategy: standard, or remove reservation",
+            )
+
+    def key() -> None:
+        where = re.search(r"/locations/([^/]+)/", own.encryption_key or "")
+        if where and region and where[1] != region:
+            raise InputError(
+                f"the key is in {where[1]}, and the service takes one of the job's region",
+                f"name a key in {region}",
+            )
+
+    def experiment() -> None:
+        if own.experiment and project is None:
+            raise InputError(
+                "an experiment belongs to a project, and none is known",
+                "give --project, or add project: to the job",
+            )
+
+    def persistent() -> None:
+        if own.persistent_resource and job.scheduling.strategy != "standard":
+            raise InputError(
+                f"a persistent resource has no {job.scheduling.strategy} machines",
+                "write strategy: standard",
+            )
+
+    return {
+        "nfs": nfs,
+        "reservation": reservation,
+        "encryption_key": key,
+        "experiment": experiment,
+        "persistent_resource": persistent,
+    }
 
 
 def machines_of(job: Job) -> tuple[Placement, ...]:

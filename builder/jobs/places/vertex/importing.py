@@ -7,7 +7,7 @@ has them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,14 +17,22 @@ from builder.jobs import ledger
 from builder.jobs.checks import place
 from builder.jobs.ledger import Imported, Line
 from builder.jobs.places.vertex import messages
-from builder.jobs.pools import ROLES
+from builder.jobs.pools import REDUCTION, ROLES
 from builder.jobs.ready import Image, Ready
 
 _WRITTEN_BY_THE_SERVICE: Final = (
     *("createTime", "endTime", "error", "name", "startTime", "state", "trials", "updateTime"),
     "webAccessUris",
 )
-_NAMES: Final = {"worker": "workers", "ps": "parameter_servers", "evaluator": "evaluator"}
+_NAMES: Final = {
+    "worker": "workers",
+    "ps": "parameter_servers",
+    "evaluator": "evaluator",
+    REDUCTION: "reduction_servers",
+}
+_REDUCER: Final = "reductionserver"
+"""By the name of its image the service tells Reduction Server from parameter servers."""
+_CONDITIONS: Final = ("parentIntValues", "parentDiscreteValues", "parentCategoricalValues")
 _GCLOUD: Final = ("workerPoolSpecs", "worker_pool_specs")
 
 
@@ -40,10 +48,18 @@ def imported(given: Mapping[str, Any], path: Path, region: str | None = None) ->
     told = {key: value for key, value in _job(outer, path, where).items() if value}
     text, job = ledger.written(told, path)
     placements = tuple(place(pool) for pool in job.pools)
-    ready = Ready(job, Image(job.image), where or "", placements)
+    own = {pool.role: Image(job.of(pool.role).image) for pool in job.pools}
+    ready = Ready(job, Image(job.image), where or "", placements, _project(body), images=own)
     again = messages.to_dict(messages.message(ready))
     gone = [Line(key, "dropped", "the service writes it") for key in body if key not in outer]
     return Imported(text, (*ledger.compared(outer, again, _own_field), *gone))
+
+
+def _project(body: Mapping[str, Any]) -> str | None:
+    """The project that an experiment's name has."""
+    spec = body.get("jobSpec") or body.get("trialJobSpec") or {}
+    parts = str(spec.get("experiment") or "").split("/")
+    return parts[1] if len(parts) > 1 else None
 
 
 def _own_field(field: str) -> bool:
@@ -90,36 +106,20 @@ def _job(body: Mapping[str, Any], path: Path, region: str | None) -> dict[str, A
     if not pools or not pools[0].get("machineSpec"):
         raise InputError(f"{path}: workerPoolSpecs[0] names no machine", "name the chief's machine")
     used = [(index, pool) for index, pool in enumerate(pools) if pool.get("replicaCount")]
-    container = _container(used, path)
+    for index, pool in used:
+        _check_pool(index, pool, path)
     chief = pools[0]
-    disk = chief.get("diskSpec") or {}
+    program = _program(chief)
     return {
-        "image": container.get("imageUri"),
+        **program,
         "region": region,
         **_machine(chief["machineSpec"]),
-        "replicas": {
-            _NAMES[ROLES[index]]: {
-                "count": int(pool["replicaCount"]),
-                **{"accelerators": "none", **_machine(pool["machineSpec"])},
-            }
-            for index, pool in used
-            if index
-        },
-        "command": container.get("command"),
-        "arguments": container.get("args"),
-        "environment": {one["name"]: one.get("value", "") for one in container.get("env") or []},
+        "replicas": dict(_beside(index, pool, program) for index, pool in used if index),
         "job_dir": (spec.get("baseOutputDirectory") or {}).get("outputUriPrefix"),
         "service_account": spec.get("serviceAccount"),
         "network": spec.get("network"),
         "tensorboard": spec.get("tensorboard"),
-        "disk": {
-            name: value
-            for name, value in {
-                "type": disk.get("bootDiskType"),
-                "size_gb": disk.get("bootDiskSizeGb"),
-            }.items()
-            if value
-        },
+        "disk": _disk(chief.get("diskSpec") or {}),
         "scheduling": _scheduling(spec.get("scheduling") or {}),
         "labels": {
             name: value
@@ -127,36 +127,50 @@ def _job(body: Mapping[str, Any], path: Path, region: str | None) -> dict[str, A
             if not name.startswith("builder-")
         },
         "study": _study(body),
+        "vertex": _vertex(body, spec, chief),
     }
 
 
-def _container(used: list[tuple[int, Any]], path: Path) -> Mapping[str, Any]:
-    """The program, which all roles have in common. Raises InputError where they do not."""
-    first: Mapping[str, Any] = {}
-    for index, pool in used:
-        where = f"{path}: workerPoolSpecs[{index}]"
-        if "containerSpec" not in pool:
-            raise InputError(
-                f"{where}: a Python package has no image",
-                "builder job submit --package DIR --module NAME makes one of your folder",
-            )
-        told = {**pool["containerSpec"], "env": list(_own(pool["containerSpec"]))}
-        if index == 0:
-            first = told
-        elif told != first:
-            other = [
-                name
-                for name in ("imageUri", "command", "args", "env")
-                if told.get(name) != first.get(name)
-            ]
-            raise InputError(
-                f"{where}.containerSpec.{other[0]}: is not the chief's, and a job's file has one "
-                "program for all",
-                "let one program read its role from TF_CONFIG",
-            )
-        if index >= len(ROLES):
-            raise InputError(f"{where}: there are {len(ROLES)} roles", "remove the pool")
-    return first
+def _check_pool(index: int, pool: Mapping[str, Any], path: Path) -> None:
+    where = f"{path}: workerPoolSpecs[{index}]"
+    if index >= len(ROLES):
+        raise InputError(f"{where}: there are {len(ROLES)} roles", "remove the pool")
+    if "containerSpec" not in pool:
+        raise InputError(
+            f"{where}: a Python package has no image",
+            "builder job submit --package DIR --module NAME makes one of your folder",
+        )
+    if not pool.get("machineSpec"):
+        raise InputError(f"{where}: names no machine", "add machineSpec.machineType")
+
+
+def _program(pool: Mapping[str, Any]) -> dict[str, Any]:
+    """Image, command, arguments and environment of a pool, as a job's file calls them."""
+    container = pool["containerSpec"]
+    return {
+        "image": container.get("imageUri"),
+        "command": container.get("command"),
+        "arguments": container.get("args"),
+        "environment": {one["name"]: one.get("value", "") for one in _own(container)},
+    }
+
+
+def _beside(
+    index: int, pool: Mapping[str, Any], chief: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The replicas of a role beside the chief, with what they do not share with it."""
+    program, count = _program(pool), int(pool["replicaCount"])
+    machine = _machine(pool["machineSpec"])
+    if ROLES[index] == "ps" and _REDUCER in str(program["image"]):
+        return _NAMES[REDUCTION], {"count": count, **machine, "image": program["image"]}
+    own = {
+        name: value if value is not None else []
+        for name, value in program.items()
+        if (value or None) != (chief[name] or None)
+    }
+    if "image" in own and not program["command"]:
+        own.pop("command", None)  # of another image: its own
+    return _NAMES[ROLES[index]], {"count": count, **{"accelerators": "none", **machine}, **own}
 
 
 def _own(container: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -164,6 +178,40 @@ def _own(container: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for one in container.get("env") or []:
         if one["name"] != contract.ACCELERATOR or one.get("value") == contract.CPU:
             yield one
+
+
+def _disk(spec: Mapping[str, Any]) -> dict[str, Any]:
+    told = {"type": spec.get("bootDiskType"), "size_gb": spec.get("bootDiskSizeGb")}
+    return {name: value for name, value in told.items() if value}
+
+
+def _vertex(
+    body: Mapping[str, Any], spec: Mapping[str, Any], chief: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The table `vertex`: what no other place has."""
+    experiment = str(spec.get("experiment") or "").rpartition("/")[2]
+    run = str(spec.get("experimentRun") or "").rpartition("/")[2]
+    found = {
+        "reservation": _reservation(chief["machineSpec"].get("reservationAffinity") or {}),
+        "persistent_resource": spec.get("persistentResourceId"),
+        "experiment": experiment,
+        "experiment_run": run.removeprefix(f"{experiment}-"),
+        "web_access": spec.get("enableWebAccess"),
+        "dashboard_access": spec.get("enableDashboardAccess"),
+        "encryption_key": (body.get("encryptionSpec") or {}).get("kmsKeyName"),
+        "nfs": [
+            {"server": one.get("server"), "path": one.get("path"), "name": one.get("mountPoint")}
+            for one in chief.get("nfsMounts") or []
+        ],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _reservation(spec: Mapping[str, Any]) -> str | None:
+    kind = spec.get("reservationAffinityType")
+    if kind == "SPECIFIC_RESERVATION":
+        return next(iter(spec.get("values") or []), None)
+    return {"NO_RESERVATION": "none", "ANY_RESERVATION": "any"}.get(str(kind))
 
 
 def _machine(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +242,7 @@ def _study(body: Mapping[str, Any]) -> dict[str, Any] | None:
     spec = body.get("studySpec")
     if spec is None:
         return None
-    metric = (spec.get("metrics") or [{}])[0]
+    metric, *others = spec.get("metrics") or [{}]
     stopping = {"medianAutomatedStoppingSpec": "median", "decayCurveStoppingSpec": "curve"}
     algorithms = {"GRID_SEARCH": "grid", "RANDOM_SEARCH": "random"}
     return {
@@ -205,8 +253,22 @@ def _study(body: Mapping[str, Any]) -> dict[str, Any] | None:
         "algorithm": algorithms.get(spec.get("algorithm", ""), "bayesian"),
         "max_failed": body.get("maxFailedTrialCount", 0),
         "early_stopping": next((kind for name, kind in stopping.items() if name in spec), "none"),
-        "parameters": {one["parameterId"]: _parameter(one) for one in spec.get("parameters") or []},
+        "more_metrics": {one["metricId"]: str(one["goal"]).lower() for one in others},
+        "parameters": dict(_parameters(spec.get("parameters") or [])),
     }
+
+
+def _parameters(
+    specs: Sequence[Mapping[str, Any]], when: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each parameter, and after it those that hang on it, which the API has inside of it."""
+    for one in specs:
+        yield one["parameterId"], _parameter(one) | ({"when": when} if when else {})
+        for inner in one.get("conditionalParameterSpecs") or []:
+            condition = next(
+                inner[name]["values"] for name in _CONDITIONS if inner.get(name) is not None
+            )
+            yield from _parameters([inner["parameterSpec"]], {one["parameterId"]: condition})
 
 
 def _parameter(spec: Mapping[str, Any]) -> dict[str, Any]:

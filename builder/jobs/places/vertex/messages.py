@@ -12,7 +12,7 @@ from builder.jobs import expected
 from builder.jobs.description import Job, Parameter, Study
 from builder.jobs.description.values import DISK_GB, ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement
-from builder.jobs.pools import Pool
+from builder.jobs.pools import REDUCTION, Pool
 from builder.jobs.ready import Ready, arguments
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ RUN_LABEL = "builder-run"
 KEY_LENGTH = 12
 DISPLAY_NAME_LENGTH = 128
 """Source: aiplatform v1, CustomJob.display_name."""
+
+RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 _ALGORITHMS = {"bayesian": 0, "grid": 2, "random": 3}
 _SCALES = {"linear": 1, "log": 2, "reverse-log": 3}
@@ -72,8 +74,9 @@ def _message(ready: Ready, found: str | None, run: int) -> CustomJob | Hyperpara
     if found is not None:
         labels |= {KEY_LABEL: found, NAME_LABEL: job.id, RUN_LABEL: str(run)}
     spec = _spec(ready, None if found is None else name)
+    wrapped = _encryption(job)
     if job.study is None:
-        return aiplatform_v1.CustomJob(display_name=name, job_spec=spec, labels=labels)
+        return aiplatform_v1.CustomJob(display_name=name, job_spec=spec, labels=labels, **wrapped)
     return aiplatform_v1.HyperparameterTuningJob(
         display_name=name,
         study_spec=_study(job.study),
@@ -82,7 +85,13 @@ def _message(ready: Ready, found: str | None, run: int) -> CustomJob | Hyperpara
         max_failed_trial_count=job.study.max_failed,
         trial_job_spec=spec,
         labels=labels,
+        **wrapped,
     )
+
+
+def _encryption(job: Job) -> dict[str, Any]:
+    key = job.vertex.encryption_key
+    return {"encryption_spec": {"kms_key_name": key}} if key else {}
 
 
 def _spec(ready: Ready, name: str | None) -> CustomJobSpec:
@@ -101,21 +110,55 @@ def _spec(ready: Ready, name: str | None) -> CustomJobSpec:
     pools: list[Any] = []  # a missing role is an empty pool, because a position is a role
     for pool, placement in ready.pools:
         pools += [aiplatform_v1.WorkerPoolSpec()] * (pool.position - len(pools))
-        pools.append(_pool(ready, pool, placement, job_dir))
+        pools.append(_pool(ready.of(pool.role), pool, placement, job_dir))
     spec = aiplatform_v1.CustomJobSpec(worker_pool_specs=pools, scheduling=scheduling)
     if job_dir:
         spec.base_output_directory = aiplatform_v1.GcsDestination(output_uri_prefix=job_dir)
     spec.service_account = job.service_account or ""
     spec.network = job.network or ""
     spec.tensorboard = job.tensorboard or ""
+    own = job.vertex
+    spec.persistent_resource_id = own.persistent_resource or ""
+    spec.enable_web_access = own.web_access
+    spec.enable_dashboard_access = own.dashboard_access
+    if own.experiment:
+        spec.experiment = experiment(ready, own.experiment)
+        if own.experiment_run:
+            spec.experiment_run = experiment(ready, f"{own.experiment}-{own.experiment_run}")
     return spec
+
+
+def experiment(ready: Ready, name: str) -> str:
+    """The whole name of an experiment or of a run of one, whose store has always the same name.
+
+    Source: aiplatform v1, CustomJobSpec.experiment and experiment_run.
+    """
+    store = f"projects/{ready.project or '-'}/locations/{ready.region}/metadataStores/default"
+    return f"{store}/contexts/{name}"
+
+
+def _reservation(written: str | None) -> dict[str, Any] | None:
+    """Source: aiplatform v1, ReservationAffinity."""
+    if written is None:
+        return None
+    kinds = {"none": "NO_RESERVATION", "any": "ANY_RESERVATION"}
+    if written in kinds:
+        return {"reservation_affinity_type": kinds[written]}
+    return {
+        "reservation_affinity_type": "SPECIFIC_RESERVATION",
+        "key": RESERVATION_KEY,
+        "values": [written],
+    }
 
 
 def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -> WorkerPoolSpec:
     from google.cloud import aiplatform_v1
 
-    job, device = ready.job, placement.device
-    machine = aiplatform_v1.MachineSpec(machine_type=placement.machine)
+    job, device, reserved = ready.job, placement.device, ready.job.vertex.reservation
+    machine = aiplatform_v1.MachineSpec(
+        machine_type=placement.machine,
+        reservation_affinity=_reservation(None if pool.role == REDUCTION else reserved),
+    )
     if placement.topology:
         machine.tpu_topology = placement.topology
     elif device is not None:
@@ -130,6 +173,10 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
         machine_spec=machine,
         replica_count=pool.count,
         disk_spec=disk,
+        nfs_mounts=[
+            {"server": one.server, "path": one.path, "mount_point": one.name}
+            for one in job.vertex.nfs
+        ],
         container_spec=aiplatform_v1.ContainerSpec(
             image_uri=ready.image.reference,
             command=list(job.command or ()),
@@ -153,13 +200,17 @@ def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
 def _study(study: Study) -> StudySpec:
     from google.cloud import aiplatform_v1
 
-    metric = aiplatform_v1.StudySpec.MetricSpec(
-        metric_id=study.metric,
-        goal=getattr(aiplatform_v1.StudySpec.MetricSpec.GoalType, study.goal.upper()),
-    )
     spec = aiplatform_v1.StudySpec(
-        metrics=[metric],
-        parameters=[_parameter(name, one) for name, one in study.parameters.items()],
+        metrics=[
+            aiplatform_v1.StudySpec.MetricSpec(
+                metric_id=name,
+                goal=getattr(aiplatform_v1.StudySpec.MetricSpec.GoalType, goal.upper()),
+            )
+            for name, goal in {study.metric: study.goal, **study.more_metrics}.items()
+        ],
+        parameters=[
+            _parameter(study, name, one) for name, one in study.parameters.items() if not one.when
+        ],
         algorithm=_ALGORITHMS[study.algorithm],
     )
     if study.early_stopping == "median":
@@ -169,7 +220,7 @@ def _study(study: Study) -> StudySpec:
     return spec
 
 
-def _parameter(name: str, one: Parameter) -> StudySpec.ParameterSpec:
+def _parameter(study: Study, name: str, one: Parameter) -> StudySpec.ParameterSpec:
     from google.cloud import aiplatform_v1
 
     kinds = aiplatform_v1.StudySpec.ParameterSpec
@@ -193,7 +244,26 @@ def _parameter(name: str, one: Parameter) -> StudySpec.ParameterSpec:
             )
         case "categorical":
             spec.categorical_value_spec = kinds.CategoricalValueSpec(values=list(values))
+    for child, other in study.parameters.items():
+        if wanted := (other.when or {}).get(name):
+            spec.conditional_parameter_specs.append(
+                kinds.ConditionalParameterSpec(
+                    parameter_spec=_parameter(study, child, other), **_condition(one, wanted)
+                )
+            )
     return spec
+
+
+def _condition(parent: Parameter, wanted: tuple[str, ...]) -> dict[str, Any]:
+    """Which values of its parent bring a parameter into a trial.
+
+    Source: aiplatform v1, StudySpec.ParameterSpec.ConditionalParameterSpec.
+    """
+    if parent.kind == "integer":
+        return {"parent_int_values": {"values": [int(one) for one in wanted]}}
+    if parent.kind == "discrete":
+        return {"parent_discrete_values": {"values": sorted(float(one) for one in wanted)}}
+    return {"parent_categorical_values": {"values": list(wanted)}}
 
 
 # --- as text --------------------------------------------------------------------------------------

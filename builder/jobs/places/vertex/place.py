@@ -75,11 +75,12 @@ class VertexAI:
         import requests
         from google.api_core import exceptions
 
-        if request.image.digest is None:
-            raise InputError(
-                f"{request.image.reference} is not known by its digest",
-                "push it first: builder image TARGET --push",
-            )
+        for image in (request.image, *request.images.values()):
+            if image.digest is None:
+                raise InputError(
+                    f"{image.reference} is not known by its digest",
+                    "push it first: builder image TARGET --push",
+                )
         wanted, parent = messages.message(request, run), self.service.parent
         lost = (
             exceptions.ServerError,

@@ -43,6 +43,8 @@ def prepare(
     if wanted.pushed:
         where = where.known()
 
+    own, told = images.of_roles(root, job, settings, pushed=wanted.pushed, on_event=on_event)
+
     def checked(image: Image) -> Ready:
         found = checks.ready(
             job,
@@ -51,6 +53,7 @@ def prepare(
             project=where.project,
             targets=images.targets(root),
             cloud=where.endpoint is None and (wanted.pushed or settings.registry is not None),
+            own=own,
         )
         return _with_bucket(found, where) if wanted.bucket else found
 
@@ -64,7 +67,7 @@ def prepare(
         on_event=on_event,
     )
     ready = checked(image)
-    return replace(ready, notes=(*notes, *ready.notes)), where
+    return replace(ready, notes=(*notes, *told, *ready.notes)), where
 
 
 def _with_bucket(ready: Ready, where: Service) -> Ready:
