@@ -13,6 +13,7 @@ import pytest
 from builder.engine import Engine
 from builder.jobs import following, submission
 from builder.jobs.places.protocol import JobStatus
+from builder.jobs.places.vertex import logs
 from builder.jobs.places.vertex.place import VertexAI
 from builder.jobs.places.vertex.service import Service
 from builder.jobs.ready import Ready
@@ -28,6 +29,13 @@ region: us-central1
 machine: n1-standard-4
 job_dir: gs://my-bucket/jobs/{job}
 """
+
+
+@pytest.fixture(autouse=True)
+def reads_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests ask more often than a person's terminal does; tests/jobs/test_logs.py has the
+    limit."""
+    monkeypatch.setattr(logs, "READS_A_MINUTE", 100_000)
 
 
 @pytest.fixture
