@@ -113,6 +113,7 @@ WRITERS = {
     "cli/__init__.py": "the standard streams",
     "devicecode/pruning/prune.py": "runs alone inside an image",
     "engine/private/daemon.py": "a log that grows",
+    "engine/private/memory.py": "a setting of the kernel",
     "engine/private/network.py": "a setting of the kernel",
     "jobs/package.py": "a folder of its own, which is renamed as a whole",
     "jobs/places/local/run.py": "logs that grow",

@@ -40,12 +40,12 @@ def load(
     """
     with step(f"load {name}", on_event) as loading:
         found = present(engine, image, name)
-        loading.cached = found is not None
+        loading.cached, plain = found is not None, not reads_zstd(engine)
         if found is None and (known := _known(engine, image, name)):
-            _send(engine, Archive(image, blobs, name, known, _plain(engine)), loading)
+            _send(engine, Archive(image, blobs, name, known, plain), loading)
             found = present(engine, image, name)
         if found is None:
-            said = _send(engine, Archive(image, blobs, name, plain=_plain(engine)), loading)
+            said = _send(engine, Archive(image, blobs, name, plain=plain), loading)
             found = present(engine, image, name)
         if found is None:
             raise _refused(engine, name, said)
@@ -97,9 +97,9 @@ def _shared(one: Iterable[str], other: Iterable[str]) -> int:
     return count
 
 
-def _plain(engine: Engine) -> bool:
-    """Whether this engine reads no zstd. Docker does since 23.0."""
-    return engine.product == "Docker" and engine.release < (23, 0)
+def reads_zstd(engine: Engine) -> bool:
+    """Whether this engine unpacks layers of zstd. Docker does since 23.0."""
+    return engine.product != "Docker" or engine.release >= (23, 0)
 
 
 def _send(engine: Engine, archive: Archive, loading: RunningStep) -> str:

@@ -104,6 +104,7 @@ def cloud_build(
     given = _substitutions(read, names, where.registry, clients, substitutions)
     if dry_run:
         out(submission.shown(clients, read, given, names))
+        _say_forecast(clients, read)
         say("not sent; a submission adds the staged source's name and a tag of its own")
         return
     keep = keep_source or run_async
@@ -209,7 +210,7 @@ def cloud_doctor(
 
     read = load(file or root() / "cloudbuild.yaml")
     clients = connected(project=project, region=region)
-    findings = examine(clients, read, settings(registry=registry).registry)
+    findings = examine(clients, read, settings(registry=registry).registry, _memory(read))
     if as_json:
         out([asdict(finding) for finding in findings])
     for finding in () if as_json else findings:
@@ -219,6 +220,22 @@ def cloud_doctor(
     bad = [finding for finding in findings if finding.state == "bad"]
     if bad:
         raise CheckFailed(f"{len(bad)} findings prevent a build", bad[0].remedy)
+
+
+def _memory(file: "BuildFile") -> float | None:
+    """What a build uses together in GB. None for a file that the factory did not render."""
+    from builder.render import cloud
+
+    if file.path != root() / cloud.CLOUDBUILD or not cloud.has_cloud(root()):
+        return None
+    return cloud.memory_gb(file.build.options.machine_type)
+
+
+def _say_forecast(clients: "Clients", file: "BuildFile") -> None:
+    from builder.cloudbuild.doctor import forecast
+
+    for finding in forecast(clients.settings, file, _memory(file)):
+        say(f"{finding.name}: {finding.seen}")
 
 
 @cloud_app.command("status")

@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -14,12 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli.common import OPTIONS, EngineChoice, Json, out, say, show
+from builder.cli.common import OPTIONS, EngineChoice, Json, out, reporter, say, show
 from builder.cli.console import duration
 
 if TYPE_CHECKING:
     from builder.cloudbuild.runner import BuildPlan, Host, Result
     from builder.engine import Engine
+    from builder.engine.private.memory import PeakMemory
 
 FILE = Path("cloudbuild.yaml")
 
@@ -100,6 +103,22 @@ WriteWorkspace = Annotated[
 ProjectId = Annotated[str | None, typer.Option(help="$PROJECT_ID.")]
 Location = Annotated[str, typer.Option(help="$LOCATION.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run.")]
+
+
+class EngineProfile(StrEnum):
+    """Engines that are made for one build."""
+
+    HOSTED = "hosted"
+
+
+Profile = Annotated[
+    EngineProfile | None,
+    typer.Option(
+        "--engine-profile",
+        help="hosted: an empty engine for this build alone, of the version, and with the memory, "
+        "that a worker has. Needs root.",
+    ),
+]
 
 
 class Format(StrEnum):
@@ -213,6 +232,7 @@ def run_local(
     as_trigger: AsTrigger = False,
     dry_run: DryRun = False,
     engine: EngineChoice = None,
+    engine_profile: Profile = None,
     as_json: Json = False,
 ) -> None:
     """Carry out a cloudbuild.yaml on this machine's engine, as Cloud Build would.
@@ -239,18 +259,13 @@ def run_local(
     if dry_run:
         _show_plan(plan, as_json)
         return
-    _end_on_signals()
-    result = runner.run(
-        plan,
-        _engine(engine),
-        _log(sys.stderr if as_json else sys.stdout),
-        push=not no_push,
-        with_socket=not no_docker,
-        artifacts=artifacts,
-        workspace=write_workspace,
-        host=_host(plan, host_network, host_configuration, logins, metadata),
-    )
-    _conclude(result, as_json)
+    host = _host(plan, host_network, host_configuration, logins, metadata)
+    with _working(engine, engine_profile, plan) as (where, memory):
+        result = runner.run(
+            plan, where, _log(sys.stderr if as_json else sys.stdout), push=not no_push,
+            with_socket=not no_docker, artifacts=artifacts, workspace=write_workspace, host=host,
+        )  # fmt: skip
+    _conclude(result, memory, as_json)
 
 
 def _host(
@@ -326,6 +341,31 @@ def _secrets(texts: tuple[str, ...]) -> dict[str, str]:
     return values
 
 
+@contextmanager
+def _working(
+    choice: str | None, profile: EngineProfile | None, plan: "BuildPlan"
+) -> Iterator[tuple["Engine", "PeakMemory | None"]]:
+    """The engine that carries the build out, and what watches its memory. Says what it is.
+
+    SIGTERM and SIGHUP end the build as Ctrl-C does. Raises InputError for two engines.
+    """
+    from builder.core.errors import InputError
+    from builder.engine import hosted
+
+    if choice and profile:
+        raise InputError("--engine and --engine-profile exclude each other", "leave one out")
+    _end_on_signals()
+    if profile is None:
+        yield _engine(choice), None
+        return
+    name = plan.build.options.machine_type
+    with ExitStack() as stack:
+        with reporter() as shown:
+            worker = stack.enter_context(hosted.worker(hosted.memory_of(name), shown.on_event))
+        say(f"Docker {worker.engine.version}, {worker.memory.limit / 1e9:.1f} GB for containers")
+        yield worker.engine, worker.memory
+
+
 def _engine(choice: str | None) -> "Engine":
     from builder.core.errors import InputError
     from builder.core.project import find_root
@@ -383,7 +423,7 @@ def _show_plan(plan: "BuildPlan", as_json: bool) -> None:
         show(f"push: {image}")
 
 
-def _summary(result: "Result") -> None:
+def _summary(result: "Result", memory: "PeakMemory | None") -> None:
     from builder.cloudbuild.runner import timeline
 
     say(f"{result.status} in {duration(result.ended - result.started)}")
@@ -393,15 +433,19 @@ def _summary(result: "Result") -> None:
         say(f"  {image.name}@{image.digest}")
     for line in result.not_done:
         say(f"  {line}")
+    if memory:
+        used, limit = memory.peak / 1e9, memory.limit / 1e9
+        say(f"  memory of all containers: {used:.2f} GB at most, of {limit:.1f} GB")
 
 
-def _conclude(result: "Result", as_json: bool) -> None:
+def _conclude(result: "Result", memory: "PeakMemory | None", as_json: bool) -> None:
     """Print how the build went. Raises what ends the command."""
     from builder.core.errors import CheckFailed
 
-    _summary(result)
+    _summary(result, memory)
     if as_json:
-        out(result.json())
+        used = {"memory": {"peak": memory.peak, "limit": memory.limit}} if memory else {}
+        out({**result.json(), **used})
     if result.status == "SUCCESS":
         return
     if result.status == "CANCELLED":

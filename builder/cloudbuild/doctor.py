@@ -2,7 +2,7 @@
 
 It asks the project's own services and changes nothing. What may not be asked is said as a note.
 Sources: the reference of each service's REST API (Service Usage, Resource Manager, IAM, Cloud
-Storage, Artifact Registry), and Cloud Build's pages on permissions and on prices.
+Storage, Artifact Registry), and Cloud Build's page on permissions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from builder.cloudbuild.clients import Clients, explaining
 from builder.cloudbuild.reader.buildfile import BuildFile
 from builder.core.errors import FactoryError
 from builder.core.googleapi import account_name
+from builder.core.settings import CloudSettings
+from builder.core.workers import DEFAULT_MACHINE, MACHINES
 from builder.registry import is_loopback
 
 APIS = (
@@ -52,17 +54,6 @@ READS_SOURCE = (
     "roles/cloudbuild.builds.builder",
 )
 _ANYTHING = ("roles/owner", "roles/editor")
-MINUTE = {
-    "E2_MEDIUM": 0.003,
-    "E2_STANDARD_2": 0.006,
-    "E2_HIGHCPU_8": 0.016,
-    "E2_HIGHCPU_32": 0.064,
-    "N1_HIGHCPU_8": 0.016,
-    "N1_HIGHCPU_32": 0.064,
-}
-"""Dollars a minute in the default pool (cloud.google.com/build/pricing, 2025-08); disk beyond 100
-GB costs extra."""
-DEFAULT_MACHINE = "E2_STANDARD_2"
 
 _REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 
@@ -77,8 +68,13 @@ class CloudFinding:
     remedy: str = ""
 
 
-def examine(clients: Clients, file: BuildFile, repository: str | None) -> tuple[CloudFinding, ...]:
-    """All findings about a build of this file. repository: HOST/PATH that it pushes to."""
+def examine(
+    clients: Clients, file: BuildFile, repository: str | None, memory: float | None = None
+) -> tuple[CloudFinding, ...]:
+    """All findings about a build of this file.
+
+    repository: HOST/PATH that it pushes to. memory: as in `forecast`.
+    """
     questions = (
         _apis(clients),
         _caller(clients),
@@ -86,7 +82,8 @@ def examine(clients: Clients, file: BuildFile, repository: str | None) -> tuple[
         _account(clients, repository),
         _staging(clients),
         _regions(clients),
-        _forecast(clients, file),
+        forecast(clients.settings, file, memory),
+        _last(clients, file),
     )
     return tuple(finding for question in questions for finding in question)
 
@@ -248,30 +245,64 @@ def _regions(clients: Clients) -> Iterator[CloudFinding]:
             )  # fmt: skip
 
 
-def _forecast(clients: Clients, file: BuildFile) -> Iterator[CloudFinding]:
-    """Machine, disk, minutes and dollars, as far as the file and the last build tell."""
-    from google.cloud.devtools import cloudbuild_v1 as api
+def forecast(
+    settings: CloudSettings, file: BuildFile, memory: float | None
+) -> Iterator[CloudFinding]:
+    """What a build takes of its machine and what it costs at most, told without asking anyone.
 
-    options = file.value.get("options", {})
-    machine = clients.settings.machine_type or options.get("machineType") or DEFAULT_MACHINE
-    if clients.settings.pool:
-        yield CloudFinding("cost", "note", "a private pool's price depends on its machines")
+    memory: what the worker's system and the steps that run side by side use together, in GB; None
+    where nobody knows.
+    """
+    options = file.build.options
+    name = _machine(settings, file)
+    machine = MACHINES.get(name)
+    if machine is None:
+        yield CloudFinding("cost", "note", "memory, disk and price are those of the private pool")
         return
-    price = MINUTE.get(machine, 0.0)
+    if memory is None:
+        yield CloudFinding(
+            "memory", "note", f"{name} has {machine.memory:g} GB; what the steps use is not known"
+        )
+    elif memory <= machine.memory:
+        yield CloudFinding(
+            "memory", "ok", f"{memory:g} GB at most, of {machine.memory:g} GB of {name}"
+        )
+    else:
+        larger = next((one for one, has in MACHINES.items() if has.memory >= memory), "")
+        yield CloudFinding(
+            "memory", "bad", f"the build may use {memory:g} GB, and {name} has {machine.memory:g}",
+            f'write machine_type = "{larger}" below [cloud], then builder render',
+        )  # fmt: skip
     minutes = file.build.timeout / 60
-    disk = max(100, file.build.options.disk_size_gb)
     yield CloudFinding(
         "cost", "ok",
-        f"{machine}, {disk} GB of disk, {minutes:.0f} minutes at most: ${minutes * price:.2f} at "
-        f"most, at ${price} a minute",
+        f"{name}, {max(100, options.disk_size_gb)} GB of disk, {minutes:.0f} minutes at most: "
+        f"${minutes * machine.minute:.2f} at most, at ${machine.minute} a minute",
     )  # fmt: skip
-    if machine not in (DEFAULT_MACHINE, "E2_MEDIUM"):
+    if name not in (DEFAULT_MACHINE, "E2_MEDIUM"):
         yield CloudFinding(
             "quota", "note",
-            f"a trial project is refused {machine} (FAILED_PRECONDITION); no service tells before",
+            f"a trial project is refused {name} (FAILED_PRECONDITION); no service tells before",
             f'write machine_type = "{DEFAULT_MACHINE}" below [cloud] in such a project',
         )  # fmt: skip
+
+
+def _machine(settings: CloudSettings, file: BuildFile) -> str:
+    """The machine that a build would run on, "" for one of a private pool."""
+    options = file.value.get("options", {})
+    if settings.pool or options.get("pool") or options.get("workerPool"):
+        return ""
+    return settings.machine_type or file.build.options.machine_type or DEFAULT_MACHINE
+
+
+def _last(clients: Clients, file: BuildFile) -> Iterator[CloudFinding]:
+    """What the last build that succeeded took."""
+    from google.cloud.devtools import cloudbuild_v1 as api
+
+    machine = MACHINES.get(_machine(clients.settings, file))
     tag = next((tag for tag in file.build.tags if "$" not in tag), "")
+    if not (tag and machine):
+        return
     request = api.ListBuildsRequest(
         **clients.within, filter=f'status="SUCCESS" AND tags="{tag}"', page_size=1
     )
@@ -280,7 +311,7 @@ def _forecast(clients: Clients, file: BuildFile) -> Iterator[CloudFinding]:
             last = next(iter(clients.build.list_builds(request, timeout=60.0)), None)
     except FactoryError:
         return  # what the caller may not do is said above
-    if tag and last:
+    if last:
         took = (last.finish_time - last.start_time).total_seconds() / 60
-        cost = took * price
-        yield CloudFinding("cost", "ok", f"the last build took {took:.1f} minutes: ${cost:.2f}")
+        cost = took * machine.minute
+        yield CloudFinding("last", "ok", f"the last build took {took:.1f} minutes: ${cost:.2f}")

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.project import MARKER
+from builder.core.workers import MACHINES
 
 Engine = Literal["auto", "machine", "private"]
 Logging = Literal["CLOUD_LOGGING_ONLY", "GCS_ONLY", "LEGACY", "NONE"]
@@ -89,16 +90,6 @@ CLOUD = "cloud"
 TABLES = (CLOUD, "job", "kubernetes", TRUST)
 """Tables of builder.toml; each is read where it is used."""
 
-MACHINE_TYPES = (
-    "E2_MEDIUM",
-    "E2_STANDARD_2",
-    "E2_HIGHCPU_8",
-    "E2_HIGHCPU_32",
-    "N1_HIGHCPU_8",
-    "N1_HIGHCPU_32",
-)
-"""What the default pool of Cloud Build runs on (API reference, BuildOptions.machineType)."""
-
 
 @dataclass(frozen=True)
 class CloudSettings:
@@ -164,7 +155,7 @@ _CLOUD_SHAPES: Mapping[str, tuple[str, str]] = {
         r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?:/[\w./-]*\w)?",
         "gs://BUCKET[/FOLDER]",
     ),
-    "machine_type": ("|".join(MACHINE_TYPES), f"one of {', '.join(MACHINE_TYPES)}"),
+    "machine_type": ("|".join(MACHINES), f"one of {', '.join(MACHINES)}"),
     "endpoint": (r"https?://\S+", "https://HOST"),
     "transport": ("rest|grpc", "rest or grpc"),
 }

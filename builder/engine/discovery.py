@@ -97,6 +97,11 @@ def _private(start: bool, on_event: OnEvent) -> Engine:
     endpoint = private.start(on_event=on_event) if start else private.status().endpoint
     if endpoint is None:
         raise OutsideError("the private engine does not run", "builder engine start")
+    return of_private(endpoint)
+
+
+def of_private(endpoint: private.Endpoint) -> Engine:
+    """The private engine that answers there."""
     # Settings of the user's for another engine must not reach this one; logins stay.
     foreign = (
         "DOCKER_CONTEXT",
@@ -113,7 +118,7 @@ def _private(start: bool, on_event: OnEvent) -> Engine:
         version=endpoint.version,
         buildx=(str(endpoint.buildx),),
         buildx_version=endpoint.buildx_version,
-        containerd_store=True,
+        containerd_store=endpoint.containerd_store,
         data=endpoint.data,
         environment={**own, **endpoint.environment, **_CLIENTS},
         architecture=system.architecture(),

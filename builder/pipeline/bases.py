@@ -71,7 +71,11 @@ def on_engine(
 
 
 def _found(settings: Settings, engine: Engine, plan: BasePlan, on_event: OnEvent) -> Base | None:
-    """A base that the engine has, or that it pulls from the registry; None where neither has it."""
+    """A base that the engine has, or that it pulls from the registry; None where neither has it.
+
+    None also for an engine that could not unpack what it pulls. It gets the base assembled from the
+    layers that the registry has.
+    """
     kept = store.of_this_machine()
     name = f"{LOCAL_REPOSITORY}:{plan.tag}"
     known = kept.find_image(plan.tag)
@@ -81,7 +85,7 @@ def _found(settings: Settings, engine: Engine, plan: BasePlan, on_event: OnEvent
     if known and all(map(kept.has, known.layers)):
         loading.load(engine, known, kept.path, name, on_event)
         return Base(name, known, "cache", {"load base": time.monotonic() - began})
-    if found := in_registry(settings, plan.tag):
+    if loading.reads_zstd(engine) and (found := in_registry(settings, plan.tag)):
         with step(f"pull {plan.tag}", on_event) as pulling:
             _pull(engine, repository.of(settings).tagged(plan.tag), name, pulling)
         kept.keep_image(plan.tag, found)

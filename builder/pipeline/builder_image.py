@@ -39,15 +39,14 @@ def reference(root: Path, settings: Settings) -> str:
     return f"{settings.repository}:{cloud.builder_tag(root, text)}"
 
 
-def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ignore) -> BuiltImage:
-    """The builder image, built if the engine does not have it. Raises OutsideError."""
-    name = reference(root, settings)
-    if found := engine.image(name):
-        return BuiltImage(
-            name, found.digest, found.image_id, found.compressed_bytes, found.unpacked_bytes
-        )
-    host = discover()
-    archives = debian.archives(settings, host)
+def root_image(
+    root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ignore
+) -> tuple[str, str]:
+    """What the builder image starts from, on the engine: its name, and its suite of Debian.
+
+    Raises OutsideError.
+    """
+    archives = debian.archives(settings, discover())
     locked = making.os_root(root, cloud.BUILDER_SUITE, LazyApt(root, settings, on_event))
     kept = store.of_this_machine()
     layer = osroot.make(
@@ -56,6 +55,19 @@ def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ig
     start = f"{osroot.REPOSITORY}:{locked.suite}-{layer.key[:12]}"
     image = assemble([(layer, locked.origin)], {"Cmd": ["bash"]})
     loading.load(engine, image, kept.path, start, on_event)
+    return start, locked.suite
+
+
+def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ignore) -> BuiltImage:
+    """The builder image, built if the engine does not have it. Raises OutsideError."""
+    name = reference(root, settings)
+    if found := engine.image(name):
+        return BuiltImage(
+            name, found.digest, found.image_id, found.compressed_bytes, found.unpacked_bytes
+        )
+    start, suite = root_image(root, settings, engine, on_event)
+    host = discover()
+    archives = debian.archives(settings, host)
     dockerfile = root / "build" / "cloud" / cloud.BUILDER_DOCKERFILE
     files.write(dockerfile, cloud.cloud_files(root)[cloud.BUILDER_DOCKERFILE])
     return engine.build(
@@ -64,7 +76,7 @@ def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ig
             context=root / Path(cloud.BUILDER_REQUIREMENTS).parent,
             tags=(name,),
             build_args={"ROOT": start},
-            secrets=host.secrets("".join(debian.sources(archives, locked.suite, host))),
+            secrets=host.secrets("".join(debian.sources(archives, suite, host))),
         ),
         on_event,
     )

@@ -223,7 +223,7 @@ class _Sender:
         """Bring the base, under its own tag, and offer its layers by their keys."""
         tag = _tag_of(base)
         there = self._bring(base, tag, lambda: self.there.head(self.where.repository, tag))
-        if there is None and (whole := self._assembled(base.digest)):
+        if there is None and (whole := self._assembled(base.digest, tag)):
             repository, blobs = self.where.repository, self.kept.path
             sharing.offer(self.there, repository, whole.layers, blobs, self.step.on_event)
 
@@ -253,16 +253,21 @@ class _Sender:
             if found := look():
                 return found
             self.there.check_write(self.where.repository)
-            if whole := self._assembled(image.digest):
+            if whole := self._assembled(image.digest, tag):
                 to, events = self.where.tagged(tag), self.step.on_event
                 self.sent += sharing.publish(self.there, to, whole, self.kept.path, events)
             else:
                 self.retry.run(lambda: self._once(image, tag), self.there.said)
         return None
 
-    def _assembled(self, digest: str | None) -> AssembledImage | None:
-        """The assembled image of this digest, if each of its layers is here or in the registry."""
-        found = self.kept.find_image((digest or "").removeprefix("sha256:"))
+    def _assembled(self, digest: str | None, tag: str) -> AssembledImage | None:
+        """The assembled image of this digest, if each of its layers is here or in the registry.
+
+        A training image is kept by its digest, a base by its tag.
+        """
+        names = ((digest or "").removeprefix("sha256:"), tag)
+        known = (self.kept.find_image(name) for name in names)
+        found = next((one for one in known if one and one.digest == digest), None)
         repository = self.where.repository
         if found and all(
             self.kept.has(layer) or self.there.has_blob(repository, layer.blob.digest)

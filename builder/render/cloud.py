@@ -10,6 +10,7 @@ from builder.core import files
 from builder.core.files import hash_of
 from builder.core.googleapi import account_name
 from builder.core.templates import folder_of
+from builder.core.workers import MACHINES, SYSTEM_GB
 from builder.render.committed import Difference, text_of, unified
 from builder.render.dockerfiles import RenderedTarget, load_all
 from builder.render.jinja import fill
@@ -27,19 +28,8 @@ ON_DISK = 4.5
 """Disk for an image while it is built, tested and pushed, as a multiple of its size budget: packed
 in the store (1), unpacked (about 2.5), BuildKit's cache of the wheels (1)."""
 MACHINE = "E2_HIGHCPU_8"
-MEMORY_GB = {
-    "E2_MEDIUM": 4,
-    "E2_STANDARD_2": 8,
-    "E2_HIGHCPU_8": 8,
-    "E2_HIGHCPU_32": 32,
-    "N1_HIGHCPU_8": 7.2,
-    "N1_HIGHCPU_32": 28.8,
-}
-"""Memory of Cloud Build's machines: cloud.google.com/build/pricing, and the series' own pages."""
 SMOKE_GB = 4
 """What a smoke run may use (builder/prove/bench.py); a base needs no more while it is built."""
-SYSTEM_GB = 1
-"""What the worker's system, its engine and the steps beside a smoke run use."""
 
 
 def has_cloud(root: Path) -> bool:
@@ -94,7 +84,13 @@ def _bases(made: Iterable[RenderedTarget]) -> tuple[list[list[str]], list[str]]:
 
 def side_by_side(machine: str) -> int:
     """How many smoke runs fit into a machine's memory. One on a machine that is not known."""
-    return max(1, int((MEMORY_GB.get(machine, 0) - SYSTEM_GB) // SMOKE_GB))
+    known = MACHINES.get(machine)
+    return max(1, int((known.memory - SYSTEM_GB) // SMOKE_GB)) if known else 1
+
+
+def memory_gb(machine: str) -> float:
+    """What the build that is rendered for a machine uses at most, with the worker's system."""
+    return SYSTEM_GB + SMOKE_GB * side_by_side(machine)
 
 
 def _groups(

@@ -10,8 +10,9 @@ import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder.cloudbuild.clients import Clients
-from builder.cloudbuild.doctor import CloudFinding, examine
+from builder.cloudbuild.doctor import CloudFinding, examine, forecast
 from builder.cloudbuild.reader import buildfile
+from builder.core.settings import CloudSettings
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud
 
 Connect = Callable[..., Clients]
@@ -48,7 +49,7 @@ def test_a_project_that_has_everything(granted: LoopbackCloud, connected: Connec
     found = seen(connected)
     assert {name: one.state for name, one in found.items()} == {
         "apis": "ok", "you": "ok", "account": "ok", "logs": "ok", "source": "ok", "images": "ok",
-        "staging": "ok", "cost": "ok", "quota": "note",
+        "staging": "ok", "memory": "note", "cost": "ok", "quota": "note",
     }  # fmt: skip
     assert found["cost"].seen == (
         "E2_HIGHCPU_8, 150 GB of disk, 60 minutes at most: $0.96 at most, at $0.016 a minute"
@@ -97,6 +98,23 @@ def test_what_the_account_may_not(
     assert seen(connected)[name].state == "ok"
 
 
+@pytest.mark.parametrize(
+    ("machine", "memory", "state", "told"),
+    [
+        ("E2_HIGHCPU_8", None, "note", "E2_HIGHCPU_8 has 8 GB; what the steps use is not known"),
+        ("E2_HIGHCPU_8", 5, "ok", "5 GB at most, of 8 GB of E2_HIGHCPU_8"),
+        ("E2_MEDIUM", 5, "bad", "the build may use 5 GB, and E2_MEDIUM has 4"),
+    ],
+)
+def test_whether_a_build_fits_into_memory(
+    machine: str, memory: float | None, state: str, told: str
+) -> None:
+    found = next(iter(forecast(CloudSettings(machine_type=machine), FILE, memory)))
+    assert (found.name, found.state, found.seen) == ("memory", state, told)
+    if state == "bad":
+        assert found.remedy.startswith('write machine_type = "E2_STANDARD_2"')
+
+
 def test_an_api_that_is_off(granted: LoopbackCloud, connected: Connect) -> None:
     granted.access.disabled = {"artifactregistry.googleapis.com"}
     found = seen(connected)["apis"]
@@ -129,4 +147,4 @@ def test_what_the_last_build_took(granted: LoopbackCloud, connected: Connect) ->
         start_time=end - timedelta(minutes=30),
         finish_time=end,
     )
-    assert seen(connected)["cost"].seen == "the last build took 30.0 minutes: $0.48"
+    assert seen(connected)["last"].seen == "the last build took 30.0 minutes: $0.48"

@@ -12,7 +12,6 @@ from builder.cloudbuild.reader import buildfile, validation
 from builder.cloudbuild.reader.build import Step
 from builder.cloudbuild.reader.order import dependencies
 from builder.cloudbuild.runner import host_access
-from builder.core.settings import MACHINE_TYPES
 from builder.engine import BuildRequest, Engine
 from builder.registry import Registry
 from builder.render import cloud
@@ -81,6 +80,7 @@ def test_a_target_is_pushed_after_all_that_it_needs(checkout: Path) -> None:
 def test_what_runs_side_by_side_fits_into_memory(checkout: Path, machine: str, lanes: int) -> None:
     (checkout / "builder.toml").write_text(f'[cloud]\nmachine_type = "{machine}"\n')
     assert cloud.side_by_side(machine) == lanes
+    assert cloud.memory_gb(machine) == 1 + 4 * lanes
     waits = before(rendered(checkout).build.steps)
     heavy = [name for name in waits if name.startswith(("base-", "smoke-"))]
     together = [
@@ -91,10 +91,6 @@ def test_what_runs_side_by_side_fits_into_memory(checkout: Path, machine: str, l
     else:
         assert {"smoke-a100", "smoke-h100"} in together
         assert {"smoke-t4", "smoke-v100"} not in together, "one lane: they have the same base"
-
-
-def test_the_memory_of_every_machine_is_known() -> None:
-    assert cloud.MEMORY_GB.keys() == set(MACHINE_TYPES)
 
 
 def test_targets_with_the_same_base_share_its_step(checkout: Path) -> None:

@@ -34,7 +34,7 @@ needs_engine = [
 
 def test_configuration_keeps_out_of_what_the_machine_has(tmp_path: Path) -> None:
     place = EnginePlace(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
-    software = Software(Path("/programs"), {})
+    software = Software(Path("/programs"), {"docker.io": "28.5.2+dfsg3-2"})
     made = daemon.configuration(place, software, mtu=1400, native=False)
     assert made["hosts"] == ["unix:///run/training-image-factory/0badcafe/docker.sock"]
     assert made["data-root"] == str(tmp_path / "docker")
@@ -311,6 +311,33 @@ class TestEngine:
             private.start(data)
         assert str(data / "dockerd.log") in caught.value.fix
         assert list(daemon.processes(load(data))) == []
+
+    def test_below_a_changed_root_exec_stays_inside_the_container(
+        self, data: Path, busybox: Path, tmp_path: Path
+    ) -> None:
+        place = tmp_path / "root"
+        place.mkdir()
+        enter = (
+            f'mount --make-rprivate / && mount --rbind / {place} && exec chroot {place} "$0" "$@"'
+        )
+        below = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", enter, sys.executable, "-c", STARTS, data],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert below.wait(timeout=120) == 0
+        endpoint = private.start(data)  # the same one: it answers on its socket
+        give_image(endpoint, busybox)
+        sleep = ("--detach", "--workdir=/only-inside", "tiny", "/bin/busybox", "sleep", "99")
+        docker(endpoint, "run", "--name", "inside", *sleep)
+        assert docker(endpoint, "exec", "inside", "/bin/busybox", "pwd") == "/only-inside"
+
+
+STARTS = """
+import sys
+from pathlib import Path
+from builder.engine import private
+private.start(Path(sys.argv[1]))
+"""
 
 
 def rules(endpoint: private.Endpoint) -> str:

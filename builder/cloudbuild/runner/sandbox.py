@@ -260,8 +260,9 @@ class Sandbox:
                 if one.status and not one.layer:
                     on_line(one.status)
         except (APIError, DockerException, transfers.Refused) as error:
+            said = _said(error)
             raise OutsideError(
-                f"{image}: cannot be pulled: {_said(error)}", _pull_fix(image)
+                f"{image}: cannot be pulled: {said}", _pull_fix(image, said)
             ) from None
 
     def push(self, image: str, on_line: OnLine) -> str:
@@ -455,7 +456,9 @@ def _line(said: object) -> str:
     return next((line for line in lines if line), "no reason given")[:300]
 
 
-def _pull_fix(image: str) -> str:
+def _pull_fix(image: str, said: str) -> str:
+    if "invalid tar header" in said:
+        return "its layers are packed with zstd, which Docker reads since 23.0: push it with gzip"
     short = re.sub(r"[@:][^/]*$", "", image)
     return f"log in to its registry, or name an image of this engine: --map {short}=LOCAL"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from builder.core import files
 from builder.core.errors import OutsideError
-from builder.engine.private import network
+from builder.engine.private import confinement, network
 from builder.engine.private.place import EnginePlace
 from builder.engine.private.programs import Software
 
@@ -41,10 +41,8 @@ def configuration(
         "data-root": str(place.data / "docker"),
         "exec-root": str(place.run / "exec"),
         "pidfile": str(place.run / "docker.pid"),
-        "features": {"containerd-snapshotter": True},
         "bridge": place.bridge,
         "mtu": mtu,
-        "default-network-opts": {"bridge": {"com.docker.network.driver.mtu": str(mtu)}},
         "iptables": False,
         "ip6tables": False,
         "default-address-pools": [{"base": str(place.network), "size": 24}],
@@ -54,8 +52,11 @@ def configuration(
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
         "log-level": "warn",
     }
+    if software.has_containerd_store:
+        result["features"] = {"containerd-snapshotter": True}
+        result["default-network-opts"] = {"bridge": {"com.docker.network.driver.mtu": str(mtu)}}
     if native:
-        result["storage-driver"] = "native"
+        result["storage-driver"] = "native" if software.has_containerd_store else "vfs"
     return result
 
 
@@ -87,6 +88,7 @@ def launch(place: EnginePlace, software: Software) -> subprocess.Popen[bytes]:
             cwd="/",
             pass_fds=[presence.fileno()],
             start_new_session=True,
+            preexec_fn=confinement.leave,
         )
 
 

@@ -12,7 +12,7 @@ from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.engine.private import daemon, network, programs
 from builder.engine.private.place import Endpoint, EnginePlace, data_folder, load
-from builder.engine.private.programs import Software
+from builder.engine.private.programs import NEWEST, DockerRelease, Software
 
 State = Literal["running", "stopped", "failed"]
 
@@ -30,8 +30,12 @@ class EngineStatus:
     detail: str = ""
 
 
-def start(data: Path | None = None, on_event: OnEvent = ignore) -> Endpoint:
+def start(
+    data: Path | None = None, on_event: OnEvent = ignore, release: DockerRelease = NEWEST
+) -> Endpoint:
     """Start the private engine if it does not run. Returns when its API answers.
+
+    release: the Docker that is started; one that runs already stays as it is.
 
     Raises OutsideError without root, without Debian's packages, or if dockerd does not start.
     """
@@ -45,7 +49,7 @@ def start(data: Path | None = None, on_event: OnEvent = ignore) -> Endpoint:
         place = load(folder)
         if version := daemon.ping(place.socket):
             return _endpoint(place, programs.of(place), version)
-        software = programs.install(on_event)
+        software = programs.install(on_event, release)
         with step("private engine", on_event) as starting:
             daemon.end(place)
             place = network.with_network(place, software)
@@ -105,5 +109,12 @@ def _endpoint(place: EnginePlace, software: Software, version: str) -> Endpoint:
     host = f"unix://{place.socket}"
     path = f"{software.bin}:{os.environ.get('PATH', os.defpath)}"
     environment = {"DOCKER_HOST": host, "BUILDX_CONFIG": str(place.data / "buildx"), "PATH": path}
-    buildx = software.versions["docker-buildx"].partition("-")[0]
-    return Endpoint(host, software.bin, version, buildx, place.data / "docker", environment)
+    return Endpoint(
+        host=host,
+        bin=software.bin,
+        version=version,
+        buildx_version=software.versions.get("docker-buildx", "").partition("-")[0],
+        containerd_store=software.has_containerd_store,
+        data=place.data / "docker",
+        environment=environment,
+    )

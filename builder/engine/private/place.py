@@ -25,6 +25,9 @@ class Endpoint:
     version: str
     """Docker's own version, as the engine answers it."""
     buildx_version: str
+    """"" where there is none."""
+    containerd_store: bool
+    """Whether the engine keeps images as a registry would get them."""
     data: Path
     """The daemon's data root."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,28 @@ from builder.core.errors import OutsideError
 from builder.core.events import OnEvent
 from builder.engine.private.packages import Packages, launcher, unpack
 from builder.engine.private.place import EnginePlace, data_home
+from builder.engine.progress import numbers
 
-SUITES = ("forky", "trixie")
-"""The Debian suites of the programs. The first suite whose programs run on this libc is used."""
-PROGRAMS = ("docker.io", "docker-cli", "docker-buildx", "containerd")
+
+@dataclass(frozen=True)
+class DockerRelease:
+    """A Docker that Debian packages.
+
+    folder: where its programs lie, below data_home(). suites: those of Debian that have it; the
+    first whose programs run on this libc is used. packages: what is unpacked of the suite.
+    """
+
+    folder: str
+    suites: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+NEWEST = DockerRelease(
+    "docker", ("forky", "trixie"), ("docker.io", "docker-cli", "docker-buildx", "containerd")
+)
+WORKER = DockerRelease("docker-20.10", ("bookworm",), ("docker.io", "containerd", "libdevmapper1.02.1"))
+"""Docker 20.10.24 without buildx, which the workers of Cloud Build run (googleapis/librarian#2860,
+2025-11; GoogleCloudPlatform/terraform-google-enterprise-application#706, 2026-04)."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +51,20 @@ class Software:
     def bin(self) -> Path:
         return self.folder / "bin"
 
+    @property
+    def has_containerd_store(self) -> bool:
+        """Whether this Docker can keep images in containerd (docs.docker.com/engine/release-notes:
+        since 24.0)."""
+        return numbers(self.versions["docker.io"]) >= (24, 0)
 
-def install(on_event: OnEvent) -> Software:
-    """The newest programs that run on this machine, unpacked once for all engines of this user.
 
-    Raises OutsideError if no suite's programs run here.
+def install(on_event: OnEvent, release: DockerRelease = NEWEST) -> Software:
+    """The programs of a release, unpacked once for all engines of this user.
+
+    Of several unpacked ones, the newest that runs on this machine. Raises OutsideError if no
+    suite's programs run here.
     """
-    home = data_home() / "docker"
+    home = data_home() / release.folder
     with files.locked(home / "lock"):
         made = sorted(home.glob("*/versions.json"), key=lambda path: path.stat().st_mtime)
         for path in reversed(made):
@@ -47,13 +72,13 @@ def install(on_event: OnEvent) -> Software:
                 return Software(path.parent, json.loads(path.read_text()))
         host = mirrors.host_suite()
         with ThreadPoolExecutor() as threads:  # the lists are slow to parse, and independent
-            suites = dict.fromkeys((*SUITES, host))
+            suites = dict.fromkeys((*release.suites, *NEWEST.suites, host))
             list(threads.map(lambda suite: Packages(suite, on_event=on_event).refresh(), suites))
         tried = []
-        for suite in SUITES:
+        for suite in release.suites:
             folder = Path(tempfile.mkdtemp(dir=home, prefix=".new."))
             try:
-                versions = _unpack(folder, suite, host, on_event)
+                versions = _unpack(folder, release.packages, suite, host, on_event)
                 if all(_runs(folder / "bin" / name) for name in ("dockerd", "containerd", "runc")):
                     key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:12]
                     target = home / f"{versions['docker.io'].split('+')[0]}-{key}"
@@ -73,13 +98,15 @@ def install(on_event: OnEvent) -> Software:
         )
 
 
-def _unpack(folder: Path, suite: str, host: str, on_event: OnEvent) -> dict[str, str]:
+def _unpack(
+    folder: Path, names: Sequence[str], suite: str, host: str, on_event: OnEvent
+) -> dict[str, str]:
     """Fill `folder/root` and `folder/bin` from one suite. Returns the versions of the packages.
 
     runc comes from the first suite whose runc runs on the host's libc.
     """
     packages = Packages(suite, on_event=on_event)
-    versions = packages.candidates(PROGRAMS)
+    versions = packages.candidates(names)
     root = folder / "root"
     unpack(packages.download(versions), root)
     (folder / "bin").mkdir()
@@ -97,8 +124,11 @@ def _unpack(folder: Path, suite: str, host: str, on_event: OnEvent) -> dict[str,
         )
         if found:
             (folder / "bin" / name).symlink_to(os.path.relpath(found, folder / "bin"))
+    if "libdevmapper1.02.1" in versions:  # which a small Debian lacks
+        (folder / "bin" / "dockerd").unlink()
+        files.write(folder / "bin" / "dockerd", _WITH_LIBRARIES, 0o755)
     own = Packages(host, on_event=on_event)
-    for source in dict.fromkeys((suite, *SUITES, host)):
+    for source in dict.fromkeys((suite, *NEWEST.suites, host)):
         # runc starts itself again through /proc/self/exe, so it must run on the host's own libc.
         candidate = Packages(source, on_event=on_event)
         version = candidate.candidates(["runc"])
@@ -131,9 +161,12 @@ def _link(folder: Path, target: Path) -> None:
         )  # dpkg would have made it, by the package's alternatives
         text = launcher(root, link, {"XTABLES_LIBDIR": str(libraries)})
         files.write(folder / "bin" / name, text.replace(str(folder), str(target)), 0o755)
+    docker = target / "root/usr/bin/docker"
+    if not (folder / "bin" / "docker-buildx").exists():
+        (folder / "bin" / "docker").symlink_to("../root/usr/bin/docker")
+        return
     # buildx works as a subcommand without a plugin folder in the user's ~/.docker, which keeps the
     # user's logins.
-    docker = target / "root/usr/bin/docker"
     script = f"""#!/bin/sh
 case "$1" in
   buildx) shift; exec {target}/bin/docker-buildx "$@" ;;
@@ -142,6 +175,14 @@ esac
 exec {docker} "$@"
 """
     files.write(folder / "bin" / "docker", script, 0o755)
+
+
+_WITH_LIBRARIES = """#!/bin/sh
+root=$(dirname "$0")/../root
+LD_LIBRARY_PATH=$(echo "$root"/lib/*-linux-gnu*) exec "$root/usr/sbin/dockerd" "$@"
+"""
+"""Starts dockerd with the libraries that were unpacked beside it. The program is not started by a
+loader: it starts itself again through /proc/self/exe."""
 
 
 def _runs(program: Path) -> bool:

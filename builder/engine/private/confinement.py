@@ -1,0 +1,80 @@
+"""A root of its own for an engine that is started below a changed root (chroot).
+
+Who joins a container later (`docker exec`) stands at the root of the container's mount namespace.
+Below a chroot, that is not the container's root: pivot_root(2) puts the container's files where the
+chroot was, and the root of the namespace stays the machine's. The command would run there. So the
+engine gets a mount namespace whose root is the folder of the chroot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS
+_RECURSIVE, _SLAVE, _DETACH = 0x4000, 0x80000, 2  # MS_REC, MS_SLAVE, MNT_DETACH
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def leave() -> None:
+    """For a child's `preexec_fn`: make the root of this process that of its mount namespace.
+
+    Does nothing where it is already. Where the kernel refuses, everything stays as it was.
+    """
+    with contextlib.suppress(OSError):
+        if _is_confined():
+            _called(_LIBC.unshare(_NEW_NAMESPACE))
+            with _at_the_namespace_s_root() as confined:
+                _called(_LIBC.mount(b"none", b"/", None, _RECURSIVE | _SLAVE, None))
+                above = os.open("/", os.O_PATH)
+                os.fchdir(confined)
+                _called(_LIBC.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
+                os.fchdir(above)  # the old root now lies on the new one
+                _called(_LIBC.umount2(b".", _DETACH))
+                os.close(above)
+
+
+def _is_confined() -> bool:
+    """Whether the root of this process is another one than that of its mount namespace."""
+    with _at_the_namespace_s_root() as confined:
+        top = os.open("/", os.O_PATH)
+        try:
+            return _mount(top) != _mount(confined)
+        finally:
+            os.close(top)
+
+
+@contextlib.contextmanager
+def _at_the_namespace_s_root() -> Iterator[int]:
+    """Step out of the chroot and back in. Yields an open folder: the root of the chroot."""
+    confined = os.open("/", os.O_PATH)
+    own = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+    try:
+        _called(_LIBC.setns(own, _NEW_NAMESPACE))  # its own: it only moves to the root
+        try:
+            yield confined
+        finally:
+            os.fchdir(confined)
+            os.chroot(".")
+            os.chdir("/")
+    finally:
+        os.close(own)
+        os.close(confined)
+
+
+def _mount(opened: int) -> str:
+    """The kernel's number of the mount that an open folder lies on."""
+    text = Path(f"/proc/self/fdinfo/{opened}").read_text()
+    found = re.search(r"mnt_id:\s*(\d+)", text)
+    return found[1] if found else ""
+
+
+def _called(result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
