@@ -35,7 +35,9 @@ class DockerRelease:
 NEWEST = DockerRelease(
     "docker", ("forky", "trixie"), ("docker.io", "docker-cli", "docker-buildx", "containerd")
 )
-WORKER = DockerRelease("docker-20.10", ("bookworm",), ("docker.io", "containerd", "libdevmapper1.02.1"))
+WORKER = DockerRelease(
+    "docker-20.10", ("bookworm",), ("docker.io", "containerd", "libdevmapper1.02.1")
+)
 """Docker 20.10.24 without buildx, which the workers of Cloud Build run (googleapis/librarian#2860,
 2025-11; GoogleCloudPlatform/terraform-google-enterprise-application#706, 2026-04)."""
 
