@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.bases import store
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore
@@ -147,9 +148,17 @@ def prove(
         digest=record.digest,
         inputs=record.inputs,
         sizes=record,
+        blobs=_blobs(record),
     )
     suite = suites.of_image(item.spec.labels)
     return smoking.smoke(engine, subject, suite, records.folder(root, item.target), on_event)
+
+
+def _blobs(record: ImageRecord) -> dict[str, Path]:
+    """The files of the layers that this machine has of an assembled image, by their diff ids."""
+    kept = store.of_this_machine()
+    image = kept.find_image((record.digest or "").removeprefix("sha256:"))
+    return {one.diff_id: kept.path(one) for one in image.layers} if image else {}
 
 
 def _not_here(root: Path, engine: Engine, item: Prepared) -> OutsideError:

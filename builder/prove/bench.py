@@ -106,7 +106,7 @@ class Subject:
     image: a reference or an id that the engine holds; packages: name -> version of each locked
     Python package; records: a folder of TFRecords to train on; digest: of the image's manifest,
     None where it is not known; inputs: hash of what the image was made from; sizes: None where
-    they were not measured.
+    they were not measured; blobs: the files of layers that this machine has, by diff id.
     """
 
     image: str
@@ -117,6 +117,7 @@ class Subject:
     digest: str | None = None
     inputs: str = ""
     sizes: Sizes | None = None
+    blobs: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def target(self) -> str:

@@ -247,6 +247,7 @@ def test_an_image_that_runs_as_root_with_secrets_and_no_entry_point(
         f"USER 0\nENV TOKEN={token}\nLABEL note=fine\n"
         f"RUN umask 077; mkdir /secret; (echo '{key}'; head -c 300 /dev/zero | tr '\\0' A) "
         "> /secret/key.pem\n"
+        f"RUN echo '{'ghp_' + 'b' * 36}' | tr b c > /secret/gone\nRUN rm /secret/gone\n"
         "ENTRYPOINT []"
     )
     receipt, _ = prove(image, tmp_path)

@@ -5,7 +5,6 @@ Its layers are streamed. What each one holds is kept by its digest, so that a la
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
@@ -18,14 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from builder import registry
-from builder.core import confidential, files
+from builder.core import files
 from builder.core.errors import CheckFailed, InputError, refusal
-from builder.devicecode import records
 from builder.devicecode.inventory import Library, from_files
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.verdict import Audit
 from builder.prove.audit import tars
 from builder.prove.audit.reader import Chunks, as_library, program
+from builder.prove.audit.suspects import LayerSecret, Suspects
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,6 @@ class LayerContent:
     files: frozenset[str]
     libraries: tuple[Library, ...]
     secrets: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class LayerSecret:
-    """A secret in a layer of an image. kind: what it is. layer: the layer's digest."""
-
-    path: str
-    kind: str
-    layer: str
-
-    def __str__(self) -> str:
-        return f"layer {self.layer[:19]} holds {self.kind}: {self.path}"
 
 
 @dataclass(frozen=True)
@@ -147,14 +134,12 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
 
     Whiteouts are those of the OCI image specification 1.1, "Layer filesystem changeset": `.wh.NAME`
     hides NAME in the layers below, and `.wh..wh..opq` hides everything that its folder holds there.
-    A file that a wheel installed is public as long as it has the size that RECORD gives it. Raises
-    one of tars.BROKEN for what cannot be unpacked.
+    Raises one of tars.BROKEN for what cannot be unpacked.
     """
     removed: set[str] = set()
     emptied: set[str] = set()
     files: set[str] = set()
-    suspects: dict[str, tuple[str, int]] = {}
-    public: dict[str, int] = {}
+    suspects = Suspects()
 
     def members(
         found: Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]],
@@ -169,7 +154,7 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
                 files.add(str(path))
                 file = archive.extractfile(member) if member.isfile() else None
                 if file and not LIBRARY_NAME.search(path.name):
-                    file = io.BytesIO(_looked_into(str(path), file, member.size, suspects, public))
+                    file = io.BytesIO(suspects.look_into(str(path), file, member.size))
                 if file:
                     yield str(path), file
 
@@ -177,37 +162,13 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
         libraries = tuple(from_files(members(found)))
     while packed.read(1 << 20):
         pass
-    secrets = tuple(
-        (path, kind) for path, (kind, size) in sorted(suspects.items()) if public.get(path) != size
-    )
     return LayerContent(
-        frozenset(removed), frozenset(emptied), frozenset(files), libraries, secrets
+        frozenset(removed),
+        frozenset(emptied),
+        frozenset(files),
+        libraries,
+        suspects.secrets(),
     )
-
-
-def _looked_into(
-    path: str,
-    file: IO[bytes],
-    size: int,
-    suspects: dict[str, tuple[str, int]],
-    public: dict[str, int],
-) -> bytes:
-    """The content of a file that may be a secret or a record; b"" of a larger one.
-
-    suspects: gets its kind and size if it looks like a secret. public: gets the sizes that a record
-    gives.
-    """
-    if records.is_record(path):
-        text = file.read(records.LARGEST)
-        site = PurePosixPath(path).parent.parent
-        for row in csv.reader(text.decode("utf-8", "replace").replace("\0", "").splitlines()):
-            if len(row) == 3 and row[2].isdecimal() and row[2].isascii():
-                public[str(site / row[0])] = int(row[2])
-        return text
-    content = file.read() if size <= confidential.READ_AT_MOST else b""
-    if "/__pycache__/" not in path and (kind := confidential.secret(path, content)):
-        suspects[path] = kind, size
-    return content
 
 
 def merge(layers: Iterable[LayerContent]) -> tuple[Library, ...]:

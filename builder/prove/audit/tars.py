@@ -7,7 +7,7 @@ import gzip
 import tarfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
 
 from builder.devicecode.inventory import LARGEST
 from builder.prove.audit.reader import Chunks
@@ -39,11 +39,32 @@ class _ShortNames(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
+class Digest(Protocol):
+    """What hashlib makes."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+
+class _Digested:
+    """A stream whose bytes a digest is given on their way."""
+
+    def __init__(self, whole: Any, digest: Digest) -> None:
+        self._whole, self._digest = whole, digest
+
+    def read(self, size: int) -> bytes:
+        block: bytes = self._whole.read(size)
+        self._digest.update(block)
+        return block
+
+
 @contextlib.contextmanager
-def opened(packed: IO[bytes]) -> Iterator[Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]]:
+def opened(
+    packed: IO[bytes], digest: Digest | None = None
+) -> Iterator[Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]]:
     """The members of a layer: plain, or compressed with gzip or zstd. The archive goes with each,
     because a member's content has to be read before the next one is asked for.
 
+    digest: is given every byte before packing, so that it holds the layer's diff id afterwards.
     Raises one of BROKEN for what cannot be unpacked.
     """
     import zstandard
@@ -55,8 +76,12 @@ def opened(packed: IO[bytes]) -> Iterator[Iterator[tuple[tarfile.TarFile, tarfil
             whole = gzip.GzipFile(fileobj=whole)
         elif head == b"\x28\xb5\x2f\xfd":
             whole = zstandard.ZstdDecompressor().stream_reader(whole, read_across_frames=True)
+        if digest is not None:
+            whole = _Digested(whole, digest)
         with tarfile.open(fileobj=whole, mode="r|", tarinfo=_ShortNames) as archive:
             yield _members(archive)
+        while digest is not None and whole.read(1 << 20):
+            pass
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
 

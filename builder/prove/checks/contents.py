@@ -1,14 +1,15 @@
 """Is anything in the image that should not be? Secrets, caches, root, packages beyond the locks.
 
-The files are read inside the image (builder/prove/probes/contents.py), its configuration and its
-history here.
+The files are read inside the image (builder/prove/probes/contents.py), its configuration, its
+history and its single layers here: a layer keeps what a later one deletes or overwrites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from builder.core.confidential import secret_in
+from builder.prove.audit import in_layers
 from builder.prove.bench import PLACE, Bench
 from builder.prove.receipts import Defect
 from builder.prove.suite import Answer, Check, probed
@@ -29,7 +30,24 @@ def run(bench: Bench) -> Answer:
     }
     run = bench.probe(PROBE, request, as_root=True, beside=[PATTERNS])
     defects, seen = probed(run)
-    return [*defects, *_in_texts(bench)], seen
+    return [*defects, *_in_layers(bench, defects), *_in_texts(bench)], seen
+
+
+def _in_layers(bench: Bench, visible: Sequence[Defect]) -> Iterator[Defect]:
+    """Secrets in the layers, but for those that a container sees: they are named already."""
+    found, unread = in_layers.of_image(bench.client, bench.image, bench.subject.blobs)
+    for secret in found:
+        if not any(one.message.endswith(f": {secret.path}") for one in visible):
+            yield Defect(
+                message=f"{secret}; a later layer hides it",
+                fix="a layer keeps what a later one deletes: build it again without it, and revoke "
+                "it if this image was ever pushed",
+            )
+    for layer in unread:
+        yield Defect(
+            message=f"layer {layer[:19]} could not be read: the engine does not give it out",
+            fix="pull or build the image again",
+        )
 
 
 def _in_texts(bench: Bench) -> Iterator[Defect]:
@@ -48,4 +66,4 @@ def _in_texts(bench: Bench) -> Iterator[Defect]:
             )
 
 
-CHECK = Check("contents", 1, run)
+CHECK = Check("contents", 2, run)

@@ -8,7 +8,6 @@ import pytest
 
 from builder.jobs.why.diagnose import SERVICE, Diagnosis, JobLog, Said, diagnose
 from trainer import guard
-from trainer.config import UsageError
 
 OOM = "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"
 PEER = "UnavailableError: Socket closed"
@@ -119,7 +118,7 @@ def test_the_trainers_own_line_names_the_cause_behind_its_code() -> None:
     assert diagnose(JobLog("cats", (error,), "failed", 3, ours=True)).ending == "disk-full"
     missing = event("error", "there are no records at /records/train-*")
     assert diagnose(JobLog("cats", (missing,), "failed", 2, ours=True)).ending == "data-missing"
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(guard.Refused) as refused:
         guard.check("TPU-v3", {})
     device = event("error", str(refused.value))
     found = diagnose(JobLog("cats", (device,), "failed", 2, ours=True))
