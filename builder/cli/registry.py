@@ -30,19 +30,26 @@ def push(
         str | None,
         typer.Option(help="Sign with this key: a file that COSIGN_PASSWORD opens, or gcpkms://..."),
     ] = None,
+    keyless: Annotated[
+        bool, typer.Option("--keyless", help="Sign with this process's OIDC identity (Sigstore).")
+    ] = False,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Push proven images, each with its receipt; sign them where a key is named.
+    """Push proven images, each with its receipt; sign them where a key is named, or --keyless.
 
     Without TARGET: every target that has a built image. Refuses an image without a valid receipt
     (exit code 4). builder.toml names a key as well: key = "..." in [trust].
     """
+    from builder.core.errors import InputError
+    from builder.core.trustsettings import KEYLESS
     from builder.engine import connect
     from builder.pipeline import records
     from builder.pipeline.push import push_target
 
-    where = settings(registry=registry, engine=engine, key=key)
+    if key and keyless:
+        raise InputError("--key and --keyless are two ways to sign", "name one of them")
+    where = settings(registry=registry, engine=engine, key=KEYLESS if keyless else key)
     names = tuple(targets) if targets else records.built_targets(root())
     with reporter() as shown:
         docker = connect(where, on_event=shown.on_event)
@@ -62,17 +69,29 @@ def verify(
         list[str] | None,
         typer.Option(help="A public key whose receipts count; replaces `prove` of builder.toml."),
     ] = None,
+    identity: Annotated[
+        str | None, typer.Option(help="The OIDC identity whose receipts count, instead of a key.")
+    ] = None,
+    issuer: Annotated[str | None, typer.Option(help="Who vouches for --identity.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check that an image in a registry has a valid receipt, signed by KEY where one is named.
 
-    builder.toml names keys as well: prove = ["..."] in [trust].
+    builder.toml names keys and identities as well: prove = ["..."] in [trust].
     """
+    from builder.core.errors import InputError
+    from builder.core.trustsettings import NamedIdentity
     from builder.pipeline.verify import verify as check
 
     where = settings(registry=registry)
-    if key:
-        where = replace(where, trust=replace(where.trust, prove=tuple(key)))
+    if bool(identity) != bool(issuer):
+        raise InputError(
+            "--identity and --issuer belong together: any issuer can claim any identity",
+            "name both, such as --issuer https://accounts.google.com",
+        )
+    counts = (*(key or ()), *([NamedIdentity(identity, issuer)] if identity and issuer else ()))
+    if counts:
+        where = replace(where, trust=replace(where.trust, prove=counts))
     with reporter() as shown:
         found = check(reference, where, on_event=shown.on_event)
     say(f"{found.reference}: proven on {found.receipt.device}, {found.receipt.made_at}")

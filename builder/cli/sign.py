@@ -26,7 +26,7 @@ def key(
     builder sign key ~/keys/prover.key
     """
     from builder.core.errors import InputError
-    from builder.core.settings import private_key
+    from builder.core.trustsettings import private_key
     from builder.trust import keys
 
     password = os.environ.get(keys.PASSWORD, "")

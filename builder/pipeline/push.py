@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +40,7 @@ from builder.registry import Manifest, Reference, Registry
 from builder.spec import catalogue
 from builder.spec.kernels import check_runs_on
 from builder.tensorflow import suite as suites
-from builder.trust import keys
+from builder.trust import keyless
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -115,7 +116,7 @@ def push(
     the registry has other bytes than the engine; OutsideError for what the registry refuses.
     """
     proof = _proof(receipt, image)
-    signer = keys.signer(settings.trust.key) if settings.trust.key else None
+    key = signing.key_of(settings.trust)
     where = repository.of(settings)
     for tag in tags:
         where.tagged(tag)  # refuses a text that cannot be a tag before anything is sent
@@ -127,7 +128,9 @@ def push(
             manifest = send.image(image)
             receipt_digest = attach(there, where, manifest, proof)
             signed: tuple[str, ...] = ()
-            if signer:
+            if settings.trust.key:
+                # a certificate is for ten minutes, and the image may have taken longer
+                signer = key or keyless.signer(settings.trust, os.environ)
                 said = signing.said(there, where, manifest, proof, about)
                 signed = signing.sign(there, where, said, signer, proof.made_at)
             moved = tuple(

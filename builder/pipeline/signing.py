@@ -10,6 +10,7 @@ from pathlib import Path
 
 from builder.core import project
 from builder.core.errors import InputError
+from builder.core.trustsettings import KEYLESS, TrustSettings
 from builder.lock import model
 from builder.lock.model import Lock
 from builder.pipeline import prepare, tags
@@ -18,9 +19,9 @@ from builder.pipeline.records import ImageRecord
 from builder.prove import wheels
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import beside, layers, sbom, statements
-from builder.trust.bundle import Statement
-from builder.trust.keys import Signer
+from builder.trust import beside, keys, layers, sbom, statements
+from builder.trust.bundle import Signer, Statement
+from builder.trust.keys import KeySigner
 from builder.trust.provenance import HowMade
 
 
@@ -37,6 +38,11 @@ class About:
     program: str
     made: HowMade
     base_made: HowMade | None
+
+
+def key_of(trust: TrustSettings) -> KeySigner | None:
+    """The key that a push signs with; None where it signs nothing, or without a key."""
+    return keys.signer(trust.key) if trust.key and trust.key != KEYLESS else None
 
 
 def about(root: Path, record: ImageRecord, version: str) -> About:
@@ -115,7 +121,10 @@ def sign(
     signer: Signer,
     created: str,
 ) -> tuple[str, ...]:
-    """Sign what does not lie beside each image yet; the digests of the new manifests."""
+    """Sign what does not lie beside each image yet; the digests of the new manifests.
+
+    created: ISO 8601, for the list of referrers.
+    """
     return tuple(
         digest
         for image, each in said.items()

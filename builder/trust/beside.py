@@ -14,8 +14,7 @@ from builder import registry
 from builder.core.errors import CheckFailed
 from builder.registry import Descriptor, Manifest, Reference, Registry, referrers
 from builder.trust import bundle
-from builder.trust.bundle import Statement
-from builder.trust.keys import PublicKey, Signer
+from builder.trust.bundle import Signer, Statement, Trusted
 
 _CONTENT: Final = "dev.sigstore.bundle.content"
 _KIND: Final = "dev.sigstore.bundle.predicateType"
@@ -27,7 +26,7 @@ class Signed:
     """A statement whose signature was checked. digest: of the manifest that holds it."""
 
     statement: Statement
-    key: PublicKey
+    signer: Trusted
     digest: str
     size: int
 
@@ -46,9 +45,9 @@ class Statements:
 
 
 def find(
-    there: Registry, where: Reference, image: str, kind: str | None, keys: Sequence[PublicKey]
+    there: Registry, where: Reference, image: str, kind: str | None, trusted: Sequence[Trusted]
 ) -> Statements:
-    """What the owners of these keys say of this kind, or of any, about the image with this digest.
+    """What these signers say of this kind, or of any, about the image with this digest.
 
     Raises CheckFailed where the registry has other bytes than a digest names, OutsideError.
     """
@@ -58,7 +57,7 @@ def find(
         if kind and one.annotations.get(_KIND, kind) != kind:
             continue
         try:
-            found = _read(there, where, one, image, keys)
+            found = _read(there, where, one, image, trusted)
         except CheckFailed as error:
             problems.append(error.message)
             continue
@@ -101,7 +100,7 @@ def attach(
 
 
 def _read(
-    there: Registry, where: Reference, one: Descriptor, image: str, keys: Sequence[PublicKey]
+    there: Registry, where: Reference, one: Descriptor, image: str, trusted: Sequence[Trusted]
 ) -> Signed:
     """The statement in one artifact. Raises CheckFailed where it does not count."""
     held = there.manifest(where.repository, one.digest)
@@ -112,10 +111,10 @@ def _read(
     if [layer.media_type for layer in held.layers] != [bundle.MEDIA_TYPE]:
         raise CheckFailed(f"what lies beside it as {bundle.MEDIA_TYPE} holds no bundle")
     data = there.blob(where.repository, held.layers[0])
-    statement, key = bundle.unseal(data, keys)
+    statement, signer = bundle.unseal(data, trusted)
     if statement.digest != image:
         raise CheckFailed(f"the statement that lies beside it is about {statement.digest}")
-    return Signed(statement, key, one.digest, len(data))
+    return Signed(statement, signer, one.digest, len(data))
 
 
 def _created(one: Descriptor) -> str:

@@ -1,24 +1,29 @@
 """A statement about an image, sealed: an in-toto statement, in a DSSE envelope, in a bundle.
 
-Sources: in-toto/attestation spec v1, secure-systems-lab/dsse protocol.md, and
-sigstore/protobuf-specs sigstore_bundle.proto v0.3. cosign 3 writes and reads the same.
+Sources: in-toto/attestation spec v1, and sigstore/protobuf-specs sigstore_bundle.proto v0.3. cosign
+3 writes and reads the same.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from builder.core.errors import CheckFailed
-from builder.trust.keys import PublicKey, Signer
+from builder.trust import envelope
+from builder.trust.identities import OidcIdentity
+from builder.trust.keyless import KeylessSigner
+from builder.trust.keys import KeySigner, PublicKey
+
+Signer = KeySigner | KeylessSigner
+Trusted = PublicKey | OidcIdentity
+"""Whose word counts."""
 
 MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 """Of a bundle; also the artifact type of a manifest that holds one."""
 
-_PAYLOAD: Final = "application/vnd.in-toto+json"
 _STATEMENT: Final = "https://in-toto.io/Statement/v1"
 _STATEMENTS: Final = (_STATEMENT, "https://in-toto.io/Statement/v0.1")
 
@@ -36,11 +41,14 @@ class Statement:
 
     @property
     def payload(self) -> bytes:
-        """The in-toto statement; the same statement is the same bytes."""
+        """The in-toto statement; the same statement is the same bytes.
+
+        Its subject has an empty name, because Sigstore's library asks for one.
+        """
         algorithm, _, value = self.digest.partition(":")
         content = {
             "_type": _STATEMENT,
-            "subject": [{"digest": {algorithm: value}}],
+            "subject": [{"name": "", "digest": {algorithm: value}}],
             "predicateType": self.kind,
             "predicate": self.predicate,
         }
@@ -51,50 +59,32 @@ class Statement:
 
 
 def seal(statement: Statement, signer: Signer) -> bytes:
-    """The bundle of a statement that this key signs."""
+    """The bundle of a statement that this signer signs. Raises OutsideError of its services."""
     payload = statement.payload
+    if isinstance(signer, KeylessSigner):
+        return signer.sealed(payload)
     content = {
         "mediaType": MEDIA_TYPE,
         "verificationMaterial": {"publicKey": {"hint": signer.public.hint}},
-        "dsseEnvelope": {
-            "payload": base64.b64encode(payload).decode(),
-            "payloadType": _PAYLOAD,
-            "signatures": [{"sig": base64.b64encode(signer.sign(_signed(payload))).decode()}],
-        },
+        "dsseEnvelope": envelope.content(payload, signer.sign(envelope.signed(payload))),
     }
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def unseal(data: bytes, keys: Sequence[PublicKey]) -> tuple[Statement, PublicKey]:
-    """The statement in a bundle, and the key of `keys` that signed it.
+def unseal(data: bytes, trusted: Sequence[Trusted]) -> tuple[Statement, Trusted]:
+    """The statement in a bundle, and whoever of `trusted` signed it.
 
     Raises CheckFailed where none of them did, or where these bytes are no such bundle.
     """
-    payload, signatures = _envelope(data)
-    signed = _signed(payload)
-    for key in keys:
-        if any(key.accepts(signature, signed) for signature in signatures):
-            return _statement(payload), key
-    raise CheckFailed("it is signed by none of the keys that are trusted")
-
-
-def _signed(payload: bytes) -> bytes:
-    """What the signature is over: DSSE's pre-authentication encoding."""
-    kind = _PAYLOAD.encode()
-    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
-
-
-def _envelope(data: bytes) -> tuple[bytes, list[bytes]]:
-    """The payload and the signatures of a bundle. Raises CheckFailed for other bytes."""
-    try:
-        envelope = json.loads(data)["dsseEnvelope"]
-        if envelope["payloadType"] != _PAYLOAD:
-            raise ValueError
-        payload = base64.b64decode(envelope["payload"], validate=True)
-        signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise CheckFailed("it is no bundle with an in-toto statement") from None
-    return payload, signatures
+    refused = CheckFailed("it is signed by none of the keys that are trusted")
+    for one in trusted:
+        try:
+            payload = one.opened(data)
+        except CheckFailed as error:
+            refused = error
+        else:
+            return _statement(payload), one
+    raise refused
 
 
 def _statement(payload: bytes) -> Statement:

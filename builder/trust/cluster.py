@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from builder.core.settings import SUITES
+from builder.core.trustsettings import SUITES
 from builder.registry import Reference
 from builder.trust import statements
+from builder.trust.bundle import Trusted
+from builder.trust.keys import PublicKey
 from builder.trust.policy import Policy
 
 _NANOSECONDS = 1_000_000_000
@@ -33,7 +35,7 @@ def image_policy(where: Reference, policy: Policy) -> dict[str, Any]:
                 {
                     "name": f"prover-{number}",
                     "signatureFormat": "bundle",
-                    "key": {"data": key.pem, "hashAlgorithm": "sha256"},
+                    **_signer(one),
                     "attestations": [
                         {
                             "name": "proven",
@@ -42,10 +44,18 @@ def image_policy(where: Reference, policy: Policy) -> dict[str, Any]:
                         }
                     ],
                 }
-                for number, key in enumerate(policy.prove, 1)
+                for number, one in enumerate(policy.prove, 1)
             ],
         },
     }
+
+
+def _signer(one: Trusted) -> dict[str, Any]:
+    """Who signed, as an authority names it."""
+    if isinstance(one, PublicKey):
+        return {"key": {"data": one.pem, "hashAlgorithm": "sha256"}}
+    identities = [{"issuer": one.issuer, "subject": one.name}]
+    return {"keyless": {"url": "https://fulcio.sigstore.dev", "identities": identities}}
 
 
 def rule(policy: Policy) -> str:

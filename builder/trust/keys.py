@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from builder.core import files
-from builder.core.errors import InputError
-from builder.core.settings import CLOUD_KEY
+from builder.core.errors import CheckFailed, InputError
+from builder.core.trustsettings import CLOUD_KEY
+from builder.trust import envelope
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -36,8 +37,8 @@ _MOST_MEMORY: Final = 256 * 1024 * 1024
 """Bytes that scrypt may use. cosign's own parameters need a quarter of it."""
 
 
-class Signer(Protocol):
-    """What signs: SHA-256 and ECDSA P-256, the signature as ASN.1 DER."""
+class KeySigner(Protocol):
+    """A key that signs: SHA-256 and ECDSA P-256, the signature as ASN.1 DER."""
 
     @property
     def public(self) -> PublicKey: ...
@@ -62,6 +63,14 @@ class PublicKey:
         text = base64.b64encode(self.der).decode()
         lines = [text[at : at + 64] for at in range(0, len(text), 64)]
         return "\n".join(["-----BEGIN PUBLIC KEY-----", *lines, "-----END PUBLIC KEY-----", ""])
+
+    def opened(self, bundle: bytes) -> bytes:
+        """The payload of a bundle that the owner of this key signed. Raises CheckFailed."""
+        found = envelope.parse(bundle)
+        signed = envelope.signed(found.payload)
+        if not any(self.accepts(one, signed) for one in found.signatures):
+            raise CheckFailed("it is signed by none of the keys that are trusted")
+        return found.payload
 
     def accepts(self, signature: bytes, data: bytes) -> bool:
         """Whether the owner of this key signed these bytes."""
@@ -104,7 +113,7 @@ class KeyFile:
         return self.private.sign(data, ECDSA(SHA256()))
 
 
-def signer(name: str) -> Signer:
+def signer(name: str) -> KeySigner:
     """The key of this name: the path of a private key, or gcpkms://... Raises InputError."""
     if name.startswith(CLOUD_KEY):
         from builder.trust.kms import KmsKey

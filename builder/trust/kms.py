@@ -16,7 +16,7 @@ from typing import Any, Final
 from builder.core import googleapi
 from builder.core.errors import InputError, OutsideError
 from builder.core.googleapi import Advice
-from builder.core.settings import CLOUD_KEY
+from builder.core.trustsettings import CLOUD_KEY
 from builder.trust import keys
 from builder.trust.keys import PublicKey
 

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from builder.core.errors import CheckFailed
-from builder.core.settings import SUITES, TrustSettings
+from builder.core.trustsettings import SUITES, NamedIdentity, TrustSettings
 from builder.prove.receipts import Receipt
 from builder.registry import Reference, Registry
 from builder.trust import beside, keys, provenance, statements
-from builder.trust.keys import PublicKey
+from builder.trust.bundle import Trusted
+from builder.trust.identities import OidcIdentity
 
 DAY: Final = 86400.0
 
@@ -21,8 +22,8 @@ DAY: Final = 86400.0
 class Policy:
     """The table [trust], its public keys read. suite, age: as TrustSettings has them."""
 
-    prove: tuple[PublicKey, ...]
-    build: tuple[PublicKey, ...]
+    prove: tuple[Trusted, ...]
+    build: tuple[Trusted, ...]
     suite: str
     age: float | None
 
@@ -31,7 +32,7 @@ class Policy:
 class ListedReceipt:
     """A receipt beside an image, or why one there does not count.
 
-    digest: of the manifest that holds it. signer: the key that signed it, "" for none.
+    digest: of the manifest that holds it. signer: the key or identity that signed it, "" for none.
     """
 
     receipt: Receipt | None
@@ -44,15 +45,21 @@ def of(trust: TrustSettings) -> Policy | None:
     """What counts; None where no keys are named. Raises InputError for a key that is none."""
     if not trust.prove:
         return None
-    prove = tuple(keys.public(name) for name in trust.prove)
-    build = tuple(keys.public(name) for name in trust.build)
+    prove = tuple(_trusted(one, trust.trusted_root) for one in trust.prove)
+    build = tuple(_trusted(one, trust.trusted_root) for one in trust.build)
     return Policy(prove, build or prove, trust.suite, trust.age)
+
+
+def _trusted(written: str | NamedIdentity, root: str | None) -> Trusted:
+    if isinstance(written, NamedIdentity):
+        return OidcIdentity(written.identity, written.issuer, root)
+    return keys.public(written)
 
 
 def receipts(
     there: Registry, where: Reference, image: str, policy: Policy
 ) -> Iterator[ListedReceipt]:
-    """The receipts of the image with this digest that the keys of `prove` signed, newest first.
+    """The receipts of the image with this digest that one of `prove` signed, newest first.
 
     Those that do not count come last, each with its reason.
     """
@@ -64,7 +71,7 @@ def receipts(
             yield ListedReceipt(None, error.message)
             continue
         problem = refusal(receipt, policy, datetime.now(UTC))
-        yield ListedReceipt(None if problem else receipt, problem, one.digest, one.key.source)
+        yield ListedReceipt(None if problem else receipt, problem, one.digest, one.signer.source)
     yield from (ListedReceipt(None, problem) for problem in found.problems)
     if not found.signed and not found.problems:
         yield ListedReceipt(None, "no signed receipt lies beside it")
@@ -89,7 +96,7 @@ def refusal(receipt: Receipt, policy: Policy, now: datetime) -> str:
 
 
 def check_base(there: Registry, where: Reference, digest: str, tag: str, policy: Policy) -> None:
-    """Raise CheckFailed where no key of `build` signed that this is the base of this tag.
+    """Raise CheckFailed where none of `build` signed that this is the base of this tag.
 
     digest: of the manifest that the tag leads to. The provenance names the tag, so that the tag
     cannot be moved to another base, however well that one is signed.

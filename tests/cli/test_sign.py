@@ -64,6 +64,17 @@ def test_without_a_password_only_when_said(
     assert keys.signer(f"{folder}/prover.key").public.hint
 
 
+def test_an_identity_counts_only_with_its_issuer(inside: Path) -> None:
+    for words in (("--identity", "ci@example.com"), ("--issuer", "https://accounts.google.com")):
+        with pytest.raises(InputError, match="--identity and --issuer belong together"):
+            said("verify", "127.0.0.1:9/x:v100", *words)
+
+
+def test_a_push_signs_in_one_way(inside: Path) -> None:
+    with pytest.raises(InputError, match="--key and --keyless are two ways"):
+        said("push", "v100", "--registry", "127.0.0.1:9/x", "--keyless", "--key", "../a.key")
+
+
 def test_verify_wants_a_key_that_is_there(inside: Path) -> None:
     """The registry, which is not there, is not asked."""
     with pytest.raises(InputError, match=r"nothing\.pub: there is no such key"):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from builder.core import project as project_module
-from builder.core import settings
+from builder.core import settings, trustsettings
 from builder.core.errors import InputError
 from builder.core.settings import Settings
+from builder.core.trustsettings import TrustSettings
 
 
 def load(project: Path, toml: str = "", **flags: str | None) -> Settings:
@@ -128,14 +129,26 @@ TRUST = '[trust]\nprove = ["keys/a.pub", "gcpkms://projects/p/k"]\n'
 
 
 def test_the_table_trust(project: Path) -> None:
-    assert load(project).trust == settings.TrustSettings()
+    assert load(project).trust == TrustSettings()
     written = 'build = ["b.pub"]\nsuite = "trainer"\nage = "30 days"\nkey = "../prover.key"\n'
-    assert load(project, TRUST + written).trust == settings.TrustSettings(
+    assert load(project, TRUST + written).trust == TrustSettings(
         key=str(project / "../prover.key"),
         prove=(str(project / "keys/a.pub"), "gcpkms://projects/p/k"),
         build=(str(project / "b.pub"),),
         suite="trainer",
         age=30 * 86400.0,
+    )
+
+
+def test_identities_and_the_sigstore_that_vouches_for_them(project: Path) -> None:
+    one = '{ identity = "ci@example.com", issuer = "https://accounts.google.com" }'
+    written = f'[trust]\nprove = ["a.pub", {one}]\nbuild = [{one}]\nkey = "keyless"\n'
+    who = trustsettings.NamedIdentity("ci@example.com", "https://accounts.google.com")
+    assert load(project, written + 'trusted_root = "keys/root.json"\n').trust == TrustSettings(
+        key=trustsettings.KEYLESS,
+        prove=(str(project / "a.pub"), who),
+        build=(who,),
+        trusted_root=str(project / "keys/root.json"),
     )
 
 
@@ -156,6 +169,10 @@ def test_the_key_that_signs_comes_from_a_flag_or_the_environment(project: Path) 
         (TRUST + 'suite = "best"', r"trust\.suite: no suite of checks is called 'best'"),
         ('[trust]\nprove = "a.pub"', r"trust\.prove: expected a list of keys"),
         ('[trust]\nprove = [""]', "expected a list of keys"),
+        ('[trust]\nprove = [{ identity = "ci@example.com" }]', "expected a list of keys or ident"),
+        ('[trust]\nprove = [{ identity = "a", issuer = 7 }]', "expected a list of keys or identi"),
+        ('[trust]\nprove = [{ identity = "a", issuer = "b", age = "c" }]', "expected a list of"),
+        ('[trust]\nprove = ["a.pub", 7]', "expected a list of keys or identities"),
         ('[trust]\nprov = ["a.pub"]', r"trust\.prov: unknown setting"),
         ('[trust]\nage = "3 days"', r"trust\.age: nothing is judged without the keys that count"),
         ('[trust]\nprove = []\nbuild = ["b.pub"]', r"trust\.build: nothing is judged"),

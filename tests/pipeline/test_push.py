@@ -15,10 +15,13 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import Event, StepDone, StepLog, StepProgress
 from builder.core.retry import Retry
 from builder.core.settings import Settings
+from builder.core.trustsettings import KEYLESS, NamedIdentity, TrustSettings
 from builder.engine import BuildRequest, Engine
 from builder.pipeline.push import push
 from builder.pipeline.verify import ACCELERATOR, verify
 from builder.prove.receipts import CheckResult
+from builder.trust import keyless
+from tests.emulators import sigstore
 from tests.emulators.registry_faults import Fault, faulty
 from tests.pipeline.pushing import (
     QUICK,
@@ -86,6 +89,33 @@ def test_a_push_that_is_told_a_key_signs_and_a_second_one_does_not(
 
     again = push(engine, image, proof(image), where, ("v100",), retry=QUICK)
     assert again.signed == () and again.unchanged
+
+
+def test_an_identity_signs_a_push_and_a_second_one_logs_nothing(
+    engine: Engine,
+    build: Build,
+    server: RegistryServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    who = "builder@my-project.iam.gserviceaccount.com"
+    image = build("trainer")
+    with sigstore.serving() as there:
+        monkeypatch.setenv(keyless.TOKEN, there.token(who))
+        root, config = there.files(tmp_path)
+        trust = TrustSettings(
+            key=KEYLESS,
+            prove=(NamedIdentity(who, there.issuer),),
+            trusted_root=str(root),
+            signing_config=str(config),
+        )
+        where = replace(settings(server.host), trust=trust)
+        first = push(engine, image, proof(image), where, ("v100",), retry=QUICK)
+        assert len(first.signed) == 2
+        again = push(engine, image, proof(image), where, ("v100",), retry=QUICK)
+        assert again.signed == () and again.unchanged
+        assert there.seen.count("/api/v1/log/entries") == 2
+    assert verify("v100", where).signer == f"{who} ({there.issuer})"  # Sigstore is gone by now
 
 
 def test_a_key_that_does_not_open_ends_a_push_before_it_sends(

@@ -17,7 +17,8 @@ import zstandard
 
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.core.settings import Settings, TrustSettings
+from builder.core.settings import Settings
+from builder.core.trustsettings import TrustSettings
 from builder.engine import BuiltImage, Engine
 from builder.pipeline import append, build, prepare, to_registry
 from builder.pipeline.plan import ImagePlan

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.core.settings import Settings, TrustSettings
+from builder.core.settings import Settings
+from builder.core.trustsettings import TrustSettings
 from builder.pipeline import signing
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry, parse
 from builder.trust import keys
-from builder.trust.keys import Signer
+from builder.trust.bundle import Signer
 from tests.pipeline.pushing import REPOSITORY, Image, proof
 from tests.registry.making import put_image
 

@@ -12,13 +12,13 @@ import pytest
 from builder.core.errors import CheckFailed
 from builder.trust import bundle, keys
 from builder.trust.bundle import Statement
-from builder.trust.keys import PublicKey, Signer
+from builder.trust.keys import KeySigner, PublicKey
 
 SAID = Statement("sha256:" + "a" * 64, "urn:test:said:v1", {"text": "Grüße", "list": [1, 2]})
 
 
 @pytest.fixture(scope="module")
-def signers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Signer, Signer]:
+def signers(tmp_path_factory: pytest.TempPathFactory) -> tuple[KeySigner, KeySigner]:
     """Two keys with an empty password."""
     folder = tmp_path_factory.mktemp("keys")
     for name in ("one", "two"):
@@ -26,13 +26,13 @@ def signers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Signer, Signer]:
     return keys.signer(str(folder / "one.key")), keys.signer(str(folder / "two.key"))
 
 
-def test_a_statement_comes_back_as_it_was_signed(signers: tuple[Signer, Signer]) -> None:
+def test_a_statement_comes_back_as_it_was_signed(signers: tuple[KeySigner, KeySigner]) -> None:
     one, two = signers
     data = bundle.seal(SAID, one)
     assert bundle.unseal(data, (two.public, one.public)) == (SAID, one.public)
 
 
-def test_another_key_does_not_count(signers: tuple[Signer, Signer]) -> None:
+def test_another_key_does_not_count(signers: tuple[KeySigner, KeySigner]) -> None:
     one, two = signers
     with pytest.raises(CheckFailed, match="signed by none of the keys"):
         bundle.unseal(bundle.seal(SAID, one), (two.public,))
@@ -40,7 +40,7 @@ def test_another_key_does_not_count(signers: tuple[Signer, Signer]) -> None:
         bundle.unseal(bundle.seal(SAID, one), ())
 
 
-def test_every_flipped_byte_of_the_payload_is_seen(signers: tuple[Signer, Signer]) -> None:
+def test_every_flipped_byte_of_the_payload_is_seen(signers: tuple[KeySigner, KeySigner]) -> None:
     one, _ = signers
     content = json.loads(bundle.seal(SAID, one))
     payload = base64.b64decode(content["dsseEnvelope"]["payload"])
@@ -69,7 +69,7 @@ def _without(name: str) -> Callable[[dict[str, Any]], object]:
     ],
 )
 def test_what_is_no_bundle(
-    signers: tuple[Signer, Signer], change: Callable[[dict[str, Any]], object]
+    signers: tuple[KeySigner, KeySigner], change: Callable[[dict[str, Any]], object]
 ) -> None:
     one, _ = signers
     content = json.loads(bundle.seal(SAID, one))
@@ -83,7 +83,9 @@ def test_what_is_no_bundle(
 @pytest.mark.parametrize(
     "payload", [b"{}", b"[]", b"no JSON", SAID.payload.replace(b"sha256", b"md5")]
 )
-def test_a_signed_text_that_is_no_statement(signers: tuple[Signer, Signer], payload: bytes) -> None:
+def test_a_signed_text_that_is_no_statement(
+    signers: tuple[KeySigner, KeySigner], payload: bytes
+) -> None:
     one, _ = signers
 
     class Text:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from builder.core.settings import PREFIX, ProjectFile, check_shapes, layered
+from builder.core.projectfile import PREFIX, ProjectFile, check_shapes, layered
 
 TABLE = "kubernetes"
 

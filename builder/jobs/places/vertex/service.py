@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import googleapi
 from builder.core.errors import InputError
-from builder.core.settings import CLOUD, PREFIX, ProjectFile, Written, check_shapes
+from builder.core.projectfile import PREFIX, ProjectFile, Written, check_shapes
+from builder.core.settings import CLOUD
 from builder.jobs import description
 from builder.jobs.description import Job
 
