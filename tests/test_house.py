@@ -132,7 +132,6 @@ ASKERS = {
     "core/web.py": "the mechanism",
     "cloudbuild/runner/proxy.py": "an engine's socket, which is handed to a build's steps",
     "core/googleapi.py": "Google's own client, and its errors",
-    "cloudbuild/clients.py": "Google's own client wants this session",
     "cloudbuild/submission/logs.py": "errors of Google's client",
     "engine/containers.py": "the engine's socket",
     "engine/docker.py": "errors of docker's client",

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli import job_convert, job_cost, job_kubernetes, job_local, job_sent, job_why
+from builder.cli import (
+    job_convert,
+    job_cost,
+    job_doctor,
+    job_kubernetes,
+    job_local,
+    job_sent,
+    job_why,
+)
 from builder.cli.common import Registry, reporter, root, say, settings
 from builder.cli.job_convert import Output
 from builder.cli.job_place import (
@@ -172,5 +180,5 @@ for command in (render, job_convert.convert, schema):
 job_app.command("import")(import_job)
 job_sent.register(job_app)
 job_why.register(job_app)
-job_kubernetes.register(job_app)
+job_app.command()(job_doctor.doctor)
 job_app.command()(job_cost.cost)

@@ -1,12 +1,9 @@
-"""A job for a cluster: as YAML for kubectl, or ready to be submitted; `builder job doctor`."""
+"""A job for a cluster: as YAML for kubectl, or ready to be submitted."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from builder.cli.common import Json, Registry, reporter, root, settings
-from builder.cli.job_place import Context, Namespace, Nodes, PullSecret, Queue, ServiceAccount
+from builder.cli.common import reporter, root
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
@@ -65,45 +62,3 @@ def dry_run(there: "Place[Any]", ready: "Ready") -> str:
         )
     there.check(ready)
     return yamlfile.dump(there.render(ready))
-
-
-def doctor(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Also whether the cluster takes this one.")
-    ] = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    queue: Queue = None,
-    service_account: ServiceAccount = None,
-    nodes: Nodes = None,
-    pull_secret: PullSecret = None,
-    registry: Registry = None,
-    as_json: Json = False,
-) -> None:
-    """Check a cluster of Kubernetes: access, JobSet, each right, queue, accounts, nodes.
-
-    \b
-    builder job doctor
-    builder job doctor cats --queue gpus
-
-    Each finding that prevents a job has the command that mends it; then the exit code is 4.
-    """
-    from builder.cli.machine import report
-    from builder.jobs.places.kubernetes import checkup, cluster, place
-    from builder.jobs.places.kubernetes.prepare import prepare
-
-    flags = {"context": context, "namespace": namespace, "queue": queue, "nodes": nodes}
-    flags |= {"service_account": service_account, "pull_secret": pull_secret}
-    there = place.connect(cluster.load(root(), flags))
-    ready = None
-    if job is not None:
-        with reporter() as shown:
-            ready = prepare(
-                root(), job, settings(registry), there.cluster, True, on_event=shown.on_event
-            )
-    report(checkup.examine(there, ready), "a job there", as_json)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `builder job`."""
-    app.command()(doctor)

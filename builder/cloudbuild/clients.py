@@ -104,16 +104,7 @@ class Clients:
     @cached_property
     def session(self) -> requests.Session:
         """Plain HTTPS with the project's credentials."""
-        import requests
-        from google.auth.credentials import AnonymousCredentials
-        from google.auth.transport.requests import AuthorizedSession
-
-        if isinstance(self.credentials, AnonymousCredentials):
-            session = requests.Session()
-            session.trust_env = False
-            return session
-        found: requests.Session = AuthorizedSession(self.credentials)  # type: ignore[no-untyped-call]
-        return found
+        return googleapi.session(self.credentials)
 
     @property
     def storage_endpoint(self) -> str:

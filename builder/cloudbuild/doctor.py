@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
-from builder.cloudbuild.clients import Clients, explaining
+from builder.cloudbuild.clients import ADVICE, Clients, explaining
 from builder.cloudbuild.reader.buildfile import BuildFile
+from builder.core import googleaccess
+from builder.core.checkup import Finding
 from builder.core.errors import FactoryError
+from builder.core.googleaccess import Project
 from builder.core.googleapi import account_name
 from builder.core.settings import CloudSettings
 from builder.core.workers import DEFAULT_MACHINE, MACHINES
@@ -53,24 +55,13 @@ READS_SOURCE = (
     "roles/storage.admin",
     "roles/cloudbuild.builds.builder",
 )
-_ANYTHING = ("roles/owner", "roles/editor")
 
 _REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 
 
-@dataclass(frozen=True)
-class CloudFinding:
-    """The result of one question. state: "bad" prevents a build, "note" does not."""
-
-    name: str
-    state: Literal["ok", "note", "bad"]
-    seen: str
-    remedy: str = ""
-
-
 def examine(
     clients: Clients, file: BuildFile, repository: str | None, memory: float | None = None
-) -> tuple[CloudFinding, ...]:
+) -> tuple[Finding, ...]:
     """All findings about a build of this file.
 
     repository: HOST/PATH that it pushes to. memory: as in `forecast`.
@@ -88,82 +79,62 @@ def examine(
     return tuple(finding for question in questions for finding in question)
 
 
-def _ask(clients: Clients, host: str, path: str, body: Any = None) -> dict[str, Any] | CloudFinding:
-    """The answer of a service; a note if it does not answer. body: of a POST."""
-    from google.api_core import exceptions
-
-    what = path.rpartition(":")[2].rpartition("/")[2]
+def _project(clients: Clients) -> Project:
     endpoint = clients.settings.endpoint or ""
-    base = endpoint if is_loopback(urlsplit(endpoint).netloc) else f"https://{host}"
-    try:
-        with explaining(f"{host} {what}"):
-            method = "GET" if body is None else "POST"
-            answer = clients.session.request(method, base + path, json=body, timeout=30)
-            if not answer.ok:
-                raise exceptions.from_http_response(answer)  # type: ignore[no-untyped-call]
-            return dict(answer.json())
-    except FactoryError as error:
-        return CloudFinding(
-            host.partition(".")[0], "note", f"not known: {error.message}", error.fix
-        )
+    base = endpoint if is_loopback(urlsplit(endpoint).netloc) else None
+    return Project(clients.project, clients.session, ADVICE, base)
 
 
-def _apis(clients: Clients) -> Iterator[CloudFinding]:
-    within = f"projects/{clients.project}/services"
-    names = "&".join(f"names={within}/{api}" for api in APIS)
-    found = _ask(clients, "serviceusage.googleapis.com", f"/v1/{within}:batchGet?{names}")
-    if isinstance(found, CloudFinding):
-        yield found
+def _ask(clients: Clients, host: str, path: str, body: Any = None) -> dict[str, Any] | Finding:
+    """The answer of a service; a note if it does not answer. body: of a POST."""
+    return _project(clients).ask(host, path, body)
+
+
+def _apis(clients: Clients) -> Iterator[Finding]:
+    missing = googleaccess.disabled(_project(clients), APIS)
+    if isinstance(missing, Finding):
+        yield missing
         return
-    enabled = {
-        one["name"].rpartition("/")[2]
-        for one in found.get("services", ())
-        if one.get("state") == "ENABLED"
-    }
-    missing = [api for api in APIS if api not in enabled]
     enable = f"gcloud services enable {' '.join(missing)} --project {clients.project}"
     if missing:
-        yield CloudFinding("apis", "bad", f"not enabled: {', '.join(missing)}", enable)
+        yield Finding("apis", "bad", f"not enabled: {', '.join(missing)}", enable)
     else:
-        yield CloudFinding("apis", "ok", f"{len(APIS)} are enabled")
+        yield Finding("apis", "ok", f"{len(APIS)} are enabled")
 
 
 def _permissions(
-    name: str, found: dict[str, Any] | CloudFinding, wanted: Mapping[str, str], who: str
-) -> Iterator[CloudFinding]:
+    name: str, found: dict[str, Any] | Finding, wanted: Mapping[str, str], who: str
+) -> Iterator[Finding]:
     """The finding of an answer to testIamPermissions."""
-    if isinstance(found, CloudFinding):
+    if isinstance(found, Finding):
         yield found
         return
-    missing = [one for one in wanted if one not in found.get("permissions", ())]
-    roles = ", ".join(dict.fromkeys(wanted[one] for one in missing))
+    missing = googleaccess.missing(found, wanted)
     if missing:
-        yield CloudFinding(name, "bad", f"{who} may not: {', '.join(missing)}", f"grant {roles}")
+        roles = ", ".join(dict.fromkeys(missing.values()))
+        yield Finding(name, "bad", f"{who} may not: {', '.join(missing)}", f"grant {roles}")
     else:
-        yield CloudFinding(name, "ok", f"{who} may: {', '.join(wanted)}")
+        yield Finding(name, "ok", f"{who} may: {', '.join(wanted)}")
 
 
-def _caller(clients: Clients) -> Iterator[CloudFinding]:
-    path = f"/v1/projects/{clients.project}:testIamPermissions"
-    body = {"permissions": list(OURS)}
-    found = _ask(clients, "cloudresourcemanager.googleapis.com", path, body)
+def _caller(clients: Clients) -> Iterator[Finding]:
+    found = _project(clients).allowed(tuple(OURS))
     yield from _permissions("you", found, OURS, "you")
 
 
-def _pool(clients: Clients) -> Iterator[CloudFinding]:
+def _pool(clients: Clients) -> Iterator[Finding]:
     if not clients.settings.pool:
         return
     project = clients.settings.pool.split("/")[1]
-    path = f"/v1/projects/{project}:testIamPermissions"
-    found = _ask(clients, "cloudresourcemanager.googleapis.com", path, {"permissions": list(POOL)})
+    found = _project(clients).allowed(tuple(POOL), project)
     yield from _permissions("pool", found, POOL, "you")
 
 
-def _account(clients: Clients, repository: str | None) -> Iterator[CloudFinding]:
+def _account(clients: Clients, repository: str | None) -> Iterator[Finding]:
     """The account of the build: whether the caller may use it, and what it may do."""
     address = clients.settings.service_account
     if not address:
-        yield CloudFinding(
+        yield Finding(
             "account", "note", "none is set: the build runs as the project's default account",
             "write service_account below [cloud], and give it what docs/cloud-build.md lists",
         )  # fmt: skip
@@ -171,12 +142,7 @@ def _account(clients: Clients, repository: str | None) -> Iterator[CloudFinding]
     path = f"/v1/{account_name(address)}:testIamPermissions"
     found = _ask(clients, "iam.googleapis.com", path, {"permissions": list(ACT_AS)})
     yield from _permissions("account", found, ACT_AS, f"you, as {address},")
-    project = _ask(
-        clients,
-        "cloudresourcemanager.googleapis.com",
-        f"/v1/projects/{clients.project}:getIamPolicy",
-        {},
-    )
+    project = _project(clients).policy()
     yield from _granted("logs", address, WRITES_LOGS, "write logs", [project])
     bucket = _ask(clients, "storage.googleapis.com", f"/storage/v1/b/{clients.settings.bucket}/iam")
     yield from _granted("source", address, READS_SOURCE, "read the source", [project, bucket])
@@ -186,7 +152,7 @@ def _account(clients: Clients, repository: str | None) -> Iterator[CloudFinding]
         yield from _granted("images", address, WRITES_IMAGES, "push images", [project, policy])
     else:
         where = repository or "no registry"
-        yield CloudFinding("images", "note", f"{where}: not a repository of Artifact Registry")
+        yield Finding("images", "note", f"{where}: not a repository of Artifact Registry")
 
 
 def _granted(
@@ -194,43 +160,36 @@ def _granted(
     address: str,
     roles: Sequence[str],
     what: str,
-    policies: Sequence[dict[str, Any] | CloudFinding],
-) -> Iterator[CloudFinding]:
+    policies: Sequence[dict[str, Any] | Finding],
+) -> Iterator[Finding]:
     """Whether one of these policies gives an account one of these roles."""
-    member = f"serviceAccount:{address}"
-    seen = [one for one in policies if not isinstance(one, CloudFinding)]
-    held = {
-        binding["role"]
-        for policy in seen
-        for binding in policy.get("bindings", ())
-        if member in binding.get("members", ())
-    }
-    if fitting := held & {*roles, *_ANYTHING}:
-        yield CloudFinding(name, "ok", f"{address} may {what}: {sorted(fitting)[0]}")
-    elif len(seen) < len(policies):
-        yield CloudFinding(
+    has = googleaccess.held(policies, f"serviceAccount:{address}")
+    if fitting := has & {*roles, *googleaccess.ANYTHING}:
+        yield Finding(name, "ok", f"{address} may {what}: {sorted(fitting)[0]}")
+    elif not googleaccess.readable(policies):
+        yield Finding(
             name, "note", f"whether {address} may {what} is not known: a policy may not be read"
         )
     else:
-        yield CloudFinding(
+        yield Finding(
             name, "bad", f"{address} may not {what}, as far as its own roles tell",
             f"grant {roles[0]}; a role of a group, a folder or of your own making is not seen",
         )  # fmt: skip
 
 
-def _staging(clients: Clients) -> Iterator[CloudFinding]:
+def _staging(clients: Clients) -> Iterator[Finding]:
     bucket = clients.settings.bucket
     query = "&".join(f"permissions={one}" for one in STAGING)
     found = _ask(
         clients, "storage.googleapis.com", f"/storage/v1/b/{bucket}/iam/testPermissions?{query}"
     )
-    if isinstance(found, CloudFinding) and "not found" in found.seen:
-        yield CloudFinding("staging", "note", f"gs://{bucket} is made by the first build")
+    if isinstance(found, Finding) and "not found" in found.seen:
+        yield Finding("staging", "note", f"gs://{bucket} is made by the first build")
     else:
         yield from _permissions("staging", found, STAGING, f"in gs://{bucket}, you")
 
 
-def _regions(clients: Clients) -> Iterator[CloudFinding]:
+def _regions(clients: Clients) -> Iterator[Finding]:
     """The pool and the connections of triggers work in their own region only."""
     region = clients.settings.region
     named = {"the pool": clients.settings.pool or ""}
@@ -239,15 +198,13 @@ def _regions(clients: Clients) -> Iterator[CloudFinding]:
     for what, name in named.items():
         match = re.search(r"/locations/([^/]+)/", name)
         if match and match[1] != region:
-            yield CloudFinding(
+            yield Finding(
                 "region", "bad", f"{what} is in {match[1]}, and builds run in {region}",
                 f'write region = "{match[1]}" below [cloud]',
             )  # fmt: skip
 
 
-def forecast(
-    settings: CloudSettings, file: BuildFile, memory: float | None
-) -> Iterator[CloudFinding]:
+def forecast(settings: CloudSettings, file: BuildFile, memory: float | None) -> Iterator[Finding]:
     """What a build takes of its machine and what it costs at most, told without asking anyone.
 
     memory: what the worker's system and the steps that run side by side use together, in GB; None
@@ -257,30 +214,28 @@ def forecast(
     name = _machine(settings, file)
     machine = MACHINES.get(name)
     if machine is None:
-        yield CloudFinding("cost", "note", "memory, disk and price are those of the private pool")
+        yield Finding("cost", "note", "memory, disk and price are those of the private pool")
         return
     if memory is None:
-        yield CloudFinding(
+        yield Finding(
             "memory", "note", f"{name} has {machine.memory:g} GB; what the steps use is not known"
         )
     elif memory <= machine.memory:
-        yield CloudFinding(
-            "memory", "ok", f"{memory:g} GB at most, of {machine.memory:g} GB of {name}"
-        )
+        yield Finding("memory", "ok", f"{memory:g} GB at most, of {machine.memory:g} GB of {name}")
     else:
         larger = next((one for one, has in MACHINES.items() if has.memory >= memory), "")
-        yield CloudFinding(
+        yield Finding(
             "memory", "bad", f"the build may use {memory:g} GB, and {name} has {machine.memory:g}",
             f'write machine_type = "{larger}" below [cloud], then builder render',
         )  # fmt: skip
     minutes = file.build.timeout / 60
-    yield CloudFinding(
+    yield Finding(
         "cost", "ok",
         f"{name}, {max(100, options.disk_size_gb)} GB of disk, {minutes:.0f} minutes at most: "
         f"${minutes * machine.minute:.2f} at most, at ${machine.minute} a minute",
     )  # fmt: skip
     if name not in (DEFAULT_MACHINE, "E2_MEDIUM"):
-        yield CloudFinding(
+        yield Finding(
             "quota", "note",
             f"a trial project is refused {name} (FAILED_PRECONDITION); no service tells before",
             f'write machine_type = "{DEFAULT_MACHINE}" below [cloud] in such a project',
@@ -295,7 +250,7 @@ def _machine(settings: CloudSettings, file: BuildFile) -> str:
     return settings.machine_type or file.build.options.machine_type or DEFAULT_MACHINE
 
 
-def _last(clients: Clients, file: BuildFile) -> Iterator[CloudFinding]:
+def _last(clients: Clients, file: BuildFile) -> Iterator[Finding]:
     """What the last build that succeeded took."""
     from google.cloud.devtools import cloudbuild_v1 as api
 
@@ -314,4 +269,4 @@ def _last(clients: Clients, file: BuildFile) -> Iterator[CloudFinding]:
     if last:
         took = (last.finish_time - last.start_time).total_seconds() / 60
         cost = took * machine.minute
-        yield CloudFinding("last", "ok", f"the last build took {took:.1f} minutes: ${cost:.2f}")
+        yield Finding("last", "ok", f"the last build took {took:.1f} minutes: ${cost:.2f}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core.errors import FactoryError, OutsideError
 
 if TYPE_CHECKING:
+    import requests
     from google.api_core.retry import Retry
 
 QUOTA_PROJECT = "run: gcloud auth application-default set-quota-project PROJECT"
@@ -186,6 +187,19 @@ def credentials() -> tuple[Any, str | None]:
         else:
             what = f"the credentials for Google Cloud cannot be used: {said}"
         raise OutsideError(what, _login()) from error
+
+
+def session(credentials: Any) -> requests.Session:
+    """Plain HTTPS with credentials; anonymous ones are for an emulator, beside every proxy."""
+    import requests
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.transport.requests import AuthorizedSession
+
+    if isinstance(credentials, AnonymousCredentials):
+        found = requests.Session()
+        found.trust_env = False
+        return found
+    return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
 
 def bad_credentials(error: BaseException) -> bool:

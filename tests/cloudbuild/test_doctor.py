@@ -10,8 +10,9 @@ import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder.cloudbuild.clients import Clients
-from builder.cloudbuild.doctor import CloudFinding, examine, forecast
+from builder.cloudbuild.doctor import examine, forecast
 from builder.cloudbuild.reader import buildfile
+from builder.core.checkup import Finding
 from builder.core.settings import CloudSettings
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud
 
@@ -40,7 +41,7 @@ def granted(cloud: LoopbackCloud) -> LoopbackCloud:
     return cloud
 
 
-def seen(connected: Connect, **settings: str) -> dict[str, CloudFinding]:
+def seen(connected: Connect, **settings: str) -> dict[str, Finding]:
     clients = connected(service_account=ACCOUNT, **settings)
     return {one.name: one for one in examine(clients, FILE, REPOSITORY)}
 

@@ -37,7 +37,7 @@ import google_crc32c
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
-from tests.emulators.access import Access
+from tests.emulators.access import Access, Refused
 from tests.emulators.web import LoopbackServer
 
 PROJECT = "loopback-project"
@@ -49,14 +49,6 @@ ENDED = {
     Status.TIMEOUT, Status.CANCELLED, Status.EXPIRED,
 }  # fmt: skip
 PACKAGE = "google.devtools.cloudbuild.v1"
-
-
-class Refused(Exception):  # noqa: N818
-    """An answer with an error: HTTP status, the API's own name for it, a message."""
-
-    def __init__(self, code: int, status: str, message: str) -> None:
-        super().__init__(message)
-        self.code, self.status, self.message = code, status, message
 
 
 # --- faults ---------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import json_format
 from google.rpc import error_details_pb2, status_pb2
 
+from tests.emulators import access
 from tests.emulators.web import LoopbackServer
 
 PROJECT = "loopback-project"
@@ -242,6 +243,7 @@ class JobService:
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
         self.faults = Faults()
+        self.access = access.Access(number=NUMBER)
         self.lock = threading.RLock()
         self.jobs: dict[str, AnyJob] = {}
         self.entries: list[dict[str, Any]] = []
@@ -608,15 +610,18 @@ class _Handler(BaseHTTPRequestHandler):
                 self._entries()
             elif bucket := re.fullmatch(r"/storage/v1/b/([^/]+)", path):
                 self._bucket(bucket[1])
+            elif self.service.access.answers(path):
+                query, body = parse_qs(parts.query), json.loads(self.body or b"{}")
+                self._json(self.service.access.answer(path, query, body))
             else:
                 self._jobs(path)
-        except Refused as refused:
+        except (Refused, access.Refused) as refused:
             error: dict[str, Any] = {"code": refused.code, "message": refused.message}
             error["status"] = refused.status
             error["details"] = [
                 {"@type": "type.googleapis.com/google.rpc.ErrorInfo"}
                 | json_format.MessageToDict(one)
-                for one in refused.details
+                for one in getattr(refused, "details", ())
             ]
             self._json({"error": error}, refused.code)
         except (BrokenPipeError, ConnectionResetError):

@@ -133,9 +133,9 @@ def test_a_cluster_that_cannot_be_asked_is_the_only_finding(
 
 
 def test_the_command(run: Run, cats: Path, whole: server.Cluster) -> None:  # noqa: F811
-    code, out, _ = run("job", "doctor", "--json")
+    code, out, _ = run("job", "doctor", "--on", "kubernetes", "--json")
     assert code == 0
     assert {one["name"]: one["state"] for one in json.loads(out)}["queue"] == "note"
-    code, out, err = run("job", "doctor", "cats", "--queue", "none")
+    code, out, err = run("job", "doctor", "cats", "--on", "kubernetes", "--queue", "none")
     assert code == 4 and "bad   queue: none: is not there" in out
     assert "error: 1 findings prevent a job there" in err

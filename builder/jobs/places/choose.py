@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ HERE, VERTEX, KUBERNETES = "here", "vertex", "kubernetes"
 class Asked:
     """What the command line says about the place; None: nothing.
 
-    on: HERE, VERTEX or KUBERNETES. project, region: of Vertex AI. context, namespace: of a cluster.
+    on: HERE, VERTEX or KUBERNETES. project, region: of Vertex AI. context, namespace: of a cluster,
+    and other options of one by their names.
     """
 
     on: str | None = None
@@ -30,6 +32,7 @@ class Asked:
     region: str | None = None
     context: str | None = None
     namespace: str | None = None
+    cluster: Mapping[str, str | None] = field(default_factory=dict)
 
     def known(self) -> Asked:
         """Itself. Raises InputError for a place that there is not, or an option of another one."""
@@ -37,12 +40,15 @@ class Asked:
             raise InputError(
                 f"--on {self.on}: no place is called so", f"write {VERTEX} or {KUBERNETES}"
             )
-        others = ("project", "region") if self.on == KUBERNETES else ("context", "namespace")
-        for name in others:
-            if getattr(self, name) is not None:
+        others: Mapping[str, str | None] = {"project": self.project, "region": self.region}
+        if self.on != KUBERNETES:
+            others = {"context": self.context, "namespace": self.namespace, **self.cluster}
+        for name, value in others.items():
+            if value is not None:
                 there = VERTEX if self.on == KUBERNETES else KUBERNETES
+                flag = f"--{name.replace('_', '-')}"
                 raise InputError(
-                    f"--{name} is an option of --on {there}", f"remove it, or give --on {there}"
+                    f"{flag} is an option of --on {there}", f"remove it, or give --on {there}"
                 )
         return self
 

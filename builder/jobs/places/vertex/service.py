@@ -162,11 +162,10 @@ def logging_client(service: Service) -> ReadEntries:
     and after an error it begins at the first page again.
     """
     from google.api_core import exceptions
-    from google.auth.transport.requests import AuthorizedSession
 
     host = service.logging_endpoint or "https://logging.googleapis.com"
-    credentials = _anonymous() if host.startswith("http://") else googleapi.credentials()[0]
-    session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+    anonymous = host.startswith("http://")
+    session = googleapi.session(_anonymous() if anonymous else googleapi.credentials()[0])
 
     def entries(body: Mapping[str, Any]) -> dict[str, Any]:
         answer = session.post(f"{host}/v2/entries:list", json=body, timeout=READ_SECONDS)
@@ -184,6 +183,13 @@ def storage_client(service: Service) -> Any:
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         return Client(project=service.project, credentials=_anonymous())
     return Client(project=service.project, credentials=googleapi.credentials()[0])
+
+
+def credentials(service: Service) -> Any:
+    """The credentials for a service; none for an emulator. Raises OutsideError."""
+    if (service.endpoint or "").startswith("http://"):
+        return _anonymous()
+    return googleapi.credentials()[0]
 
 
 def _anonymous() -> Any:
