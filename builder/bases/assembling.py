@@ -44,7 +44,8 @@ class Workshop:
     """What layers are made with.
 
     where: the project's repository, which may have layers by their key; None without one. engine:
-    called where an OS root has to be made. fresh: make every layer, whoever has it.
+    called where an OS root has to be made. fresh: make every layer, whoever has it. told: gets each
+    layer as soon as the store has it, from any thread.
     """
 
     settings: Settings
@@ -52,6 +53,7 @@ class Workshop:
     engine: Callable[[], Engine]
     where: Reference | None = None
     fresh: bool = False
+    told: Callable[[Layer], None] = lambda _: None
 
 
 def bases(
@@ -68,6 +70,8 @@ def bases(
         missing = {key: plan for key, plan in plans.items() if key not in there}
         looking.detail = _told(list(plans.values()), list(missing.values()))
         looking.cached = not missing
+    for layer in there.values():
+        shop.told(layer)
     if shop.fresh:
         for key in missing:
             shop.store.forget(key)
@@ -134,7 +138,9 @@ def _make(
 
 def _root(plan: BasePlan, shop: Workshop, on_event: OnEvent) -> Layer:
     where = debian.archives(shop.settings, network.discover())
-    return osroot.make(plan.root, shop.engine(), where, shop.store, plan.compression, on_event)
+    root = osroot.make(plan.root, shop.engine(), where, shop.store, plan.compression, on_event)
+    shop.told(root)
+    return root
 
 
 def _wheels(
@@ -148,7 +154,7 @@ def _wheels(
         _compiler(plan, lock, shop, on_event) as compiler,
         download.wheels_of(pins, platform) as wheels,
     ):
-        made = wheel_making.make(layers, shop.store, wheels, compiler, on_event)
+        made = wheel_making.make(layers, shop.store, wheels, compiler, on_event, shop.told)
     return {layer.key: layer for layer in made}
 
 

@@ -68,6 +68,11 @@ def present(engine: Engine, image: AssembledImage, name: str) -> EngineImage | N
     return None
 
 
+def reuses_layers(engine: Engine) -> bool:
+    """Whether layers that this engine has may be left out of an archive."""
+    return engine.knows_content or not engine.containerd_store
+
+
 def _known(engine: Engine, image: AssembledImage, name: str) -> frozenset[str]:
     """The layers of `image`, by their digest before packing, that may be left out.
 
@@ -76,7 +81,7 @@ def _known(engine: Engine, image: AssembledImage, name: str) -> frozenset[str]:
     and with Podman they may be any. The containerd store before 28 cannot say afterwards whether an
     image is whole, and gets all.
     """
-    if engine.containerd_store and not engine.knows_content:
+    if not reuses_layers(engine):
         return frozenset()
     api: Any = engine.client.api
     there = filter(None, (engine.image(one["Id"]) for one in api.images(name.rpartition(":")[0])))

@@ -1,7 +1,8 @@
 """Making wheel layers: downloaded, unpacked, dropped, pruned, compiled and packed in one pass.
 
-Several are made at once, one for each processor, while the wheels of the next come. The largest is
-begun first. What is downloaded is removed with the last layer that needs it.
+Several are made at once, one for each processor, while the wheels of the next come. They are begun
+in their order in the base, so that an engine can unpack the lower ones while the others are made
+(builder/bases/ahead.py). What is downloaded is removed with the last layer that needs it.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ def make(
     wheels: Wheels,
     compiler: Compiler,
     on_event: OnEvent = ignore,
+    told: Callable[[Layer], None] = lambda _: None,
 ) -> tuple[Layer, ...]:
     """The layers, made where the store lacks them; those of several bases may be made together.
 
+    They are begun in this order. told: gets each layer as soon as the store has it.
     Raises OutsideError for a wheel that cannot be had or is damaged, InputError where there is
     nothing to prune. Then, and whatever else ends the run, the store has the layers that were
     whole, and a later run goes on.
@@ -62,11 +65,10 @@ def make(
     wheels.tidy()
     files.remove_older(store.folder.glob(".new.*"), KEPT)
     distinct = {layer.plan.key: layer for layer in layers}
-    making = _Making(store, wheels, compiler, on_event, list(distinct.values()))
-    ordered = sorted(distinct.values(), key=lambda layer: -(layer.plan.download or 0))
+    making = _Making(store, wheels, compiler, on_event, list(distinct.values()), told)
     pool = ThreadPoolExecutor((os.cpu_count() or 1) + AHEAD)
     try:
-        futures = {layer.plan.key: pool.submit(making.one, layer) for layer in ordered}
+        futures = {key: pool.submit(making.one, layer) for key, layer in distinct.items()}
         done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
         for failed in (one for one in done if one.exception()):
             if not isinstance(failed.exception(), _Stopped):
@@ -86,6 +88,7 @@ class _Making:
     compiler: Compiler
     on_event: OnEvent
     layers: list[WheelLayer]
+    told: Callable[[Layer], None]
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -98,6 +101,7 @@ class _Making:
         key = layer.plan.key
         with files.locked(self.store.folder / "keys" / f"{key}.lock"):
             found = self.store.find(key) or self._made(layer)
+        self.told(found)
         with self.counting:  # a wheel goes with the last layer of this run that needs it
             self.uses.subtract(pin.sha256 for pin in layer.pins)
             for pin in layer.pins:

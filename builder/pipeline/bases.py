@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.bases import ahead, assembling, loading, sharing, store
 from builder.bases import assembled as images
-from builder.bases import assembling, loading, sharing, store
 from builder.bases.assembled import AssembledImage
 from builder.bases.assembling import Workshop
+from builder.bases.layer import Layer
 from builder.bases.plan import BasePlan
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
@@ -104,17 +105,25 @@ def _assembled(
     kept = store.of_this_machine()
     began = time.monotonic()
     shown = _events(next(iter(items)), on_event) if len(items) == 1 else on_event
-    images = assembled(
-        settings, list(items.values()), lambda: engine, no_cache=no_cache, on_event=shown
-    )
-    phases = {"assemble base": time.monotonic() - began}
-    found = {}
-    for (hash_, item), image in zip(items.items(), images, strict=True):
-        began = time.monotonic()
-        name = f"{LOCAL_REPOSITORY}:{_plan(item).tag}"
-        loading.load(engine, image, kept.path, name, _events(hash_, on_event))
-        took = {**phases, "load base": time.monotonic() - began}
-        found[hash_] = Base(name, image, "assembled", took)
+    plans = list(map(_plan, items.values()))
+    with ahead.loading(engine, plans, kept.path, LOCAL_REPOSITORY, shown) as lower:
+        images = assembled(
+            settings,
+            list(items.values()),
+            lambda: engine,
+            no_cache=no_cache,
+            told=lower.made,
+            on_event=shown,
+        )
+        lower.settle()
+        phases = {"assemble base": time.monotonic() - began}
+        found = {}
+        for hash_, plan, image in zip(items, plans, images, strict=True):
+            began = time.monotonic()
+            name = f"{LOCAL_REPOSITORY}:{plan.tag}"
+            loading.load(engine, image, kept.path, name, _events(hash_, on_event))
+            took = {**phases, "load base": time.monotonic() - began}
+            found[hash_] = Base(name, image, "assembled", took)
     return found
 
 
@@ -124,16 +133,18 @@ def assembled(
     engine: Callable[[], Engine],
     *,
     no_cache: bool = False,
+    told: Callable[[Layer], None] = lambda _: None,
     on_event: OnEvent = ignore,
 ) -> tuple[AssembledImage, ...]:
     """The bases of these targets, with all their layers in this machine's store.
 
     Layers that the project's repository has by their key are taken from there. engine: called where
-    an OS root has to be made. Raises OutsideError, CheckFailed.
+    an OS root has to be made. told: gets each layer as soon as the store has it. Raises
+    OutsideError, CheckFailed.
     """
     kept = store.of_this_machine()
     where = repository.of(settings) if settings.registry else None
-    shop = Workshop(settings, kept, engine, where, fresh=no_cache)
+    shop = Workshop(settings, kept, engine, where, fresh=no_cache, told=told)
     plans = [_plan(item) for item in items]
     locks = [item.lock for item in items]
     made = assembling.bases(list(zip(plans, locks, strict=True)), shop, on_event)
