@@ -24,7 +24,7 @@ from builder.prove.checks import (
     training,
 )
 from builder.prove.suite import Suite
-from builder.tensorflow.checks import environment, loader, outputs
+from builder.tensorflow.checks import environment, loader, machine, outputs
 
 LABEL: Final = "training-image-factory.suite"
 """The label of an image that names its suite; TRAINER's images have none."""
@@ -35,6 +35,7 @@ TRAINER: Final = Suite(
         size.CHECK,
         device_code.CHECK,
         environment.CHECK,
+        machine.CHECK,
         loader.CHECK,
         contents.CHECK,
         permissions.CHECK,
@@ -50,6 +51,7 @@ PROGRAM: Final = Suite(
     (
         device_code.CHECK,
         environment.CHECK,
+        machine.CHECK,
         loader.CHECK,
         contents.CHECK,
         permissions.CHECK,
