@@ -133,6 +133,7 @@ ASKERS = {
     "cloudbuild/runner/proxy.py": "an engine's socket, which is handed to a build's steps",
     "core/googleapi.py": "Google's own client, and its errors",
     "cloudbuild/submission/logs.py": "errors of Google's client",
+    "devicecode/registry.py": "runs without the factory; it bounds what it reads itself",
     "engine/containers.py": "the engine's socket",
     "engine/docker.py": "errors of docker's client",
     "engine/private/daemon.py": "the engine's socket",

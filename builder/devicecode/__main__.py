@@ -1,6 +1,6 @@
 """Audit and prune from a command line, with nothing but Python.
 
-python -m builder.devicecode audit PATH... --gpu 7.0 [--format text|json|github]
+python -m builder.devicecode audit SOURCE... --gpu 7.0 [--format text|json|github]
 python -m builder.devicecode prune FOLDER --keep 7.0 [--only tensorflow|all]
 """
 
@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from . import registry
+from .inventory import Library
 from .pruning import __main__ as pruning
 from .pruning.errors import CheckFailed
 from .pruning.rule import compute_capability
-from .verdict import Support, Verdict, as_dict, audit
+from .verdict import Audit, Support, Verdict, as_dict, audit
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="devicecode", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     options = commands.add_parser("audit", help="what libraries carry, and for which GPU")
-    options.add_argument("paths", nargs="+", type=Path, help="folders, wheels or libraries")
+    options.add_argument(
+        "sources",
+        nargs="+",
+        help="folders, wheels, libraries, image archives, OCI layouts, HOST/REPOSITORY:TAG",
+    )
     options.add_argument("--gpu", action="append", required=True, help="compute capability: 7.0")
     options.add_argument("--format", choices=("text", "json", "github"), default="text")
     options.add_argument("--json", action="store_const", const="json", dest="format")
@@ -35,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _audit(chosen: argparse.Namespace) -> int:
     devices = [compute_capability(text) for text in chosen.gpu]
-    found = audit(chosen.paths)
+    found = read(chosen.sources)
     verdicts = [found.verdict(device) for device in devices]
     if chosen.format == "json":
         pruning.say(json.dumps(as_dict(found, devices), indent=2))
@@ -48,6 +54,17 @@ def _audit(chosen: argparse.Namespace) -> int:
                     pruning.say(f"{verdict.device}  {finding.library.name:<42} {finding}")
             pruning.say(str(verdict), *([f"instead: {verdict.instead}"] if verdict.instead else []))
     return 0 if all(verdict.runs for verdict in verdicts) else CheckFailed.exit_code
+
+
+def read(sources: Sequence[str]) -> Audit:
+    """Every library of these sources, taken together. Raises InputError, OSError."""
+    remote = {text: registry.reference(text) for text in sources if not Path(text).exists()}
+    found: list[Library] = []
+    for image in remote.values():
+        if image is not None:
+            found += registry.libraries(image)
+    paths = [Path(text) for text in sources if remote.get(text) is None]
+    return Audit((*audit(paths).libraries, *found))
 
 
 def github_lines(verdict: Verdict) -> Iterator[str]:

@@ -203,7 +203,12 @@ def _compared(library: Library, known: Records) -> Library:
 
 
 def from_paths(paths: Iterable[Path]) -> tuple[Library, ...]:
-    """Every library of folders, wheels and single libraries. Raises InputError."""
+    """Every library of folders, wheels, images in files (images.py) and single libraries.
+
+    Raises InputError.
+    """
+    from . import images  # which reads its layers with this module
+
     paths = tuple(paths)
     for path in paths:
         if not path.exists():
@@ -212,10 +217,14 @@ def from_paths(paths: Iterable[Path]) -> tuple[Library, ...]:
             )
 
     def one(path: Path) -> tuple[Library, ...]:
+        if images.is_layout(path):
+            return images.from_layout(path)
         if path.is_dir():
             return tuple(from_folder(path))
         if path.suffix == ".whl" and path.is_file():
             return tuple(from_wheel(path))
+        if images.is_archive(path):
+            return images.from_archive(path)
         return (read_file(path),)
 
     if len(paths) == 1:

@@ -20,6 +20,7 @@ from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.devicecode.inventory import from_files, from_folder, from_paths
+from builder.devicecode.layers import merge
 from builder.devicecode.pruning.rule import ComputeCapability
 from builder.devicecode.verdict import Audit, Support
 from builder.engine import Engine
@@ -51,7 +52,7 @@ def layer(files: Mapping[str, bytes]) -> bytes:
 def visible(*layers: bytes) -> dict[str, int]:
     """The libraries that a container of these layers (topmost first) would see, with their size."""
     read = [in_registry.read_layer(io.BytesIO(data)) for data in layers]
-    return {library.path: library.size for library in in_registry.merge(read)}
+    return {library.path: library.size for library in merge(read)}
 
 
 def no_engine(start: bool) -> Engine:

@@ -31,8 +31,8 @@ def messages(kind: Kind = "gpu", variables: dict[str, str] | None = None, **more
         ({"NCCL_SOCKET_IFNAME": "eno1"}, "NCCL_SOCKET_IFNAME=eno1 in the image names a part of on"),
         ({"NCCL_SOCKET_IFNAME": "^docker0"}, "NCCL_SOCKET_IFNAME=^docker0 does not leave out lo"),
         ({"NCCL_IB_HCA": "mlx5_0"}, "NCCL_IB_HCA=mlx5_0 in the image names a part of one machine"),
-        ({"HTTPS_PROXY": "http://proxy:3128"}, "HTTPS_PROXY is set in the image: elsewhere the pr"),
-        ({"http_proxy": "http://proxy:3128"}, "http_proxy is set in the image: elsewhere the prox"),
+        ({"HTTPS_PROXY": "http://proxy:3128"}, "HTTPS_PROXY is set in the image: elsewhere there"),
+        ({"http_proxy": "http://proxy:3128"}, "http_proxy is set in the image: elsewhere there"),
         (
             {"GOOGLE_APPLICATION_CREDENTIALS": "/key.json"},
             "GOOGLE_APPLICATION_CREDENTIALS=/key.json is set in the image",

@@ -10,16 +10,17 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, cast
 
 from builder import registry
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, refusal
 from builder.devicecode.inventory import Library, from_files
+from builder.devicecode.layers import ReadLayer, merge
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.verdict import Audit
 from builder.prove.audit import tars
@@ -132,55 +133,29 @@ def read_layer(packed: IO[bytes]) -> LayerContent:
     """The content of a layer, a tar archive. It is read to its end, because the digest covers all
     of it.
 
-    Whiteouts are those of the OCI image specification 1.1, "Layer filesystem changeset": `.wh.NAME`
-    hides NAME in the layers below, and `.wh..wh..opq` hides everything that its folder holds there.
     Raises one of tars.BROKEN for what cannot be unpacked.
     """
-    removed: set[str] = set()
-    emptied: set[str] = set()
-    files: set[str] = set()
-    suspects = Suspects()
+    layer, suspects = ReadLayer(), Suspects()
 
     def members(
         found: Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]],
     ) -> Iterator[tuple[str, IO[bytes]]]:
         for archive, member in found:
-            path = PurePosixPath("/", member.name.removeprefix("./"))
-            if path.name == ".wh..wh..opq":
-                emptied.add(str(path.parent))
-            elif path.name.startswith(".wh."):
-                removed.add(str(path.parent / path.name.removeprefix(".wh.")))
-            elif not member.isdir():
-                files.add(str(path))
-                file = archive.extractfile(member) if member.isfile() else None
-                if file and not LIBRARY_NAME.search(path.name):
-                    file = io.BytesIO(suspects.look_into(str(path), file, member.size))
-                if file:
-                    yield str(path), file
+            path = layer.brings(member.name, member.isdir())
+            file = archive.extractfile(member) if path and member.isfile() else None
+            if file and not LIBRARY_NAME.search(path):
+                file = io.BytesIO(suspects.look_into(path, file, member.size))
+            if file:
+                yield path, file
 
     with tars.opened(packed) as found:
         libraries = tuple(from_files(members(found)))
     while packed.read(1 << 20):
         pass
     return LayerContent(
-        frozenset(removed),
-        frozenset(emptied),
-        frozenset(files),
+        frozenset(layer.removed),
+        frozenset(layer.emptied),
+        frozenset(layer.files),
         libraries,
         suspects.secrets(),
     )
-
-
-def merge(layers: Iterable[LayerContent]) -> tuple[Library, ...]:
-    """The libraries that a container would see. layers: the topmost first."""
-    hidden: set[str] = set()  # these paths, and everything below them
-    emptied: set[str] = set()  # everything below these folders, not the folders themselves
-    seen = []
-    for layer in layers:
-        for library in layer.libraries:
-            above = set(map(str, PurePosixPath(library.path).parents))
-            if library.path not in hidden and not above & hidden and not above & emptied:
-                seen.append(library)
-        hidden |= layer.removed | layer.files
-        emptied |= layer.emptied
-    return tuple(seen)
