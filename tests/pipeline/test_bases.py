@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from builder.bases import store
+from builder.bases import sharing, store
 from builder.bases.assembled import AssembledImage, assemble
 from builder.bases.layer import Compression
 from builder.bases.tarball import LayerWriter
@@ -16,8 +18,8 @@ from builder.core.errors import OutsideError
 from builder.core.events import Event, StepDone, StepProgress, step
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.pipeline import bases
-from builder.registry import parse
+from builder.pipeline import bases, push
+from builder.registry import Registry, parse
 from tests.pipeline.pushing import settings
 from tests.registry.server import RegistryServer
 
@@ -65,6 +67,29 @@ def test_a_second_upload_sends_nothing(made: AssembledImage, uploaded: Settings)
     bases.upload(parse(str(uploaded.registry)), TAG, made, events.append)
     put = [one for one in events if isinstance(one, StepDone) and one.name.startswith("put ")]
     assert [one.cached for one in put] == [True]
+
+
+@pytest.mark.network
+def test_a_push_sends_a_base_as_it_was_assembled(
+    made: AssembledImage, server: RegistryServer
+) -> None:
+    store.of_this_machine().keep_image(TAG, made)
+    base = SimpleNamespace(reference=f"training:{TAG}", digest=made.digest, image_id="", labels={})
+    no_engine: Any = None  # Docker 20.10 would pack it anew, into another manifest
+    where = parse(str(settings(server.host).registry))
+    with step("push", lambda _: None) as pushing, Registry(server.host) as there:
+        push._Sender(no_engine, there, where, push.ENGINE_RETRY, pushing).base(base)
+        assert there.head(where.repository, TAG) == made.digest
+        assert there.head(where.repository, sharing.tag_of("ab" * 32)), "offered by its key"
+
+
+@pytest.mark.network
+def test_an_engine_that_reads_no_zstd_does_not_pull_a_base(
+    made: AssembledImage, uploaded: Settings
+) -> None:
+    plan: Any = SimpleNamespace(tag=TAG)
+    old: Any = SimpleNamespace(product="Docker", release=(20, 10))
+    assert bases._found(uploaded, old, plan, lambda _: None) is None
 
 
 @pytest.mark.engine
