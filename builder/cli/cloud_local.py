@@ -265,7 +265,7 @@ def run_local(
             plan, where, _log(sys.stderr if as_json else sys.stdout), push=not no_push,
             with_socket=not no_docker, artifacts=artifacts, workspace=write_workspace, host=host,
         )  # fmt: skip
-    _conclude(result, memory, as_json)
+        _conclude(result, memory, as_json)
 
 
 def _host(
