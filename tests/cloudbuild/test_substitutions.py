@@ -1,6 +1,7 @@
 """What a `$` in a cloudbuild.yaml becomes."""
 
 import subprocess
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -104,14 +105,40 @@ _OPERATION = st.one_of(
 )
 
 
-def bash(value: str, operation: str) -> str | None:
-    done = subprocess.run(
-        ["bash", "-c", f'shopt -u patsub_replacement 2>/dev/null; printf %s "${{_V{operation}}}"'],
-        env={"_V": value, "LC_ALL": "C.UTF-8"},
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout if done.returncode == 0 else None
+_LOOP = """
+shopt -u patsub_replacement 2>/dev/null
+while IFS= read -r -d '' _V && IFS= read -r -d '' operation; do
+  (eval "printf %s \\"\\${_V$operation}\\"") 2>/dev/null
+  printf '\\0%s\\0' $?
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def bash() -> Iterator[Callable[[str, str], str | None]]:
+    """What bash makes of a value and an operation; None for an error. One bash for all."""
+    with subprocess.Popen(
+        ["bash", "-c", _LOOP],
+        env={"LC_ALL": "C.UTF-8"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as shell:
+        assert shell.stdin
+        assert shell.stdout
+        answers = shell.stdout
+
+        def text() -> str:
+            return b"".join(iter(lambda: answers.read(1), b"\0")).decode()
+
+        def said(value: str, operation: str) -> str | None:
+            assert shell.stdin
+            shell.stdin.write(f"{value}\0{operation}\0".encode())
+            shell.stdin.flush()
+            made, code = text(), text()
+            return made if code == "0" else None
+
+        yield said
+        shell.stdin.close()
 
 
 @settings(max_examples=150, deadline=None)
@@ -119,7 +146,9 @@ def bash(value: str, operation: str) -> str | None:
 @example("a/b/c", "//\\//-")
 @example("", "/#/x")
 @example("ab", "/%/x")
-def test_expansions_are_those_of_bash(value: str, operation: str) -> None:
+def test_expansions_are_those_of_bash(
+    bash: Callable[[str, str], str | None], value: str, operation: str
+) -> None:
     said = bash(value, operation)
     try:
         ours: str | None = expand(f"${{_V{operation}}}", {"_V": value}.get, dynamic=True)
