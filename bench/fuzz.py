@@ -1,4 +1,4 @@
-"""`python -m bench.fuzz`: damaged libraries, documents, answers and archives, by the thousand.
+"""`python -m bench.fuzz`: damaged libraries, documents, answers, archives and environments.
 
 For each case: no exception but the factory's own, an end within 5 s of processor time, no memory
 beyond 500 MB, and nothing left in the temporary folder. For libraries there is an oracle as well:
@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from bench.environments import environments
 from builder.cloudbuild.reader import buildfile
 from builder.core.errors import FactoryError
 from builder.devicecode.inventory import from_files, read
@@ -283,6 +284,7 @@ KINDS: dict[str, Callable[[int], None]] = {
     "documents": documents,
     "answers": answers,
     "archives": archives,
+    "environments": environments,
 }
 
 

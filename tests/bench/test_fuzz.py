@@ -1,4 +1,4 @@
-"""A few hundred cases of each kind; `make fuzz` runs them for an hour."""
+"""Some cases of each kind; `make fuzz` runs them for an hour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import fuzz
+from bench import environments, fuzz
 from builder.core.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("kind", fuzz.KINDS)
 def test_no_case_fails(kind: str) -> None:
     """In a process of its own: memory and the alarm are a process's."""
-    command = [sys.executable, "-m", "bench.fuzz", kind, "--cases", "300"]
+    cases = 12 if kind == "environments" else 300  # each of these starts a process
+    command = [sys.executable, "-m", "bench.fuzz", kind, "--cases", str(cases)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{kind}: 300 cases, none failed" in done.stdout
+    assert f"{kind}: {cases} cases, none failed" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,21 @@ def test_a_case_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fuzz.KINDS, "answers", hangs)
     with pytest.raises(AssertionError, match=r"answers 0: .*more than 1 s"):
         fuzz.run("answers", 0, 1)
+
+
+def test_a_command_that_writes_outside_its_folder_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(environments, "VARIABLES", ("TZ", "TERM", "NO_COLOR", "A", "B", "C"))
+    target = tmp_path / "prover.key"
+    words = ("sign", "key", str(target), "--no-password")
+    monkeypatch.setattr(environments, "COMMANDS", (words,))
+    with pytest.raises(AssertionError, match=f"wrote {target}"):
+        environments.environments(0)
+
+
+def test_a_password_that_is_shown_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "PASSWORD", "the targets")
+    monkeypatch.setattr(environments, "COMMANDS", (("--help",),))
+    with pytest.raises(AssertionError):
+        environments.environments(0)
