@@ -39,10 +39,15 @@ def base(
 
 
 @show_app.command()
-def policy(registry: Registry = None) -> None:
-    """Write [trust] of builder.toml as YAML for a cluster: kubectl apply -f -.
+def policy(
+    controller: Annotated[
+        str, typer.Option("--for", help="policy-controller, kyverno or binary-authorization.")
+    ] = "policy-controller",
+    registry: Registry = None,
+) -> None:
+    """Write [trust] of builder.toml as YAML for a cluster's admission controller.
 
-    It is a ClusterImagePolicy of Sigstore's policy-controller, version 0.13 or newer.
+    builder show policy | kubectl apply -f -
     """
     from builder.core import yamlfile
     from builder.core.errors import InputError
@@ -50,6 +55,11 @@ def policy(registry: Registry = None) -> None:
     from builder.trust import cluster
     from builder.trust import policy as policies
 
+    if controller not in cluster.WRITERS:
+        raise InputError(
+            f"--for {controller}: no such admission controller is known",
+            f"use {' | '.join(cluster.WRITERS)}",
+        )
     where = settings(registry=registry)
     trusted = policies.of(where.trust)
     if trusted is None:
@@ -57,4 +67,4 @@ def policy(registry: Registry = None) -> None:
             "[trust] names no keys, so there is nothing to ask of a cluster",
             'write prove = ["keys/prover.pub"] below [trust] in builder.toml',
         )
-    sys.stdout.write(yamlfile.dump(cluster.image_policy(repository.of(where), trusted)))
+    sys.stdout.write(yamlfile.dump(cluster.WRITERS[controller](repository.of(where), trusted)))

@@ -19,8 +19,9 @@ from builder.pipeline.records import ImageRecord
 from builder.prove import wheels
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import beside, keys, layers, sbom, statements
+from builder.trust import beside, keys, layers, sbom, statements, tagged
 from builder.trust.bundle import Signer, Statement
+from builder.trust.keyless import KeylessSigner
 from builder.trust.keys import KeySigner
 from builder.trust.provenance import HowMade
 
@@ -125,11 +126,14 @@ def sign(
 
     created: ISO 8601, for the list of referrers.
     """
-    return tuple(
-        digest
-        for image, each in said.items()
-        for digest in beside.attach(there, where, image, each, signer, created)
-    )
+    made: list[str] = []
+    for image, each in said.items():
+        made += beside.attach(there, where, image, each, signer, created)
+        receipts = [one for one in each if one.kind == statements.RECEIPT]
+        if not isinstance(signer, KeylessSigner):
+            for receipt in receipts:
+                tagged.attach(there, where, image, receipt, signer)
+    return tuple(made)
 
 
 def _libraries(receipt: Receipt) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from builder.core import yamlfile
-from builder.core.errors import CheckFailed
+from builder.core.errors import CheckFailed, InputError
 from builder.pipeline.verify import verify
 from builder.registry import Manifest, Registry
-from builder.trust import cluster, policy, statements
+from builder.trust import cluster, keys, policy, statements
+from builder.trust.identities import OidcIdentity
 from builder.trust.policy import Policy
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
@@ -34,8 +36,8 @@ def server(tmp_path: Path) -> Iterator[RegistryServer]:
         yield running
 
 
-def of(*keys: Pair, suite: str = "", age: float | None = None) -> Policy:
-    found = policy.of(settings("h.example.com", *keys, suite=suite, age=age).trust)
+def of(*pairs: Pair, suite: str = "", age: float | None = None) -> Policy:
+    found = policy.of(settings("h.example.com", *pairs, suite=suite, age=age).trust)
     assert found
     return found
 
@@ -49,10 +51,55 @@ def test_it_names_the_repository_and_each_key(ours: Pair, tmp_path: Path) -> Non
     assert [one["key"]["data"] for one in read["spec"]["authorities"]] == [
         ours.public.read_text(), other.public.read_text(),
     ]  # fmt: skip
-    assert {one["signatureFormat"] for one in read["spec"]["authorities"]} == {"bundle"}
+    assert all("signatureFormat" not in one for one in read["spec"]["authorities"])
     (asked,) = read["spec"]["authorities"][0]["attestations"]
     assert asked["predicateType"] == statements.RECEIPT
     assert asked["policy"] == {"type": "rego", "data": cluster.rule(of(ours))}
+
+
+IDENTITY = OidcIdentity("ci@example.com", "https://accounts.google.com")
+
+
+def test_an_identity_in_the_words_of_each_controller(ours: Pair) -> None:
+    mixed = replace(of(ours), prove=(keys.public(str(ours.public)), IDENTITY))
+    named = [{"issuer": IDENTITY.issuer, "subject": IDENTITY.name}]
+    _, authority = cluster.image_policy(at("h.example.com"), mixed)["spec"]["authorities"]
+    assert authority["signatureFormat"] == "bundle"  # policy-controller takes no other of these
+    assert authority["keyless"]["identities"] == named
+    _, attestor = cluster.validating_policy(at("h.example.com"), mixed)["spec"]["attestors"]
+    assert attestor == {"name": "prover2", "cosign": {"keyless": {"identities": named}}}
+    with pytest.raises(InputError, match="Binary Authorization knows keys alone"):
+        cluster.platform_policy(at("h.example.com"), mixed)
+    own = replace(mixed, prove=(replace(IDENTITY, trusted_root="keys/root.json"),))
+    for write in (cluster.image_policy, cluster.validating_policy):
+        with pytest.raises(InputError, match="a Sigstore that a cluster has to be told about"):
+            write(at("h.example.com"), own)
+
+
+def test_kyverno_is_asked_for_the_same(ours: Pair) -> None:
+    spec = cluster.validating_policy(at("h.example.com"), of(ours, suite="trainer", age=30 * DAY))[
+        "spec"
+    ]
+    (attestor,) = spec["attestors"]
+    assert attestor["cosign"]["key"]["data"] == ours.public.read_text()
+    assert attestor["cosign"]["ctlog"]["insecureIgnoreTlog"]
+    asked = [one["expression"] for one in spec["validations"]]
+    for kind in ("containers", "initContainers", "ephemeralContainers"):
+        about = [one for one in asked if one.startswith(f"images.{kind}.all(image, ")]
+        assert len(about) == 4
+        assert any("[attestors.prover1]) > 0" in one for one in about)
+        assert any('.suite in ["trainer"]' in one for one in about)
+        assert any('<= duration("2592000s")' in one for one in about)
+    assert len(cluster.validating_policy(at("h"), of(ours))["spec"]["validations"]) == 6
+
+
+def test_binary_authorization_is_told_each_key(ours: Pair, tmp_path: Path) -> None:
+    other = pair(tmp_path, "other")
+    told = cluster.platform_policy(at("h.example.com"), of(ours, other))
+    (check,) = told["gkePolicy"]["checkSets"][0]["checks"]
+    authorities = check["sigstoreSignatureCheck"]["sigstoreAuthorities"]
+    found = [one["publicKeySet"]["publicKeys"] for one in authorities]
+    assert found == [[{"publicKeyPem": one.public.read_text()}] for one in (ours, other)]
 
 
 def for_cosign(rule: str) -> str:
