@@ -111,15 +111,18 @@ def verify(
 
 def promote(
     reference: Annotated[str, typer.Argument(help="A reference or tag; with --back, the tag.")],
-    tag: Annotated[str | None, typer.Argument(help="The tag to move, e.g. production.")] = None,
+    tag: Annotated[
+        str | None, typer.Argument(help="The tag to move: production, or HOST/PATH:production.")
+    ] = None,
     back: Annotated[
         bool, typer.Option("--back", help="Move the tag back to the image it named before.")
     ] = False,
     registry: Registry = None,
 ) -> None:
-    """Move a tag to a proven image, or back.
+    """Move a tag to a proven image, or back. A tag of another repository takes the image along.
 
     builder promote v100-2.21.0-1a2b3c4d5e6f production
+    builder promote v100 registry.example.com/serving/training:production
     builder promote --back production
     """
     from builder.core.errors import InputError

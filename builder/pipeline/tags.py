@@ -5,6 +5,7 @@ A tag that moves keeps a list of the digests it led to, in the registry itself: 
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,9 +14,9 @@ from typing import Final
 
 from builder import registry
 from builder.core.errors import InputError, OutsideError
-from builder.core.events import OnEvent, ignore
+from builder.core.events import OnEvent, ignore, step
 from builder.core.settings import Settings
-from builder.pipeline import repository
+from builder.pipeline import copying, repository
 from builder.pipeline.verify import holds_of, of_any_version, proven
 from builder.registry import Descriptor, Manifest, Reference, Registry
 from builder.trust import policy
@@ -89,12 +90,37 @@ def promote(
     *,
     on_event: OnEvent = ignore,
 ) -> Promotion:
-    """Move a tag of the same repository to a proven image. Raises what `verify` raises."""
+    """Move a tag to a proven image. Raises what `verify` raises.
+
+    tag: of the same repository; or HOST/PATH:TAG of another one, which the image is copied to with
+    all that lies beside it, and where it has to be proven, too.
+    """
     where = repository.resolve(reference, settings)
-    to, trusted = where.tagged(tag), policy.of(settings.trust)
+    to, trusted = _destination(where, tag), policy.of(settings.trust)
     with repository.opened(where, on_event, f"promote {to}") as there:
         _, manifest = proven(there, where, holds_of(), trusted)
-        return move(there, to, manifest)
+        if to.name == where.name:
+            return move(there, to, manifest)
+        with (
+            step(f"copy {manifest.digest[:19]} to {to.name}", on_event) as copied,
+            Registry(to.host, said=copied.log) as other,
+        ):
+            sent = copying.copy(there, where, other, to, manifest, copied)
+            copied.detail = f"{sent / 1e6:.1f} MB"
+            proven(other, to.at(manifest.digest), holds_of(), trusted)
+            return move(other, to, manifest)
+
+
+def _destination(where: Reference, tag: str) -> Reference:
+    """The tag that a promotion moves. Raises InputError for a repository without a tag."""
+    if not re.search("[/:@]", tag):
+        return where.tagged(tag)
+    to = registry.parse(tag)
+    if to.digest or not to.tag:
+        raise InputError(
+            f"{tag}: a promotion moves a tag, and this names none", f"write {to.name}:TAG"
+        )
+    return to
 
 
 def rollback(tag: str, settings: Settings, *, on_event: OnEvent = ignore) -> Promotion:

@@ -9,7 +9,9 @@ specs/SIGNATURE_SPEC.md and specs/ATTESTATION_SPEC.md.
 from __future__ import annotations
 
 import base64
+import functools
 import json
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -57,8 +59,28 @@ def attach(
         except CheckFailed:
             return False
 
-    _put(there, where, f"{fallback_tag(image.digest)}.sig", signed, lambda: _entry(payload, signer))
-    _put(there, where, f"{fallback_tag(image.digest)}.att", says, lambda: _sealed(receipt, signer))
+    tag = fallback_tag(image.digest)
+    _put(there, where, f"{tag}.sig", signed, functools.partial(_entry, payload, signer))
+    _put(there, where, f"{tag}.att", says, functools.partial(_sealed, receipt, signer))
+
+
+def copy(
+    source: Registry, where: Reference, target: Registry, to: Reference, image: Manifest
+) -> None:
+    """Put what lies under the image's tags under those of another repository, beside what is there.
+
+    Raises what `attach` raises.
+    """
+    for suffix in ("sig", "att"):
+        tag = f"{fallback_tag(image.digest)}.{suffix}"
+        found = source.manifest(where.repository, tag)
+        for layer in found.layers if found else ():
+            brought = functools.partial(_brought, source, where, layer)
+            _put(target, to, tag, functools.partial(operator.eq, layer), brought)
+
+
+def _brought(source: Registry, where: Reference, layer: Descriptor) -> TaggedEntry:
+    return TaggedEntry(source.blob(where.repository, layer), layer)
 
 
 def _payload(where: Reference, image: Manifest) -> bytes:

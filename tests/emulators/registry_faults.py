@@ -55,8 +55,10 @@ class Fault:
 class FaultProxy(LoopbackServer):
     """`host` is what an image reference names; `seen` holds every request line in order."""
 
-    def __init__(self, registry: str | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(
+        self, registry: str | None = None, handler: type[BaseHTTPRequestHandler] | None = None
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), handler or FaultHandler)
         self.registry = registry
         self.faults: list[Fault] = []
         self.seen: list[str] = []
@@ -82,7 +84,7 @@ class FaultProxy(LoopbackServer):
         return sum(bool(re.search(pattern, line)) for line in self.seen)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class FaultHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FaultProxy
 
@@ -182,10 +184,17 @@ def faulty(registry: str | None = None, *faults: Fault) -> Iterator[FaultProxy]:
     """A running proxy before `registry` (HOST:PORT)."""
     proxy = FaultProxy(registry)
     proxy.faults.extend(faults)
+    with running(proxy):
+        yield proxy
+
+
+@contextmanager
+def running(proxy: FaultProxy) -> Iterator[None]:
+    """Answer requests inside of the block."""
     thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield proxy
+        yield
     finally:
         proxy.shutdown()
         proxy.server_close()
