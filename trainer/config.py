@@ -4,23 +4,24 @@ The command line wins over the environment, the environment over the defaults. N
 so a mistake on the command line is answered at once.
 """
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-from trainer import guard
-from trainer.options import Section, UsageError, read, whole_number
+from trainer import guard, values
+from trainer.options import Section, UsageError, read
 
 __all__ = [
     "METRICS",
+    "METRICS_OF",
     "OPTIMIZERS",
     "UNKNOWN",
     "WEIGHTS_FILES",
     "Config",
     "UsageError",
     "check_length",
+    "given",
     "parse",
 ]
 
@@ -33,48 +34,27 @@ METRICS = {
     "f1": True,
     "auc": True,
     "calibration_error": False,
+    "exact_match": True,
+    "average_precision": True,
+    "mae": False,
+    "rmse": False,
+    "r2": True,
 }
-"""What an evaluation measures, and whether a larger value is better; see trainer.model.scores."""
-EXPORTS = ("final", "best", "latest")
+"""What an evaluation measures, and whether a larger value is better; see trainer.model.scores and
+trainer.model.measures."""
+METRICS_OF = {
+    "class": tuple(METRICS)[:8],
+    "labels": (
+        *("accuracy", "loss", "precision", "recall", "f1", "auc"),
+        *("exact_match", "average_precision"),
+    ),
+    "values": ("loss", "mae", "rmse", "r2"),
+}
+"""Those that there are of each target."""
 WEIGHTS_FILES = (".h5", ".keras")
 """How the names of weights files end."""
 UNKNOWN = 2**62
-"""Steps of a run with --epochs, until its records are counted."""
-
-
-def _exports(text: str) -> tuple[str, ...]:
-    names = () if text == "none" else tuple(text.split(","))
-    if unknown := [name for name in names if name not in EXPORTS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(EXPORTS)}, none")
-    return names
-
-
-def _layers(text: str) -> int:
-    return -1 if text == "all" else _from_0(text)
-
-
-def _from_0(text: str) -> int:
-    value = whole_number(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return value
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    try:
-        values = tuple(map(float, text.split(",")))
-    except ValueError:
-        values = (0.0,)
-    if list(values) != sorted(values) or not all(0 < value < 1 for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rising list of numbers from 0 to 1")
-    return values
-
-
-def _steps(text: str) -> tuple[int, int]:
-    first, comma, last = text.partition(",")
-    if not (comma and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST,LAST, two steps from 1 on")
-    return int(first), int(last)
+"""Steps of a run with --epochs, or without a length, until its records are counted."""
 
 
 _run = Section("the run")
@@ -120,13 +100,20 @@ class Config:
         metavar="DIR",
     )
     steps: int = _run(
-        1000, "optimizer steps of the whole run, those before a restart included", least=1
+        UNKNOWN,
+        "optimizer steps of the whole run, those before a restart included",
+        shown="by the records",
+        least=1,
     )
     epochs: float = _run(
-        0.0, "passes over the training records, in place of --steps; 0: --steps", most=1e6
+        0.0, "passes over the training records, in place of --steps; 0: not given", most=1e6
     )
-    batch_size: int = _run(32, "examples a step, all replicas", alias="--batch", least=1)
-    learning_rate: float = _run(0.002, "after the warm-up, before any decay", over=0)
+    batch_size: int = _run(
+        32, "examples a step, all replicas", alias="--batch", shown="by the devices", least=1
+    )
+    learning_rate: float = _run(
+        0.002, "after the warm-up, before any decay", shown="by weights, optimizer, batch", over=0
+    )
     image_size: int = _run(
         0,
         "pixels a side: every image becomes such a square; 0: as the model was made for, "
@@ -200,17 +187,18 @@ class Config:
         ("final",),
         "SavedModels to write, some of final,best,latest, or none; best and latest go to "
         "JOB_DIR/export after an evaluation",
-        parse=_exports,
+        parse=values.exports,
         shown="final",
     )
 
     model: str = _model(
         "small_cnn",
-        "small_cnn, a name of keras.applications, or package.module:function, which returns a "
-        "Keras model",
+        "small_cnn, a name of keras.applications, keras_hub:PRESET, or package.module:function, "
+        "which returns a Keras model",
     )
     weights: str = _model(
-        "none", "none, imagenet, a file (.h5, .keras), or a folder of this trainer's checkpoints"
+        "none",
+        "none, imagenet, preset (of keras_hub), a file (.h5, .keras), or a folder of checkpoints",
     )
     weights_sha256: str = _model(
         "", "checksum that the weights file must have, in hex", parse=str.lower
@@ -228,13 +216,16 @@ class Config:
     fine_tune_layers: int = _model(
         -1,
         "weight layers of the backbone to train, counted from its end; 0: the head only",
-        parse=_layers,
+        parse=values.layers,
         metavar="N",
         shown="all",
         least=-1,
     )
     batch_norm: Literal["auto", "frozen", "trained"] = _model(
         "auto", "auto: frozen where the backbone's weights are given"
+    )
+    target: Literal["auto", "class", "labels", "values"] = _model(
+        "auto", "what is predicted of an example; auto: what the records have"
     )
     pooling: Literal["avg", "max"] = _model("avg", "of the backbone's features")
     head_units: int = _model(0, "units of a hidden layer before the logits; 0: no such layer")
@@ -268,12 +259,18 @@ class Config:
         "use that average; one replica only; 0: no average",
         most=0.999999,
     )
-    schedule: Literal["constant", "cosine", "step"] = _optimizer("constant", "of the learning rate")
-    warmup_steps: int = _optimizer(0, "steps in which the learning rate rises from 0, linearly")
+    schedule: Literal["constant", "cosine", "step"] = _optimizer(
+        "constant", "of the learning rate", shown="constant; cosine if no length is given"
+    )
+    warmup_steps: int = _optimizer(
+        0,
+        "steps in which the learning rate rises from 0, linearly",
+        shown="0; a twentieth if no length is given",
+    )
     decay_at: tuple[float, ...] = _optimizer(
         (0.5, 0.75),
         "step schedule: shares of the run after which the rate decays",
-        parse=_shares,
+        parse=values.shares,
         metavar="X,X",
         shown="0.5,0.75",
     )
@@ -303,7 +300,7 @@ class Config:
         most=1,
     )
     profile_steps: tuple[int, int] | None = _tensorboard(
-        None, "first and last step to profile", parse=_steps, metavar="FIRST,LAST"
+        None, "first and last step to profile", parse=values.steps, metavar="FIRST,LAST"
     )
 
     sample_every: float = _cost(
@@ -340,6 +337,13 @@ class Config:
     trivial_augment: bool = _input(
         False, "one change a picture, of fourteen, at random and with random strength"
     )
+    rand_augment: int = _input(
+        0, "changes a picture, of the same fourteen, all of one strength; 0: none", most=10
+    )
+    rand_augment_strength: float = _input(9.0, "of these changes, 0 to 10", most=10)
+    augment_repeats: int = _input(
+        1, "times that a batch has each of its pictures, augmented anew each time", least=1
+    )
     sampling: Literal["natural", "balanced"] = _input(
         "natural", "balanced: an epoch has each picture of a rare class several times"
     )
@@ -353,9 +357,11 @@ class Config:
         0.0, "most white noise to add, as a share of the sound's strength", most=10
     )
 
-    metric: Literal[
-        "accuracy", "loss", "top5", "precision", "recall", "f1", "auc", "calibration_error"
-    ] = _output("accuracy", "what a trial reports, and what better and best mean")
+    metric: str = _output(
+        "accuracy",
+        "what a trial reports, and what better and best mean; with values: loss",
+        choices=tuple(METRICS),
+    )
     output: Literal["auto", "json", "text"] = _output("auto", "auto: text on a terminal, else JSON")
 
 
@@ -393,13 +399,28 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         raise UsageError(f"--image-size {config.image_size}: must be 8 or more, or 0")
     if config.cut and config.crop < 1:
         raise UsageError(f"--cut and --crop {config.crop}: give one of them")
+    if config.trivial_augment and config.rand_augment:
+        raise UsageError(f"--trivial-augment and --rand-augment {config.rand_augment}: give one")
     if config.cosine_cycles > 1 and config.schedule != "cosine":
         raise UsageError(f"--cosine-cycles {config.cosine_cycles}: give --schedule cosine with it")
     _check_weights(config)
-    if ":" in config.model:
+    hub = config.model.startswith("keras_hub:")
+    if ":" in config.model and not hub:
         _check_own(config)
+    if (config.weights == "preset") > hub:
+        raise UsageError(f"--weights preset: --model {config.model} is no preset of keras_hub")
+    if hub and (config.weights == "imagenet" or config.weights.endswith(WEIGHTS_FILES)):
+        raise UsageError(f"--weights {config.weights}: --model {config.model} has --weights preset")
     check_length(config)
     return config
+
+
+def given(arguments: Sequence[str]) -> frozenset[str]:
+    """The fields that `arguments`, which `parse` has read, give a value to. Zeros that mean "not
+    given" do not count."""
+    found = read(Config, arguments, COMMON)
+    zeros = ("image_size", "epochs", "replica_batch_size")
+    return frozenset(name for name, value in found.items() if value or name not in zeros)
 
 
 def _accelerator(given: str, environment: Mapping[str, str]) -> str:
@@ -472,7 +493,7 @@ def _check_weights(config: Config) -> None:
         raise UsageError(f"--weights-sha256: --weights {weights} is not a file ({ends})")
     if checksum and not re.fullmatch("[0-9a-f]{64}", checksum):
         raise UsageError(f"--weights-sha256 {checksum}: is not 64 hexadecimal digits")
-    if config.reuse_head and (file or weights in ("none", "imagenet")):
+    if config.reuse_head and (file or weights in ("none", "imagenet", "preset")):
         raise UsageError(
             f"--reuse-head: --weights {weights} has no head; give a folder of checkpoints"
         )

@@ -45,6 +45,8 @@ class Option:
     alias: str | None
     """A second name, with its hyphens."""
     required: bool
+    choices: tuple[str, ...] = ()
+    """Where the field's type is no Literal; (): any value."""
 
 
 class Section:
@@ -66,9 +68,12 @@ class Section:
         over: float = -math.inf,
         alias: str | None = None,
         required: bool = False,
+        choices: tuple[str, ...] = (),
     ) -> Any:
         """A dataclass field. Its default is `default`, or none where that is `...`."""
-        about = Option(self.title, help, parse, metavar, shown, least, most, over, alias, required)
+        about = Option(
+            self.title, help, parse, metavar, shown, least, most, over, alias, required, choices
+        )
         return field(default=MISSING if default is ... else default, metadata={"option": about})
 
 
@@ -128,8 +133,8 @@ def _add(
     """Give argparse the option of a field; a `hidden` one is read, and not shown."""
     names = [_name(one), *([option.alias] if option.alias else [])]
     about: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else _help(one, option)}
-    if get_origin(annotation) is Literal:
-        about["choices"] = get_args(annotation)
+    if get_origin(annotation) is Literal or option.choices:
+        about["choices"] = option.choices or get_args(annotation)
     else:
         parse, metavar = _KINDS.get(annotation, (None, None))
         about["type"] = option.parse or parse

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer import guard
-from trainer.config import Config, UsageError, check_length, parse
+from trainer.config import Config, UsageError, check_length, given, parse
 from trainer.job.preemption import RESTART, Preempted, Preemption, watch_metadata
 from trainer.loop import distribution, waiting
 from trainer.report import say, speak_as, speak_in
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     try:
-        config = parse(arguments, os.environ)
+        config, asked = parse(arguments, os.environ), given(arguments)
         place = distribution.cluster(os.environ)
         if place.workers > 1:
             speak_as(place.index)
@@ -69,7 +69,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     _hold_sources()
     claim = lease.Lease(config.job_dir)
     try:
-        return train(config, place, os.environ, preemption, claim)
+        return train(config, asked, place, os.environ, preemption, claim)
     except Preempted as error:
         claim.release()
         say("preempted", str(error), "WARNING", step=error.step)
@@ -174,6 +174,7 @@ def _reason(error: Exception) -> str:
 
 def train(
     config: Config,
+    asked: frozenset[str],
     place: distribution.Cluster,
     environment: Mapping[str, str],
     preemption: Preemption,
@@ -181,7 +182,8 @@ def train(
 ) -> int:
     """A whole run, from the devices to the SavedModel. Raises what `_verdict` turns into codes.
 
-    `claim` is the job folder's lease (lease.Lease), which the chief takes and `_main` releases.
+    `asked` names the options that were given. `claim` is the job folder's lease (lease.Lease),
+    which the chief takes and `_main` releases.
     """
     import keras
     import tensorflow as tf
@@ -201,7 +203,7 @@ def train(
         from trainer.loop import parameter_servers
 
         return parameter_servers.serve(config, place, preemption)
-    setup = _set_up(config, place, environment, preemption, claim)
+    setup = _set_up(config, asked, place, environment, preemption, claim)
     if place.role == "evaluator":
         evaluator.run(setup)
     else:
@@ -211,6 +213,7 @@ def train(
 
 def _set_up(
     config: Config,
+    asked: frozenset[str],
     place: distribution.Cluster,
     environment: Mapping[str, str],
     preemption: Preemption,
@@ -220,9 +223,9 @@ def _set_up(
 
     Raises UsageError, on all ranks alike.
     """
-    from trainer.input import splits
+    from trainer.input import splits, targets
     from trainer.loop.setup import Setup
-    from trainer.model import own
+    from trainer.model import choices
 
     problem = None
     if place.chief:
@@ -243,13 +246,13 @@ def _set_up(
     say("start", text, precision=policy, **facts)
     _agree(strategy, place, problem)
     names = splits.class_names(config.records)
-    if not config.image_size:
-        size, why = own.image_size(config.model, splits.stored_size(config.records))
-        say("chosen", f"--image-size {size}: {why}", image_size=size)
-        config = dataclasses.replace(config, image_size=size)
     shards, held_out = splits.of(config, len(names))
-    config = splits.heard(config, shards)
-    config = sized(config, strategy.num_replicas_in_sync, sum(s.records for s in shards))
+    config = targets.aimed(splits.heard(config, shards), shards[0].target)
+    records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
+    stored = splits.stored_size(config.records)
+    accelerated = any(kind in device for device in facts["devices"] for kind in ("GPU", "TPU"))
+    known = choices.Facts(records, stored, replicas, accelerated)
+    config = sized(choices.settled(config, asked, known), replicas, records)
     return Setup(config, place, strategy, names, shards, held_out, policy, facts)
 
 
@@ -335,14 +338,15 @@ def _waits(place: distribution.Cluster, replicas: int, seconds: float) -> waitin
 
 def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, inner.Evaluation]:
     """What trains and what evaluates, with the model built."""
-    from trainer.input import splits
+    from trainer.input import splits, targets
     from trainer.loop import inner
 
     config, place, strategy = setup.config, setup.place, setup.strategy
     classes, policy, held_out = len(setup.names), setup.policy, setup.validation
     labels = None
-    if "balanced" in (config.sampling, config.class_weights):
-        labels = splits.labels(setup.train)
+    balanced = "balanced" in (config.sampling, config.class_weights)
+    if balanced or config.target == targets.VALUES:
+        labels = splits.labels(setup.train, classes)
     if place.parameter_servers:
         from trainer.loop import parameter_servers
 

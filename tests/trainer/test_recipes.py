@@ -33,6 +33,7 @@ RECIPES = {
         *("--mixup", 0.2, "--cutmix", 1, "--label-smoothing", 0.1),
         *("--trivial-augment", "--test-flips"),
     ),
+    "copies": ("--rand-augment", 2, "--augment-repeats", 2, "--mixup", 0.2),
 }
 
 

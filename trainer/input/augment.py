@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import spectrograms, trivial
+from trainer.input import changes, spectrograms
 from trainer.input.parts import Sound
 
 DRAWS = 15
@@ -55,6 +55,10 @@ class Augmentation:
     """Share of the area that is made grey in half of the pictures."""
     trivial: bool = False
     """TrivialAugment: one change at random."""
+    changes: int = 0
+    """RandAugment: changes of a picture; 0: none."""
+    strength: float = 0.0
+    """RandAugment: from 0 to changes.STRONGEST."""
     shift: float = 0.0
     """Most seconds that a sound is heard earlier or later."""
     noise: float = 0.0
@@ -70,9 +74,9 @@ class Augmentation:
         return self.crop >= 1 and not self.cut
 
     @property
-    def changes(self) -> bool:
+    def repaints(self) -> bool:
         """Do pixels change their values, beyond moving?"""
-        return self.colour or self.trivial or self.erase > 0
+        return self.colour or self.trivial or self.changes > 0 or self.erase > 0
 
     @property
     def colour(self) -> bool:
@@ -96,6 +100,8 @@ def of(config: Config) -> Augmentation:
         hue=config.hue,
         erase=config.erase,
         trivial=config.trivial_augment,
+        changes=config.rand_augment,
+        strength=config.rand_augment_strength if config.rand_augment else 0.0,
         shift=config.shift,
         noise=config.noise,
     )
@@ -140,7 +146,7 @@ def views(draws: tf.Tensor, sizes: tf.Tensor | None, how: Augmentation) -> View:
         views["upended"] = draws[:, _FLIP_Y] >= 0.5
     if how.turn:
         views["turns"] = tf.cast(draws[:, _TURN] * 4, tf.int32)
-    if how.changes or (sizes is None and not how.whole):
+    if how.repaints or (sizes is None and not how.whole):
         views["draws"] = draws
     return views
 
@@ -168,9 +174,14 @@ def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> 
 
 def change(image: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
     """Change the colours of a float32 square picture, 0 to 255, and erase a part."""
-    if how.trivial:
+    if how.trivial or how.changes:
         seed = tf.bitcast(view["draws"][:2], tf.int32)  # so that no other option's numbers change
-        image = trivial.trivial(image, tf.random.stateless_uniform([3], seed, alg="philox"))
+        shape = [3] if how.trivial else [how.changes, 2]
+        drawn = tf.random.stateless_uniform(shape, seed, alg="philox")
+        if how.trivial:
+            image = changes.trivial(image, drawn)
+        else:
+            image = changes.several(image, drawn, how.strength)
     if how.colour:
         image = _colours(image, view["draws"], how)
     if how.erase:

@@ -14,28 +14,19 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config import UsageError
-from trainer.input import augment, balance, mixing, parts, spectrograms
+from trainer.input import augment, balance, mixing, parts, spectrograms, targets
 from trainer.input.augment import NONE, Augmentation
 from trainer.input.parts import Piece, Shard, Sound, part
 
-FEATURES = {
-    "image/encoded": tf.io.FixedLenFeature([], tf.string),
-    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-}
+FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
 SIZED = FEATURES | {
     "image/height": tf.io.FixedLenFeature([], tf.int64),
     "image/width": tf.io.FixedLenFeature([], tf.int64),
 }
 """Features of JPEGs with their size noted beside them (Shard.jpeg)."""
-PIXELS = {
-    "image/pixels": tf.io.FixedLenFeature([], tf.string),
-    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-}
+PIXELS = {"image/pixels": tf.io.FixedLenFeature([], tf.string)}
 """Features of records whose pictures are decoded already."""
-SOUNDS = {
-    "audio/encoded": tf.io.FixedLenFeature([], tf.string),
-    "audio/class/label": tf.io.FixedLenFeature([], tf.int64),
-}
+SOUNDS = {"audio/encoded": tf.io.FixedLenFeature([], tf.string)}
 """Features of records of sounds, as WAV files."""
 WINDOW = 4096
 """Most examples that are shuffled together."""
@@ -61,6 +52,8 @@ class _Stored:
     """The least and the most pixels that the shorter side of a JPEG has; 0: not known."""
     longest: int
     """The most pixels that any side has."""
+    target: str
+    """What is to be said of each: see trainer.input.targets."""
 
     @property
     def form(self) -> int | Sound:
@@ -96,23 +89,25 @@ def training(
     augmentation: Augmentation = NONE,
     mix: mixing.Mixing = mixing.NONE,
     repeats: balance.Repeats | None = None,
+    copies: int = 1,
 ) -> tf.data.Dataset:
-    """Endless batches of one worker: (uint8 images, int64 labels), or with `mix` (uint8 images,
-    float32 [n, classes] shares of the classes).
+    """Endless batches of one worker: (uint8 images, targets), as targets.read has them, or with
+    `mix` (uint8 images, float32 [n, classes] shares of the classes).
 
     `batch_size` is a replica's; `consumed` counts the examples that all workers together have
-    already trained on. Raises UsageError where this worker has no records.
+    already trained on. Each example comes `copies` times in a row, augmented anew each time. Raises
+    UsageError where this worker has no records.
     """
     worker, workers = context.input_pipeline_id, context.num_input_pipelines
-    if not mix.none and batch_size < 2:
-        raise UsageError("--mixup and --cutmix: each replica needs a batch of 2 or more")
+    if not mix.none and batch_size < 2 * copies:
+        raise UsageError("--mixup and --cutmix: each replica needs a batch of 2 pictures or more")
     pieces = part(shards, worker, workers)
-    own = repeats.size(pieces) if repeats else parts.size(pieces)
+    own = (repeats.size(pieces) if repeats else parts.size(pieces)) * copies
     if not own:
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed, workers, own)
-    stored = _Stored(shards[0].sound, shards[0].side, *_jpeg(shards))
+    stored = _Stored(shards[0].sound, shards[0].side, *_jpeg(shards), shards[0].target)
     sized = stored.sized(image_size, augmentation)
     size, together = window(shards), group(shards)
 
@@ -120,7 +115,7 @@ def training(
         key = tf.constant([seed, worker], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
         examples = _shuffled(
-            pieces, key, size, together, classes, stored.form, sized, augmentation, repeats
+            pieces, key, size, together, classes, stored, sized, augmentation, repeats, copies
         )
         # Encoded records are skipped, so no example before the position is decoded.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
@@ -140,14 +135,14 @@ def training(
         ).batch(batch_size, drop_remainder=True)
     if not mix.none:
         made = consumed // workers // batch_size
-        batches = mixing.mixed(batches, mix, classes, seed, worker, made)
+        batches = mixing.mixed(batches, mix, classes, seed, worker, made, copies)
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
 def _example(stored: _Stored, image_size: int, how: Augmentation) -> Callable[..., Any]:
     """The function that makes (uint8 image, label) of (content, label, augment.View)."""
     sound, side, least, most = stored.sound, stored.side, stored.least, stored.most
-    in_bytes = stored.exact(image_size, how) and not how.changes
+    in_bytes = stored.exact(image_size, how) and not how.repaints
 
     def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
         if sound:
@@ -189,7 +184,7 @@ def evaluation(
     image_size: int,
     classes: int,
 ) -> tf.data.Dataset:
-    """One pass over one worker's records: (uint8 images, int64 labels, float32 weights).
+    """One pass over one worker's records: (uint8 images, targets, float32 weights).
 
     Examples of weight 0 fill it up to the same number of full batches on every replica.
     """
@@ -197,7 +192,7 @@ def evaluation(
     filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     batches = evaluation_batches(shards, context, batch_size) * replicas
-    form = shards[0].sound or shards[0].side
+    form, target = shards[0].sound or shards[0].side, shards[0].target
 
     def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
         return records.map(lambda record: (record, weight))
@@ -208,7 +203,7 @@ def evaluation(
         records = dataset.concatenate(records)
     return (
         records.map(
-            lambda record, weight: (*parse(record, image_size, classes, form), weight),
+            lambda record, weight: (*parse(record, image_size, classes, form, target), weight),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -219,13 +214,17 @@ def evaluation(
 
 
 def parse(
-    record: tf.Tensor, image_size: int, classes: int, form: int | Sound = 0
+    record: tf.Tensor,
+    image_size: int,
+    classes: int,
+    form: int | Sound = 0,
+    target: str = targets.CLASS,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Image and label of a serialised tf.train.Example, without augmentation.
+    """Image and target of a serialised tf.train.Example, without augmentation.
 
     `form` is a Sound (how sounds are heard), the side of decoded squares, or 0: encoded pictures.
     """
-    contents, labels, _ = _examples(record[None], classes, form)
+    contents, labels, _ = _examples(record[None], classes, form, target)
     if isinstance(form, Sound):
         return spectrograms.seen(contents[0], form, image_size), labels[0]
     if form:
@@ -278,10 +277,11 @@ def _shuffled(
     size: int,
     group: int,
     classes: int,
-    form: int | Sound,
+    stored: _Stored,
     sized: bool,
     augmentation: Augmentation,
     repeats: balance.Repeats | None,
+    copies: int,
 ) -> tf.data.Dataset:
     """(content, label, augment.View) of the examples of `pieces`, in the order that `key` (two
     int64) gives. `sized`: the size of each is known, and of use.
@@ -289,11 +289,12 @@ def _shuffled(
     Several files are read at once, in random order, and examples are drawn at random from a window
     of `size`. Small work that is the same for each example is done for a group at once.
     """
+    form = stored.form
     order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
     paths, starts, counts = zip(*((p.path, p.start, p.count) for p in pieces), strict=True)
 
     def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[Any, ...]:
-        contents, labels, sizes = _examples(records, classes, form, sized)
+        contents, labels, sizes = _examples(records, classes, form, stored.target, sized)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
         shape = [tf.shape(labels)[0], augment.DRAWS]
         draws = tf.random.stateless_uniform(shape, seed, alg="philox")
@@ -310,15 +311,19 @@ def _shuffled(
         deterministic=True,
     )
     if repeats:
-        name = "audio/class/label" if isinstance(form, Sound) else "image/class/label"
-        feature, times = {name: FEATURES["image/class/label"]}, tf.constant(repeats.of, tf.int64)
+        kind = "audio" if isinstance(form, Sound) else "image"
+        feature, times = targets.wanted(kind, targets.CLASS, 0), tf.constant(repeats.of, tf.int64)
+        [name] = feature
 
         def several(record: tf.Tensor) -> tf.data.Dataset:
             label = tf.io.parse_single_example(record, feature)[name]
             return tf.data.Dataset.from_tensors(record).repeat(times[label])
 
         records = records.flat_map(several)
-    return _drawn(records, size, key).batch(group).enumerate().map(prepared).prefetch(1).unbatch()
+    drawn = _drawn(records, size, key)
+    if copies > 1:
+        drawn = drawn.flat_map(lambda one: tf.data.Dataset.from_tensors(one).repeat(copies))
+    return drawn.batch(group).enumerate().map(prepared).prefetch(1).unbatch()
 
 
 def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Dataset:
@@ -337,18 +342,17 @@ def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Datas
 
 
 def _examples(
-    records: tf.Tensor, classes: int, form: int | Sound, sized: bool = False
+    records: tf.Tensor, classes: int, form: int | Sound, target: str, sized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """Contents, checked labels and, if `sized`, sizes [n, 2] of serialised examples."""
+    """Contents, checked targets and, if `sized`, sizes [n, 2] of serialised examples."""
     sound = isinstance(form, Sound)
+    kind = "audio" if sound else "image"
     wanted = SOUNDS if sound else PIXELS if form else SIZED if sized else FEATURES
-    examples = tf.io.parse_example(records, wanted)
-    labels = examples["audio/class/label" if sound else "image/class/label"]
-    tf.debugging.assert_less(labels, tf.cast(classes, tf.int64), "label beyond labels.txt")
-    tf.debugging.assert_non_negative(labels, "negative label")
+    examples = tf.io.parse_example(records, wanted | targets.wanted(kind, target, classes))
+    labels = targets.read(examples, kind, target, classes)
     sizes = None
     if sized and form:
-        sizes = tf.fill([tf.size(labels), 2], form)
+        sizes = tf.fill([tf.shape(labels)[0], 2], form)
     elif sized:
         sizes = tf.stack([examples["image/height"], examples["image/width"]], 1)
     content = "audio/encoded" if sound else "image/pixels" if form else "image/encoded"

@@ -38,18 +38,25 @@ def of(config: Config) -> Mixing:
 
 
 def mixed(
-    batches: tf.data.Dataset, how: Mixing, classes: int, seed: int, worker: int, first: int
+    batches: tf.data.Dataset,
+    how: Mixing,
+    classes: int,
+    seed: int,
+    worker: int,
+    first: int,
+    apart: int = 1,
 ) -> tf.data.Dataset:
     """Batches (uint8 images, float32 [n, classes] shares of the classes) from (images, labels).
 
-    Each picture is mixed with the one before it, in the random order of the epoch; all pairs of a
-    batch have the same share. Batch number `first` is the first one.
+    Each picture is mixed with the one `apart` places before it, in the random order of the epoch,
+    so that copies of a picture are not mixed with each other; all pairs of a batch have the same
+    share. Batch number `first` is the first one.
     """
     ways: list[Callable[..., tuple[tf.Tensor, tf.Tensor]]] = []
     if how.mixup:
-        ways.append(lambda images, seeds: mixup(images, _beta(how.mixup, seeds)))
+        ways.append(lambda images, seeds: mixup(images, _beta(how.mixup, seeds), apart))
     if how.cutmix:
-        ways.append(lambda images, seeds: cutmix(images, _beta(how.cutmix, seeds), seeds[2]))
+        ways.append(lambda images, seeds: cutmix(images, _beta(how.cutmix, seeds), seeds[2], apart))
 
     def mix(number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
         images, labels = batch
@@ -57,8 +64,8 @@ def mixed(
         seeds = tf.random.split(tf.random.fold_in(key, number, alg="philox"), 4, alg="philox")
         way = tf.random.stateless_uniform([], seeds[3], 0, len(ways), tf.int32, alg="philox")
         seen, share = tf.switch_case(way, [lambda one=one: one(images, seeds) for one in ways])
-        own = tf.one_hot(labels, classes)
-        shares = share * own + (1.0 - share) * tf.roll(own, 1, axis=0)
+        own = labels if labels.shape.rank == 2 else tf.one_hot(labels, classes)
+        shares = share * own + (1.0 - share) * tf.roll(own, apart, axis=0)
         return tf.ensure_shape(seen, images.shape), shares
 
     return batches.enumerate(first).map(
@@ -68,17 +75,19 @@ def mixed(
     )
 
 
-def mixup(images: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """`share` of each picture and the rest of the one before it; returns `share` beside them
+def mixup(images: tf.Tensor, share: tf.Tensor, apart: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
+    """`share` of each picture and the rest of the one `apart` before it; returns `share`, too
     (Zhang et al., mixup: Beyond Empirical Risk Minimization)."""
     own = tf.cast(images, tf.float32)
-    both = share * own + (1.0 - share) * tf.roll(own, 1, axis=0)
+    both = share * own + (1.0 - share) * tf.roll(own, apart, axis=0)
     return tf.cast(both + 0.5, tf.uint8), share
 
 
-def cutmix(images: tf.Tensor, share: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each picture with a rectangle of the one before it, whose centre is anywhere; returns the
-    share of a picture that is its own (Yun et al., CutMix).
+def cutmix(
+    images: tf.Tensor, share: tf.Tensor, seed: tf.Tensor, apart: int = 1
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each picture with a rectangle of the one `apart` before it, whose centre is anywhere; returns
+    the share of a picture that is its own (Yun et al., CutMix).
 
     The rectangle has 1 - `share` of the area, and less where it is cut off at the edge.
     """
@@ -91,7 +100,7 @@ def cutmix(images: tf.Tensor, share: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Ten
     tall = (rows >= start[0]) & (rows < end[0])
     wide = (columns >= start[1]) & (columns < end[1])
     inside = tall[:, None] & wide[None, :]
-    seen = tf.where(inside[None, :, :, None], tf.roll(images, 1, axis=0), images)
+    seen = tf.where(inside[None, :, :, None], tf.roll(images, apart, axis=0), images)
     return seen, 1.0 - tf.reduce_mean(tf.cast(inside, tf.float32))
 
 

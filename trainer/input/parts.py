@@ -6,6 +6,7 @@ again and again; the number of examples that it has consumed gives its epoch and
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,13 @@ class Shard:
     shorter sides, and the most of any side. Zeros: not known."""
     sound: Sound | None = None
     """How they are heard; None: these are pictures."""
+    target: Literal["class", "labels", "values"] = "class"
+    """What is to be said of each example: see trainer.input.targets."""
+
+    @property
+    def kind(self) -> str:
+        """What the names of features begin with."""
+        return "audio" if self.sound else "image"
 
 
 @dataclass(frozen=True)

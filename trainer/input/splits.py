@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
+from trainer.input import targets
 from trainer.input.data import parse
 from trainer.input.parts import Shard, Sound
 from trainer.job import storage
@@ -62,6 +63,7 @@ def usable(
     """
     known = _known(folder)
     form = _form(folder, _paths(folder, split), asked)
+    decoded = (image_size, classes, form, _target(_paths(folder, split)))
 
     def sift(path: str) -> tuple[Shard, list[str]]:
         length = storage.gfile.stat(path).length
@@ -69,11 +71,11 @@ def usable(
         jpeg = _sides(told or {})
         try:
             records = count_records(path)
-            if _reads(path, (image_size, classes, form) if told is None else None):
+            if _reads(path, decoded if told is None else None):
                 return Shard(path, records, length, jpeg=jpeg), []
         except CorruptRecord:
             pass
-        good, problems = _sifted(path, image_size, classes, form)
+        good, problems = _sifted(path, decoded)
         copy = Path(_scratch(), f"{path.rpartition('/')[2]}")
         content = b"".join(map(tfrecord.frame, good))
         copy.write_bytes(content)
@@ -88,9 +90,10 @@ def usable(
 def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
     """The files of training and validation; reports what --on-corrupt skip leaves out."""
     found, asked = [], Sound(config.rate, config.seconds)
+    size = config.image_size or UNKNOWN_SIZE
     for split in ("train", "validation"):
         if config.on_corrupt == "skip":
-            shards, problems = usable(config.records, split, config.image_size, classes, asked)
+            shards, problems = usable(config.records, split, size, classes, asked)
             for problem in problems:
                 say("corrupt", f"skipped: {problem}", "WARNING")
             if problems:
@@ -106,7 +109,7 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
 _OF_SOUNDS = ("seconds", "rate", "shift", "noise")
 _OF_PICTURES = (
     *("crop", "cut", "flip", "turn", "brightness", "contrast", "saturation", "hue"),
-    *("trivial_augment", "test_flips"),
+    *("trivial_augment", "rand_augment", "test_flips"),
 )
 
 
@@ -142,19 +145,23 @@ def stored_size(folder: str) -> int:
     return max(sides) if all(sides) else 0
 
 
-def labels(shards: tuple[Shard, ...]) -> dict[str, np.ndarray]:
-    """The label of each record, int64, by the file's path. It reads all records once."""
-    name = "audio/class/label" if shards[0].sound else "image/class/label"
-    feature = {name: tf.io.FixedLenFeature([], tf.int64)}
+def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
+    """The target of each record, as targets.read has it, by the file's path. It reads all records
+    once."""
+    kind, target = shards[0].kind, shards[0].target
+    feature = targets.wanted(kind, target, outputs)
+
+    def several(records: tf.Tensor) -> tf.Tensor:
+        return targets.read(tf.io.parse_example(records, feature), kind, target, outputs)
 
     def read(shard: Shard) -> np.ndarray:
-        records = tf.data.TFRecordDataset(shard.path).batch(1024)
-        parsed = records.map(lambda several: tf.io.parse_example(several, feature)[name])
-        return np.concatenate([*parsed.as_numpy_iterator(), np.zeros(0, np.int64)])
+        records = tf.data.TFRecordDataset(shard.path).batch(1024).map(several)
+        return np.concatenate([*records.as_numpy_iterator()] or [np.zeros(0, np.int64)])
 
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(read, shards)
-        return {shard.path: own for shard, own in zip(shards, found, strict=True)}
+        found = pool.map(read, [shard for shard in shards if shard.records])
+        filled = [shard.path for shard in shards if shard.records]
+        return dict(zip(filled, found, strict=True))
 
 
 def class_names(folder: str) -> tuple[str, ...]:
@@ -165,7 +172,8 @@ def class_names(folder: str) -> tuple[str, ...]:
     except tf.errors.NotFoundError:
         raise UsageError(f"there is no {path}: one class name a line, label 0 first") from None
     names = names[:-1] if names[-1] == "" else names
-    if len(names) < 2 or not all(names):
+    enough = len(names) > 1 or _target(_paths(folder, "train")) == targets.VALUES
+    if not (names and all(names) and enough):
         raise UsageError(f"{path}: needs two or more lines, none empty")
     return names
 
@@ -189,11 +197,12 @@ def find_corrupt(config: Config) -> str | None:
     classes = len(class_names(folder))
     paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
     form = _form(folder, paths, Sound(config.rate, config.seconds))
+    decoded = (image_size, classes, form, _target(paths))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        fine = pool.map(lambda path: _reads(path, (image_size, classes, form)), paths)
+        fine = pool.map(lambda path: _reads(path, decoded), paths)
         for path, reads in zip(paths, fine, strict=True):
             if not reads:
-                _, problems = _sifted(path, image_size, classes, form)
+                _, problems = _sifted(path, decoded)
                 return problems[0] if problems else f"{path}: cannot be read"
     return None
 
@@ -215,10 +224,11 @@ def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> 
     """`shards` with the kind of their pictures or sounds."""
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
-    form = _form(folder, (shard.path for shard in shards if shard.records), asked)
+    filled = [shard.path for shard in shards if shard.records]
+    form, target = _form(folder, filled, asked), _target(filled)
     if isinstance(form, Sound):
-        return tuple(replace(shard, sound=form) for shard in shards)
-    return tuple(replace(shard, side=form) for shard in shards)
+        return tuple(replace(shard, sound=form, target=target) for shard in shards)
+    return tuple(replace(shard, side=form, target=target) for shard in shards)
 
 
 def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
@@ -242,6 +252,21 @@ def _sides(told: dict[str, Any]) -> tuple[int, int, int]:
 def _form(folder: str, paths: Iterable[str], asked: Sound) -> int | Sound:
     """The kind of the first record: how its sound is heard, the side of its decoded square, or 0:
     an encoded picture. Raises UsageError if it is not known how much of a sound is heard."""
+    features = _first(paths)
+    if isinstance(sound := features.get("audio/encoded"), bytes):
+        return _sound(folder, sound, asked)
+    pixels = features.get("image/pixels")
+    return round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
+
+
+def _target(paths: Iterable[str]) -> targets.Target:
+    """What the first record is to be predicted of: see trainer.input.targets."""
+    features = _first(paths)
+    return targets.of(features, "audio" if "audio/encoded" in features else "image")
+
+
+def _first(paths: Iterable[str]) -> dict[str, Any]:
+    """The features of the first record that can be read; {}: there is none."""
     for path in paths:
         with storage.gfile.GFile(path, "rb") as file:
             try:
@@ -249,14 +274,10 @@ def _form(folder: str, paths: Iterable[str], asked: Sound) -> int | Sound:
                 if place is None:
                     continue
                 file.seek(place[0] + tfrecord.HEADER)
-                features = tfrecord.features(file.read(place[1]))
+                return dict(tfrecord.features(file.read(place[1])))
             except (tfrecord.Damaged, ValueError):
                 continue
-        if isinstance(sound := features.get("audio/encoded"), bytes):
-            return _sound(folder, sound, asked)
-        pixels = features.get("image/pixels")
-        return round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
-    return 0
+    return {}
 
 
 def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
@@ -274,9 +295,12 @@ def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
     return Sound(noted.rate, seconds)
 
 
-def _reads(path: str, decoded: tuple[int, int, int | Sound] | None) -> bool:
-    """Do all checksums match and, if `decoded` is given as (image size, classes, form), can all
-    pictures or sounds be decoded?"""
+Decoded = tuple[int, int, int | Sound, str]
+"""How examples are decoded: image size, classes, form, target."""
+
+
+def _reads(path: str, decoded: Decoded | None) -> bool:
+    """Do all checksums match and, if `decoded` is given, can all pictures or sounds be decoded?"""
     records = tf.data.TFRecordDataset(path)
     if decoded is not None:
         records = records.map(
@@ -290,9 +314,7 @@ def _reads(path: str, decoded: tuple[int, int, int | Sound] | None) -> bool:
     return True
 
 
-def _sifted(
-    path: str, image_size: int, classes: int, form: int | Sound
-) -> tuple[list[bytes], list[str]]:
+def _sifted(path: str, decoded: Decoded) -> tuple[list[bytes], list[str]]:
     """The readable records of a file, and one line for each of the others."""
     good: list[bytes] = []
     problems: list[str] = []
@@ -312,7 +334,7 @@ def _sifted(
             problem = "its checksum does not fit" if payload is None else None
             if payload is not None:
                 try:
-                    parse(tf.constant(payload), image_size, classes, form)
+                    parse(tf.constant(payload), *decoded)
                 except tf.errors.InvalidArgumentError as error:
                     problem = first_line(error)
             if problem:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config import Config
+from trainer.config import UNKNOWN, Config
 from trainer.job import storage
 
 DONE = "DONE"
@@ -54,8 +54,8 @@ def finished(config: Config) -> dict[str, Any] | None:
     done = read(f"{config.job_dir}/{DONE}")
     if not done:
         return None
-    if not config.epochs and done["step"] >= config.steps:
-        return done
+    if not config.epochs and (config.steps == UNKNOWN or done["step"] >= config.steps):
+        return done  # also where no length was asked for
     # A run that stopped early is finished, unless it is now asked to be longer.
     complete = bool(config.epochs) or done.get("early")
     return done if complete and not more(config, done) else None

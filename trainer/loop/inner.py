@@ -14,14 +14,21 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import augment, balance, data, mixing
+from trainer.input import augment, balance, data, mixing, targets
 from trainer.input.parts import Shard
-from trainer.model import networks, optimization, scores
+from trainer.model import measures, networks, optimization, scores
 from trainer.report import say
 
 METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
 """Metrics of each step: loss and accuracy over the batch of all replicas; the norm of their
 gradient before clipping; seconds until the batch was there (0 with --deterministic)."""
+
+
+def named(values: np.ndarray, config: Config) -> dict[str, np.ndarray]:
+    """The metrics of some steps [steps, len(METRICS)] by name. With values there is no accuracy,
+    but their mean absolute error, `mae`."""
+    names = ["mae" if one == "accuracy" else one for one in METRICS]
+    return dict(zip(names if config.target == targets.VALUES else METRICS, values.T, strict=True))
 
 
 class WithoutXla(Exception):  # noqa: N818 - nothing is wrong
@@ -49,7 +56,8 @@ class Trainer:
         workers: int = 1,
         labels: Mapping[str, np.ndarray] | None = None,
     ):
-        """`labels`: of the training records, by file; --class-weights and --sampling need them."""
+        """`labels`: of the training records, by file; --class-weights, --sampling and a model of
+        values need them."""
         if config.batch_size % strategy.num_replicas_in_sync:
             raise UsageError(
                 f"--batch-size {config.batch_size} does not divide by the "
@@ -60,6 +68,11 @@ class Trainer:
             raise UsageError(
                 f"--accumulate {config.accumulate}: the batch of {replica} of a replica does not "
                 "divide by it"
+            )
+        if replica % config.augment_repeats:
+            raise UsageError(
+                f"--augment-repeats {config.augment_repeats}: the batch of {replica} of a replica "
+                "does not divide by it"
             )
         if config.ema and strategy.num_replicas_in_sync > 1:
             # Keras reduces each average among the replicas in an operation of its own, and these
@@ -82,6 +95,8 @@ class Trainer:
         self.workers = workers
         with strategy.scope():
             self.model = networks.build(config, classes, policy)
+            if config.target == targets.VALUES and known:
+                networks.learn_units(self.model, np.concatenate([*known.values()]))
         self.xla = self._wants_xla()
         self.total = tf.function(self._total)
         self.synchronise = tf.function(self._synchronise) if self._drifting() else lambda: None
@@ -148,6 +163,7 @@ class Trainer:
                 augmentation=augment.of(self.config),
                 mix=mixing.of(self.config),
                 repeats=self.repeats,
+                copies=self.config.augment_repeats,
             )
 
         return iter(self.strategy.distribute_datasets_from_function(make))
@@ -167,7 +183,7 @@ class Trainer:
             self._without = " ".join(str(error.message).split())[:300]
             raise WithoutXla from error
         self._tell_of_xla()
-        return dict(zip(METRICS, values.T, strict=True))
+        return named(values, self.config)
 
     def _tell_of_xla(self) -> None:
         """Report, after the first call that worked, whether XLA is used."""
@@ -296,15 +312,18 @@ class Trainer:
         with tf.GradientTape() as tape:
             logits = self.model(images, training=True)
             # Divided by the batch of all replicas: the sum of their gradients is the batch's.
-            examples = optimization.losses(self.config, labels, logits, self.class_weights)
+            _, deviation = optimization.units(self.config, self.model)
+            examples = optimization.losses(
+                self.config, labels, logits, self.class_weights, deviation
+            )
             loss = tf.reduce_sum(examples) / self.config.batch_size
             extra = optimization.penalty(self.config, variables)
             for one in self.model.losses:
                 extra += tf.cast(one, tf.float32)
             loss += extra / (self.replicas * self.config.accumulate)
             scaled = self.optimizer.scale_loss(loss)
-        right = optimization.right(labels, logits)
-        accuracy = tf.reduce_sum(right) / self.config.batch_size
+        agreement = optimization.agreement(self.config, labels, logits)
+        accuracy = tf.reduce_sum(agreement) / self.config.batch_size
         return loss, accuracy, tape.gradient(scaled, variables)
 
     def _in_parts(self, images: Any, labels: Any) -> tuple[Any, Any, Any]:
@@ -358,7 +377,8 @@ class Evaluation:
         self.model = network
         self.config = config
         self.classes = classes
-        self.tally: scores.Tally | None = None
+        self.measure = measures.of(config.target)
+        self.tally: Any = None
         """Of the last evaluation."""
         batch_size = -(-config.batch_size // strategy.num_replicas_in_sync)
         contexts = []
@@ -390,7 +410,7 @@ class Evaluation:
         devices work inside `on`.
         """
         began = time.perf_counter()
-        total = np.zeros(sum(scores.sizes(self.classes).values()))
+        total = np.zeros(sum(self.measure.sizes(self.classes).values()))
         iterator = iter(self._dataset)
         for first in range(0, self.batches, self.CHUNK):
             if first:
@@ -398,13 +418,15 @@ class Evaluation:
             count = min(self.CHUNK, self.batches - first)
             with on():
                 total += self._evaluate(iterator, tf.constant(count)).numpy()
-        self.tally = scores.Tally.of(total, self.classes)
+        parts = scores.split(total, self.measure.sizes(self.classes))
+        deviation = networks.deviation(self.config, self.model)
+        self.tally = tally = self.measure.tally(parts, self.classes, deviation)
         seconds = time.perf_counter() - began
         examples = int(total[scores.EXAMPLES])
-        return {**self.tally.metrics(), "examples": examples, "seconds": seconds}
+        return {**tally.metrics(), "examples": examples, "seconds": seconds}
 
     def _evaluate_batches(self, iterator: Any, batches: tf.Tensor) -> tf.Tensor:
-        size = sum(scores.sizes(self.classes).values())
+        size = sum(self.measure.sizes(self.classes).values())
         totals = tf.zeros([size])
         for _ in tf.range(batches):
             per_replica = self.strategy.run(self._evaluate_batch, args=(next(iterator),))
@@ -414,4 +436,5 @@ class Evaluation:
     def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
         images, labels, weights = batch
         logits = optimization.answer(self.config, self.model, images)
-        return scores.tally(labels, logits, weights)
+        units = optimization.units(self.config, self.model)
+        return self.measure.count(labels, logits, weights, units)

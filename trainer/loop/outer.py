@@ -491,6 +491,9 @@ class Controller:
 def tell(step: int, result: dict[str, float]) -> None:
     """Report an evaluation."""
     text = f"step {step}: validation loss {result['loss']:.4f}, "
-    text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
+    if "accuracy" in result:
+        text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
+    else:
+        text += f"mean absolute error {result['mae']:.4g} on {result['examples']} examples"
     fields: dict[str, Any] = {**result, "seconds": round(result["seconds"], 2)}
     say("evaluated", text, step=step, **fields)

@@ -108,6 +108,7 @@ class ParameterServers(inner.Trainer):
                 augmentation=augment.of(self.config),
                 mix=mixing.of(self.config),
                 repeats=self.repeats,
+                copies=self.config.augment_repeats,
             )
 
         spec = make(0).element_spec
@@ -130,7 +131,7 @@ class ParameterServers(inner.Trainer):
         results = [schedule(self._step_function, args=(batches,)) for _ in range(count)]
         self.coordinator.join()
         values = np.stack([result.fetch() for result in results])
-        return dict(zip(inner.METRICS, values.T, strict=True))
+        return inner.named(values, self.config)
 
     def variables(self) -> dict[str, Any]:
         """Everything that training changes, by a name that a second process gives it too."""
@@ -158,9 +159,12 @@ class ParameterServers(inner.Trainer):
             tape.watch(values)
             with scope:
                 logits = self.model(images, training=True)
-                examples = optimization.losses(self.config, labels, logits, self.class_weights)
+                _, deviation = optimization.units(self.config, self.model)
+                examples = optimization.losses(
+                    self.config, labels, logits, self.class_weights, deviation
+                )
                 loss = tf.reduce_mean(examples) + optimization.penalty(self.config, trained)
-        right = optimization.right(labels, logits)
+        right = optimization.agreement(self.config, labels, logits)
         before = pulled[len(trained) :]
         changes = [
             tf.convert_to_tensor(scope.get_current_value(v)) - old

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import data, spectrograms
+from trainer.input import data, spectrograms, targets
 from trainer.input.parts import Sound
 from trainer.job import storage
 from trainer.model import networks, optimization
@@ -19,7 +19,8 @@ from trainer.report import say
 def export(
     weights: Mapping[str, np.ndarray], names: tuple[str, ...], config: Config, path: str
 ) -> None:
-    """Write a SavedModel with signatures that return `probabilities` and `label`.
+    """Write a SavedModel with signatures that return `probabilities` and `label`; of several labels
+    only the first, of values `values`.
 
     `serving_default` takes `image_bytes`: encoded JPEG or PNG files of any size; the suffix lets
     TensorFlow Serving accept base64. `tensors` takes `images`: uint8 squares.
@@ -38,9 +39,13 @@ def export(
             variable.assign(weights[variable.path])
 
     def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = tf.nn.softmax(optimization.answer(config, network, images))
-        label = tf.gather(tf.constant(names), tf.argmax(probabilities, axis=-1))
-        return {"probabilities": probabilities, "label": label}
+        said = optimization.said(config, optimization.answer(config, network, images))
+        if config.target == targets.VALUES:
+            return {"values": said}
+        if config.target == targets.LABELS:
+            return {"probabilities": said}
+        label = tf.gather(tf.constant(names), tf.argmax(said, axis=-1))
+        return {"probabilities": said, "label": label}
 
     def each(square: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], Any]:
         """A signature whose inputs `square` turns into uint8 squares, one each."""

@@ -12,6 +12,7 @@ an outer model, it would unfreeze everything.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import keras
@@ -19,12 +20,14 @@ import numpy as np
 from keras.src.utils.naming import reset_uids
 
 from trainer.config import Config, UsageError, parse
-from trainer.model import own, pretrained
+from trainer.input import targets
+from trainer.model import optimization, own, pretrained
 from trainer.model.optimization import optimizer
 
 __all__ = ["Depth", "build", "depth", "layers_of", "optimizer"]
 
 _HEAD = "head_"
+UNITS = optimization.UNITS
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of ImageNet's pixels, in 0..1, by which EfficientNetB0 to B7 normalise. Keras
 has them in a layer that its weights file fills, and in one more layer that only weights="imagenet"
@@ -64,7 +67,9 @@ def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> k
     # an export need the same names whenever the model is built. No public function resets this.
     reset_uids()
     try:
-        network = _assemble(config, classes)
+        network = _assemble(config, classes, pretrain)
+        if config.target == targets.VALUES:
+            network = keras.Model(network.inputs, Units()(network.output), name=network.name)
     finally:
         keras.config.set_dtype_policy(before)
     if pretrain:
@@ -187,17 +192,53 @@ class Preprocess(keras.layers.Layer):
         return {**super().get_config(), **mine}
 
 
-def _assemble(config: Config, classes: int) -> keras.Model:
+@keras.saving.register_keras_serializable("trainer")
+class Units(keras.layers.Layer):
+    """Values in the records' units from numbers around 0: x deviation + mean, one of each a value.
+
+    A model learns numbers of any size so; both are of the training records, and not trained.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(name=UNITS, dtype="float32", **kwargs)
+
+    def build(self, shape: Any) -> None:
+        about: dict[str, Any] = {"shape": (shape[-1],), "trainable": False}
+        self.mean = self.add_weight(name="mean", initializer="zeros", **about)
+        self.deviation = self.add_weight(name="deviation", initializer="ones", **about)
+
+    def call(self, numbers: Any) -> Any:
+        return numbers * self.deviation + self.mean
+
+
+def learn_units(network: keras.Model, values: np.ndarray) -> None:
+    """Give a model of values the mean and the deviation of the training records' `values` [n, k].
+    A value that is always the same has the deviation 1."""
+    units = network.get_layer(UNITS)
+    deviation = values.std(axis=0, dtype=np.float64)
+    units.mean.assign(values.mean(axis=0, dtype=np.float64))
+    units.deviation.assign(np.where(deviation > 0, deviation, 1.0))
+
+
+def deviation(config: Config, network: keras.Model) -> np.ndarray:
+    """The deviations that a model of values has learnt; 1 where it predicts none."""
+    if config.target != targets.VALUES:
+        return np.ones(1)
+    return np.asarray(network.get_layer(UNITS).deviation.numpy())
+
+
+def _assemble(config: Config, classes: int, pretrain: bool) -> keras.Model:
     size = config.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
-    if ":" in config.model:
+    hub = config.model.startswith(own.HUB)
+    if ":" in config.model and not hub:
         return own.build(config, classes, images)
     if config.model == "small_cnn":
         features = _small_cnn(images)
         name = "small_cnn"
     else:
-        features = _application(config, images)
-        name = config.model.lower()
+        features = own.hub(config, images, pretrain) if hub else _application(config, images)
+        name = PurePath(config.model).name.rpartition(":")[2].lower()
         pool = "Average" if config.pooling == "avg" else "Max"
         pooling = getattr(keras.layers, f"Global{pool}Pooling2D")
         features = pooling(name=f"{_HEAD}pool")(features)
@@ -255,7 +296,8 @@ def _application(config: Config, images: Any) -> Any:
 
 def _freeze(network: keras.Model, config: Config) -> None:
     """Freeze all but what --fine-tune-layers and --batch-norm say, and the head."""
-    if ":" in config.model and config.fine_tune_layers < 0 and config.batch_norm == "auto":
+    users = ":" in config.model and not config.model.startswith(own.HUB)
+    if users and config.fine_tune_layers < 0 and config.batch_norm == "auto":
         return  # as the user's function says
     weighty = _weight_layers(network)
     count = len(weighty) if config.fine_tune_layers < 0 else config.fine_tune_layers

@@ -10,7 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
+from trainer.input import targets
 
+UNITS = "head_units"
+"""Name of the layer networks.Units of a model of values."""
 _KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel")
 
 
@@ -155,14 +158,25 @@ def averages(optimizer: Any, network: Any) -> list[tuple[Any, Any]]:
 
 
 def losses(
-    config: Config, labels: tf.Tensor, logits: tf.Tensor, weights: np.ndarray | None = None
+    config: Config,
+    labels: tf.Tensor,
+    outputs: tf.Tensor,
+    weights: np.ndarray | None = None,
+    deviation: Any = 1.0,
 ) -> tf.Tensor:
-    """Cross entropy of each example with --label-smoothing, for training: float32 [batch].
+    """The loss of each example, for training: float32 [batch].
 
-    `labels` are the classes' numbers [batch], or their shares [batch, classes] of mixed pictures.
-    `weights` has what an example of each class counts; None: 1.
+    Of a class it is the cross entropy with --label-smoothing; `labels` are the classes' numbers
+    [batch], or their shares [batch, classes] of mixed pictures, and `weights` has what an example
+    of each class counts (None: 1). Of several labels it is the mean of the classes' binary cross
+    entropies, of values that of the squared errors in `deviation`s.
     """
-    found = _smoothed(config, labels, logits)
+    if config.target == targets.LABELS:
+        wanted = labels * (1 - config.label_smoothing) + config.label_smoothing / 2
+        return label_losses(wanted, outputs)
+    if config.target == targets.VALUES:
+        return value_losses(labels, outputs, deviation)
+    found = _smoothed(config, labels, outputs)
     if weights is None:
         return found
     if labels.shape.rank == 2:
@@ -170,15 +184,48 @@ def losses(
     return found * tf.gather(weights, labels)
 
 
+def label_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Mean over the classes of the binary cross entropy, of each example: float32 [batch]."""
+    found = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_mean(found, axis=-1)
+
+
+def units(config: Config, network: Any) -> tuple[Any, Any]:
+    """Mean and deviation of a model's values; 0 and 1 where it predicts none."""
+    if config.target != targets.VALUES:
+        return 0.0, 1.0
+    layer = network.get_layer(UNITS)
+    return tf.convert_to_tensor(layer.mean), tf.convert_to_tensor(layer.deviation)
+
+
+def value_losses(values: tf.Tensor, outputs: tf.Tensor, deviation: Any) -> tf.Tensor:
+    """Mean over the values of the squared error in deviations, of each example: float32 [batch]."""
+    return tf.reduce_mean(tf.square((outputs - values) / deviation), axis=-1)
+
+
 def _smoothed(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     classes, mixed = logits.shape[-1], labels.shape.rank == 2
     if not (config.label_smoothing or mixed):
         return plain_losses(labels, logits)
-    targets = labels if mixed else tf.one_hot(labels, classes)
-    targets *= 1 - config.label_smoothing
+    shares = labels if mixed else tf.one_hot(labels, classes)
+    shares *= 1 - config.label_smoothing
     return tf.nn.softmax_cross_entropy_with_logits(
-        targets + config.label_smoothing / classes, logits
+        shares + config.label_smoothing / classes, logits
     )
+
+
+def agreement(config: Config, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """What a step reports beside the loss, of each example: float32 [batch].
+
+    Of a class whether it is right; of several labels the share of right ones; of values the mean
+    absolute error.
+    """
+    if config.target == targets.LABELS:
+        same = (outputs >= 0) == (labels >= 0.5)
+        return tf.reduce_mean(tf.cast(same, tf.float32), axis=-1)
+    if config.target == targets.VALUES:
+        return tf.reduce_mean(tf.abs(outputs - labels), axis=-1)
+    return right(labels, outputs)
 
 
 def right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -204,14 +251,25 @@ def penalty(config: Config, variables: list[Any]) -> tf.Tensor:
 
 
 def answer(config: Config, network: Any, images: tf.Tensor) -> tf.Tensor:
-    """The logits of a trained model, with --test-flips those of the mean of the probabilities of
-    each picture and its mirror image."""
-    logits = network(images, training=False)
+    """The outputs of a trained model, with --test-flips of each picture and its mirror image: the
+    logits of their mean probabilities, or the mean of their values."""
+    outputs = network(images, training=False)
     if not config.test_flips:
-        return logits
-    mirrored = network(tf.reverse(images, [2]), training=False)
-    both = [tf.nn.log_softmax(one) for one in (logits, mirrored)]
-    return tf.reduce_logsumexp(tf.stack(both), axis=0) - math.log(2.0)
+        return outputs
+    both = tf.stack([outputs, network(tf.reverse(images, [2]), training=False)])
+    if config.target == targets.VALUES:
+        return tf.reduce_mean(both, axis=0)
+    mean = lambda logs: tf.reduce_logsumexp(logs, axis=0) - math.log(2.0)  # noqa: E731
+    if config.target == targets.LABELS:
+        return mean(tf.math.log_sigmoid(both)) - mean(tf.math.log_sigmoid(-both))
+    return mean(tf.nn.log_softmax(both))
+
+
+def said(config: Config, outputs: tf.Tensor) -> tf.Tensor:
+    """What `answer` means: probabilities of the classes, or values."""
+    if config.target == targets.VALUES:
+        return outputs
+    return tf.sigmoid(outputs) if config.target == targets.LABELS else tf.nn.softmax(outputs)
 
 
 def use_xla(choice: str, replicas: int, tpu: bool) -> bool:

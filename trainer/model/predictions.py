@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import data
+from trainer.input import data, targets
 from trainer.input.parts import Shard
 from trainer.job import storage
 from trainer.model import optimization
@@ -23,7 +23,8 @@ def write(network: Any, names: tuple[str, ...], config: Config, shards: tuple[Sh
     """Write predictions.csv and return its path. Raises one of storage.FAILURES.
 
     A line has the record's file and number (from 0), its label, the predicted class, and the
-    probability of each class. The lines are in the order of the files.
+    probability of each class. Of several labels, both are joined by |; of values, each has two
+    columns, what it is and what is predicted. The lines are in the order of the files.
     """
     dataset = data.evaluation(
         shards,
@@ -32,18 +33,33 @@ def write(network: Any, names: tuple[str, ...], config: Config, shards: tuple[Sh
         image_size=config.image_size,
         classes=len(names),
     )
-    logits = optimization.answer
-    predict = tf.function(lambda images: tf.nn.softmax(logits(config, network, images)))
+    answer, said = optimization.answer, optimization.said
+    predict = tf.function(lambda images: said(config, answer(config, network, images)))
     places = ((s.path.rpartition("/")[2], n) for s in shards for n in range(s.records))
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["file", "record", "label", "prediction", *(f"p({name})" for name in names)])
+    lines.writerow(["file", "record", *_heads(config.target, names)])
     for images, labels, weights in dataset:
         shares = predict(images).numpy()
         for own, label in zip(shares[weights > 0], labels[weights > 0].numpy(), strict=True):
-            answer = names[int(np.argmax(own))]
-            lines.writerow([*next(places), names[label], answer, *(f"{one:.6f}" for one in own)])
+            lines.writerow([*next(places), *_cells(config.target, names, label, own)])
     path = f"{config.job_dir}/{PREDICTIONS}"
     storage.write(path, text.getvalue().encode())
     say("predictions", f"what the model says of each validation record is in {path}", path=path)
     return path
+
+
+def _heads(target: str, names: tuple[str, ...]) -> list[str]:
+    if target == targets.VALUES:
+        return [*names, *(f"predicted({name})" for name in names)]
+    return ["label", "prediction", *(f"p({name})" for name in names)]
+
+
+def _cells(target: str, names: tuple[str, ...], label: Any, said: np.ndarray) -> list[str]:
+    if target == targets.VALUES:
+        return [f"{one:.6g}" for one in (*label, *said)]
+    if target == targets.LABELS:
+        chosen = [[n for n, one in zip(names, own, strict=True) if one >= 0.5]
+                  for own in (label, said)]  # fmt: skip
+        return ["|".join(chosen[0]), "|".join(chosen[1]), *(f"{one:.6f}" for one in said)]
+    return [names[label], names[int(np.argmax(said))], *(f"{one:.6f}" for one in said)]

@@ -28,7 +28,7 @@ def load(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
     Layers whose names begin with `head` keep their fresh weights, unless the weights come from a
     checkpoint and --reuse-head says that its classes are the same.
     """
-    if config.weights == "none":
+    if config.weights in ("none", "preset"):  # A preset's are loaded while it is made.
         return
     if config.weights == "imagenet":
         _imagenet(network, config, head, plain)

@@ -10,6 +10,7 @@ expected calibration error with 15 bins of equal width (Guo et al. 2017, On Cali
 Neural Networks).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,23 +31,32 @@ _EDGE = 14.0
 1e-6."""
 
 
-def _curve(classes: int) -> int:
+def curve(classes: int) -> int:
     """Bins of a class's ROC curve."""
     return 560 if classes <= LARGE else 56
+
+
+def places_of(odds: tf.Tensor) -> tf.Tensor:
+    """The bin of the ROC curves that each logit of a class against all others falls into: int32
+    [n, classes], counted on from class to class."""
+    classes = odds.shape[-1]
+    bins = curve(classes)
+    places = tf.cast((odds + _EDGE) * (bins / (2 * _EDGE)), tf.int32)
+    return tf.clip_by_value(places, 0, bins - 1) + tf.range(classes) * bins
 
 
 def sizes(classes: int) -> dict[str, int]:
     """The counts of `tally`, in this order, and how many there are of each."""
     square = classes * classes if classes <= LARGE else 0
-    curve = classes * _curve(classes)
+    bins = classes * curve(classes)
     return {
         "sums": 4,  # of loss, right ones, those right among TOP, examples
         "right": classes,
         "labels": classes,
         "answers": classes,
         "confusion": square,  # [true, predicted]
-        "own": curve,  # [class, bin] of the examples of a class
-        "all": curve,
+        "own": bins,  # [class, bin] of the examples of a class
+        "all": bins,
         "calibration": 3 * CALIBRATION,  # examples, sum of confidence, right ones
     }
 
@@ -67,10 +77,9 @@ def tally(labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor
         return tf.math.unsorted_segment_sum(flat[1], flat[0], size)
 
     shares = tf.nn.softmax(logits)
-    bins = _curve(classes)
+    bins = curve(classes)
     odds = tf.math.log(tf.maximum(shares, 1e-9)) - tf.math.log(tf.maximum(1.0 - shares, 1e-9))
-    places = tf.cast((odds + _EDGE) * (bins / (2 * _EDGE)), tf.int32)
-    places = tf.clip_by_value(places, 0, bins - 1) + tf.range(classes) * bins
+    places = places_of(odds)
     confidence = tf.reduce_max(shares, axis=-1)
     sure = tf.minimum(tf.cast(confidence * CALIBRATION, tf.int32), CALIBRATION - 1)
     parts = {
@@ -90,6 +99,12 @@ def tally(labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor
     return tf.concat([parts[name] for name in sizes(classes)], axis=0)
 
 
+def split(flat: np.ndarray, parts: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Counts by name, from one array of them."""
+    ends = np.cumsum(list(parts.values()))[:-1]
+    return dict(zip(parts, np.split(flat, ends), strict=True))
+
+
 @dataclass(frozen=True)
 class Tally:
     """The counts of an evaluation, and what follows from them. Arrays have a value for each
@@ -102,8 +117,7 @@ class Tally:
     @classmethod
     def of(cls, flat: np.ndarray, classes: int) -> "Tally":
         """From the sum of what `tally` returned."""
-        ends = np.cumsum(list(sizes(classes).values()))[:-1]
-        return cls(dict(zip(sizes(classes), np.split(flat, ends), strict=True)), classes)
+        return cls(split(flat, sizes(classes)), classes)
 
     @property
     def confusion(self) -> np.ndarray | None:

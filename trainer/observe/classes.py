@@ -42,15 +42,21 @@ class Classes(Observer):
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows of Tally.table in aligned columns."""
-    shown = rows if len(rows) <= MOST else sorted(rows, key=lambda row: row["f1"])[:MOST]
-    left = f" ({MOST} of {len(rows)}, the least f1 first)" if len(rows) > MOST else ""
-    width = max(5, *(len(row["class"]) for row in shown))
-    lines = [f"{'class':{width}}  examples  precision  recall     f1    auc{left}"]
-    for row in shown:
-        auc = "     -" if row["auc"] is None else f"{row['auc']:6.3f}"
-        lines.append(
-            f"{row['class']:{width}}  {row['examples']:8}  {row['precision']:9.3f}  "
-            f"{row['recall']:6.3f} {row['f1']:6.3f} {auc}"
-        )
+    """The rows of a tally's table in aligned columns."""
+    first, *others = rows[0]
+    few = len(rows) <= MOST
+    shown = rows if few else sorted(rows, key=lambda row: row.get("f1") or row.get("r2") or 0.0)
+    left = "" if few else f" ({MOST} of {len(rows)}, the least f1 or r2 first)"
+    width = max(5, *(len(row[first]) for row in shown[:MOST]))
+    wide = {name: max(len(name), 6) for name in others}
+    lines = [f"{first:{width}}" + "".join(f"  {name:>{wide[name]}}" for name in others) + left]
+    for row in shown[:MOST]:
+        cells = (f"  {_cell(row[name]):>{wide[name]}}" for name in others)
+        lines.append(f"{row[first]:{width}}" + "".join(cells))
     return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.3f}"

@@ -2,15 +2,15 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.input import data, spectrograms
+from trainer.input import data, spectrograms, targets
 from trainer.input.parts import Shard
-from trainer.model import optimization
+from trainer.model import networks, optimization
 from trainer.observe import drawing
 from trainer.observe.board import Board
 from trainer.observe.observer import Observer, Run
@@ -89,12 +89,17 @@ class Pictures(Observer):
             images, labels = self.pool.examples(run)
             if self._predict is None:
                 config, network, answer = run.config, run.model, optimization.answer
-                self._predict = tf.function(lambda x: tf.nn.softmax(answer(config, network, x)))
+                self._predict = tf.function(
+                    lambda x: optimization.said(config, answer(config, network, x))
+                )
             parts = [
                 self._predict(images[at : at + _BATCH]).numpy()
                 for at in range(0, len(images), _BATCH)
             ]
             probabilities = np.concatenate(parts)
+            if run.config.target in (targets.LABELS, targets.VALUES):
+                self._worst(run, step, images, labels, probabilities)
+                return
             answers = probabilities.argmax(axis=1)
             validation = self.board.of("validation")
             if (matrix := run.tally.confusion) is not None:
@@ -116,6 +121,21 @@ class Pictures(Observer):
             if run.config.rate:
                 self._sounds(run, step, shown, sure, labels, answers)
 
+    def _worst(
+        self, run: Run, step: int, images: np.ndarray, labels: np.ndarray, said: np.ndarray
+    ) -> None:
+        """The examples of several labels, or of values, that the model is furthest from."""
+        deviation = networks.deviation(run.config, run.model)
+        far = np.abs(said - labels).max(axis=1) if run.config.target == targets.LABELS else (
+            np.abs((said - labels) / deviation).max(axis=1)
+        )  # fmt: skip
+        order = np.argsort(-far, kind="stable")[: run.config.examples]
+        words = captions(run.config.target, run.names)
+        shown = [[f"is {words(labels[one])}", f"said {words(said[one])}"] for one in order]
+        self.mistakes = list(zip(images[order], shown, strict=True))
+        drawn = list(map(drawing.captioned, images[order], shown))
+        self.board.of("validation").images(step, "worst", drawn)
+
     def _sounds(
         self,
         run: Run,
@@ -135,6 +155,15 @@ class Pictures(Observer):
                 true, taken = (run.names[of[one]].replace("|", "\\|") for of in (labels, answers))
                 rows.append(f"| {tag}/{number} | {true} | {taken} | {sure[one]:.0%} |")
         validation.text(step, "sounds", "\n".join(rows))
+
+
+def captions(target: str, names: tuple[str, ...]) -> Callable[[np.ndarray], str]:
+    """What one example's labels or values are in words."""
+    if target == targets.VALUES:
+        return lambda values: ", ".join(f"{one:.4g}" for one in values)
+    return lambda own: (
+        ", ".join(name for name, one in zip(names, own, strict=True) if one >= 0.5) or "none"
+    )
 
 
 def surest(sure: np.ndarray, chosen: np.ndarray, groups: np.ndarray) -> np.ndarray:

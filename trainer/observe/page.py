@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import METRICS, Config
+from trainer.input import targets
 from trainer.job import storage
 from trainer.observe import drawing
 from trainer.observe.examples import Pictures
@@ -20,6 +21,8 @@ REPORT = "report.html"
 """In the job folder."""
 POINTS = 400
 """Most points of a curve; with more, every second one is left out."""
+SHOWN = ("loss", "accuracy", "mae")
+"""The curves; accuracy and mae exclude each other."""
 _SHOWN = 100
 """Most classes of a confusion matrix on the page."""
 _WIDE, _HIGH, _LEFT, _LOW = 520, 220, 52, 24
@@ -59,21 +62,22 @@ class Page(Observer):
         }
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        for name in ("loss", "accuracy"):
+        drawn = [name for name in SHOWN if name in metrics]
+        for name in drawn:
             curve = self._curve(f"{name}, training", first_step)
             for index, value in enumerate(metrics[name].tolist()):
                 if (first_step + index) % self._every == 0:
                     curve.append((first_step + index, round(value, 5)))
         if len(self._curves["loss, training"]) > POINTS:
             self._every *= 2
-            for name in ("loss", "accuracy"):
+            for name in drawn:
                 kept = [
                     one for one in self._curves[f"{name}, training"] if not one[0] % self._every
                 ]
                 self._curves[f"{name}, training"] = kept
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        for name in ("loss", "accuracy"):
+        for name in [name for name in SHOWN if name in result]:
             self._curve(f"{name}, evaluation", step).append((step, round(result[name], 5)))
 
     def closed(self, run: Run) -> None:
@@ -111,10 +115,10 @@ def page(
         f"<h1>{title}</h1>",
         _measured(summary),
         "<h2>Curves</h2><div class=row>",
-        *(chart(name, curves) for name in ("loss", "accuracy")),
+        *(chart(name, curves) for name in SHOWN),
         "</div>",
         _classes(run),
-        _mistakes(mistakes),
+        _mistakes(mistakes, run.config.target),
         _time(summary["time"]),
         _options(run.config),
     ]
@@ -178,25 +182,25 @@ def _measured(summary: dict[str, Any]) -> str:
 def _classes(run: Run) -> str:
     if run.tally is None:
         return ""
-    rows = [
-        (row["class"], *("-" if row[key] is None else row[key] for key in list(row)[1:]))
-        for row in run.tally.table(run.names)
-    ]
-    heads = ("class", "examples", "precision", "recall", "F1", "AUC")
-    parts = ["<h2>Classes</h2><div class=row>", _table(heads, rows)]
+    found = run.tally.table(run.names)
+    rows = [["-" if value is None else value for value in row.values()] for row in found]
+    heads = list(found[0])
+    title = "Values" if heads[0] == "value" else "Classes"
+    parts = [f"<h2>{title}</h2><div class=row>", _table(heads, rows)]
     matrix = run.tally.confusion
     if matrix is not None and len(run.names) <= _SHOWN:
         parts.append(_picture(drawing.confusion(matrix, run.names), "confusion"))
     return "".join([*parts, "</div>"])
 
 
-def _mistakes(mistakes: Sequence[tuple[np.ndarray, Sequence[str]]]) -> str:
+def _mistakes(mistakes: Sequence[tuple[np.ndarray, Sequence[str]]], target: str) -> str:
     if not mistakes:
         return ""
     drawn = "".join(
         _picture(drawing.captioned(image, ()), ", ".join(lines)) for image, lines in mistakes
     )
-    return f"<h2>The surest mistakes</h2><div class=row>{drawn}</div>"
+    title = "The surest mistakes" if target == targets.CLASS else "The largest mistakes"
+    return f"<h2>{title}</h2><div class=row>{drawn}</div>"
 
 
 def _time(account: dict[str, Any]) -> str:

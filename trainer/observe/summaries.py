@@ -63,8 +63,9 @@ class Scalars(Observer):
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         if self.board.writes:
             with self.board.spend("scalars"):
+                known = {name: result[name] for name in METRICS if name in result}
                 self.board.of("validation").scalars(
-                    step, {name: result[name] for name in METRICS if np.isfinite(result[name])}
+                    step, {name: value for name, value in known.items() if np.isfinite(value)}
                 )
                 self.board.flush()
 

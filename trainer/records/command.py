@@ -104,8 +104,8 @@ def _tell(result: Converted) -> None:
 
 def _labels(path: Path) -> tuple[str, ...]:
     labels = tuple(path.read_text().splitlines())
-    if len(set(labels)) < 2 or not all(labels) or len(set(labels)) < len(labels):
-        raise RecordsError(f"{path}: needs two or more names, a line each, no two equal")
+    if not labels or not all(labels) or len(set(labels)) < len(labels):
+        raise RecordsError(f"{path}: needs names, a line each, no two equal")
     return labels
 
 
@@ -182,7 +182,11 @@ def _add_division(parser: argparse.ArgumentParser) -> None:
         default="name",
         help="content: copies of a file are on the same side; reads everything twice",
     )
-    add("--labels", type=Path, help="file of class names, label 0 first (default: sorted)")
+    add(
+        "--labels",
+        type=Path,
+        help="file of the names of classes or values, label 0 first (default: classes sorted)",
+    )
     add("--shard-size", type=int, help=f"most examples a file ({SHARD_SIZE}, fewer for few)")
     add(
         "--on-error",

@@ -79,8 +79,9 @@ def convert(
     with _alone(partial), contextlib.ExitStack() as stack:
         progress = Conversion(0, phase="decompressing")
         found = sources.find(source, partial, lambda: tell(progress))
-        options = replace(options, form=_form(source, found, options.form))
-        names = class_names(source, found.items, options.labels)
+        form = _form(source, found, options.form)
+        options = replace(options, form=form, target=found.target)
+        names = class_names(source, found.items, options.labels, options.target)
         workers = options.workers or len(os.sched_getaffinity(0))
         pool = stack.enter_context(_pool(workers)) if workers > 1 else None
         keys = {item.name: digest(item.name) for item in found.items}
@@ -154,7 +155,7 @@ def make(planned: PlannedFile, path: Path, options: Options) -> dict[str, Any]:
             file.write(framed)
             checksum.update(framed)
             size += len(framed)
-            report.add(item, content, made)
+            report.add(item, content, made, options.target)
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)

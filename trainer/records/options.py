@@ -28,6 +28,8 @@ class Options:
     """Name and leave out pictures that cannot be read; otherwise the first one ends the run."""
     labels: tuple[str, ...] = ()
     """Class names in the order of their numbers; (): those found, sorted."""
+    target: str = "class"
+    """What a label is: see sources.Found."""
     workers: int = 0
     """Processes; 0: one for each core that this process may use."""
 

@@ -1,13 +1,14 @@
 """Which picture or sound goes into which file: a function of names, and of contents if asked."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.records.options import Options
-from trainer.records.sources import Item, RecordsError
-from trainer.records.writing import file_name
+from trainer.records.sources import SEPARATOR, Item, RecordsError
+from trainer.records.writing import Target, file_name
 
 SHARD_SIZE = 1000
 """Most examples in a file."""
@@ -21,8 +22,8 @@ class PlannedFile:
     """A file that is to be written."""
 
     name: str
-    items: tuple[tuple[Item, int], ...]
-    """Each with its label's number."""
+    items: tuple[tuple[Item, Target], ...]
+    """Each with its label's number, those of several labels, or values."""
 
     @property
     def split(self) -> str:
@@ -37,10 +38,11 @@ def plan(
 ) -> list[PlannedFile]:
     """The files of all splits. `names` are the classes; `keys` has a hash by each item's name.
 
-    The same share of each class is held out: the items with the smallest keys. Each split is
+    The same share of each class is held out, or of all items where they have several labels or
+    values: the items with the smallest keys. Each split is
     shuffled by the hash of the names, and dealt out to its files in turn.
     """
-    labels = {name: number for number, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(names)}
     files = []
     for split, members in _splits(items, keys, options).items():
         members.sort(key=lambda item: (digest(item.name), item.name))
@@ -49,7 +51,9 @@ def plan(
         if not options.shard_size:
             count = max(count, min(MANY_SHARDS, -(-len(members) // SMALL_SHARD)))
         for number in range(count):
-            chosen = tuple((item, labels[item.label]) for item in members[number::count])
+            chosen = tuple(
+                (item, _told(item, options.target, numbers)) for item in members[number::count]
+            )
             files.append(PlannedFile(file_name(split, number, count), chosen))
     return files
 
@@ -63,7 +67,8 @@ def _splits(
         if item.split:
             splits.setdefault(item.split, []).append(item)
         else:
-            by_class.setdefault(item.label, []).append(item)
+            alike = item.label if options.target == "class" else ""
+            by_class.setdefault(alike, []).append(item)
     divided = bool(splits["validation"])  # By the source; what it leaves open is for training.
     for group in by_class.values():
         ranked = sorted(group, key=lambda item: (keys[item.name], item.name))
@@ -76,25 +81,69 @@ def _splits(
     return splits
 
 
-def class_names(source: Path, items: Sequence[Item], given: tuple[str, ...]) -> tuple[str, ...]:
-    """The classes in the order of their numbers: those given, or those found, sorted.
+def _told(item: Item, target: str, numbers: Mapping[str, int]) -> Target:
+    if target == "values":
+        return values(item)
+    if target == "labels":
+        return tuple(sorted(numbers[name] for name in several(item)))
+    return numbers[item.label]
+
+
+def several(item: Item) -> set[str]:
+    """The labels of an item that may have several."""
+    return {one.strip() for one in item.label.split(SEPARATOR)} - {""}
+
+
+def values(item: Item) -> tuple[float, ...]:
+    """The numbers of an item. Raises RecordsError."""
+    try:
+        found = tuple(map(float, item.label.split(SEPARATOR)))
+    except ValueError:
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise RecordsError(f"{item.name}: its value {item.label!r} is not a number")
+    return found
+
+
+def class_names(
+    source: Path, items: Sequence[Item], given: tuple[str, ...], target: str
+) -> tuple[str, ...]:
+    """The classes in the order of their numbers: those given, or those found, sorted; or the names
+    of the values.
 
     Raises RecordsError where there are too few, or one that was not given.
     """
-    found = {item.label for item in items}
+    if target == "values":
+        return _value_names(source, items, given)
+    found = {name for item in items for name in several(item)}
+    found = found if target == "labels" else {item.label for item in items}
     if any("\n" in name for name in found):
         raise RecordsError(f"{source}: a class name has a line break in it")
     if given:
         if unknown := sorted(found - set(given)):
             raise RecordsError(f"{source}: class {unknown[0]!r} is not in --labels")
+        if len(given) < 2:
+            raise RecordsError(f"{source}: --labels names one class, it needs two or more")
         return given
     if len(found) < 2:
+        folders = ", a folder each" if target == "class" else ""
         raise RecordsError(
-            f"{source}: needs two or more classes, a folder each; has {len(found)} "
+            f"{source}: needs two or more classes{folders}; has {len(found)} "
             f"({', '.join(sorted(found))})"
         )
     numbers = all(name.isdecimal() for name in found)  # Then 2 comes before 10.
     return tuple(sorted(found, key=lambda name: (int(name) if numbers else 0, name)))
+
+
+def _value_names(source: Path, items: Sequence[Item], given: tuple[str, ...]) -> tuple[str, ...]:
+    count = len(values(items[0]))
+    for item in items:
+        if len(values(item)) != count:
+            has = f"{len(values(item))} values, {items[0].name} has {count}"
+            raise RecordsError(f"{source}: {item.name} has {has}")
+    if given and len(given) != count:
+        raise RecordsError(f"{source}: has {count} values, --labels names {len(given)}")
+    return given or (("value",) if count == 1 else tuple(f"value{n}" for n in range(count)))
 
 
 def digest(name: str) -> str:

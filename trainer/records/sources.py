@@ -29,10 +29,13 @@ SPLITS = {
 }
 """Names of splits in folders and CSV files. Vertex AI's CSV files use TRAINING and so on."""
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+SEPARATOR = "|"
 SUFFIXES = pictures.SUFFIXES | sounds.SUFFIXES
 _KINDS = f"{' '.join(sorted(pictures.SUFFIXES))}; {' '.join(sorted(sounds.SUFFIXES))}"
 _PATHS = ("path", "image", "file", "filename", "image_path", "gcs_file_path", "sound", "audio")
 _CLASSES = ("label", "class", "category", "target")
+_SEVERAL = ("labels", "classes", "tags")
+_VALUES = ("value", "values")
 _SETS = ("split", "set", "subset", "ml_use")
 
 
@@ -84,6 +87,9 @@ class Found:
     """Number of files whose names are neither a picture's nor a sound's."""
     sounds: bool = False
     """True: all items are sounds. False: all are pictures."""
+    target: str = "class"
+    """What a label is: one class, "labels" (several classes) or "values" (numbers); where there can
+    be several, SEPARATOR is between them."""
 
 
 def find(source: Path, work: Path, decompressing: Callable[[], None] = lambda: None) -> Found:
@@ -159,7 +165,7 @@ def _by_folder(
 def _csv(path: Path) -> Found:
     """Items of a CSV file. Columns are named by a header (path, label, split). Without a header
     they are `path,label`, `path,label,split` or Vertex AI's `split,path,label`. Paths are relative
-    to the file."""
+    to the file. A column `labels` has several classes of each, also none, and `values` numbers."""
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -168,9 +174,10 @@ def _csv(path: Path) -> Found:
     lines = [(number, row) for number, row in lines if any(row)]
     if not lines:
         raise RecordsError(f"{path}: is empty")
-    columns = _columns(lines[0][1])
+    columns, target = _columns(lines[0][1]), "class"
     if columns:
-        del lines[0]
+        named = lines.pop(0)[1][columns[1]].lower()
+        target = "labels" if named in _SEVERAL else "values" if named in _VALUES else "class"
     else:
         first = lines[0][1]
         use_first = len(first) > 2 and first[0].lower() in {*SPLITS, "unassigned"}
@@ -181,7 +188,7 @@ def _csv(path: Path) -> Found:
         row = row + [""] * (3 - len(row))
         name, label = row[columns[0]], row[columns[1]]
         use = row[columns[2]] if 0 <= columns[2] < len(row) else ""
-        if not name or not label:
+        if not name or not (label or target == "labels"):
             raise RecordsError(f"{where}: needs a path and a label")
         if use and use.lower() not in {*SPLITS, "unassigned"}:
             raise RecordsError(f"{where}: {use!r} is not a split: train, validation or test")
@@ -194,7 +201,7 @@ def _csv(path: Path) -> Found:
         if not file.is_file():
             raise RecordsError(f"{where}: there is no {file}")
         items.append(_file(name, label, SPLITS.get(use.lower(), ""), file))
-    return _checked(str(path), items, 0)
+    return replace(_checked(str(path), items, 0), target=target)
 
 
 def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
@@ -204,7 +211,7 @@ def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
     def column(known: Sequence[str]) -> int:
         return next((names.index(name) for name in known if name in names), -1)
 
-    path, label = column(_PATHS), column(_CLASSES)
+    path, label = column(_PATHS), column((*_CLASSES, *_SEVERAL, *_VALUES))
     return (path, label, column(_SETS)) if path >= 0 and label >= 0 else None
 
 

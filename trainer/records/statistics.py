@@ -10,7 +10,7 @@ from typing import Any
 from trainer.records import sounds
 from trainer.records.options import FORMAT, PICTURES, Options
 from trainer.records.pictures import PictureForm, StoredPicture
-from trainer.records.plan import PlannedFile
+from trainer.records.plan import PlannedFile, several, values
 from trainer.records.sounds import SoundForm, StoredSound
 from trainer.records.sources import Item
 
@@ -26,6 +26,7 @@ class Report:
     skipped: list[str] = field(default_factory=list)
     classes: Counter[str] = field(default_factory=Counter)
     facts: Counter[str] = field(default_factory=Counter)
+    values: list[tuple[float, ...]] = field(default_factory=list)
     source_bytes: int = 0
     frames: list[int] = field(default_factory=list)
     """Samples of each sound."""
@@ -38,10 +39,15 @@ class Report:
     digests: list[tuple[str, str, str]] = field(default_factory=list)
     """SHA-256 of the source file, its name, its label."""
 
-    def add(self, item: Item, content: bytes, made: StoredPicture | StoredSound) -> None:
+    def add(
+        self, item: Item, content: bytes, made: StoredPicture | StoredSound, target: str
+    ) -> None:
         """Count an example: `content` is the source file, `made` what is stored of it."""
         self.records += 1
-        self.classes[item.label] += 1
+        if target == "values":
+            self.values.append(values(item))
+        else:
+            self.classes.update(several(item) if target == "labels" else [item.label])
         self.facts.update(made.facts)
         self.source_bytes += len(content)
         self.digests.append((hashlib.sha256(content).hexdigest(), item.name, item.label))
@@ -84,6 +90,7 @@ def dataset(
     return {
         "format": FORMAT,
         "kind": kind,
+        "target": options.target,
         "classes": list(names),
         "splits": _splits(names, files, reports, kind),
         "form": form,
@@ -93,6 +100,7 @@ def dataset(
             "bytes": sum(report["bytes"] for report in reports),
             kind: dict(sorted(facts.items())),
             f"not_{kind}": ignored,
+            **_of_values(names, reports),
         },
         "duplicates": _duplicates(files, reports, kind),
         "skipped": sorted(problem for report in reports for problem in report["skipped"]),
@@ -152,6 +160,17 @@ def _of_sounds(
         "silent": {"sounds": len(silent), "named": silent[:NAMED]},
     }
     return {"rate": form.rate, "seconds": heard}, statistics
+
+
+def _of_values(
+    names: Sequence[str], reports: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """How large the values of each name are; {}: there are none."""
+    found = [one for report in reports for one in report.get("values", ())]
+    if not found:
+        return {}
+    columns = zip(names, zip(*found, strict=True), strict=True)
+    return {"values": {name: _spread(column, 6) for name, column in columns}}
 
 
 def _jpegs(report: Mapping[str, Any]) -> tuple[int, int, int]:

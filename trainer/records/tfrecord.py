@@ -14,7 +14,8 @@ from typing import IO
 HEADER, FOOTER = 12, 4
 """Bytes before and after a payload."""
 _MASK = 0xA282EAD8
-Value = bytes | int
+Value = bytes | int | tuple[int, ...] | tuple[float, ...]
+"""Of a feature; a tuple has several, and whole numbers if it is empty."""
 
 
 class Damaged(Exception):  # noqa: N818 - named for what was found
@@ -79,7 +80,7 @@ def payload(file: IO[bytes], position: int, length: int) -> bytes | None:
 
 
 def example(features: Mapping[str, Value]) -> bytes:
-    """A serialised tf.train.Example of features with one value each.
+    """A serialised tf.train.Example of features with one value each, or several in a tuple.
 
     Sorted by name, as in TensorFlow's deterministic serialisation.
     """
@@ -116,9 +117,14 @@ def checksum() -> Callable[[bytes], int]:
 def _feature(value: Value) -> bytes:
     if isinstance(value, bytes):
         return _field(1, _field(1, value))
-    if not 0 <= value < 1 << 63:
-        raise ValueError(f"{value} is not an int64 of 0 or more")
-    return _field(3, _field(1, _varint(value)))
+    several = value if isinstance(value, tuple) else (value,)
+    if several and isinstance(several[0], float):
+        return _field(2, _field(1, struct.pack(f"<{len(several)}f", *several)))
+    for one in several:
+        if not (isinstance(one, int) and 0 <= one < 1 << 63):
+            raise ValueError(f"{one} is not an int64 of 0 or more")
+    packed = b"".join(_varint(int(one)) for one in several)
+    return _field(3, _field(1, packed) if packed else b"")
 
 
 def _value(feature: bytes) -> Value | None:

@@ -8,8 +8,10 @@ from trainer.records import tfrecord
 from trainer.records.pictures import StoredPicture
 from trainer.records.sounds import StoredSound
 
-Example = tuple[bytes, int]
-"""Encoded image, label."""
+Target = int | tuple[int, ...] | tuple[float, ...]
+"""The number of a class, those of several labels, or values; values are never empty."""
+Example = tuple[bytes, Target]
+"""Encoded image, target."""
 
 
 def file_name(split: str, number: int, count: int) -> str:
@@ -33,20 +35,28 @@ def write(
     temporary.rename(out)
 
 
-def serialise(image: bytes, label: int, **more: tfrecord.Value) -> bytes:
+def serialise(image: bytes, label: Target, **more: tfrecord.Value) -> bytes:
     """A tf.train.Example of an encoded image; the names in `more` are put below image/."""
-    features: dict[str, tfrecord.Value] = {"image/encoded": image, "image/class/label": label}
+    features: dict[str, tfrecord.Value] = {"image/encoded": image, **told("image", label)}
     return tfrecord.example(features | {f"image/{name}": value for name, value in more.items()})
 
 
-def example(made: StoredPicture | StoredSound, label: int, name: str) -> bytes:
+def told(kind: str, target: Target) -> dict[str, tfrecord.Value]:
+    """The feature that says what an example is; `kind`: image or audio."""
+    if isinstance(target, int):
+        return {f"{kind}/class/label": target}
+    values = bool(target) and isinstance(target[0], float)
+    return {f"{kind}/values" if values else f"{kind}/class/labels": target}
+
+
+def example(made: StoredPicture | StoredSound, label: Target, name: str) -> bytes:
     """A tf.train.Example of a stored picture or sound with its file's `name`."""
     filename = name.encode()
     if isinstance(made, StoredSound):
         return tfrecord.example(
             {
                 "audio/encoded": made.content,
-                "audio/class/label": label,
+                **told("audio", label),
                 "audio/filename": filename,
             }
         )
@@ -57,7 +67,7 @@ def example(made: StoredPicture | StoredSound, label: int, name: str) -> bytes:
     return tfrecord.example(
         {
             "image/pixels": made.content,
-            "image/class/label": label,
+            **told("image", label),
             "image/filename": filename,
         }
     )

@@ -33,7 +33,7 @@ def records(tmp_path: Path) -> Path:
 
 def read(records: Path, consumed: int, count: int, worker: int = 0, workers: int = 1) -> list:
     shards = splits.find(str(records), "train")
-    repeats = balance.Repeats.balanced(splits.labels(shards), 3)
+    repeats = balance.Repeats.balanced(splits.labels(shards, 3), 3)
     batches = data.training(
         shards,
         tf.distribute.InputContext(workers, worker, workers),
@@ -59,7 +59,7 @@ def test_weights_are_those_of_scikit_learn() -> None:
 
 def test_an_epoch_has_rare_classes_several_times_and_each_example_as_often(records: Path) -> None:
     shards = splits.find(str(records), "train")
-    repeats = balance.Repeats.balanced(splits.labels(shards), 3)
+    repeats = balance.Repeats.balanced(splits.labels(shards, 3), 3)
     assert repeats.of == (1, 4, 15)
     size = repeats.size(data.part(shards, 0, 1))
     assert size == 45 + 4 * 12 + 15 * 3

@@ -109,7 +109,7 @@ def test_mixtures_are_the_same_after_a_restart_and_both_ways_are_used(tmp_path: 
 def test_a_batch_of_one_picture_is_refused(tmp_path: Path) -> None:
     files = splits.find(str(made(tmp_path)), "train")
     common = {"image_size": 16, "classes": 2, "seed": 0, "consumed": 0}
-    with pytest.raises(UsageError, match=r"^--mixup and --cutmix: each replica needs"):
+    with pytest.raises(UsageError, match=r"^--mixup and --cutmix: each replica needs a batch"):
         data.training(files, context(0, 1), batch_size=1, mix=mixing.Mixing(mixup=1), **common)
 
 

@@ -1,19 +1,23 @@
-"""TrivialAugment: one change for each picture, of random kind and strength, and nothing to tune
-(Mueller and Hutter 2021, TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation).
+"""Changes of a picture that are drawn at random: TrivialAugment and RandAugment.
 
-The changes and their strengths are those of the paper's wide space. A shift is a share of the
-side, as 32 pixels are of 224. What a turned or shifted picture does not cover is black.
+TrivialAugment makes one change of random kind and strength, and has nothing to tune (Mueller and
+Hutter 2021, TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation). RandAugment makes
+N changes of random kinds, one after the other, all with the strength M (Cubuk et al. 2019,
+RandAugment: Practical automated data augmentation with a reduced search space). Both draw from the
+same fourteen kinds; the most that each does is a space of its paper.
+
+A shift is a share of the side. What a turned or shifted picture does not cover is black.
 """
 
 import math
+from dataclasses import dataclass
 
 import tensorflow as tf
 
 LEVELS = 31
 """Strengths from nothing to the most."""
-_MOST = 0.99
-_TURN = math.radians(135)
-_SHIFT = 32 / 224
+STRONGEST = 10
+"""RandAugment's M for the most of its space (section 3.1)."""
 _LUMA = (0.299, 0.587, 0.114)
 _SOFT = ((1.0, 1.0, 1.0), (1.0, 5.0, 1.0), (1.0, 1.0, 1.0))
 """The smoothed picture of a change of sharpness, divided by 13 (Pillow's ImageFilter.SMOOTH)."""
@@ -23,23 +27,64 @@ NAMES = (
 )
 
 
+@dataclass(frozen=True)
+class Space:
+    """The most that each change does, at strength 1."""
+
+    turn: float
+    """Degrees."""
+    shear: float
+    """Pixels that a row or column moves, as a share of its distance from the middle."""
+    shift: float
+    """Share of the side."""
+    factor: float
+    """Colour, contrast, brightness and sharpness are multiplied by 1 +- this."""
+    bits: int
+    """Taken off a channel's eight by posterize."""
+
+
+WIDE = Space(turn=135, shear=0.99, shift=32 / 224, factor=0.99, bits=6)
+"""TrivialAugment's wide space; of 224 pixels, 32 are shifted."""
+USUAL = Space(turn=30, shear=0.3, shift=150 / 331, factor=0.9, bits=4)
+"""RandAugment's, which is AutoAugment's (Cubuk et al. 2018, table 6): of 331 pixels, 150 are
+shifted."""
+
+
 def trivial(image: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
     """`image`, a float32 square of 0 to 255, changed by three uniform numbers of [0, 1): which
     change, how strong, and in which direction."""
     number = tf.cast(draws[0] * len(NAMES), tf.int32)
     strength = tf.floor(draws[1] * LEVELS) / (LEVELS - 1)
     sign = tf.where(draws[2] < 0.5, -1.0, 1.0)
-    ways = [lambda name=name: changed(image, name, strength, sign) for name in NAMES]
+    return _numbered(image, number, strength, sign, WIDE)
+
+
+def several(image: tf.Tensor, draws: tf.Tensor, strength: float) -> tf.Tensor:
+    """RandAugment: `image` changed once for each row of `draws`, uniform numbers of [0, 1) [n, 2]:
+    which change, and in which direction. `strength` is from 0 to STRONGEST."""
+    for row in tf.unstack(draws):
+        number = tf.cast(row[0] * len(NAMES), tf.int32)
+        sign = tf.where(row[1] < 0.5, -1.0, 1.0)
+        image = _numbered(image, number, tf.constant(strength / STRONGEST), sign, USUAL)
+    return image
+
+
+def _numbered(
+    image: tf.Tensor, number: tf.Tensor, strength: tf.Tensor, sign: tf.Tensor, space: Space
+) -> tf.Tensor:
+    ways = [lambda name=name: changed(image, name, strength, sign, space) for name in NAMES]
     return tf.ensure_shape(tf.switch_case(number, ways), image.shape)
 
 
-def changed(image: tf.Tensor, name: str, strength: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
+def changed(
+    image: tf.Tensor, name: str, strength: tf.Tensor, sign: tf.Tensor, space: Space
+) -> tf.Tensor:
     """One change by name, with a strength from 0 to 1 and a sign."""
     side = tf.cast(tf.shape(image)[0], tf.float32)
-    factor = 1.0 + sign * strength * _MOST
-    slope, way = sign * strength * _MOST, sign * strength * side * _SHIFT
+    factor = 1.0 + sign * strength * space.factor
+    slope, way = sign * strength * space.shear, sign * strength * side * space.shift
     if name in ("rotate", "shear_x", "shear_y", "translate_x", "translate_y"):
-        angle = sign * strength * _TURN
+        angle = sign * strength * math.radians(space.turn)
         one, none = tf.ones([]), tf.zeros([])
         matrix = {
             "rotate": (tf.cos(angle), -tf.sin(angle), none, tf.sin(angle), tf.cos(angle), none),
@@ -53,7 +98,7 @@ def changed(image: tf.Tensor, name: str, strength: tf.Tensor, sign: tf.Tensor) -
         bound = 255.0 * (1.0 - strength)
         return tf.where((image >= bound) & (strength > 0), 255.0 - image, image)
     if name == "posterize":
-        step = tf.pow(2.0, tf.round(strength * 6.0))  # from 8 to 2 bits
+        step = tf.pow(2.0, tf.round(strength * space.bits))
         return tf.floor(image / step) * step
     if name == "autocontrast":
         low, high = tf.reduce_min(image, (0, 1)), tf.reduce_max(image, (0, 1))

@@ -1,0 +1,80 @@
+"""What a model is to say of an example: its class, several labels at once, or numbers.
+
+The records say which: an example has image/class/label (one class), image/class/labels (any number
+of them, also none) or image/values (one number for each line of labels.txt); of sounds, audio/ in
+place of image/.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+import tensorflow as tf
+
+from trainer.config import METRICS_OF, Config, UsageError
+
+Target = Literal["class", "labels", "values"]
+CLASS: Final = "class"
+LABELS: Final = "labels"
+VALUES: Final = "values"
+
+
+def of(features: Mapping[str, Any], kind: str) -> Target:
+    """The target of records whose examples have these features; `kind`: image or audio."""
+    if f"{kind}/values" in features:
+        return VALUES
+    return LABELS if f"{kind}/class/labels" in features else CLASS
+
+
+def wanted(kind: str, target: str, outputs: int) -> dict[str, Any]:
+    """What tf.io.parse_example has to read of the target."""
+    if target == VALUES:
+        return {f"{kind}/values": tf.io.FixedLenFeature([outputs], tf.float32)}
+    if target == LABELS:
+        return {f"{kind}/class/labels": tf.io.VarLenFeature(tf.int64)}
+    return {f"{kind}/class/label": tf.io.FixedLenFeature([], tf.int64)}
+
+
+def read(examples: Mapping[str, Any], kind: str, target: str, outputs: int) -> tf.Tensor:
+    """The checked targets of n parsed examples: int64 [n] classes, float32 [n, outputs] zeros and
+    ones, or float32 [n, outputs] numbers."""
+    if target == VALUES:
+        return tf.debugging.assert_all_finite(examples[f"{kind}/values"], "not a finite value")
+    several = target == LABELS
+    found = examples[f"{kind}/class/labels" if several else f"{kind}/class/label"]
+    numbers = found.values if several else found
+    below = tf.debugging.assert_less(numbers, tf.cast(outputs, tf.int64), "label beyond labels.txt")
+    least = tf.debugging.assert_non_negative(numbers, "negative label")
+    with tf.control_dependencies([one for one in (below, least) if one is not None]):
+        if not several:
+            return tf.identity(found)
+        padded = tf.sparse.to_dense(found, default_value=-1)
+        return tf.minimum(tf.reduce_sum(tf.one_hot(padded, outputs), axis=1), 1.0)
+
+
+_NEED_A_CLASS = {
+    VALUES: ("label_smoothing", "mixup", "cutmix", "class_weights", "sampling"),
+    LABELS: ("class_weights", "sampling"),
+}
+_NOTHING = {"class_weights": "none", "sampling": "natural"}
+
+
+def aimed(config: Config, target: Target) -> Config:
+    """`config` for records of this target. Raises UsageError for what means nothing with it."""
+    if config.target not in ("auto", target):
+        raise UsageError(f"--target {config.target}: {config.records} has {_TOLD[target]}")
+    for name in _NEED_A_CLASS.get(target, ()):
+        if (value := getattr(config, name)) != _NOTHING.get(name, 0):
+            option = f"--{name.replace('_', '-')} {value}"
+            raise UsageError(f"{option} needs one class of each example: {config.records} has "
+                             f"{_TOLD[target]}")  # fmt: skip
+    metric = config.metric
+    if metric not in METRICS_OF[target]:
+        if metric != Config.metric:
+            known = ", ".join(METRICS_OF[target])
+            raise UsageError(f"--metric {metric}: of {_TOLD[target]} there are {known}")
+        metric = "loss"
+    return replace(config, target=target, metric=metric)
+
+
+_TOLD = {CLASS: "one class of each", LABELS: "labels", VALUES: "values"}

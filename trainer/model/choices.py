@@ -1,0 +1,166 @@
+"""What a run chooses itself: the options that were not given, by the data and the devices.
+
+A job that has a checkpoint goes on with what it began with: config.json in its folder says it, so
+that a restart stays right whatever this version would choose.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.config import Config, UsageError
+from trainer.job import storage
+from trainer.job.checkpoints import Checkpoints
+from trainer.model import own
+from trainer.report import say
+
+CONFIG = "config.json"
+"""In the job folder: every option as the job has it."""
+CHOSEN = ("image_size", "batch_size", "learning_rate", "schedule", "warmup_steps")
+_RATES = {"adam": 1.0, "adamw": 1.0, "rmsprop": 0.5, "lion": 0.2, "lamb": 2.0, "sgd": 6.0}
+"""The learning rate of an optimizer, in Adam's."""
+_BATCH = 32
+"""The batch that the rates are for."""
+_LEAST_STEPS = 4
+"""Of an epoch, for which a batch is made smaller."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a choice depends on."""
+
+    records: int
+    """Of training."""
+    stored: int
+    """The most pixels that the shorter sides of the pictures have; 0: not known."""
+    replicas: int
+    accelerated: bool
+    """Is a replica a GPU or a TPU?"""
+
+
+Choice = tuple[str, Any, str]
+"""An option's name, its value, and why."""
+
+
+def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
+    """`config` with a value for each option that was not given: what the job began with, if it has
+    a checkpoint, or else a choice. Each choice is reported. Raises UsageError."""
+    found = recorded(config, given)
+    if found:
+        config = dataclasses.replace(config, **found)
+        given = {*given, *found}
+        text = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in found.items())
+        say("chosen", f"{text}: as this job began ({CONFIG})", **found)
+    return chosen(config, given, facts)
+
+
+def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
+    """What a job that has a checkpoint began with, of the options that are not given; {}: it has
+    none. Raises UsageError if its record cannot be read."""
+    path = f"{config.job_dir}/{CONFIG}"
+    if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
+        return {}
+    try:
+        found = dict(json.loads(storage.read(path)))
+    except storage.NOT_FOUND:
+        return {}
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    names = [name for name in CHOSEN if not _settled(name, given)]
+    if not _settled("steps", given):
+        names.append("epochs" if found.get("epochs") else "steps")
+    return {name: found[name] for name in names if name in found}
+
+
+def chosen(config: Config, given: Collection[str], facts: Facts) -> Config:
+    """`config` with a choice for what neither was given nor is recorded; each is reported."""
+    for name, value, why in choices(config, given, facts):
+        if value != getattr(config, name) or name == "image_size":
+            shown = f"{value:g}" if isinstance(value, float) else value
+            option = f"--{name.replace('_', '-')}"
+            say("chosen", f"{option} {shown}: {why}", **{name: value})
+        config = dataclasses.replace(config, **{name: value})
+    return config
+
+
+def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice]:
+    """A choice for each option of CHOSEN that was not given, and for the length."""
+    made: list[Choice] = []
+
+    def choose(name: str, value: Any, why: str) -> Any:
+        if _settled(name, given):
+            return getattr(config, name)
+        made.append((name, value, why))
+        return value
+
+    size = config.image_size
+    if "image_size" not in given:
+        size = choose("image_size", *own.image_size(config.model, facts.stored))
+    batch = choose("batch_size", *_batch(config, facts, size))
+    if config.replica_batch_size:
+        batch = config.replica_batch_size * facts.replicas
+    free = not _settled("steps", given)
+    choose("learning_rate", *_rate(config, batch))
+    if free:
+        epochs, why = _epochs(config, facts.records)
+        made.append(("epochs", epochs, why))
+        steps = max(1, round(epochs * facts.records / batch))
+        kind = choose("schedule", "cosine", "the length is known: the rate falls to its end")
+        if kind == "cosine" and steps > 20:
+            choose("warmup_steps", min(500, steps // 20), "a twentieth of the run")
+    return made
+
+
+def _settled(name: str, given: Collection[str]) -> bool:
+    if name == "steps":
+        return "steps" in given or "epochs" in given
+    if name == "batch_size":
+        return "batch_size" in given or "replica_batch_size" in given
+    return name in given
+
+
+def _pretrained(config: Config) -> bool:
+    return config.weights != "none"
+
+
+def _batch(config: Config, facts: Facts, size: int) -> tuple[int, str]:
+    """Examples a step: what a device has room for, and no more than leaves an epoch some steps."""
+    each, why = _BATCH, "for a CPU"
+    if facts.accelerated:
+        each = 256 if size <= 64 else 128 if size <= 128 else 64 if size <= 260 else 16
+        why = f"for pictures of {size} pixels on an accelerator"
+    unit = math.lcm(config.accumulate, config.augment_repeats)
+    while each > 8 and facts.records < _LEAST_STEPS * each * facts.replicas:
+        each, why = each // 2, f"few records ({facts.records:,})"
+    each = max(unit, each // unit * unit)
+    several = f", {each} on each of {facts.replicas} replicas" if facts.replicas > 1 else ""
+    return each * facts.replicas, why + several
+
+
+def _rate(config: Config, batch: int) -> tuple[float, str]:
+    """The learning rate: by where the weights come from, the optimizer and the batch."""
+    if not _pretrained(config):
+        rate, why = (0.002, "from scratch")
+        if config.model.lower() != "small_cnn":
+            rate = 0.001
+    elif config.fine_tune_layers == 0:
+        rate, why = 0.002, "the head on given weights"
+    else:
+        rate, why = 0.0003, "fine-tuning given weights"
+    rate *= _RATES[config.optimizer]
+    if config.learning_rate_scaling == "none" and batch > _BATCH:
+        # Krizhevsky 2014, One weird trick: by the root for rules whose step has a fixed size.
+        rate *= math.sqrt(batch / _BATCH)
+    digits = 1 - math.floor(math.log10(rate))
+    return round(rate, digits), f"{config.optimizer} {why}, batches of {batch}"
+
+
+def _epochs(config: Config, records: int) -> tuple[float, str]:
+    """How often the records are seen: often enough for a small set to be learnt."""
+    least, examples = (8, 8_000) if _pretrained(config) else (20, 24_000)
+    epochs = max(least, math.ceil(examples / max(records, 1)))
+    of = "with given weights" if _pretrained(config) else "from scratch"
+    return float(epochs), f"{records:,} records, {of}"

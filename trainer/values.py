@@ -1,0 +1,47 @@
+"""How the texts of a few options become their values; the others are by their type."""
+
+import argparse
+
+from trainer.options import whole_number
+
+EXPORTS = ("final", "best", "latest")
+
+
+def exports(text: str) -> tuple[str, ...]:
+    """final,best,latest, or none: which SavedModels."""
+    names = () if text == "none" else tuple(text.split(","))
+    if unknown := [name for name in names if name not in EXPORTS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(EXPORTS)}, none")
+    return names
+
+
+def layers(text: str) -> int:
+    """A number of layers; all: -1."""
+    return -1 if text == "all" else from_0(text)
+
+
+def from_0(text: str) -> int:
+    """A whole number of 0 or more."""
+    value = whole_number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return value
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """A rising list of shares of the run."""
+    try:
+        values = tuple(map(float, text.split(",")))
+    except ValueError:
+        values = (0.0,)
+    if list(values) != sorted(values) or not all(0 < value < 1 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rising list of numbers from 0 to 1")
+    return values
+
+
+def steps(text: str) -> tuple[int, int]:
+    """FIRST,LAST: two steps."""
+    first, comma, last = text.partition(",")
+    if not (comma and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST,LAST, two steps from 1 on")
+    return int(first), int(last)
