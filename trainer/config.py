@@ -368,9 +368,8 @@ class Config:
 OPTIMIZERS: tuple[str, ...] = get_args(get_type_hints(Config)["optimizer"])
 COMMON = (
     *("records", "job_dir", "model", "image_size", "weights", "fine_tune_layers"),
-    *("steps", "epochs", "batch_size", "learning_rate", "optimizer", "schedule", "warmup_steps"),
-    *("weight_decay", "label_smoothing", "crop", "flip", "trivial_augment", "mixup"),
-    *("evaluate_every", "metric", "early_stopping", "checkpoint_every", "precision", "seed"),
+    *("steps", "epochs", "batch_size", "learning_rate", "optimizer", "schedule", "weight_decay"),
+    *("crop", "flip", "trivial_augment", "mixup", "evaluate_every", "metric", "seed"),
 )
 """The options that --help shows; --help-all shows every one."""
 _WHAT = """Train a classifier of pictures or sounds on TFRecords. The run resumes from the newest
