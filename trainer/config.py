@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from trainer import guard, values
 from trainer.options import Section, UsageError, read
+from trainer.values import METRICS, METRICS_OF
 
 __all__ = [
     "METRICS",
@@ -25,32 +26,6 @@ __all__ = [
     "parse",
 ]
 
-METRICS = {
-    "accuracy": True,
-    "loss": False,
-    "top5": True,
-    "precision": True,
-    "recall": True,
-    "f1": True,
-    "auc": True,
-    "calibration_error": False,
-    "exact_match": True,
-    "average_precision": True,
-    "mae": False,
-    "rmse": False,
-    "r2": True,
-}
-"""What an evaluation measures, and whether a larger value is better; see trainer.model.scores and
-trainer.model.measures."""
-METRICS_OF = {
-    "class": tuple(METRICS)[:8],
-    "labels": (
-        *("accuracy", "loss", "precision", "recall", "f1", "auc"),
-        *("exact_match", "average_precision"),
-    ),
-    "values": ("loss", "mae", "rmse", "r2"),
-}
-"""Those that there are of each target."""
 WEIGHTS_FILES = (".h5", ".keras")
 """How the names of weights files end."""
 UNKNOWN = 2**62

@@ -1,9 +1,35 @@
-"""How the texts of a few options become their values; the others are by their type."""
+"""What a few options can be, and how their texts become values; the others are by their type."""
 
 import argparse
 
 from trainer.options import whole_number
 
+METRICS = {
+    "accuracy": True,
+    "loss": False,
+    "top5": True,
+    "precision": True,
+    "recall": True,
+    "f1": True,
+    "auc": True,
+    "calibration_error": False,
+    "exact_match": True,
+    "average_precision": True,
+    "mae": False,
+    "rmse": False,
+    "r2": True,
+}
+"""What an evaluation measures, and whether a larger value is better; see trainer.model.scores and
+trainer.model.measures."""
+METRICS_OF = {
+    "class": tuple(METRICS)[:8],
+    "labels": (
+        *("accuracy", "loss", "precision", "recall", "f1", "auc"),
+        *("exact_match", "average_precision"),
+    ),
+    "values": ("loss", "mae", "rmse", "r2"),
+}
+"""Those that there are of each target."""
 EXPORTS = ("final", "best", "latest")
 
 
