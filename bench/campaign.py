@@ -29,10 +29,10 @@ from pathlib import Path
 import numpy as np
 
 RECORDS = Path(__file__).resolve().parents[1] / "builder/prove/records"
-STEPS = 60
+STEPS = 50
 EVERYTHING = (
     *("--steps", STEPS, "--image-size", 8, "--batch-size", 8, "--deterministic"),
-    *("--steps-per-loop", 3, "--checkpoint-every", 7, "--evaluate-every", 15),
+    *("--steps-per-loop", 3, "--checkpoint-every", 7, "--evaluate-every", 25),
     *("--ema", 0.9, "--accumulate", 2, "--layer-rates", 0.5, "--optimizer", "adamw"),
     *("--weight-decay", 0.01, "--schedule", "cosine", "--cosine-cycles", 2),
     *("--rand-augment", 2, "--augment-repeats", 2, "--mixup", 0.2, "--cutmix", 1),
