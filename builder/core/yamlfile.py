@@ -31,7 +31,10 @@ TAB: Final = "indent with spaces, not with a tab"
 _CHARACTERS: Final = 1 << 20
 
 Value = str | None | list["Value"] | dict[str, "Value"]
-_NULL = "tag:yaml.org,2002:null"
+_YAML = "tag:yaml.org,2002:"
+_NULL = f"{_YAML}null"
+_OWN_TAGS = re.compile(f"{_YAML}[a-z]+|!")
+"""The tags of YAML itself, which a reader gives to values without one. Source: yaml.org/type."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,11 @@ def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ..
         line = node.start_mark.line + 1
         problems.append(Mistake(line, path, "contains itself", "write the value out"))
         return None
+    if not _OWN_TAGS.fullmatch(str(node.tag)):
+        line, said = node.start_mark.line + 1, str(node.tag).removeprefix(_YAML)
+        problems.append(
+            Mistake(line, path, f"has the tag {said}, which means nothing", "remove it")
+        )
     if isinstance(node, ScalarNode):
         return None if node.tag == _NULL else str(node.value)
     inside = (*above, node)

@@ -88,7 +88,7 @@ def compared(
         else:
             yield Line(field, "changed", f"{value!r} becomes {new[field]!r}")
     for field, value in new.items():
-        if field not in old:
+        if field not in old and not own(field):
             yield Line(field, "added", f"{value!r}")
 
 

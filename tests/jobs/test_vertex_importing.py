@@ -267,6 +267,20 @@ def test_a_condition_that_nothing_meets_is_refused(change: tuple[str, str], said
         sent(CONDITIONS.replace(*change))
 
 
+def test_gclouds_configuration_may_write_its_only_pool_without_a_list(tmp_path: Path) -> None:
+    """Of 25 public files, 19 are written so."""
+    config = {
+        "workerPoolSpecs": {
+            "machineSpec": {"machineType": "n1-standard-8"},
+            "replicaCount": 1,
+            "containerSpec": {"imageUri": "gcr.io/p/i:1", "env": {"name": "A", "value": "b"}},
+        }
+    }
+    found = imported(tmp_path, config, "yaml", region="europe-west4")
+    assert jobfiles.job(found.text).environment == {"A": "b"}
+    assert {line.fate for line in found.ledger} == {"kept", "added"}
+
+
 def _package(body: dict[str, Any]) -> None:
     pool = body["jobSpec"]["workerPoolSpecs"][0]
     del pool["containerSpec"]
@@ -278,6 +292,13 @@ def _package(body: dict[str, Any]) -> None:
     [
         (_package, r"workerPoolSpecs\[0\]: a Python package has no image", "--package"),
         (lambda b: b["jobSpec"].update(workerPools=1), 'no field named "workerPools"', "reference"),
+        (
+            lambda b: b["jobSpec"]["workerPoolSpecs"][0]["machineSpec"].update(
+                acceleratorType="L4"
+            ),
+            "^.*old.json: Invalid enum value L4",
+            "reference",
+        ),
         (lambda b: b["jobSpec"].clear(), r"workerPoolSpecs\[0\] names no machine", "chief"),
         (lambda b: b.pop("jobSpec"), "has neither jobSpec", "convert"),
     ],

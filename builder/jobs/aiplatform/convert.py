@@ -41,6 +41,7 @@ _WRITTEN_BY_THE_SERVICE: Final = (
 )
 _JOB: Final = ("trainingInput", "jobId", "labels", *_WRITTEN_BY_THE_SERVICE)
 _FIX: Final = "name the file that gcloud's --config took"
+_CLUSTERS: Final = [name for name, preset in presets.PRESETS.items() if len(preset.pools) > 1]
 _PACKAGE: Final = (
     "the package is part of the image now; `builder job submit --package DIR --module NAME` puts a "
     "folder of yours into one"
@@ -86,7 +87,7 @@ def convert(text: str, source: Path, beside: Beside) -> Imported:
     if every := [*job.get("arguments", []), *beside.arguments]:
         job["arguments"] = every
     job |= _rest(reader, old)
-    _remarks(reader, old)
+    _remarks(reader, old, several="replicas" in job or job.get("preset") in _CLUSTERS)
     if tuned := old.get("hyperparameters"):
         job["study"] = tuning.study(reader, tuned)
     if found := {**(whole.get("labels") or {}), **flags.labels(beside.labels)}:
@@ -215,14 +216,13 @@ def _true(old: Mapping[str, Any], name: str) -> bool:
     return str(old.get(name, "false")).lower() == "true"
 
 
-def _remarks(reader: OldJob, old: Mapping[str, Any]) -> None:
+def _remarks(reader: OldJob, old: Mapping[str, Any], several: bool) -> None:
     for name in ("packageUris", "pythonModule"):
         if name in old:
             reader.tell("dropped", (name,), _PACKAGE)
     for name in ("runtimeVersion", "pythonVersion"):
         if name in old:
             reader.tell("dropped", (name,), "is the image's now")
-    several = old.get("workerCount") or old.get("scaleTier") in ("STANDARD_1", "PREMIUM_1")
     if "useChiefInTfConfig" in old and (_true(old, "useChiefInTfConfig") or not several):
         reader.tell("kept", ("useChiefInTfConfig",))
     elif several:

@@ -7,6 +7,7 @@ has them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ _NAMES: Final = {
 _REDUCER: Final = "reductionserver"
 """By the name of its image the service tells Reduction Server from parameter servers."""
 _CONDITIONS: Final = ("parentIntValues", "parentDiscreteValues", "parentCategoricalValues")
+_LISTS: Final = ("workerPoolSpecs", "worker_pool_specs", "env", "metrics", "parameters")
 _GCLOUD: Final = ("workerPoolSpecs", "worker_pool_specs")
 
 
@@ -46,12 +48,15 @@ def imported(given: Mapping[str, Any], path: Path, region: str | None = None) ->
     parts = str(given.get("name") or "").split("/")
     where = region or (parts[3] if len(parts) == 6 else None)
     told = {key: value for key, value in _job(outer, path, where).items() if value}
+    if not any(name in given for name in ("displayName", "display_name")):
+        outer.pop("displayName", None)  # of gcloud's --config, which has none
     text, job = ledger.written(told, path)
     placements = tuple(place(pool) for pool in job.pools)
     own = {pool.role: Image(job.of(pool.role).image) for pool in job.pools}
     ready = Ready(job, Image(job.image), where or "", placements, _project(body), images=own)
     again = messages.to_dict(messages.message(ready))
-    gone = [Line(key, "dropped", "the service writes it") for key in body if key not in outer]
+    late = [key for key in body if key in _WRITTEN_BY_THE_SERVICE]
+    gone = [Line(key, "dropped", "the service writes it") for key in late]
     return Imported(text, (*ledger.compared(outer, again, _own_field), *gone))
 
 
@@ -89,12 +94,24 @@ def _message(given: Mapping[str, Any], path: Path) -> Any:
         )
     kind: Any = aiplatform_v1.HyperparameterTuningJob if tuning else aiplatform_v1.CustomJob
     try:
-        return kind.from_json(json.dumps(given, default=str))
+        return kind.from_json(json.dumps(_lists(given), default=str))
     except ParseError as error:
         said = str(error).replace("google.cloud.aiplatform.v1.", "").replace("\n", " ")
+        said = re.sub(r"^(Failed to parse \w+ field: )+", "", said)
         raise InputError(
             f"{path}: {said}", "correct the field, as the API's reference has it"
         ) from None
+
+
+def _lists(value: Any) -> Any:
+    """The same with a list where one entry stands without one. gcloud's --config takes that, and
+    many files have `workerPoolSpecs:` with the chief's lines below it."""
+    if isinstance(value, Mapping):
+        return {
+            name: [_lists(one)] if name in _LISTS and isinstance(one, Mapping) else _lists(one)
+            for name, one in value.items()
+        }
+    return [_lists(one) for one in value] if isinstance(value, list) else value
 
 
 # --- the job's file -------------------------------------------------------------------------------
