@@ -64,6 +64,9 @@ class Beside:
     targets: Mapping[str, str] = field(default_factory=dict)
 
 
+_ALONE: Final = Beside()
+
+
 def convert_file(config: Path | None, beside: Beside) -> Imported:
     """`convert` for a file on this machine, or for flags alone. Raises InputError."""
     if config is None:
@@ -71,7 +74,7 @@ def convert_file(config: Path | None, beside: Beside) -> Imported:
     return convert(findings.read_text(config, str(config)), config, beside)
 
 
-def convert(text: str, source: Path, beside: Beside) -> Imported:
+def convert(text: str, source: Path, beside: Beside = _ALONE) -> Imported:
     """The job of an old configuration and of the flags beside it.
 
     Raises InputError at the line that is wrong.
