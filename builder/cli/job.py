@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from builder.jobs.ready import Ready
 
 job_app = typer.Typer(
-    help="Training jobs: on this machine as a cluster, on Vertex AI, or on Kubernetes.",
+    help="Training jobs: on this machine as a cluster, on Vertex AI (now called Gemini Enterprise"
+    " Agent Platform), or on Kubernetes.",
     no_args_is_help=True,
 )
 
