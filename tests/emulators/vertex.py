@@ -353,6 +353,7 @@ class JobService:
                 bad = "scheduling.timeout: at most 7 days with FLEX_START"
             if any(one != used[0] for one in used):
                 bad = "worker_pool_specs: FLEX_START needs one machine configuration"
+        bad = bad or _own_rules(spec)
         if spec.tensorboard and not spec.service_account:
             bad = "service_account is needed with tensorboard"
         if spec.network and not re.match(r"projects/\d+/global/networks/", spec.network):
@@ -544,6 +545,32 @@ class JobService:
         with self.lock:
             self.faults.cut_create -= 1
             return self.faults.cut_create >= 0
+
+
+def _own_rules(spec: api.CustomJobSpec) -> str | None:
+    """What the reference says of reservations, mounts, TPUs and persistent resources."""
+    used = [pool for pool in spec.worker_pool_specs if pool.replica_count]
+    specific = api.ReservationAffinity.Type.SPECIFIC_RESERVATION
+    for pool in used:
+        affinity = pool.machine_spec.reservation_affinity
+        if affinity.reservation_affinity_type == specific and not (
+            affinity.key and affinity.values
+        ):
+            return "reservation_affinity: SPECIFIC_RESERVATION needs key and values"
+        if any(not one.path.startswith("/") or not one.mount_point for one in pool.nfs_mounts):
+            return "nfs_mounts: path has to start with '/', mount_point is needed"
+        if pool.nfs_mounts and not spec.network:
+            return "nfs_mounts: a network is needed"
+    if any(pool.machine_spec.machine_type == "cloud-tpu" for pool in used) and len(used) > 1:
+        return "worker_pool_specs: a TPU is the only pool"
+    spot = api.Scheduling.Strategy.SPOT
+    if spec.persistent_resource_id and spec.scheduling.strategy == spot:
+        return "scheduling.strategy: SPOT is not supported on a persistent resource"
+    if spec.experiment and not re.match(
+        r"projects/[^/]+/locations/[^/]+/metadataStores/[^/]+/contexts/[^/]+$", spec.experiment
+    ):
+        return "experiment: not the name of a context"
+    return None
 
 
 def _written(when: datetime) -> str:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.cloud import aiplatform_v1 as api
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
 from builder.jobs import description, ledger
 from builder.jobs.places.vertex import importing, messages
+from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_job_command import Run, here, run  # noqa: F401
 from tests.jobs.test_submission import JOB, STUDY
@@ -265,6 +267,46 @@ def test_what_only_vertex_ai_has_is_checked(change: tuple[str, str], said: str, 
 def test_a_condition_that_nothing_meets_is_refused(change: tuple[str, str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         sent(CONDITIONS.replace(*change))
+
+
+@pytest.mark.parametrize("text", [CLUSTER, OWN_PROGRAMS, REDUCERS, VERTEX, PERSISTENT, CONDITIONS])
+def test_the_service_takes_it(text: str) -> None:
+    job = messages.message(jobfiles.ready(text, project=emulator.PROJECT))
+    parent = f"projects/{emulator.PROJECT}/locations/us-central1"
+    with emulator.running() as loopback:
+        if isinstance(job, api.CustomJob):
+            made: Any = loopback.service.create_custom_job(
+                api.CreateCustomJobRequest(parent=parent, custom_job=job)
+            )
+        else:
+            made = loopback.service.create_hyperparameter_tuning_job(
+                api.CreateHyperparameterTuningJobRequest(
+                    parent=parent, hyperparameter_tuning_job=job
+                )
+            )
+        assert made.name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda spec: setattr(spec, "network", ""), "nfs_mounts: a network is needed"),
+        (lambda spec: setattr(spec, "experiment", "cats"), "not the name of a context"),
+        (
+            lambda spec: spec.worker_pool_specs[0].machine_spec.reservation_affinity.values.clear(),
+            "needs key and values",
+        ),
+    ],
+)
+def test_the_loopback_service_refuses_what_the_reference_does(change: Any, said: str) -> None:
+    job = messages.message(jobfiles.ready(VERTEX, project=emulator.PROJECT))
+    assert isinstance(job, api.CustomJob)
+    change(job.job_spec)
+    parent = f"projects/{emulator.PROJECT}/locations/us-central1"
+    with emulator.running() as loopback, pytest.raises(emulator.Refused, match=said):
+        loopback.service.create_custom_job(
+            api.CreateCustomJobRequest(parent=parent, custom_job=job)
+        )
 
 
 def test_gclouds_configuration_may_write_its_only_pool_without_a_list(tmp_path: Path) -> None:
