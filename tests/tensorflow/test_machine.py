@@ -9,16 +9,18 @@ import pytest
 from builder.bases.settings import settings
 from builder.facts.accelerators import Kind
 from builder.lock import model
+from builder.pipeline import append
 from builder.prove.run import Run
-from builder.tensorflow.checks import machine
+from builder.spec import catalogue, compatibility
+from builder.tensorflow.checks import environment, machine
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"}
 
 
 def messages(kind: Kind = "gpu", variables: dict[str, str] | None = None, **more: Any) -> list[str]:
-    environment = {**GOOD, **(variables or {})}
-    config = {"Env": [f"{name}={value}" for name, value in environment.items()], **more}
+    given = {**GOOD, **(variables or {})}
+    config = {"Env": [f"{name}={value}" for name, value in given.items()], **more}
     found = list(machine.judge(config, kind))
     assert all(one.fix for one in found)
     return [one.message for one in found]
@@ -55,11 +57,59 @@ def test_a_user_by_name_is_no_number_for_a_node() -> None:
     assert found.startswith("USER trainer is a name: a pod with runAsNonRoot does not start")
 
 
-def test_our_own_bases_and_what_is_usual_are_let_through() -> None:
-    for target in ("v100", "tpu", "cpu"):
-        kind: Any = {"v100": "gpu"}.get(target, target)
-        config = {**settings(model.read(ROOT, target)), "User": "1000:1000"}
-        assert list(machine.judge(config, kind)) == []
+def judged(config: dict[str, Any], kind: Kind) -> list[str]:
+    """What both checks of the configuration say, without what needs the image's files."""
+    pairs = (entry.partition("=") for entry in config["Env"])
+    found = list(environment.judge({name: value for name, _, value in pairs}, kind))
+    return [one.message for one in (*found, *machine.judge(config, kind))]
+
+
+@pytest.mark.parametrize("target", catalogue.targets(ROOT))
+def test_no_alarm_on_our_images(target: str) -> None:
+    """Each image as its lock and its Dockerfile make it, with what it expects."""
+    copied = append.read((ROOT / "images" / target / "Dockerfile").read_text())
+    assert copied is not None
+    config = append.settings_of({"config": settings(model.read(ROOT, target))}, copied)
+    kind = compatibility.resolve(catalogue.load(ROOT, target)).accelerator.kind
+    assert judged(config, kind) == []
+
+
+NVIDIA = "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
+FOREIGN = {
+    "nvidia/cuda 12": {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12.5 brand=tesla,driver>=470,driver<471",
+        "LD_LIBRARY_PATH": NVIDIA,
+        "NCCL_VERSION": "2.21.5-1",
+    },
+    "tensorflow/tensorflow:latest-gpu": {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "LD_LIBRARY_PATH": f"/usr/local/cuda/extras/CUPTI/lib64:/usr/local/cuda/lib64:{NVIDIA}",
+        "LANG": "C.UTF-8",
+    },
+    "AWS's TensorFlow 2.16 for training": {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "LD_LIBRARY_PATH": f"/usr/local/lib:/opt/amazon/openmpi/lib/:{NVIDIA}:/usr/local/lib",
+        "KMP_AFFINITY": "granularity=fine,compact,1,0",
+        "RDMAV_FORK_SAFE": "1",
+        "TF_AUTOTUNE_THRESHOLD": "2",
+        "TF_VERSION": "2.16",
+    },
+}
+"""What three published bases set, by their Dockerfiles: NVIDIA's, TensorFlow's
+(tensorflow/tools/dockerfiles), AWS's (aws/deep-learning-containers, cu123/Dockerfile.gpu)."""
+
+
+@pytest.mark.parametrize("base", FOREIGN)
+def test_no_alarm_on_published_bases(base: str) -> None:
+    config = {"Env": [f"{name}={value}" for name, value in FOREIGN[base].items()]}
+    assert judged(config, "gpu") == []
+
+
+def test_what_is_usual_is_let_through() -> None:
     usual = {
         "NCCL_SOCKET_IFNAME": "^docker0,lo",
         "NCCL_DEBUG": "WARN",
@@ -79,9 +129,9 @@ def checked(missing: list[str], **variables: str) -> tuple[list[str], list[str]]
         there = {"problems": [], "seen": {"missing": [p for p in missing if p in asked]}}
         return Run(0, 0.1, answer=there)
 
-    environment = {**GOOD, **variables}
+    given = {**GOOD, **variables}
     bench: Any = SimpleNamespace(
-        config={"Env": [f"{name}={value}" for name, value in environment.items()]},
+        config={"Env": [f"{name}={value}" for name, value in given.items()]},
         subject=SimpleNamespace(stack=SimpleNamespace(accelerator=SimpleNamespace(kind="gpu"))),
         probe=probe,
     )
