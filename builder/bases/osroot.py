@@ -162,7 +162,7 @@ def _container(
     required = [(one.name, paths[one]) for one in sorted(root.required)]
     added = [(one.name, paths[one]) for one in sorted(root.added)]
     with unpacked.writing() as out:
-        writer = LayerWriter(out, Compression("gzip", 1))
+        writer = LayerWriter(out, Compression("gzip", 0))  # it goes no further than the engine
         seed.write(writer, root.suite, required, added)
         layer = unpacked.keep(out, writer.close(seed.SCRIPT))
     command = ["/usr/bin/env", "-i", *_ENVIRONMENT, f"SOURCE_DATE_EPOCH={newest}"]

@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
+from builder.bases import sharing
 from builder.bases.store import Store
 from builder.core import files
-from builder.engine import Engine
+from builder.core.events import ignore
+from builder.engine import Engine, private
 from builder.lock import model, python
 from builder.registry import Registry
 from tests.debian import tool
@@ -28,6 +33,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_ENGINE = {"BUILDER_ENGINE": "machine", "DOCKER_HOST": "unix:///no/such.sock"}
+AS_A_USER = (
+    ("unshare", "--user", "--map-user=1000", "--map-group=1000") if os.geteuid() == 0 else ()
+)
+"""Makes root a user without rights for a command; files stay as readable as they are to root."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -203,10 +212,83 @@ def test_the_packages_are_those_of_the_lock(engine: Engine, image: str) -> None:
     assert found == {pin.name: pin.version for pin in lock.packages.values()}
 
 
+def test_pip_itself_agrees_with_the_lock(engine: Engine, image: str) -> None:
+    pip = Path(str(find_spec("pip").submodule_search_locations[0]))  # type: ignore[union-attr,index]
+    volumes = {str(pip): {"bind": "/other/pip", "mode": "ro"}}
+    given = {"PYTHONPATH": "/other", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    script = "python -m pip check; python -m pip list --format json"
+    checked, listed = (
+        ran(engine, image, script, volumes=volumes, environment=given).strip().splitlines()
+    )
+    assert checked == "No broken requirements found."
+    found = {canonicalize_name(one["name"]): one["version"] for one in json.loads(listed)}
+    lock = model.read(ROOT, "cpu")
+    assert found == {pin.name: pin.version for pin in lock.packages.values()}
+
+
+def test_container_structure_test_passes(engine: Engine, image: str) -> None:
+    tested = subprocess.run(
+        [
+            Path(sys.executable).parent / "container-structure-test",
+            *("test", "--image", image, "--config", str(Path(__file__).parent / "base.yaml")),
+        ],
+        env={**os.environ, **engine.environment, "DOCKER_HOST": engine.host},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
 def test_apt_installs_a_package_inside(engine: Engine, image: str) -> None:
     script = "apt-get update -qq 2>&1; apt-get install -qq -y hello 2>&1; hello"
     said = ran(engine, image, script, network_mode="host")
     assert said.strip().endswith("Hello, world!")
+
+
+# --- by an ordinary user --------------------------------------------------------------------------
+
+
+def test_an_ordinary_user_puts_the_base_into_a_registry_and_another_engine_proves_it(
+    digest: str, copy: Path, tmp_path: Path
+) -> None:
+    """The user has no root and no engine; of the OS root, only the registry has the layer."""
+    kept = linked(tmp_path / "user", without="numpy")
+    root = json.loads(builder("show", "base", "cpu", "--json").stdout)[0]
+    layer = kept.find(root["key"])
+    assert layer
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with registry_server.registry(tmp_path / "registry") as server:
+        given["BUILDER_REGISTRY"] = f"{server.host}/team/training"
+        with Registry(server.host) as there:
+            sharing.offer(there, "team/training", [layer], kept.path, ignore)
+        kept.forget(root["key"])
+        kept.path(layer).unlink()
+
+        def run(*words: str, **environment: str) -> Any:
+            done = subprocess.run(
+                words, cwd=copy, env={**given, **environment}, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout)[0]
+
+        build = command("build", "cpu", "--base-only", "--to-registry", "--json")
+        made = run(*AS_A_USER, *build, XDG_CACHE_HOME=str(tmp_path / "user"), **NO_ENGINE)
+        assert made["digest"] == digest
+        assert not broken(kept)
+        if os.geteuid() != 0:
+            return  # another engine needs root
+
+        shutil.copytree(ROOT / "trainer", copy / "trainer", dirs_exist_ok=True)
+        other = {"BUILDER_ENGINE": "private", private.ENVIRONMENT: str(tmp_path / "engine")}
+        try:
+            proven = run(
+                *command("image", "cpu", "--json"), XDG_CACHE_HOME=str(tmp_path / "empty"), **other
+            )
+        finally:
+            private.remove(tmp_path / "engine")
+    assert (proven["base_digest"], proven["base_origin"]) == (digest, "registry")
+    assert proven["receipt"]["digest"] == proven["digest"]
 
 
 # --- broken on purpose ----------------------------------------------------------------------------
