@@ -66,9 +66,8 @@ class BuildRequest:
     """One image to build. The result is known by the first of `tags`.
 
     contexts: further named contexts (folders or images). secrets: content by id, never in a layer.
-    destination: "engine" keeps the image on the engine, "registry" pushes it and keeps nothing.
-    force_compression: give every layer the same compression. With False, the layers of a base that
-    exists already stay as they are.
+    destination: "engine" keeps the image on the engine, "registry" pushes it and keeps nothing. The
+    layers of a base stay as they are.
     """
 
     dockerfile: Path
@@ -79,7 +78,6 @@ class BuildRequest:
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     destination: Literal["engine", "registry"] = "engine"
     no_cache: bool = False
-    force_compression: bool = True
 
 
 @dataclass(frozen=True)
@@ -170,10 +168,9 @@ def _output(engine: "Engine", request: BuildRequest) -> str:
     if not engine.containerd_store:
         return "type=image,push=true" if to_registry else "type=docker"
     layers = f"compression=zstd,compression-level={COMPRESSION_LEVEL},oci-mediatypes=true"
-    force = f"force-compression={str(request.force_compression).lower()}"
     # A push that stores nothing never needs the layers of a base that lies in the registry.
     place = "push=true,store=false,unpack=false" if to_registry else "store=true,unpack=true"
-    return f"type=image,{layers},{force},{place}"
+    return f"type=image,{layers},force-compression=false,{place}"
 
 
 def _run(

@@ -129,7 +129,6 @@ def with_buildkit(
                 secrets=discover().secrets() if image.installs else {},
                 destination=destination,
                 no_cache=no_cache,
-                force_compression=False,
             ),
             on_event,
         )

@@ -1,7 +1,7 @@
 """The layers of a lock hold what `uv pip install` makes of it, file by file.
 
-Each target of the repository is compared: names, contents and modes. The differences are those that
-are named here, and no others.
+Names, contents and modes are compared. The differences are those that are named here, no others.
+UV_TARGETS="v100 a100" names the targets; one with CUDA takes 15 GB and some minutes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import csv
 import hashlib
 import io
+import os
 import posixpath
 import subprocess
 import sys
@@ -32,13 +33,13 @@ from builder.spec import catalogue, compatibility
 from tests.bases.built import Entry, entries, files_below
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = catalogue.targets(ROOT)
+TARGETS = os.environ.get("UV_TARGETS", "cpu").split()
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @pytest.mark.skipif(not bytecode.runs_here(), reason="Debian's Python runs on Linux x86-64")
-@pytest.mark.parametrize("target", ["cpu"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_base_holds_what_uv_installs(target: str, tmp_path: Path) -> None:
     compare(target, tmp_path)
 
@@ -61,7 +62,7 @@ def compare(target: str, home: Path) -> None:
         for name, entry in entries(store, layer).items():
             assert name not in ours or ours[name] == entry, name  # two layers, one file
             ours[name] = entry
-    same(ours, prefix, lock)
+    same(ours, prefix, lock, pruned=stack.prune is not None)
 
 
 def made(
@@ -91,7 +92,7 @@ def installed_by_uv(lock: Lock, home: Path) -> Path:
     return prefix
 
 
-def same(ours: dict[str, Entry], prefix: Path, lock: Lock) -> None:
+def same(ours: dict[str, Entry], prefix: Path, lock: Lock, pruned: bool) -> None:
     """Compare every file of the environment."""
     running = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/"
     venv = wheel.VENV.lstrip("/")
@@ -104,9 +105,11 @@ def same(ours: dict[str, Entry], prefix: Path, lock: Lock) -> None:
     left_out = [rule for file in lock.wheels for rule in rules_of(lock, file)]
     missing = {name for name in theirs if name not in ours}
     assert {n for n in missing if not dropped(n.removeprefix(f"{site}/"), left_out)} == set()
-    # more than uv: bytecode, folders, and links that the loader finds NVIDIA's libraries by
+    # more than uv: bytecode, folders, what was pruned, and links that the loader finds libraries by
     more = {n for n, one in ours.items() if one.kind == "file" and n not in theirs}
-    assert {name for name in more if "/__pycache__/" not in name} == set()
+    records = {name for name in more if name.endswith(f"/{prune.PRUNED}")}
+    assert {name for name in more - records if "/__pycache__/" not in name} == set()
+    assert bool(records) is pruned
     for name, entry in ours.items():
         if entry.kind == "link":
             assert name.startswith(wheels.LOADED)
