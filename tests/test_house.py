@@ -115,6 +115,7 @@ WRITERS = {
     "engine/private/daemon.py": "a log that grows",
     "engine/private/memory.py": "a setting of the kernel",
     "engine/private/network.py": "a setting of the kernel",
+    "jobs/lease.py": "a file that has to be new",
     "jobs/package.py": "a folder of its own, which is renamed as a whole",
     "jobs/places/local/run.py": "logs that grow",
     "jobs/tensorboard.py": "a log that grows",

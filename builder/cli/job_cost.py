@@ -55,6 +55,10 @@ OwnPrices = Annotated[
 ]
 
 
+Place = tuple[str | None, str | None, str | None, str | None, str | None]
+"""--on, --project, --region, --context, --namespace."""
+
+
 def cost(
     job: Job = None,
     lasting: Lasting = None,
@@ -74,7 +78,7 @@ def cost(
     ml_units: MlUnits = None,
     where: Where = "americas",
     prices: OwnPrices = None,
-    on: On = "vertex",
+    on: On = None,
     project: Project = None,
     region: Region = None,
     context: Context = None,
@@ -138,9 +142,10 @@ def _quote(
     after: bool,
     table: "Prices",
     wanted: "Wanted",
-    asked: tuple[str, str | None, str | None, str | None, str | None],
+    asked: Place,
 ) -> dict[str, Any]:
-    """asked: --on, --project, --region, --context, --namespace."""
+    """The bill of a job, before or after it ran."""
+    from builder.jobs import description
     from builder.jobs.cost import quote
     from builder.jobs.places import choose
     from builder.jobs.places.kubernetes import cluster
@@ -150,6 +155,8 @@ def _quote(
     found: Quote
     on, project, region, *flags = asked
     choose.Asked(*asked).known()
+    if not after and description.load(root(), job).chooses:
+        return _ways(job, table, wanted, asked)
     if after:
         found = quote.after(place(*asked, job).find(job), table, wanted)
     elif on == choose.KUBERNETES:
@@ -163,3 +170,24 @@ def _quote(
     for text in quote.told(found, table):
         say(text)
     return quote.as_json(found)
+
+
+def _ways(job: str, table: "Prices", wanted: "Wanted", asked: Place) -> dict[str, Any]:
+    """What each way to run a job costs an hour, in the order in which they are tried; and the whole
+    bill of the first."""
+    from builder.cli.job_sent import order
+    from builder.jobs.cost import quote
+    from builder.jobs.places import candidates
+
+    on, project, region, context, namespace = asked
+    vertex = {"project": project, "region": region}
+    cluster = {"context": context, "namespace": namespace}
+    options = candidates.SendOptions(on, vertex, cluster, send=False)
+    found = candidates.ways(root(), job, settings(), options, table)
+    for line in order(found):
+        say(line)
+    first = quote.before(root(), found.candidates[0].request, table, wanted)
+    for text in quote.told(first, table):
+        say(text)
+    each = [{"told": one.told, "usd_an_hour": one.usd} for one in found.candidates]
+    return {**quote.as_json(first), "ways": each, "left_out": list(found.left_out)}

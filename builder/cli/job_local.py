@@ -1,6 +1,7 @@
 """`builder job local` and `watch`: jobs on this machine, and one page of a job at any place."""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from builder.engine import Engine
     from builder.jobs.description import Study
     from builder.jobs.places.local.replicas import LocalJob
-    from builder.jobs.running import JobEvent
+    from builder.jobs.running import JobEvent, OnJobEvent
+    from builder.jobs.studies.results import StudyOutcome
 
 Job = Annotated[
     str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, a file, or a target of images/.")
@@ -142,12 +144,23 @@ def _study(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Run a study, show its table, and end with its exit code."""
-    from builder.jobs import show
+    """Run a study here, show its table, and end with its exit code."""
     from builder.jobs.places.local import trials
 
-    tell = _line_writer([f"trial {number}" for number in range(1, asked.trials + 1)])
-    outcome = trials.run_study(docker, job, asked, parallel=parallel, seed=seed, on_event=tell)
+    run_study(
+        lambda tell: trials.run_study(
+            docker, job, asked, parallel=parallel, seed=seed, on_event=tell
+        ),
+        asked,
+        as_json,
+    )
+
+
+def run_study(run: "Callable[[OnJobEvent], StudyOutcome]", asked: "Study", as_json: bool) -> None:
+    """Run a study at any place, show its table, and end with its exit code."""
+    from builder.jobs import show
+
+    outcome = run(_line_writer([f"trial {number}" for number in range(1, asked.trials + 1)]))
     shows = f"{outcome.folder}; builder tensorboard {outcome.job} shows it, HParams too"
     _show(outcome, show.study_table(outcome), shows)
     if as_json:

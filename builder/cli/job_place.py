@@ -9,7 +9,10 @@ from builder.cli.common import root
 if TYPE_CHECKING:
     from builder.jobs.places.protocol import Place
 
-On = Annotated[str, typer.Option("--on", metavar="PLACE", help="vertex or kubernetes.")]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="PLACE", help="vertex (default) or kubernetes."),
+]
 AnyPlace = Annotated[
     str | None,
     typer.Option(
@@ -40,7 +43,7 @@ PullSecret = Annotated[
 
 
 def place(
-    on: str,
+    on: str | None,
     project: str | None,
     region: str | None,
     context: str | None,

@@ -3,9 +3,8 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,11 +37,9 @@ from builder.cli.job_place import (
 from builder.core.display import plain
 
 if TYPE_CHECKING:
-    from builder.core.events import OnEvent
-    from builder.core.settings import Settings
+    from builder.jobs.places.candidates import Ways
     from builder.jobs.places.protocol import JobStatus, LogLine, Place
-    from builder.jobs.ready import Ready
-    from builder.jobs.submission import Submitted
+    from builder.jobs.submission import Submitted, Tried
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, or a file's path.")]
 SentName = Annotated[
@@ -57,7 +54,12 @@ Stream = Annotated[
     bool, typer.Option("--logs", help="Wait for the end, and show the replicas' lines.")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="kubernetes: let the cluster check it; write its YAML.")
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Create nothing. kubernetes: let the cluster check it, write its YAML. Of a job with "
+        "alternatives: the order in which they are tried.",
+    ),
 ]
 Poll = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)]
 Arguments = Annotated[
@@ -177,50 +179,47 @@ def _end(job: "JobStatus", as_json: bool) -> None:
 # --- submit ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What `submit` was asked for. cluster: the options of a cluster."""
-
-    job: str
-    arguments: tuple[str, ...]
-    package: Path | None
-    module: str | None
-    on: str
-    vertex: Mapping[str, str | None]
-    cluster: Mapping[str, str | None]
-
-    def refuse(self, flags: Mapping[str, str | None]) -> None:
-        """Raises InputError for a flag of another place."""
-        from builder.core.errors import InputError
-
-        for name, value in flags.items():
-            if value is not None:
-                flag = f"--{name.replace('_', '-')}"
-                raise InputError(f"{flag}: --on {self.on} has none", f"remove {flag}")
+def order(found: "Ways") -> Iterator[str]:
+    """The ways to run a job, in the order in which they are tried."""
+    for number, one in enumerate(found.candidates, 1):
+        price = "price unknown" if one.usd is None else f"USD {one.usd:,.4f} an hour"
+        yield f"{number}. {one.told}: {price}"
+    for text in found.left_out:
+        yield f"note: {text}"
 
 
-def _prepared(asked: _Asked, chosen: "Settings", on_event: "OnEvent") -> "tuple[Place[Any], Ready]":
-    """The place, and the job as it is sent there."""
-    from builder.jobs.images import ProgramFolder
-    from builder.jobs.places import choose
+def _send(job: str, found: "Ways", again: bool) -> "Submitted":
+    """Send a job, and keep what was tried where there are several ways to run it."""
+    from builder.jobs import submission
+    from builder.jobs.places.choose import SENT
+    from builder.jobs.room import record
 
-    choose.Asked(asked.on).known()
-    connect = lambda: job_local.connected(chosen, on_event)  # noqa: E731
-    program = ProgramFolder(asked.package, asked.module, connect) if asked.package else None
-    if asked.on == choose.KUBERNETES:
-        asked.refuse(asked.vertex)
-        return job_kubernetes.prepared(
-            asked.job, chosen, asked.cluster, program, asked.arguments, on_event
-        )
-    from builder.jobs.places.vertex.place import VertexAI
-    from builder.jobs.places.vertex.prepare import VertexOptions, prepare
+    folder, candidates = root() / SENT, found.candidates
+    search = record.Search(len(candidates))
 
-    asked.refuse(asked.cluster)
-    wanted = VertexOptions(
-        **asked.vertex, pushed=True, package=program, arguments=asked.arguments, bucket=True
-    )
-    ready, where = prepare(root(), asked.job, chosen, wanted, on_event)
-    return VertexAI(where), ready
+    def keep(tried: "tuple[Tried, ...]") -> None:
+        nonlocal search
+        search = record.Search(len(candidates), tried)
+        record.write(folder, name, search)
+
+    name = candidates[0].request.job.id
+    several = candidates[0].request.group is not None
+    if several:
+        keep(())
+        for line in order(found):
+            say(line)
+    try:
+        with reporter() as shown:
+            sent = submission.submit_first(
+                candidates, locks=folder, again=again, on_tried=keep, on_event=shown.on_event
+            )
+    except KeyboardInterrupt:
+        if several:
+            say(f"interrupted: builder job submit {job} goes on, builder job cancel ends the job")
+        raise
+    if several:
+        record.write(folder, name, record.ended(search, sent))
+    return sent
 
 
 def submit(
@@ -233,7 +232,7 @@ def submit(
     stream: Stream = False,
     dry_run: DryRun = False,
     poll: Poll = 10.0,
-    on: On = "vertex",
+    on: On = None,
     project: Project = None,
     region: Region = None,
     context: Context = None,
@@ -256,28 +255,39 @@ def submit(
     The same command again finds the job that it created: after a lost connection, or while it
     runs. With --wait or --logs the exit code is the job's.
     """
-    from builder.jobs import submission
+    from builder.core.events import ignore
+    from builder.jobs import description
+    from builder.jobs.cost import prices
+    from builder.jobs.images import ProgramFolder
+    from builder.jobs.places import candidates, choose
 
     vertex = {"project": project, "region": region}
     cluster = {"context": context, "namespace": namespace, "queue": queue, "nodes": nodes}
     cluster |= {"service_account": service_account, "pull_secret": pull_secret}
+    choose.Asked(on).known()
+    chosen = settings(registry=registry, engine=engine)
+    connect = lambda: job_local.connected(chosen, ignore)  # noqa: E731
+    program = ProgramFolder(package, module, connect) if package else None
     given = tuple(arguments or ())
-    asked = _Asked(job, given, package, module, on, vertex, cluster)
+    if on == choose.KUBERNETES and not dry_run and description.load(root(), job).study:
+        job_kubernetes.study(job, chosen, cluster, program, given, as_json)
+    asked = candidates.SendOptions(on, vertex, cluster, given, program)
     with reporter() as shown:
-        chosen = settings(registry=registry, engine=engine)
-        there, ready = _prepared(asked, chosen, shown.on_event)
-        if dry_run:
-            yaml = job_kubernetes.dry_run(there, ready)
-        else:
-            locks = root() / "build" / "jobs"
-            sent = submission.submit(
-                there, ready, again=again, locks=locks, on_event=shown.on_event
-            )
-    notes(ready.notes)
+        found = candidates.ways(root(), job, chosen, asked, prices.load(root()), shown.on_event)
+    notes(found.candidates[0].request.notes)
     if dry_run:
-        sys.stdout.write(yaml)
+        sys.stdout.write(_dry_run(found))
         return
-    _report(there, sent, wait, stream, poll, as_json)
+    sent = _send(job, found, again)
+    _report(sent.place or found.candidates[0].place, sent, wait, stream, poll, as_json)
+
+
+def _dry_run(found: "Ways") -> str:
+    """What the cluster would get; of a job with several ways the order in which they are tried."""
+    first = found.candidates[0]
+    if first.request.group is None:
+        return job_kubernetes.dry_run(first.place, first.request)
+    return "".join(f"{line}\n" for line in order(found))
 
 
 def _report(
@@ -289,6 +299,8 @@ def _report(
     as_json: bool,
 ) -> None:
     """Say what was sent; with `wait` or `stream`, how it ended."""
+    for one in sent.tried:
+        say(f"no room: {one.told}: {one.why}")
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.why}; --again runs it a second time")
     if stream:
@@ -297,7 +309,8 @@ def _report(
         _end(_wait(there, sent.job, poll), as_json)
     _show(sent.job)
     if as_json:
-        out({**_json(sent.job), "made": sent.created})
+        tried = [asdict(one) for one in sent.tried]
+        out({**_json(sent.job), "made": sent.created, "tried": tried})
 
 
 # --- asking ---------------------------------------------------------------------------------------
@@ -305,7 +318,7 @@ def _report(
 
 def status(
     job: SentName,
-    on: On = "vertex",
+    on: On = None,
     project: Project = None,
     region: Region = None,
     context: Context = None,
@@ -324,7 +337,7 @@ def list_jobs(
         str | None, typer.Argument(metavar="[JOB]", help="Only those of this description.")
     ] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
-    on: On = "vertex",
+    on: On = None,
     project: Project = None,
     region: Region = None,
     context: Context = None,
@@ -352,7 +365,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Until the job ends; its exit code is the job's.")
     ] = False,
     poll: Poll = 10.0,
-    on: On = "vertex",
+    on: On = None,
     project: Project = None,
     region: Region = None,
     context: Context = None,
@@ -372,7 +385,7 @@ def wait(
     job: SentName,
     timeout: Annotated[str | None, typer.Option(help="Such as 2h; then exit code 3.")] = None,
     poll: Poll = 10.0,
-    on: On = "vertex",
+    on: On = None,
     project: Project = None,
     region: Region = None,
     context: Context = None,
@@ -389,7 +402,7 @@ def wait(
 
 def cancel(
     job: SentName,
-    on: On = "vertex",
+    on: On = None,
     project: Project = None,
     region: Region = None,
     context: Context = None,

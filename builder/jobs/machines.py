@@ -234,7 +234,7 @@ def place(
         allowed = _or(wanted.machines[machine])
         more = f", or a multiple of {wanted.pod_multiple}" if wanted.pod_multiple else ""
         units = " cores" if wanted.kind == "tpu" else ""
-        other = _same_count(wanted, machine, count)
+        other = with_count(wanted, machine, count)
         raise InputError(
             f"{machine} takes {allowed}{more} x {wanted.name}{units}, not {count}",
             f"write accelerators: {near.count} x {wanted.name}"
@@ -305,7 +305,8 @@ def nearest(machine: str, wanted: OfferedAccelerator, count: int) -> Placement:
     )
 
 
-def _same_count(wanted: OfferedAccelerator, machine: str, count: int) -> Placement | None:
+def with_count(wanted: OfferedAccelerator, machine: str, count: int) -> Placement | None:
+    """The placement with exactly so many, on the machine nearest to the one asked for."""
     found = [one for one in combinations() if one.device == wanted and one.count == count]
     return min(found, key=lambda one: _distance(machine, one)) if found else None
 

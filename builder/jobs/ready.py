@@ -34,7 +34,8 @@ class Ready:
     """A job with everything that it takes to send it.
 
     placements: what each pool of `job.pools` runs on; notes: what a person should know. images:
-    those of the roles that have one of their own.
+    those of the roles that have one of their own. group: the key that all ways to run a job share,
+    None for a job with one way; choice: this way's own key.
     """
 
     job: Job
@@ -44,6 +45,8 @@ class Ready:
     project: str | None = None
     notes: tuple[str, ...] = field(default=())
     images: Mapping[str, Image] = field(default_factory=dict)
+    group: str | None = None
+    choice: str = ""
 
     def of(self, role: str) -> Ready:
         """The job as one role's replicas have it: their own program, if the job names one."""
@@ -53,6 +56,10 @@ class Ready:
     def pools(self) -> tuple[tuple[Pool, Placement], ...]:
         """Each pool with what it runs on."""
         return tuple(zip(self.job.pools, self.placements, strict=True))
+
+
+CHOICE_LABEL = "builder-choice"
+"""The label with the way in which a job runs that has several."""
 
 
 def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:

@@ -47,6 +47,14 @@ EXPIRED = (
     "Getting metadata from plugin failed with error: ('invalid_grant: Token has been expired or "
     "revoked.', {'error': 'invalid_grant'})"
 )
+NO_QUOTA = (  # the words of GoogleCloudPlatform/vertex-ai-samples#3479
+    "The following quota metrics exceed quota limits: "
+    "aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus"
+)
+NO_MACHINES = (  # the words of GoogleCloudPlatform/vertex-ai-samples#700
+    "Resources are insufficient in region: {}. Please try a different region or use a different "
+    "accelerator."
+)
 HYPERDISK_ONLY = ("a3-ultragpu-8g", "a4-highgpu-8g")
 DWS = (
     "NVIDIA_L4",
@@ -85,6 +93,8 @@ class Faults:
     refusal: an answer to every create. end_as: how a job ends, whatever it did. late_entries: so
     many of the newest log entries are not seen yet. double_entries: each is delivered twice.
     list_lag: so many lists do not show a job that is new.
+    no_quota: regions in which every create is refused; no_machines: in which a job fails before it
+    starts; full: in which it waits until it is cancelled.
     bad_credentials: every call ends as gRPC ends it where the credentials have expired.
     age: what a replica prints was said so long ago. reads_a_minute: more reads of the log are
     refused; `clock` tells the seconds.
@@ -93,6 +103,9 @@ class Faults:
     bursts: list[tuple[str, int, int]] = field(default_factory=list)
     cut_create: int = 0
     list_lag: int = 0
+    no_quota: set[str] = field(default_factory=set)
+    no_machines: set[str] = field(default_factory=set)
+    full: set[str] = field(default_factory=set)
     stay_queued: bool = False
     refusal: Refused | None = None
     end_as: State | None = None
@@ -254,6 +267,7 @@ class JobService:
         self.reads: list[float] = []
         self.workers = ThreadPoolExecutor(4)
         self.page = 2
+        self.at_once = 0
         self.entries_page = 50
         self._numbers = random.Random(7)
 
@@ -318,6 +332,8 @@ class JobService:
         if not match or match[1] not in (PROJECT, NUMBER):
             raise Refused(403, "PERMISSION_DENIED", f"Permission denied on resource {parent}")
         bad: str | None = None
+        if match[2] in self.faults.no_quota:
+            raise Refused(429, "RESOURCE_EXHAUSTED", NO_QUOTA)
         if not 0 < len(job.display_name) <= 128:
             bad = "display_name: 1 to 128 characters"
         pools = list(spec.worker_pool_specs)
@@ -371,7 +387,19 @@ class JobService:
             self.jobs[number] = job
             self.unseen[number] = self.faults.list_lag
             self.cancels[number] = threading.Event()
-        if not self.faults.stay_queued:
+            alike = [
+                one
+                for one in self.jobs.values()
+                if one.labels.get("builder-key") == job.labels.get("builder-key")
+                and one.state not in ENDED
+            ]
+            self.at_once = max(self.at_once, len(alike))
+        if region in self.faults.no_machines:
+            with self.lock:
+                job.state, job.error.code = State.JOB_STATE_FAILED, 8
+                job.error.message = NO_MACHINES.format(region)
+                job.end_time = datetime.now(UTC)
+        elif not (self.faults.stay_queued or region in self.faults.full):
             self.workers.submit(self._carry_out, number)
 
     def _carry_out(self, number: str) -> None:
@@ -857,6 +885,16 @@ class Loopback:
         while any(job.state not in ENDED for job in self.service.jobs.values()):
             assert time.monotonic() < until, "a job did not end"
             time.sleep(0.01)
+
+    def settle_all_but(self, full: set[str], seconds: float = 30.0) -> None:
+        """Wait until every job has ended, but those that wait in these regions."""
+        until = time.monotonic() + seconds
+        while any(
+            job.state not in ENDED and job.name.split("/")[3] not in full
+            for job in list(self.service.jobs.values())
+        ):
+            assert time.monotonic() < until, "a job did not end"
+            time.sleep(0.001)
 
 
 @contextlib.contextmanager

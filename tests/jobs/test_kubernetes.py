@@ -454,8 +454,8 @@ TPU = "image: tpu\nmachine: ct5lp-hightpu-4t\n"
             CHIEF + "study: {metric: m, trials: 1, parameters: {r: {min: 0.1, max: 1}}}\n",
             GKE,
             4,
-            "a study is not rendered",
-            "remove study",
+            "a study is not one JobSet",
+            "--on kubernetes runs it",
         ),
     ],
 )
@@ -537,7 +537,7 @@ def test_the_command_writes_yaml(run: Run, here: Path) -> None:  # noqa: F811
     ("words", "said"),
     [
         (("cats", "--to", "jobset"), "t/i:v100 is not known by its digest"),
-        (("tuned", "--to", "jobset"), "tuned.yaml:7: study: a study is not rendered"),
+        (("tuned", "--to", "jobset"), "tuned.yaml:7: study: a study is not one JobSet"),
         (("cats", "--to", "jobset", "--region", "us-central1"), "--region: --to jobset has no"),
         (("cats", "--queue", "gpus"), "--queue: --to vertex has no queue"),
         (("cats", "--to", "jobset", "--queue", "G"), "--queue: 'G' is not what is expected"),

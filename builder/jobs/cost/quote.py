@@ -12,7 +12,7 @@ from typing import Any
 from builder.core.errors import InputError
 from builder.jobs.cost import bill as cost
 from builder.jobs.cost.bill import Bill, BillLine, Extras, Notebook, Spot
-from builder.jobs.cost.prices import Prices
+from builder.jobs.cost.prices import Market, Prices
 from builder.jobs.places.protocol import JobStatus
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Ready
@@ -90,6 +90,16 @@ def after(job: JobStatus, prices: Prices, wanted: Wanted) -> Quote:
         )
     pools = cost.of_status(job)
     return _quote(job.display_name, basis, pools, seconds, prices, wanted, job.region, job.strategy)
+
+
+def hourly(ready: Ready, prices: Prices) -> float | None:
+    """The price of an hour of a job's machines in USD, without disks; None where one of them is not
+    known."""
+    market = Market(ready.region, spot=ready.job.scheduling.strategy == "spot")
+    lines = cost.training(cost.of_ready(ready), 3600, prices, market=market, disks=False)
+    if any(line.usd is None for line in lines):
+        return None
+    return sum(line.usd or 0.0 for line in lines)
 
 
 def _quote(

@@ -7,11 +7,10 @@ because `builder job local` needs none of that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -23,6 +22,16 @@ from pydantic import (
 
 from builder.core.findings import matches, refuse
 from builder.jobs.aiplatform import presets
+from builder.jobs.description.alternatives import (
+    Accelerators,
+    AcceleratorsField,
+    Alternative,
+    Cheapest,
+    ImageName,
+    Region,
+    Strategy,
+    Topology,
+)
 from builder.jobs.description.study import Study
 from builder.jobs.description.values import (
     DEFAULT_TIMEOUT,
@@ -41,42 +50,10 @@ from builder.jobs.description.values import (
 from builder.jobs.description.vertex import Vertex
 from builder.jobs.pools import REDUCTION, Pool, Role
 
-ImageName = Annotated[
-    str, matches(r"[A-Za-z0-9][\w./:@-]*", "an image", "write a target, or HOST/PATH@sha256:")
-]
-_ACCELERATORS = re.compile(
-    r"(?:(?P<count>[0-9]+)\s*[x*]\s*)?(?P<type>[A-Za-z][\w.-]*)(?:\s*[x*]\s*(?P<after>[0-9]+))?"
-)
-
-
-def _accelerators(value: object) -> object:
-    """`2 x V100` and `V100` mean {type: V100, count: 2 or 1}."""
-    if not isinstance(value, str):
-        return value
-    match = _ACCELERATORS.fullmatch(value.strip())
-    if match is None or (match["count"] and match["after"]):
-        raise refuse(f"{value!r} is not a number of accelerators", "write 2 x V100")
-    return {"type": match["type"], "count": match["count"] or match["after"] or "1"}
-
 
 def _pool(value: object) -> object:
     """`workers: 2` means {count: 2}."""
     return {"count": value} if isinstance(value, str) else value
-
-
-class Accelerators(WrittenModel):
-    """How many accelerators of which type one machine carries."""
-
-    type: Annotated[str, matches(r"[A-Za-z][\w.-]*", "an accelerator", "write V100")] = Field(
-        examples=["V100"]
-    )
-    """V100, T4, A100, A100-80GB, L4, H100, TPU-v3 ...; the API's own names are understood, too."""
-
-    count: int = Field(1, ge=1, le=4096, examples=[2])
-    """How many on each machine; of a TPU v2 or v3 the number of cores."""
-
-
-AcceleratorsField = Annotated[Accelerators, BeforeValidator(_accelerators)]
 
 
 class PoolSpec(WrittenModel):
@@ -165,7 +142,7 @@ class BootDisk(WrittenModel):
 class Scheduling(WrittenModel):
     """Which machines the job waits for, how long it may run, and what happens when one fails."""
 
-    strategy: Literal["standard", "spot", "flex-start"] = Field("standard", examples=["spot"])
+    strategy: Strategy = Field("standard", examples=["spot"])
     """standard; spot: cheaper, can be taken away at any time; flex-start: waits for machines."""
 
     timeout: Duration = Field(DEFAULT_TIMEOUT, examples=["2h"])
@@ -173,6 +150,10 @@ class Scheduling(WrittenModel):
 
     max_wait: Duration | None = Field(None, examples=["24h"])
     """How long a flex-start job may wait for its machines."""
+
+    patience: Duration | None = Field(None, examples=["10m"])
+    """How long one of several alternatives may wait for its machines before the next is tried; by
+    default 15m."""
 
     restarts: Literal["worker", "job", "never"] = Field("worker", examples=["job"])
     """worker: a replica that fails is started again; job: all replicas are, which synchronous
@@ -222,17 +203,7 @@ class Job(WrittenModel):
     ) = Field(None, examples=["my-project"])
     """The Google Cloud project; by default that of the flag or of the environment."""
 
-    region: (
-        Annotated[
-            str,
-            matches(
-                r"[a-z]+(-[a-z]+)+[0-9]+",
-                "a region",
-                "write one such as us-central1; a zone's last letter does not belong to it",
-            ),
-        ]
-        | None
-    ) = Field(None, examples=["us-central1"])
+    region: Region | None = Field(None, examples=["us-central1"])
     """The region that the job runs in."""
 
     preset: Literal["BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "BASIC_TPU", "CUSTOM"] = Field(
@@ -246,9 +217,7 @@ class Job(WrittenModel):
     accelerators: AcceleratorsField | None = Field(None, examples=["2 x V100"])
     """What the chief's machine carries: `2 x V100`, or {type: V100, count: 2}."""
 
-    topology: (
-        Annotated[str, matches(r"[0-9]{1,4}(x[0-9]{1,4}){1,2}", "a topology", "write 2x2")] | None
-    ) = Field(None, examples=["2x2"])
+    topology: Topology | None = Field(None, examples=["2x2"])
     """Of a TPU v5e: how its chips are laid out."""
 
     replicas: Replicas = Field(_ALONE, examples=[{"workers": 2}])
@@ -264,7 +233,8 @@ class Job(WrittenModel):
     """Environment variables of every replica."""
 
     job_dir: JobDir | None = Field(None, examples=["gs://my-bucket/jobs/{job}"])
-    """Where the job writes: gs://BUCKET/FOLDER. {job} is replaced by the job's own id."""
+    """Where the job writes: gs://BUCKET/FOLDER. {job} is replaced by the job's own id, {region} by
+    its region."""
 
     pass_job_dir: bool = Field(False, examples=[True])
     """Pass --job-dir, too, as AI Platform did. AIP_MODEL_DIR and its like are always set."""
@@ -290,10 +260,24 @@ class Job(WrittenModel):
     """The boot disk of every machine."""
 
     scheduling: Scheduling = Field(
-        Scheduling(strategy="standard", timeout=DEFAULT_TIMEOUT, max_wait=None, restarts="worker"),
+        Scheduling(
+            strategy="standard",
+            timeout=DEFAULT_TIMEOUT,
+            max_wait=None,
+            patience=None,
+            restarts="worker",
+        ),
         examples=[{"strategy": "spot", "timeout": "2h"}],
     )
     """Standard, spot or flex start; timeouts; restarts."""
+
+    alternatives: tuple[Alternative, ...] = Field(
+        (), max_length=50, examples=[[{"region": "europe-west4"}]]
+    )
+    """Where else it may run: tried one after the other where there is no room, in this order."""
+
+    cheapest: Cheapest | None = Field(None, examples=[{"of": ["V100", "T4"], "regions": "europe"}])
+    """The same, ordered by price."""
 
     labels: dict[LabelKey, LabelValue] = Field({}, max_length=60, examples=[{"team": "vision"}])
     """Labels of the job, for the bill."""
@@ -306,6 +290,7 @@ class Job(WrittenModel):
 
     _name: str = PrivateAttr("job")
     _source: Path = PrivateAttr(Path("job.yaml"))
+    _at: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _fits(self) -> Job:
@@ -323,6 +308,7 @@ class Job(WrittenModel):
                 "a topology says how many chips there are, so accelerators must be left out",
                 "remove accelerators",
             )
+        _check_alternatives(self)
         if self.study:
             for one in (self, *(self.of(role) for role in _OWN_PROGRAM)):
                 _check_clash(one.arguments, self.study)
@@ -342,6 +328,22 @@ class Job(WrittenModel):
     def source(self) -> Path:
         """The file that this was read from."""
         return self._source
+
+    @property
+    def at(self) -> tuple[str, ...]:
+        """The field that this way to run the job comes from; () for the job itself."""
+        return self._at
+
+    @property
+    def chooses(self) -> bool:
+        """Whether there are several ways to run it."""
+        return bool(self.alternatives or self.cheapest)
+
+    def variant(self, at: tuple[str, ...], **values: Any) -> Job:
+        """One way to run it, from the field `at`: itself with other values and no alternatives."""
+        found = self.model_copy(update={**values, "alternatives": (), "cheapest": None})
+        found._at = at
+        return found
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -406,6 +408,19 @@ _OWN_PROGRAM: Mapping[Role, str] = {
     "evaluator": "evaluator",
 }
 """The roles that may have a program of their own, and their names in `replicas`."""
+
+
+def _check_alternatives(job: Job) -> None:
+    if job.alternatives and job.cheapest:
+        raise refuse("alternatives and cheapest are two orders of the same", "remove one of them")
+    if job.chooses and job.preset != "CUSTOM":
+        raise refuse(f"preset {job.preset} brings its machines", "remove preset, or alternatives")
+    if job.chooses and job.study:
+        raise refuse("a study takes no alternatives", "remove study, or alternatives")
+    if not job.chooses and job.scheduling.patience is not None:
+        raise refuse(
+            "scheduling.patience holds for alternatives, and there are none", "remove patience"
+        )
 
 
 def _check_clash(arguments: tuple[str, ...], study: Study) -> None:

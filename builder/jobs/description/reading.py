@@ -13,7 +13,7 @@ from builder.core import findings, yamlfile
 from builder.core.errors import InputError
 from builder.core.yamlfile import Mistake
 from builder.jobs.description.model import Job
-from builder.jobs.description.values import NAME_LENGTH
+from builder.jobs.description.values import NAME_LENGTH, REGION
 
 JOBS = "jobs"
 SUFFIX = ".yaml"
@@ -67,8 +67,21 @@ def parse(text: str, source: Path) -> Job:
 
 
 def where(job: Job, *field: str) -> str:
-    """`jobs/cats.yaml:3: machine`: where a field is written, or would be."""
-    return findings.place(job.source, shown(job.source), *field)
+    """`jobs/cats.yaml:3: machine`: where a field is written, or would be; of one way to run a job,
+    where that way is written."""
+    return findings.place(job.source, shown(job.source), *(job.at or field))
+
+
+def in_region(job: Job, region: str | None) -> Job:
+    """The job with its region's name in job_dir. Raises InputError where there is no region."""
+    if not job.job_dir or REGION not in job.job_dir:
+        return job
+    if not region:
+        raise InputError(
+            f"{where(job, 'job_dir')}: {job.job_dir!r} names the region, and there is none",
+            "write a bucket's name without {region}, or add region:",
+        )
+    return job.model_copy(update={"job_dir": job.job_dir.replace(REGION, region)})
 
 
 def shown(path: Path) -> str:

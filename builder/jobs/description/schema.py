@@ -30,12 +30,19 @@ def schema() -> dict[str, Any]:
             "additionalProperties": {"type": ["string", "number", "boolean"]},
         }
     short = {"type": "string", "pattern": r"^([0-9]+ *[x*] *)?[A-Za-z][A-Za-z0-9_.-]*$"}
-    for owner in (fields, more["PoolSpec"]["properties"]):
+    owners = (fields, more["PoolSpec"]["properties"], more["Alternative"]["properties"])
+    for owner in owners:
         owner["accelerators"]["anyOf"].insert(0, short)
     for name in ("workers", "parameter_servers", "evaluator"):
         more["Replicas"]["properties"][name]["anyOf"].insert(0, {"type": "integer", "minimum": 1})
     time = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?[smhd] *)+$"}
-    for name in ("timeout", "max_wait"):
+    cheapest = more["Cheapest"]["properties"]
+    for name in ("of", "regions", "strategies"):
+        listed = cheapest[name]
+        one = {"anyOf": [short, listed["items"]]} if name == "of" else listed["items"]
+        told = {"description": listed.pop("description")}
+        cheapest[name] = {**told, "anyOf": [one, {**listed, "items": one}]}
+    for name in ("timeout", "max_wait", "patience"):
         told = more["Scheduling"]["properties"][name]["description"]
         more["Scheduling"]["properties"][name] = {**time, "description": told}
     parameter = more["Parameter"]["properties"]

@@ -25,11 +25,16 @@ LONGEST = 10_000 * 24 * 3600
 DEFAULT_TIMEOUT = 7 * 24 * 3600
 """Seconds. Source: aiplatform v1, Scheduling.timeout."""
 
+DEFAULT_PATIENCE = 15 * 60
+"""Seconds: our own choice."""
+
 # Set on each replica by the service: a value of the user's would not be the one that arrives.
 _RESERVED = ("TF_CONFIG", "CLUSTER_SPEC", "TPU_CONFIG", "TPU_NODE_NAME")
 _RESERVED_PREFIXES = ("AIP_", "CLOUD_ML_")
 
 OUR_LABELS = "builder-"
+REGION = "{region}"
+"""In job_dir: the region that the job runs in."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhd]\s*)+")
@@ -134,10 +139,12 @@ def _within_limit(value: tuple[str, ...]) -> tuple[str, ...]:
 def _job_dir(value: str) -> str:
     if re.match(r"[a-z0-9]+://", value) and not value.startswith("gs://"):
         raise refuse(f"{value!r} is not in Cloud Storage", "write gs://BUCKET/FOLDER")
-    if value.startswith("gs://") and not re.match(r"gs://[a-z0-9][a-z0-9._-]{1,221}(/|$)", value):
+    if value.startswith("gs://") and not re.match(
+        r"gs://[a-z0-9][a-z0-9._-]{1,221}(/|$)", value.replace(REGION, "us-central1")
+    ):
         raise refuse(f"{value!r} names no bucket", "write gs://BUCKET/FOLDER")
-    if re.search(r"\{(?!job\})", value):
-        raise refuse(f"{value!r} holds an unknown {{word}}", "only {job} is replaced")
+    if re.search(r"\{(?!(?:job|region)\})", value):
+        raise refuse(f"{value!r} holds an unknown {{word}}", "only {job} and {region} are replaced")
     if re.search(r"[*?\[\]\s#]", value):
         raise refuse(f"{value!r} cannot be a folder's name", "leave out spaces and * ? [ ] #")
     return value.rstrip("/") or "/"

@@ -15,7 +15,10 @@ from builder.jobs.places.local.prepare import folder_of
 from builder.jobs.places.protocol import JobStatus, Place
 from builder.jobs.places.vertex import service
 from builder.jobs.places.vertex.place import VertexAI
+from builder.jobs.room import record
 
+SENT = Path("build") / "jobs"
+"""In a project: what this machine's commands know of the jobs that they sent."""
 HERE, VERTEX, KUBERNETES = "here", "vertex", "kubernetes"
 
 
@@ -54,11 +57,12 @@ class Asked:
 
 
 def remote(root: Path, asked: Asked, name: str | None = None) -> Place[Any]:
-    """The place that jobs are sent to, Vertex AI where none is named; name: the job's.
+    """The place that jobs are sent to. name: the job's; where no place is named, it is the one in
+    which a search for room found its machines, else Vertex AI.
 
     Raises InputError for a place that cannot be asked.
     """
-    asked = asked.known()
+    asked = _where_it_went(root, asked.known(), name)
     if asked.on == HERE:
         raise InputError(
             f"--on {HERE}: no job is sent to this machine", "builder job local, watch and why"
@@ -67,6 +71,16 @@ def remote(root: Path, asked: Asked, name: str | None = None) -> Place[Any]:
         flags = {"context": asked.context, "namespace": asked.namespace}
         return connect(cluster.load(root, flags))
     return VertexAI(service.of_job(root, name, asked.project, asked.region))
+
+
+def _where_it_went(root: Path, asked: Asked, name: str | None) -> Asked:
+    """The place of a job that was sent to the first of several with room."""
+    if name is None or asked != Asked(project=asked.project):
+        return asked
+    found = record.read(root / SENT, name)
+    if found is None or not found.job:
+        return asked
+    return Asked(found.on, asked.project, found.region or None)
 
 
 def watched(

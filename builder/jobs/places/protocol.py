@@ -13,10 +13,12 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from builder.core.errors import OutsideError
+from builder.jobs.lease import Lease
 from builder.jobs.pools import Pool
 
 ACTIVE = ("queued", "pending", "running", "cancelling", "paused", "updating")
 """The states of a job that has not ended. Source: aiplatform v1, JobState."""
+WAITING = ("queued", "pending")
 SUCCEEDED = ("succeeded", "partially_succeeded")
 EXIT_CANCELLED = 143
 EXIT_TIMEOUT = 124
@@ -30,6 +32,10 @@ SERVICE = "service"
 
 class LostAnswer(OutsideError):  # noqa: N818 - nothing is wrong yet
     """The connection broke during `create`: the job may exist, or not."""
+
+
+class NoRoom(OutsideError):  # noqa: N818 - another place may have it
+    """There are no machines for the job now, or no quota: another place or machine may have it."""
 
 
 # --- a job ----------------------------------------------------------------------------------------
@@ -62,9 +68,10 @@ class JobStatus:
     """A job now. Times are UTC; a time is None before it was reached.
 
     name: the place's whole name of the job. kind: custom, or tuning for a study that the place
-    runs. run: counts the submissions of the same job, from 1. output: where the job writes.
-    code: the exit code of the replica that failed, None where none is known. console: the address
-    of the job's page. replicas: () for a place that tells nothing about a single replica.
+    runs. run: counts the submissions of the same job, from 1. output: where the job writes. code:
+    the exit code of the replica that failed, None where none is known. no_room: it ended because
+    there were no machines for it, or no quota. console: the address of the job's page. replicas: ()
+    for a place that tells nothing about a single replica.
     """
 
     name: str
@@ -85,6 +92,7 @@ class JobStatus:
     replicas: tuple[ReplicaStatus, ...] = ()
     run: int = 1
     code: int | None = None
+    no_room: bool = False
     console: str = ""
 
     @property
@@ -96,6 +104,11 @@ class JobStatus:
     def active(self) -> bool:
         """Whether it has not ended yet."""
         return self.state in ACTIVE
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its machines."""
+        return self.state in WAITING
 
     @property
     def stays(self) -> bool:
@@ -197,6 +210,10 @@ class Place(Protocol[Request]):
 
     def create(self, request: Request, run: int = 1) -> JobStatus:
         """Start the job. Raises LostAnswer where the job may have been created."""
+
+    def lease(self, request: Request, run: int = 1) -> Lease | None:
+        """The file in the folder that the job writes to, which one submission holds at a time; None
+        for a job without a folder, or one that this machine cannot write to."""
 
     def same(self, request: Request) -> list[JobStatus]:
         """The jobs with the request's key, newest first, ended ones too."""

@@ -344,6 +344,7 @@ class Controllers:
             running.say(f"{type(error).__name__}: {error}")
             code, reason = 128, "StartError"
         ended = {"exitCode": code, "reason": reason, "startedAt": begin, "finishedAt": now()}
+        ended |= {"message": running.message} if running.message else {}
         self._tell(pod, "Failed" if code else "Succeeded", {"terminated": ended})
 
     def _tell(self, pod: Object, phase: str, state: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ class Running:
     """A pod that runs. lines: time stamp and text. terminate: SIGTERM, then its grace."""
 
     lines: list[str] = field(default_factory=list)
+    message: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
 
     def say(self, text: str) -> None:
@@ -58,11 +59,13 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
 
 @dataclass
 class Script:
-    """What a pod does: says lines, waits for an event or for its end, and ends with a code."""
+    """What a pod does: says lines, waits for an event or for its end, and ends with a code.
+    message: what it wrote to its termination message; the cluster keeps the end, 4096 bytes."""
 
     lines: tuple[str, ...] = ("hello",)
     code: int = 0
     wait: threading.Event | None = None
+    message: str = ""
 
 
 @dataclass
@@ -77,6 +80,7 @@ class Scripted:
         script = self.script(pod)
         for line in script.lines:
             running.say(line)
+        running.message = script.message[-4096:]
         while script.wait is not None and not script.wait.wait(0.005):
             if running.stop.is_set():
                 return 143, "Error"

@@ -108,8 +108,8 @@ def _on(found: Placement, cluster: Cluster) -> Placement:
 def _check_study(job: Job) -> None:
     if job.study is not None:
         raise InputError(
-            "a study is not rendered as a JobSet: it is many jobs",
-            "remove study, or run it with builder job local or on Vertex AI",
+            "a study is not one JobSet: it is one for each trial",
+            "builder job submit --on kubernetes runs it, one JobSet a trial",
         )
 
 

@@ -23,7 +23,7 @@ from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.places.kubernetes.cluster import Cluster
 from builder.jobs.pools import Pool
-from builder.jobs.ready import Ready, arguments
+from builder.jobs.ready import CHOICE_LABEL, Ready, arguments
 
 API: Final = "jobset.x-k8s.io/v1alpha2"
 KEY_LABEL: Final = "builder-key"
@@ -64,7 +64,10 @@ _FAILS: Final = [contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT_
 
 
 def key(ready: Ready, cluster: Cluster) -> str:
-    """A hash of all that the JobSet asks for: image, machines, arguments, namespace, queue."""
+    """A hash of all that the JobSet asks for: image, machines, arguments, namespace, queue. All
+    ways to run a job that names alternatives have one key."""
+    if ready.group is not None:
+        return ready.group
     own = _Written(ready.job.id, _job_dir(ready, ready.job.id), {})
     text = json.dumps(_jobset(ready, cluster, own), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
@@ -96,6 +99,7 @@ def jobset(ready: Ready, cluster: Cluster, run: int = 1, attempt: int = 1) -> di
         NAME_LABEL: ready.job.id,
         RUN_LABEL: str(run),
         ATTEMPT_LABEL: str(attempt),
+        **({CHOICE_LABEL: ready.choice} if ready.choice else {}),
     }
     called, writes = name(ready, cluster, run, attempt), folder(ready, cluster, run)
     return _jobset(ready, cluster, _Written(called, _job_dir(ready, writes), labels))
@@ -108,6 +112,11 @@ class _Written:
     name: str
     job_dir: str | None
     labels: Mapping[str, str]
+
+
+def job_dir(ready: Ready, cluster: Cluster, run: int = 1) -> str | None:
+    """The folder that a run writes to."""
+    return _job_dir(ready, folder(ready, cluster, run))
 
 
 def _job_dir(ready: Ready, called: str) -> str | None:

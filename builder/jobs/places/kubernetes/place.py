@@ -13,13 +13,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from builder.core.errors import OutsideError
+from builder.jobs.lease import Lease
 from builder.jobs.places.kubernetes import jobset, kubeconfig, status
 from builder.jobs.places.kubernetes.api import JOBSETS, Api, ClusterRefused
 from builder.jobs.places.kubernetes.cluster import Cluster
 from builder.jobs.places.kubernetes.logs import ClusterLog, ClusterUsage
-from builder.jobs.places.protocol import SUCCEEDED, JobStatus, Log, LogLine, Sample, age
+from builder.jobs.places.protocol import SUCCEEDED, JobStatus, Log, LogLine, NoRoom, Sample, age
 from builder.jobs.ready import Ready
 
+_QUOTA: Final = "exceeded quota"
+"""The words of a ResourceQuota. Source: kubernetes, plugin/resourcequota/controller.go."""
 QUEUES: Final = "kueue.x-k8s.io"
 
 
@@ -74,7 +77,7 @@ class Kubernetes:
         """Create the JobSet of the next attempt of a run.
 
         Where another command created it meanwhile, that one is returned: of two commands at once
-        both mean one object. Raises LostAnswer, OutsideError.
+        both mean one object. Raises LostAnswer, NoRoom, OutsideError.
         """
         before = [one for one in self.same(request) if one.run == run]
         if alive := [one for one in before if one.state in SUCCEEDED or one.stays]:
@@ -84,10 +87,17 @@ class Kubernetes:
         try:
             made = self.api.create(self._path(), wanted)
         except ClusterRefused as error:
+            if error.code == 403 and _QUOTA in error.message:
+                raise NoRoom(error.message, "ask for a larger quota of the namespace") from error
             if error.reason != "AlreadyExists":
                 raise
             return self.get(f"{self.namespace}/{wanted['metadata']['name']}")
         return status.read(made, (), ())
+
+    def lease(self, request: Ready, run: int = 1) -> Lease | None:
+        """None: the object's name holds the key, so the cluster refuses a second one."""
+        del request, run
+        return None
 
     def check(self, request: Ready) -> None:
         """Let the API server check the JobSet without creating it. Raises OutsideError."""
@@ -151,6 +161,13 @@ class Kubernetes:
         """CPU and memory, where the cluster has a metrics server."""
         namespace, _, own = job.name.partition("/")
         return ClusterUsage(self.api, namespace, own)
+
+    def message(self, job: JobStatus, replica: str) -> str:
+        """The end of what a replica's container wrote as its termination message; "" for none."""
+        namespace, _, own = job.name.partition("/")
+        path = self.api.path("v1", "pods", namespace=namespace)
+        pods = self.api.items(path, labelSelector=f"{status.JOBSET}={own}")
+        return status.message(one for one in pods if status.replica_of(one) == replica)
 
     # --- pieces ---
 

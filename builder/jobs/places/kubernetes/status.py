@@ -78,6 +78,15 @@ def replica_of(pod: Object) -> str:
     return f"{labels[ROLE]}-{index}" if ROLE in labels and index is not None else SERVICE
 
 
+def message(pods: Iterable[Object]) -> str:
+    """The termination message of the newest of these pods that has one."""
+    found = ""
+    for pod in sorted(pods, key=_born):
+        for one in pod.get("status", {}).get("containerStatuses") or []:
+            found = (one.get("state", {}).get("terminated") or {}).get("message") or found
+    return str(found)
+
+
 def has_begun(pod: Object) -> bool:
     """Whether a pod's container has run, so that it has a log."""
     return bool(_began(pod))

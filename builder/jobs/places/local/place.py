@@ -20,6 +20,7 @@ from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers
 from builder.engine.containers import ContainerEngine
+from builder.jobs.lease import FolderLease, Lease
 from builder.jobs.places.local import container
 from builder.jobs.places.local import run as local
 from builder.jobs.places.local.folder import LOCAL, STATE
@@ -115,6 +116,10 @@ class ThisMachine:
         if running.error is not None:
             raise running.error
         return self.get(str(job.folder))
+
+    def lease(self, request: LocalJob, run: int = 1) -> Lease | None:
+        """The file in the job's folder."""
+        return FolderLease(self._numbered(request, run).folder)
 
     def same(self, request: LocalJob) -> list[JobStatus]:
         """The jobs with the request's key, newest first."""

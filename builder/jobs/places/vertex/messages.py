@@ -13,7 +13,7 @@ from builder.jobs.description import Job, Parameter, Study
 from builder.jobs.description.values import DISK_GB, ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement
 from builder.jobs.pools import REDUCTION, Pool
-from builder.jobs.ready import Ready, arguments
+from builder.jobs.ready import CHOICE_LABEL, Ready, arguments
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import (
@@ -43,8 +43,11 @@ _INT64 = frozenset({"replicaCount", "maxTrialCount", "parallelTrialCount", "minV
 def key(ready: Ready) -> str:
     """A hash of all that the job asks for: image, machines, arguments, region, project.
 
-    Runs of the same job have the same key; another label holds the run's number.
+    Runs of the same job have the same key; another label holds the run's number. So have all ways
+    to run a job that names alternatives.
     """
+    if ready.group is not None:
+        return ready.group
     told = [ready.project, ready.region, to_dict(_message(ready, None, 1))]
     text = json.dumps(told, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
@@ -73,6 +76,7 @@ def _message(ready: Ready, found: str | None, run: int) -> CustomJob | Hyperpara
     labels = dict(job.labels)
     if found is not None:
         labels |= {KEY_LABEL: found, NAME_LABEL: job.id, RUN_LABEL: str(run)}
+        labels |= {CHOICE_LABEL: ready.choice} if ready.choice else {}
     spec = _spec(ready, None if found is None else name)
     wrapped = _encryption(job)
     if job.study is None:
@@ -98,7 +102,7 @@ def _spec(ready: Ready, name: str | None) -> CustomJobSpec:
     from google.cloud import aiplatform_v1
 
     job, plan = ready.job, ready.job.scheduling
-    job_dir = job.job_dir.replace("{job}", name) if job.job_dir and name else job.job_dir
+    job_dir = _job_dir(ready, name)
     scheduling = aiplatform_v1.Scheduling(
         timeout=timedelta(seconds=plan.timeout),
         strategy=_STRATEGIES[plan.strategy],
@@ -149,6 +153,16 @@ def _reservation(written: str | None) -> dict[str, Any] | None:
         "key": RESERVATION_KEY,
         "values": [written],
     }
+
+
+def _job_dir(ready: Ready, name: str | None) -> str | None:
+    found = ready.job.job_dir
+    return found.replace("{job}", name) if found and name else found
+
+
+def job_dir(ready: Ready, run: int = 1) -> str | None:
+    """The folder that a run writes to."""
+    return _job_dir(ready, job_id(ready, run))
 
 
 def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -> WorkerPoolSpec:

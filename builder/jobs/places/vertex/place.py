@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import googleapi
 from builder.core.errors import FactoryError, InputError, OutsideError
-from builder.jobs.places.protocol import JobStatus, Log, LogLine, LostAnswer, Sample, age
+from builder.jobs.lease import BucketLease, Lease
+from builder.jobs.places.protocol import JobStatus, Log, LogLine, LostAnswer, NoRoom, Sample, age
 from builder.jobs.places.vertex import messages, service, status
 from builder.jobs.places.vertex.logs import CloudLog
 from builder.jobs.places.vertex.service import Service
@@ -53,6 +55,11 @@ class VertexAI:
         """The client of the job service."""
         return service.jobs_client(self.service)
 
+    @cached_property
+    def storage(self) -> Any:
+        """The client of Cloud Storage."""
+        return service.storage_client(self.service)
+
     # --- sending ---
 
     def name_of(self, request: Ready) -> str:
@@ -68,7 +75,8 @@ class VertexAI:
         return messages.to_dict(messages.message(request, run))
 
     def create(self, request: Ready, run: int = 1) -> JobStatus:
-        """Send the job. Raises InputError without a digest of its image, LostAnswer, OutsideError.
+        """Send the job. Raises InputError without a digest of its image, LostAnswer, NoRoom,
+        OutsideError.
 
         A call that changes something is never repeated here.
         """
@@ -102,7 +110,20 @@ class VertexAI:
                     raise
                 found = googleapi.explained(error, f"submit {request.job.id}", status.SUBMIT)
                 raise LostAnswer(found.message, found.fix) from error
+            except exceptions.TooManyRequests as error:  # ResourceExhausted, too
+                if not status.NO_ROOM.search(str(error)):
+                    raise
+                found = googleapi.explained(error, f"submit {request.job.id}", status.SUBMIT)
+                raise NoRoom(found.message, found.fix) from error
         return status.read(made)
+
+    def lease(self, request: Ready, run: int = 1) -> Lease | None:
+        """The file in the job's folder, in Google's own storage or in an emulator's."""
+        folder = messages.job_dir(request, run) or ""
+        ours = self.service.endpoint is None or os.environ.get(service.STORAGE)
+        if not (folder.startswith("gs://") and ours):
+            return None
+        return BucketLease(self.storage, folder)
 
     def same(self, request: Ready) -> list[JobStatus]:
         """The jobs with the request's key, newest first."""

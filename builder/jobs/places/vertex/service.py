@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ReadEntries = Callable[[Mapping[str, Any]], dict[str, Any]]
 READ_SECONDS = 60.0
+STORAGE = "STORAGE_EMULATOR_HOST"
+"""The variable of the storage library for an emulator."""
 
 TABLE = "job"
 NAMES = ("project", "region", "endpoint", "logging_endpoint", "transport")
@@ -180,7 +182,7 @@ def storage_client(service: Service) -> Any:
     """A client of Cloud Storage. The library itself reads STORAGE_EMULATOR_HOST."""
     from google.cloud.storage import Client  # type: ignore[import-untyped]
 
-    if os.environ.get("STORAGE_EMULATOR_HOST"):
+    if os.environ.get(STORAGE):
         return Client(project=service.project, credentials=_anonymous())
     return Client(project=service.project, credentials=googleapi.credentials()[0])
 

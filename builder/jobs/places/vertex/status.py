@@ -41,6 +41,18 @@ SUBMIT = replace(
 """The advice about a job that is not there yet."""
 
 
+NO_ROOM = re.compile(
+    r"resources are insufficient|insufficient resources|stockout|out of capacity|"
+    r"(?:custom_model_training|restricted_image_training)\w*|exceed quota limits",
+    re.I,
+)
+"""The service's words where it has no machines or no quota; not those of too many requests.
+
+Sources: GoogleCloudPlatform/vertex-ai-samples#700 and openreview/openreview-expertise#401
+("Resources are insufficient in region: us-central1"), vertex-ai-samples#3479 ("The following quota
+metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_cpus")."""
+
+
 def explaining(
     what: str, advice: googleapi.Advice = ADVICE
 ) -> contextlib.AbstractContextManager[None]:
@@ -77,6 +89,7 @@ def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
         pools=tuple(_pool(position, one) for position, one in specs if one.replica_count),
         trials=tuple(_trial(one) for one in job.trials) if tuning else (),
         run=int(run) if run.isdigit() else 1,
+        no_room=state == "failed" and bool(NO_ROOM.search(job.error.message)),
         code=int(failed[1]) if failed and state == "failed" else None,
         console=_console(job.name) if region else "",
     )
