@@ -20,6 +20,10 @@ from builder.jobs import description, lease, submission
 from builder.jobs.cost import prices, quote
 from builder.jobs.lease import BucketLease, Claim, FolderLease, Lease
 from builder.jobs.places import candidates
+from builder.jobs.places.kubernetes import kubeconfig
+from builder.jobs.places.kubernetes.api import Api
+from builder.jobs.places.kubernetes.cluster import Cluster as OneCluster
+from builder.jobs.places.kubernetes.place import Kubernetes
 from builder.jobs.places.vertex import checks
 from builder.jobs.places.vertex.place import VertexAI
 from builder.jobs.places.vertex.service import Service
@@ -27,9 +31,12 @@ from builder.jobs.room.choices import choices
 from builder.jobs.submission import Candidate
 from tests.emulators import cloud_build as storage
 from tests.emulators import vertex as emulator
+from tests.emulators.kubernetes import server as cluster
+from tests.emulators.kubernetes.kubelet import Scripted
 from tests.jobs import jobfiles
 from tests.jobs.test_job_command import Run, here, run  # noqa: F401
 from tests.jobs.test_job_command import loopback as emulated  # noqa: F401
+from tests.jobs.test_kubernetes import ready as kubernetes_job
 
 BASE = "image: v100\nregion: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"
 REGIONS = ("us-central1", "europe-west4", "asia-east1")
@@ -299,11 +306,24 @@ def test_a_job_that_fails_by_itself_is_not_tried_elsewhere(clock: Any, tmp_path:
 
 
 def test_two_hundred_submissions_in_which_everything_breaks_leave_one_job_each(
-    loopback: emulator.Loopback, bucket: storage.Storage, clock: list[float], tmp_path: Path
+    loopback: emulator.Loopback,
+    bucket: storage.Storage,
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Stockouts, quotas, lost answers, a service that is away and lists that lag, in random order;
-    each job is submitted again, by this machine and by another one. BUILDER_RANDOM_FAULTS: how
-    often."""
+    each job is submitted again, by this machine and by another one. The lease is in a bucket for
+    one job in four, in a folder that both share for the others. BUILDER_RANDOM_FAULTS: how often.
+    """
+    in_a_bucket = VertexAI.lease
+
+    def leased(self: VertexAI, request: Any, number: int = 1) -> Lease | None:
+        if int(request.group) % 4 == 0:
+            return in_a_bucket(self, request, number)
+        return FolderLease(tmp_path / "shared" / request.group)
+
+    monkeypatch.setattr(VertexAI, "lease", leased)
     dice, service = random.Random(15), loopback.service
     create, lists = "CreateCustomJob", "ListCustomJobs"
     found = ways(loopback)
@@ -315,6 +335,7 @@ def test_two_hundred_submissions_in_which_everything_breaks_leave_one_job_each(
         faults.list_lag, faults.cut_create = dice.randint(0, 4), dice.randint(0, 1)
         faults.bursts = [(create, 503, dice.randint(0, 1)), (lists, 503, dice.randint(0, 1))]
         service.faults, service.at_once = faults, 0
+        service.jobs.clear()  # all have ended; the service looks at each of them in every list
         group = f"{number:012d}"
         these = [replace(one, request=replace(one.request, group=group)) for one in found]
         names = set()
@@ -322,8 +343,8 @@ def test_two_hundred_submissions_in_which_everything_breaks_leave_one_job_each(
             sent = submission.submit_first(these, locks=tmp_path / machine)
             names.add(sent.job.name)
         loopback.settle_all_but(faults.full)
-        mine = [one for one in service.jobs.values() if one.labels["builder-key"] == group]
-        left = [one.name for one in mine if one.state == api.JobState.JOB_STATE_SUCCEEDED]
+        succeeded = api.JobState.JOB_STATE_SUCCEEDED
+        left = [one.name for one in service.jobs.values() if one.state == succeeded]
         assert len(left) == 1 and names == set(left), (number, faults)
         assert service.at_once == 1, (number, faults)
 
@@ -353,6 +374,57 @@ def test_a_bucket_that_may_not_be_written_to_is_told_and_the_job_is_sent(
 ) -> None:
     bucket.buckets.clear()
     assert send(loopback, tmp_path).created
+
+
+# --- a cluster among the ways ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def gke(tmp_path: Path) -> Iterator[cluster.Cluster]:
+    with cluster.running(tmp_path, Scripted()) as found:
+        yield found
+
+
+def mixed(
+    loopback: emulator.Loopback, gke: cluster.Cluster, first: str = "cluster"
+) -> list[Candidate]:
+    """One way in the cluster and one on Vertex AI, with one key."""
+    vertex = ways(loopback)[0]
+    access = kubeconfig.load(None, {"KUBECONFIG": str(gke.kubeconfig())})
+    place = Kubernetes(Api(access), OneCluster())
+    request = replace(kubernetes_job(BASE), group=vertex.request.group, choice="c" * 12)
+    there = Candidate(place, request, "the cluster")
+    found = [replace(one, patience=0.05) for one in (there, vertex)]
+    return found if first == "cluster" else found[::-1]
+
+
+def test_a_cluster_without_room_is_left_for_vertex_ai(
+    loopback: emulator.Loopback,
+    gke: cluster.Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(submission, "LOOK", 0.02)
+    gke.controllers.pods_stay_pending = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    both = mixed(loopback, gke)
+    sent = submission.submit_first(both, locks=tmp_path)
+    assert sent.place is both[1].place and sent.created and len(sent.tried) == 1
+    assert both[0].place.find("cats").state == "cancelled"
+    again = submission.submit_first(both, locks=tmp_path / "elsewhere")
+    assert (again.created, again.job.name) == (False, sent.job.name)
+
+
+def test_a_quota_of_the_namespace_leads_to_the_next_way_and_room_there_is_taken(
+    loopback: emulator.Loopback, gke: cluster.Cluster, clock: list[float], tmp_path: Path
+) -> None:
+    gke.faults.quota = True
+    sent = submission.submit_first(mixed(loopback, gke), locks=tmp_path)
+    assert "exceeded quota" in sent.tried[0].why and gke.jobsets() == []
+    loopback.service.faults.no_quota, gke.faults.quota = {"us-central1"}, False
+    loopback.service.jobs.clear()
+    sent = submission.submit_first(mixed(loopback, gke, "vertex"), locks=tmp_path / "elsewhere")
+    assert sent.created and sent.place is not None and sent.place.on == "kubernetes"
+    assert len(gke.jobsets()) == 1 and not loopback.service.jobs
 
 
 # --- the lease ------------------------------------------------------------------------------------

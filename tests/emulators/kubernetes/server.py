@@ -43,6 +43,12 @@ RESOURCES: dict[str, dict[str, tuple[str, bool]]] = {
 """What is served: group and version -> resource -> kind, and whether it has a namespace."""
 
 
+QUOTA = (  # the words of kubernetes, plugin/resourcequota/controller.go
+    "exceeded quota: jobs, requested: count/jobsets.jobset.x-k8s.io=1, used: "
+    "count/jobsets.jobset.x-k8s.io=3, limited: count/jobsets.jobset.x-k8s.io=3"
+)
+
+
 @dataclass
 class Faults:
     """What goes wrong, set by a test at any time.
@@ -50,6 +56,7 @@ class Faults:
     bursts: (pattern of `METHOD path`, HTTP status, how often). cut_create: a JobSet is made, and
     the connection breaks before the answer, so many times. forbidden: patterns of refused requests.
     token: the only one that is accepted. missing: groups and versions that are not installed.
+    quota: a ResourceQuota lets nobody create a JobSet.
     """
 
     bursts: list[tuple[str, int, int]] = field(default_factory=list)
@@ -57,6 +64,7 @@ class Faults:
     forbidden: list[str] = field(default_factory=list)
     token: str | None = None
     missing: set[str] = field(default_factory=set)
+    quota: bool = False
 
 
 @dataclass
@@ -167,6 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refused(code, "ServiceUnavailable", "the server is busy")
         if any(re.search(one, call) for one in self.faults.forbidden):
             raise Refused(403, "Forbidden", f'User "me" cannot {call} in the namespace "default"')
+        if self.faults.quota and re.match("POST .*/jobsets", call):
+            raise Refused(403, "Forbidden", f"jobsets.jobset.x-k8s.io is forbidden: {QUOTA}")
 
     # --- paths ------------------------------------------------------------------------------------
 
