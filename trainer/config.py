@@ -319,6 +319,12 @@ class Config:
     augment_repeats: int = _input(
         1, "times that a batch has each of its pictures, augmented anew each time", least=1
     )
+    cache: str = _input(
+        "none",
+        "keep decoded pictures, in memory or in a folder on a local disk, so that each is decoded "
+        "once; none: decode them in every epoch",
+        metavar="memory|DIR",
+    )
     sampling: Literal["natural", "balanced"] = _input(
         "natural", "balanced: an epoch has each picture of a rare class several times"
     )

@@ -128,6 +128,11 @@ def test_an_average_is_refused_with_replicas_and_with_parameter_servers() -> Non
         parameter_servers.ParameterServers(None, config("--ema", 0.9), 2, "float32")
 
 
+def test_decoded_pictures_are_not_kept_for_parameter_servers() -> None:
+    with pytest.raises(UsageError, match=r"^--cache memory does not work with parameter servers"):
+        parameter_servers.ParameterServers(None, config("--cache", "memory"), 2, "float32")
+
+
 def moved(trainer: inner.Trainer, strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
     """What one step changes, by the path of each trained variable."""
     before = {v.path: v.numpy() for v in trainer.model.trainable_variables}

@@ -14,20 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config import UsageError
-from trainer.input import augment, balance, mixing, parts, spectrograms, targets
+from trainer.input import augment, balance, cache, mixing, parts, reading, spectrograms, targets
 from trainer.input.augment import NONE, Augmentation
 from trainer.input.parts import Piece, Shard, Sound, part
 
-FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
-SIZED = FEATURES | {
-    "image/height": tf.io.FixedLenFeature([], tf.int64),
-    "image/width": tf.io.FixedLenFeature([], tf.int64),
-}
-"""Features of JPEGs with their size noted beside them (Shard.jpeg)."""
-PIXELS = {"image/pixels": tf.io.FixedLenFeature([], tf.string)}
-"""Features of records whose pictures are decoded already."""
-SOUNDS = {"audio/encoded": tf.io.FixedLenFeature([], tf.string)}
-"""Features of records of sounds, as WAV files."""
 WINDOW = 4096
 """Most examples that are shuffled together."""
 WINDOW_BYTES = 64 << 20
@@ -76,6 +66,21 @@ class _Stored:
         """Is the size of each known, and of use: for a crop, or to decode at a half?"""
         return self.smallest > 0 and (not how.whole or self.most >= 2 * image_size)
 
+    def check_kept(self, image_size: int, how: Augmentation, keep: str) -> None:
+        """Refuse to keep decoded what is no JPEG, of unknown size, or decoded at a half for some
+        crops. Raises UsageError."""
+        if not self.least or self.form:
+            raise UsageError(
+                f"--cache {keep}: takes records of JPEGs that trainer.records made, with the "
+                "dataset.json beside them"
+            )
+        if min(self.most, how.cut or self.most) >= 2 * image_size:
+            raise UsageError(
+                f"--cache {keep}: pictures with a shorter side of {self.most} are decoded at a "
+                f"half for --image-size {image_size}: make smaller records (trainer.records "
+                "--resize)"
+            )
+
 
 def training(
     shards: tuple[Shard, ...],
@@ -90,13 +95,14 @@ def training(
     mix: mixing.Mixing = mixing.NONE,
     repeats: balance.Repeats | None = None,
     copies: int = 1,
+    keep: str = cache.NONE,
 ) -> tf.data.Dataset:
     """Endless batches of one worker: (uint8 images, targets), as targets.read has them, or with
     `mix` (uint8 images, float32 [n, classes] shares of the classes).
 
     `batch_size` is a replica's; `consumed` counts the examples that all workers together have
-    already trained on. Each example comes `copies` times in a row, augmented anew each time. Raises
-    UsageError where this worker has no records.
+    already trained on. Each example comes `copies` times in a row, augmented anew each time. `keep`
+    is --cache. Raises UsageError where this worker has no records, or where they cannot be kept.
     """
     worker, workers = context.input_pipeline_id, context.num_input_pipelines
     if not mix.none and batch_size < 2 * copies:
@@ -108,15 +114,13 @@ def training(
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed, workers, own)
     stored = _Stored(shards[0].sound, shards[0].side, *_jpeg(shards), shards[0].target)
-    sized = stored.sized(image_size, augmentation)
     size, together = window(shards), group(shards)
+    source = _source(pieces, classes, stored, image_size, augmentation, keep)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, worker], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
-        examples = _shuffled(
-            pieces, key, size, together, classes, stored, sized, augmentation, repeats, copies
-        )
+        examples = _shuffled(source, key, size, together, augmentation, repeats, copies)
         # Encoded records are skipped, so no example before the position is decoded.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
@@ -129,7 +133,7 @@ def training(
         )
     else:
         batches = examples.map(
-            _example(stored, image_size, augmentation),
+            _example(stored, image_size, augmentation, source),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         ).batch(batch_size, drop_remainder=True)
@@ -139,7 +143,25 @@ def training(
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def _example(stored: _Stored, image_size: int, how: Augmentation) -> Callable[..., Any]:
+def _source(
+    pieces: tuple[Piece, ...],
+    classes: int,
+    stored: _Stored,
+    image_size: int,
+    how: Augmentation,
+    keep: str,
+) -> reading.Files | cache.Decoded:
+    """Where the examples come from. Raises UsageError if they cannot be kept, as `keep` asks."""
+    if keep == cache.NONE:
+        sized = stored.sized(image_size, how)
+        return reading.Files(pieces, classes, stored.form, stored.target, sized)
+    stored.check_kept(image_size, how, keep)
+    return cache.decoded(pieces, classes, stored.target, keep)
+
+
+def _example(
+    stored: _Stored, image_size: int, how: Augmentation, source: reading.Files | cache.Decoded
+) -> Callable[..., Any]:
     """The function that makes (uint8 image, label) of (content, label, augment.View)."""
     sound, side, least, most = stored.sound, stored.side, stored.least, stored.most
     in_bytes = stored.exact(image_size, how) and not how.repaints
@@ -149,7 +171,9 @@ def _example(stored: _Stored, image_size: int, how: Augmentation) -> Callable[..
             samples = augment.piece(content, sound, view["draws"], how)
             image = spectrograms.picture(samples, sound.rate, image_size)
             return _uint8(augment.change(image, view, how)), label
-        if side:
+        if isinstance(source, cache.Decoded):
+            image = _slice(source.picture(content), view["seen"])
+        elif side:
             image = _pixels(content[None], side)[0]
             image = image if how.whole else _slice(image, view["seen"])
         elif least:
@@ -197,8 +221,8 @@ def evaluation(
     def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
         return records.map(lambda record: (record, weight))
 
-    own = [weighted(_records(p.path, p.start, p.count), 1.0) for p in pieces]
-    records = weighted(_records(filler.path, 0, 1).repeat(), 0.0)
+    own = [weighted(reading.records(p.path, p.start, p.count), 1.0) for p in pieces]
+    records = weighted(reading.records(filler.path, 0, 1).repeat(), 0.0)
     for dataset in reversed(own):
         records = dataset.concatenate(records)
     return (
@@ -224,7 +248,7 @@ def parse(
 
     `form` is a Sound (how sounds are heard), the side of decoded squares, or 0: encoded pictures.
     """
-    contents, labels, _ = _examples(record[None], classes, form, target)
+    contents, labels, _ = reading.examples(record[None], classes, form, target)
     if isinstance(form, Sound):
         return spectrograms.seen(contents[0], form, image_size), labels[0]
     if form:
@@ -266,97 +290,64 @@ def _jpeg(shards: tuple[Shard, ...]) -> tuple[int, int, int]:
     return (min(least), max(most), max(longest)) if all(least) else (0, 0, 0)
 
 
-def _records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
-    start, count = tf.cast(start, tf.int64), tf.cast(count, tf.int64)
-    return tf.data.TFRecordDataset(path).skip(start).take(count)
-
-
 def _shuffled(
-    pieces: tuple[Piece, ...],
+    source: reading.Files | cache.Decoded,
     key: tf.Tensor,
     size: int,
     group: int,
-    classes: int,
-    stored: _Stored,
-    sized: bool,
     augmentation: Augmentation,
     repeats: balance.Repeats | None,
     copies: int,
 ) -> tf.data.Dataset:
-    """(content, label, augment.View) of the examples of `pieces`, in the order that `key` (two
-    int64) gives. `sized`: the size of each is known, and of use.
+    """(content, label, augment.View) of the examples of `source`, in the order that `key` (two
+    int64) gives.
 
     Several files are read at once, in random order, and examples are drawn at random from a window
     of `size`. Small work that is the same for each example is done for a group at once.
     """
-    form = stored.form
-    order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
-    paths, starts, counts = zip(*((p.path, p.start, p.count) for p in pieces), strict=True)
+    count = len(source.pieces)
+    order = tf.random.experimental.stateless_shuffle(tf.range(count), key, alg="philox")
 
-    def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[Any, ...]:
-        contents, labels, sizes = _examples(records, classes, form, stored.target, sized)
+    def prepared(number: tf.Tensor, examples: tf.Tensor) -> tuple[Any, ...]:
+        contents, labels, sizes = source.examples(examples)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
         shape = [tf.shape(labels)[0], augment.DRAWS]
         draws = tf.random.stateless_uniform(shape, seed, alg="philox")
-        if isinstance(form, Sound):
+        if isinstance(source.form, Sound):
             return contents, labels, {"draws": draws}
         return contents, labels, augment.views(draws, sizes, augmentation)
 
-    records = tf.data.Dataset.from_tensor_slices(
-        tuple(tf.gather(tf.constant(column), order) for column in (paths, starts, counts))
+    examples = tf.data.Dataset.from_tensor_slices(
+        tuple(tf.gather(tf.constant(column), order) for column in source.columns)
     ).interleave(
-        _records,
-        cycle_length=min(CYCLE, len(pieces)),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
+        source.read,
+        cycle_length=min(CYCLE, count),
+        **source.reading,
     )
     if repeats:
-        kind = "audio" if isinstance(form, Sound) else "image"
-        feature, times = targets.wanted(kind, targets.CLASS, 0), tf.constant(repeats.of, tf.int64)
-        [name] = feature
-
-        def several(record: tf.Tensor) -> tf.data.Dataset:
-            label = tf.io.parse_single_example(record, feature)[name]
-            return tf.data.Dataset.from_tensors(record).repeat(times[label])
-
-        records = records.flat_map(several)
-    drawn = _drawn(records, size, key)
+        times = tf.constant(repeats.of, tf.int64)
+        examples = examples.flat_map(
+            lambda one: tf.data.Dataset.from_tensors(one).repeat(times[source.label(one)])
+        )
+    drawn = _drawn(examples, size, key)
     if copies > 1:
         drawn = drawn.flat_map(lambda one: tf.data.Dataset.from_tensors(one).repeat(copies))
     return drawn.batch(group).enumerate().map(prepared).prefetch(1).unbatch()
 
 
-def _drawn(records: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Dataset:
+def _drawn(examples: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Dataset:
     """Dataset.shuffle with a window of `size` and a seed that is computed in the graph, since each
     epoch has its own. Dataset.shuffle itself fixes the seed when the graph is made."""
     shuffled = tf.raw_ops.ShuffleDataset(
-        input_dataset=tf.data.experimental.to_variant(records),
+        input_dataset=tf.data.experimental.to_variant(examples),
         buffer_size=size,
         seed=tf.bitwise.bitwise_or(key[0], 1),  # Two zeros mean a seed from the clock.
         seed2=key[1],
         reshuffle_each_iteration=False,
-        output_types=[tf.string],
+        output_types=[examples.element_spec.dtype],
         output_shapes=[tf.TensorShape([])],
     )
-    return tf.data.experimental.from_variant(shuffled, records.element_spec)
-
-
-def _examples(
-    records: tf.Tensor, classes: int, form: int | Sound, target: str, sized: bool = False
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """Contents, checked targets and, if `sized`, sizes [n, 2] of serialised examples."""
-    sound = isinstance(form, Sound)
-    kind = "audio" if sound else "image"
-    wanted = SOUNDS if sound else PIXELS if form else SIZED if sized else FEATURES
-    examples = tf.io.parse_example(records, wanted | targets.wanted(kind, target, classes))
-    labels = targets.read(examples, kind, target, classes)
-    sizes = None
-    if sized and form:
-        sizes = tf.fill([tf.shape(labels)[0], 2], form)
-    elif sized:
-        sizes = tf.stack([examples["image/height"], examples["image/width"]], 1)
-    content = "audio/encoded" if sound else "image/pixels" if form else "image/encoded"
-    return examples[content], labels, sizes
+    return tf.data.experimental.from_variant(shuffled, examples.element_spec)
 
 
 def _pixels(contents: tf.Tensor, side: int) -> tf.Tensor:

@@ -164,6 +164,7 @@ class Trainer:
                 mix=mixing.of(self.config),
                 repeats=self.repeats,
                 copies=self.config.augment_repeats,
+                keep=self.config.cache,
             )
 
         return iter(self.strategy.distribute_datasets_from_function(make))

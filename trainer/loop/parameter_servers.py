@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import augment, data, mixing
+from trainer.input import augment, cache, data, mixing
 from trainer.input.parts import Shard
 from trainer.job import markers, storage
 from trainer.job.preemption import RESTART, Preemption
@@ -61,6 +61,8 @@ class ParameterServers(inner.Trainer):
                 "--precision mixed_float16 scales the loss by what the last gradients gave, which "
                 "does not work with parameter servers: use mixed_bfloat16 or float32"
             )
+        if config.cache != cache.NONE:
+            raise UsageError(f"--cache {config.cache} does not work with parameter servers")
         if config.ema:
             raise UsageError(
                 "--ema does not work with parameter servers, whose weights have no common step"

@@ -53,11 +53,14 @@ def cost(
     return Cost(waited / max(seconds, 1e-9), compute / steps, batch, per_core, cores)
 
 
-def per_core(shards: tuple[Shard, ...], config: Config, classes: int, seconds: float) -> float:
-    """Images a second that one core reads, decodes, augments and batches from these records."""
+def per_core(
+    shards: tuple[Shard, ...], config: Config, classes: int, seconds: float, workers: int = 1
+) -> float:
+    """Images a second that one core makes batches of, from the first worker's part of these
+    records: it reads, decodes and augments them."""
     dataset = data.training(
         shards,
-        tf.distribute.InputContext(1, 0, 1),
+        tf.distribute.InputContext(workers, 0, workers),
         batch_size=8,
         image_size=config.image_size,
         classes=classes,
@@ -65,6 +68,7 @@ def per_core(shards: tuple[Shard, ...], config: Config, classes: int, seconds: f
         consumed=0,
         augmentation=augment.of(config),
         mix=mixing.of(config),
+        keep=config.cache,
     )
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
@@ -102,7 +106,7 @@ class InputReport(Observer):
 
     def _say(self, run: Run) -> None:
         workers = max(1, run.place.workers)
-        speed = per_core(run.train, self._config, len(run.names), PROBE_SECONDS)
+        speed = per_core(run.train, self._config, len(run.names), PROBE_SECONDS, workers)
         batch = self._config.batch_size // workers
         cores = len(os.sched_getaffinity(0))
         self.cost = found = cost(self._seconds, self._waited, self._steps, batch, speed, cores)

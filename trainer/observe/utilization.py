@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer import guard
+from trainer.job import memory
 
-_CGROUP = Path("/sys/fs/cgroup")
 _THROTTLES = {
     "power": 0x4 | 0x80,  # software power cap, hardware power brake
     "thermal": 0x20 | 0x40,
@@ -55,7 +55,7 @@ share the chip (Google Cloud, TPU system architecture). float32 has the same pea
 multiplies in bfloat16."""
 
 
-def quota(root: Path = _CGROUP, cores: int | None = None) -> float:
+def quota(root: Path = memory.CGROUP, cores: int | None = None) -> float:
     """CPU cores that this container may use: its quota, but no more than it may run on."""
     cores = cores or len(os.sched_getaffinity(0))
     limit = math.inf
@@ -69,16 +69,7 @@ def quota(root: Path = _CGROUP, cores: int | None = None) -> float:
     return min(float(cores), limit)
 
 
-def memory_limit(root: Path = _CGROUP, total: int | None = None) -> int:
-    """Bytes of memory that this container may use: its limit, but no more than the machine has."""
-    total = total or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            return min(total, int((root / name).read_text()))
-    return total
-
-
-def throttled(root: Path = _CGROUP) -> float:
+def throttled(root: Path = memory.CGROUP) -> float:
     """Seconds for which the quota has held back processes of this container."""
     for name, unit in (("cpu.stat", 1e6), ("cpu/cpu.stat", 1e9)):
         with contextlib.suppress(OSError, ValueError):
@@ -87,20 +78,11 @@ def throttled(root: Path = _CGROUP) -> float:
     return 0.0
 
 
-def resident() -> int:
-    """Bytes of memory that this process holds (proc_pid_statm(5), second field)."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 class Machine:
     """Samples the processor and memory of this process, relative to what it may use."""
 
     def __init__(self) -> None:
-        self.cores, self.memory = quota(), memory_limit()
+        self.cores, self.memory = quota(), memory.limit()
         try:
             import psutil
 
@@ -132,7 +114,7 @@ class Machine:
             "time": time.monotonic(),
             "cpu": times.user + times.system + times.children_user + times.children_system,
             "throttled": throttled(),
-            "memory": float(resident()),
+            "memory": float(memory.resident()),
         }
         if self._psutil is not None:
             # Of the machine, not this process; a container usually has its own network.

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
 from trainer.config import parse  # noqa: E402
-from trainer.input import data  # noqa: E402
+from trainer.input import data, reading  # noqa: E402
 from trainer.model import export, networks  # noqa: E402
 
 NAMES = tuple("abcdefghij")
@@ -45,7 +45,7 @@ def saved(trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digits() -> list[bytes]:
     path = str(SMOKE / "validation-00000-of-00001.tfrecord")
     return [
-        tf.io.parse_single_example(record, data.FEATURES)["image/encoded"].numpy()
+        tf.io.parse_single_example(record, reading.FEATURES)["image/encoded"].numpy()
         for record in tf.data.TFRecordDataset(path).take(20)
     ]
 

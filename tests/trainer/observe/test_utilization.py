@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainer.observe import utilization
-from trainer.observe.utilization import Gpus, Machine, Sampler, memory_limit, peak, quota, throttled
+from trainer.observe.utilization import Gpus, Machine, Sampler, peak, quota, throttled
 
 # What the kernel says, in folders like /sys/fs/cgroup
 
@@ -37,20 +37,6 @@ def test_the_quota_counts_and_not_the_machine(
     tmp_path: Path, files: dict[str, str], cores: float
 ) -> None:
     assert quota(write(tmp_path, files), cores=8) == cores
-
-
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({"memory.max": "1073741824\n"}, 2**30),
-        ({"memory.max": "max\n"}, 2**33),
-        ({"memory/memory.limit_in_bytes": "536870912\n"}, 2**29),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 2**33),
-        ({}, 2**33),
-    ],
-)
-def test_the_memory_limit(tmp_path: Path, files: dict[str, str], limit: int) -> None:
-    assert memory_limit(write(tmp_path, files), total=2**33) == limit
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""What is read of records: their files, and the features of each example."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.input import targets
+from trainer.input.parts import Piece, Sound
+
+FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
+SIZES = {
+    "image/height": tf.io.FixedLenFeature([], tf.int64),
+    "image/width": tf.io.FixedLenFeature([], tf.int64),
+}
+"""Features of JPEGs with their size noted beside them (Shard.jpeg)."""
+PIXELS = {"image/pixels": tf.io.FixedLenFeature([], tf.string)}
+"""Features of records whose pictures are decoded already."""
+SOUNDS = {"audio/encoded": tf.io.FixedLenFeature([], tf.string)}
+"""Features of records of sounds, as WAV files."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The examples of some files, as they are stored there."""
+
+    pieces: tuple[Piece, ...]
+    classes: int
+    form: int | Sound
+    """How sounds are heard, the side of decoded squares, or 0: encoded pictures."""
+    target: str = targets.CLASS
+    """What is to be said of each: see trainer.input.targets."""
+    sized: bool = False
+    """Read the pictures' noted sizes, too."""
+
+    @property
+    def reading(self) -> Mapping[str, Any]:
+        """How several pieces are read at once, for Dataset.interleave."""
+        return {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
+
+    @property
+    def columns(self) -> tuple[tuple[Any, ...], ...]:
+        """What `read` takes of each piece: all of the first, all of the second and so on."""
+        return tuple(zip(*((p.path, p.start, p.count) for p in self.pieces), strict=True))
+
+    @staticmethod
+    def read(path: Any, start: Any, count: Any) -> tf.data.Dataset:
+        """The serialised records of a piece."""
+        return records(path, start, count)
+
+    def examples(self, several: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """Contents, checked targets and, if `sized`, sizes [n, 2] of what `read` gives."""
+        return examples(several, self.classes, self.form, self.target, self.sized)
+
+    def label(self, one: tf.Tensor) -> tf.Tensor:
+        """The class of one of those that `read` gives."""
+        kind = "audio" if isinstance(self.form, Sound) else "image"
+        feature = targets.wanted(kind, targets.CLASS, self.classes)
+        [label] = tf.io.parse_single_example(one, feature).values()
+        return label
+
+
+def records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
+    """The serialised records [start, start + count) of a file."""
+    start, count = tf.cast(start, tf.int64), tf.cast(count, tf.int64)
+    return tf.data.TFRecordDataset(path).skip(start).take(count)
+
+
+def examples(
+    several: tf.Tensor, classes: int, form: int | Sound, target: str, sized: bool = False
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """Contents, checked targets and, if `sized`, sizes [n, 2] of serialised examples."""
+    sound = isinstance(form, Sound)
+    kind = "audio" if sound else "image"
+    wanted = SOUNDS if sound else PIXELS if form else FEATURES | SIZES if sized else FEATURES
+    parsed = tf.io.parse_example(several, wanted | targets.wanted(kind, target, classes))
+    labels = targets.read(parsed, kind, target, classes)
+    sizes = None
+    if sized and form:
+        sizes = tf.fill([tf.shape(labels)[0], 2], form)
+    elif sized:
+        sizes = tf.stack([parsed["image/height"], parsed["image/width"]], 1)
+    content = "audio/encoded" if sound else "image/pixels" if form else "image/encoded"
+    return parsed[content], labels, sizes
