@@ -51,7 +51,7 @@ def imported(given: Mapping[str, Any], path: Path) -> Imported:
             name: _plain(value, path)
             for name, value in _variables(container).items()
             if name not in (*_OWN, *_FOLDERS)
-            and (name != contract.ACCELERATOR or value == contract.CPU)
+            and (name != contract.ACCELERATOR or (value == contract.CPU and _paid(pools[0])))
         },
         "job_dir": folder,
         "pass_job_dir": bool(folder and passed in words),
@@ -180,6 +180,11 @@ def _machine(pool: Pool) -> dict[str, Any]:
     elif pool.accelerators:
         found["accelerators"] = {"type": pool.accelerator, "count": pool.accelerators}
     return found
+
+
+def _paid(pool: Pool) -> bool:
+    """Whether its machines have accelerators. Of others, `render` itself says `none`."""
+    return bool(pool.topology or pool.accelerators)
 
 
 def _disk(container: Mapping[str, Any]) -> dict[str, str]:

@@ -168,7 +168,7 @@ def _program(pool: Mapping[str, Any]) -> dict[str, Any]:
         "image": container.get("imageUri"),
         "command": container.get("command"),
         "arguments": container.get("args"),
-        "environment": {one["name"]: one.get("value", "") for one in _own(container)},
+        "environment": {one["name"]: one.get("value", "") for one in _own(pool)},
     }
 
 
@@ -190,10 +190,12 @@ def _beside(
     return _NAMES[ROLES[index]], {"count": count, **{"accelerators": "none", **machine}, **own}
 
 
-def _own(container: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The variables of a container without the one that `render` makes for each machine."""
-    for one in container.get("env") or []:
-        if one["name"] != contract.ACCELERATOR or one.get("value") == contract.CPU:
+def _own(pool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The variables of a pool without the one that `render` makes for each machine."""
+    machine = pool["machineSpec"]
+    paid = bool(machine.get("acceleratorType") or machine.get("tpuTopology"))
+    for one in pool["containerSpec"].get("env") or []:
+        if one["name"] != contract.ACCELERATOR or (paid and one.get("value") == contract.CPU):
             yield one
 
 
