@@ -78,7 +78,7 @@ def ways(
     if job.chooses:
         asked.refuse({"region": asked.vertex.get("region")}, f"{name} names its regions itself")
     if not any(choose.KUBERNETES in (one.on, asked.on) for one in found):
-        asked.refuse(asked.cluster, "no way to run the job is a cluster")
+        asked.refuse(asked.cluster, f"--on {asked.on or choose.VERTEX} has none")
     if all((one.on or asked.on) == choose.KUBERNETES for one in found):
         asked.refuse(asked.vertex, "--on kubernetes has none")
     prepare = _Preparing(root, settings, asked, on_event, {}, {})
