@@ -71,7 +71,11 @@ def convert_file(config: Path | None, beside: Beside) -> Imported:
     """`convert` for a file on this machine, or for flags alone. Raises InputError."""
     if config is None:
         return convert("", Path("flags"), beside)
-    return convert(findings.read_text(config, str(config)), config, beside)
+    try:
+        text = findings.read_text(config, str(config))
+    except InputError as error:
+        raise InputError(error.message, _FIX) from None
+    return convert(text, config, beside)
 
 
 def convert(text: str, source: Path, beside: Beside = _ALONE) -> Imported:
