@@ -72,7 +72,7 @@ def test_kept_pictures_give_the_same_batches_to_the_bit(
 
 def test_a_balanced_epoch_repeats_kept_pictures_alike(tmp_path: Path) -> None:
     shards = splits.find(str(records(tmp_path)), "train")
-    repeats = balance.Repeats.balanced(splits.labels(shards), 2)
+    repeats = balance.Repeats.balanced(splits.labels(shards, 2), 2)
     assert max(repeats.of) == 2
     kept = batches(shards, 12, cache.MEMORY, repeats=repeats)
     np.testing.assert_equal(kept, batches(shards, 12, cache.NONE, repeats=repeats))
