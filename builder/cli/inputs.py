@@ -182,7 +182,8 @@ def check(
     """Check that tables, targets, locks, jobs and schemas agree.
 
     With --advisories, ask OSV what is known against the locked packages instead. What could not be
-    looked up is a failure (exit code 3); what is known against a package is one, too (4).
+    looked up is a failure (exit code 3); what is known against a package is one, too (4), unless
+    image.yaml accepts it.
     """
     if advisories:
         _check_advisories(osv)
@@ -203,24 +204,28 @@ def check(
 
 def _check_advisories(osv: str | None) -> None:
     """`builder check --advisories`."""
+    from datetime import UTC, datetime
+
     from builder.core.errors import CheckFailed
-    from builder.lock import model
+    from builder.pipeline import advised
     from builder.spec import catalogue
     from builder.trust import advisories
 
-    locks = [model.read(root(), target) for target in catalogue.targets(root())]
-    asked = sorted({one for lock in locks for one in advisories.packages(lock)})
-    found = advisories.look_up(asked, osv or advisories.ADDRESS)
-    for one in found:
-        targets = [lock.target for lock in locks if one.package in advisories.packages(lock)]
-        say(f"{one.package.name} {one.package.version} ({one.package.ecosystem}): "
-            f"{', '.join(one.ids)}; in {', '.join(targets)}")  # fmt: skip
-    if found:
+    today = datetime.now(UTC).date()
+    targets = catalogue.targets(root())
+    found = advised.check(root(), targets, osv or advisories.ADDRESS, today)
+    for line in found.told:
+        say(line)
+    if found.failed:
         raise CheckFailed(
-            f"advisories are known against {len(found)} of {len(asked)} locked packages",
-            "take newer versions: builder lock --upgrade",
+            f"{found.failed} advisories or exceptions of {found.asked} locked packages fail",
+            "take newer versions: builder lock --upgrade; or accept them in image.yaml: advisories",
         )
-    say(f"{len(asked)} locked packages: nothing is known against them")
+    accepted = any(one.accepted for one in found.targets.values())
+    known = (
+        "what is known against them is accepted" if accepted else "nothing is known against them"
+    )
+    say(f"{found.asked} locked packages: {known}")
 
 
 def schema(

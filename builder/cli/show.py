@@ -68,3 +68,37 @@ def policy(
             'write prove = ["keys/prover.pub"] below [trust] in builder.toml',
         )
     sys.stdout.write(yamlfile.dump(cluster.WRITERS[controller](repository.of(where), trusted)))
+
+
+@show_app.command()
+def vex(
+    target: Annotated[str, typer.Argument(help="A folder of images/.")],
+    digest: Annotated[
+        str | None, typer.Option(help="sha256:... of the image; else the last build's.")
+    ] = None,
+    registry: Registry = None,
+) -> None:
+    """Write which advisories image.yaml accepts, as OpenVEX for scanners.
+
+    builder show vex v100 > vex.json; trivy image --vex vex.json REF
+    """
+    from datetime import UTC, datetime
+
+    from builder.core.errors import InputError
+    from builder.lock import model
+    from builder.pipeline import records, repository
+    from builder.spec import catalogue
+    from builder.trust import sbom
+    from builder.trust import vex as openvex
+
+    spec = catalogue.load(root(), target)
+    record = records.read(root(), target)
+    digest = digest or (record.digest if record else None)
+    if not digest:
+        raise InputError(
+            f"{target}: the digest of its image is not known here", "name it: --digest sha256:..."
+        )
+    purl = sbom.image_purl(repository.of(settings(registry=registry), "point"), digest)
+    now = datetime.now(UTC)
+    lock, made_at = model.read(root(), target), now.isoformat(timespec="seconds")
+    out(openvex.document(purl, spec.advisories, lock, made_at, now.date()))

@@ -57,9 +57,9 @@ def read_text(path: Path, where: str) -> str:
         raise InputError(f"{where}: {error.strerror}", "make it a file that can be read") from None
 
 
-def place(path: Path, where: str, *field: str) -> str:
+def place(path: Path, where: str, *field: str | int) -> str:
     """`images/v100/image.yaml:3: tensorflow`: where a field is written, or would be."""
-    name = ".".join(field)
+    name = ".".join(str(step) for step in field)
     try:
         document = yamlfile.parse(path.read_text(encoding="utf-8"), where)
     except (OSError, InputError):
@@ -137,7 +137,7 @@ def _inside(model: Any, step: str | int) -> Any:
 def _model_of(annotation: Any) -> Any:
     if _is_model(annotation):
         return annotation
-    if get_origin(annotation) in (Annotated, typing.Union, types.UnionType, dict):
+    if get_origin(annotation) in (Annotated, typing.Union, types.UnionType, dict, tuple):
         for one in get_args(annotation):
             if (found := _model_of(one)) is not None:
                 return found
@@ -168,6 +168,8 @@ def _words(
     context = detail.get("ctx", {})
     model, example = _place(path, root)
     last = str(path[-1]) if path else ""
+    entry = path and isinstance(path[-1], int)
+    written = f"- {example.removeprefix('[').removesuffix(']')}" if entry else f"{last}: {example}"
     if kind == "refused":
         return str(context["what"]), str(context["fix"])
     if kind == "extra_forbidden":
@@ -201,7 +203,7 @@ def _words(
         "less_than_equal": f"at most {context.get('le')}",
         "greater_than": f"more than {context.get('gt')}",
     }.get(kind, detail["msg"])
-    return f"expected {wanted}, found {_found(found)}", f"write {last}: {example}"
+    return f"expected {wanted}, found {_found(found)}", f"write {written}"
 
 
 def _found(value: object) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from builder.core import project
@@ -19,7 +20,8 @@ from builder.pipeline.records import ImageRecord
 from builder.prove import wheels
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import beside, keys, layers, sbom, statements, tagged
+from builder.spec.advisories import AcceptedAdvisory
+from builder.trust import beside, keys, layers, sbom, statements, tagged, vex
 from builder.trust.bundle import Signer, Statement
 from builder.trust.keyless import KeylessSigner
 from builder.trust.keys import KeySigner
@@ -30,12 +32,14 @@ from builder.trust.provenance import HowMade
 class About:
     """All that is signed about an image besides its receipt.
 
-    lock, read: what its bill of materials is written from. program: the name of the program in it.
+    lock, read: what its bill of materials is written from. accepted: the advisories that its
+    image.yaml accepts. program: the name of the program in it.
     made, base_made: how the image and its base were made; None for a published base.
     """
 
     lock: Lock
     read: wheels.Read
+    accepted: tuple[AcceptedAdvisory, ...]
     program: str
     made: HowMade
     base_made: HowMade | None
@@ -74,8 +78,8 @@ def about(root: Path, record: ImageRecord, version: str) -> About:
     base_made = None
     if item.plan.base:
         base_made = HowMade("", tag, item.plan.base.hash, locks, source, record.engine, version)
-    program = item.spec.trainer.package
-    return About(item.lock, wheels.read(root), program, made, base_made)
+    program, accepted = item.spec.trainer.package, item.spec.advisories
+    return About(item.lock, wheels.read(root), accepted, program, made, base_made)
 
 
 def said(
@@ -112,6 +116,9 @@ def _of_image(
         )
         said.append(statements.of_bill(image.digest, sbom.bill(subject, known.lock, known.read)))
         said.append(statements.of_provenance(image.digest, known.made, os.environ))
+        told = vex.document(subject.purl, known.accepted, known.lock, receipt.made_at, _today())
+        if told["statements"]:
+            said.append(statements.of_vex(image.digest, told))
     return tuple(said)
 
 
@@ -134,6 +141,10 @@ def sign(
             for receipt in receipts:
                 tagged.attach(there, where, image, receipt, signer)
     return tuple(made)
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
 
 
 def _libraries(receipt: Receipt) -> tuple[str, ...]:

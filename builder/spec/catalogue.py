@@ -19,6 +19,7 @@ from builder.core.errors import InputError
 from builder.core.findings import FileModel, refuse
 from builder.core.yamlfile import Document, Mistake
 from builder.spec import fields, matrix
+from builder.spec.advisories import AcceptedAdvisories
 from builder.spec.fields import OWN
 
 IMAGES = project.IMAGES
@@ -116,6 +117,21 @@ class ImageSpec(FileModel):
 
     cuda: dict[str, fields.Version] = Field({}, examples=[{"cudnn": "9.10.2.21"}])
     """CUDA libraries to take in another version than the one TensorFlow was tested with."""
+
+    advisories: AcceptedAdvisories = Field(
+        (),
+        examples=[
+            [
+                {
+                    "id": "CVE-2023-52425",
+                    "package": "expat",
+                    "reason": "the program reads no XML",
+                    "until": "2027-03-31",
+                }
+            ]
+        ],
+    )
+    """Advisories that `builder check --advisories` accepts. They change nothing in the image."""
 
     _name: str = PrivateAttr("")
     _source: Path = PrivateAttr(Path(FILE))

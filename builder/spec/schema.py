@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from builder.facts import accelerators
 from builder.spec import matrix
+from builder.spec.advisories import AcceptedAdvisory
 from builder.spec.catalogue import ImageSpec, Trainer
 from builder.tensorflow import releases
 
@@ -20,7 +21,8 @@ def schema() -> dict[str, Any]:
     """The JSON Schema of image.yaml."""
     result = ImageSpec.model_json_schema()
     _describe(ImageSpec, result)
-    _describe(Trainer, result["$defs"]["Trainer"])
+    for model in (Trainer, AcceptedAdvisory):
+        _describe(model, result["$defs"][model.__name__])
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     known, tables = accelerators.accelerators().values(), releases.tables()
     fields = result["properties"]

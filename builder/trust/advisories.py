@@ -1,29 +1,38 @@
 """What is known against the locked packages: asked of OSV, which has PyPI's and Debian's data.
 
+What an image.yaml accepts (builder/spec/advisories.py) is told apart from what it does not.
+
 A package that could not be looked up is a failure, never "none found". A service that answers, but
 has no data, is caught too: each ecosystem is also asked about a version that is known to be bad.
 
 Sources: OSV's API (google.github.io/osv.dev, POST /v1/querybatch: results in the order of the
 queries, at most 1000 of them, next_page_token where there is more). Debian's advisories there are
-by source package, in the ecosystem `Debian:<release>`.
+by source package, in the ecosystem `Debian:<release>`. GET /v1/vulns/ID has the other ids of an
+advisory: `aliases`, and `upstream` where it was made from others (OSV schema 1.7).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any, Final
+from urllib.parse import quote
 
 from builder.core import web
 from builder.core.errors import InputError, OutsideError
 from builder.lock.model import Lock
+from builder.spec.advisories import AcceptedAdvisory
 from builder.trust import sbom
 
 ADDRESS: Final = "https://api.osv.dev"
 RELEASES: Final = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
 """The number of a Debian release, by the name of its suite."""
+
+DEBIAN: Final = "DEBIAN-"
+"""What Debian's id of a CVE begins with, at OSV."""
 
 _BATCH: Final = 1000
 _PAGES: Final = 20
@@ -39,13 +48,28 @@ class PackageVersion:
     name: str
     version: str
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} ({self.ecosystem})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, order=True)
 class Known:
     """What is known against a package: the ids of advisories."""
 
     package: PackageVersion
     ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is known against a target: what nobody accepts, and what is accepted, each by what.
+
+    used: the exceptions that match something, whether they still hold or not.
+    """
+
+    open: tuple[Known, ...]
+    accepted: tuple[tuple[Known, AcceptedAdvisory], ...]
+    used: frozenset[AcceptedAdvisory]
 
 
 CANARIES: Final = {
@@ -94,6 +118,82 @@ def look_up(asked: Sequence[PackageVersion], address: str = ADDRESS) -> tuple[Kn
                 "name a service with OSV's data: --osv ADDRESS",
             )
     return tuple(Known(one, found[one]) for one in asked if found[one])
+
+
+def judge(
+    found: Sequence[Known],
+    accepted: Sequence[AcceptedAdvisory],
+    also: Mapping[str, frozenset[str]],
+    today: date,
+) -> Judged:
+    """Tell what is accepted today from what is not. also: id -> the advisory's other ids."""
+    left: list[Known] = []
+    lived_with: list[tuple[Known, AcceptedAdvisory]] = []
+    used: set[AcceptedAdvisory] = set()
+    for known in found:
+        stays = []
+        for id_ in known.ids:
+            names = {id_, id_.removeprefix(DEBIAN)} | also.get(id_, frozenset())
+            matching = [
+                one for one in accepted if same(one.package, known.package.name) and one.id in names
+            ]
+            used.update(matching)
+            if holds := [one for one in matching if one.until >= today]:
+                lived_with.append((Known(known.package, (id_,)), holds[0]))
+            else:
+                stays.append(id_)
+        if stays:
+            left.append(Known(known.package, tuple(stays)))
+    return Judged(tuple(left), tuple(lived_with), frozenset(used))
+
+
+def same(name: str, other: str) -> bool:
+    """Whether two names mean one package; PyPI's ignore case and kinds of dashes."""
+    return name == other or sbom.normal(name) == sbom.normal(other)
+
+
+def other_ids(
+    found: Sequence[Known], accepted: Sequence[AcceptedAdvisory], address: str = ADDRESS
+) -> dict[str, frozenset[str]]:
+    """Id -> its other ids, for the advisories against packages that an exception names.
+
+    An id that an exception names itself is not asked about, nor is Debian's own of a CVE. An
+    advisory made from several others has none of their ids: to accept one is not to accept it.
+    Raises OutsideError.
+    """
+    named = {one.id for one in accepted}
+    asked = {
+        id_
+        for known in found
+        if any(same(one.package, known.package.name) for one in accepted)
+        for id_ in known.ids
+        if id_ not in named and not id_.startswith(DEBIAN)
+    }
+    if not asked:
+        return {}
+    with web.Client() as client:
+        return {id_: _aliases(client, address, id_) for id_ in sorted(asked)}
+
+
+def _aliases(client: web.Client, address: str, id_: str) -> frozenset[str]:
+    from urllib3.exceptions import HTTPError
+
+    try:
+        answer = client.answer("GET", f"{address}/v1/vulns/{quote(id_, safe='')}", most=_LARGEST)
+    except HTTPError as error:
+        raise _not_looked_up(address, type(error).__name__) from None
+    if answer.status != 200:
+        raise _not_looked_up(address, f"it answered {answer.status} to {id_}")
+    try:
+        said = json.loads(answer.data)
+        if said["id"] != id_:
+            raise ValueError
+        aliases, upstream = (
+            set(map(str, said.get(name) or ())) for name in ("aliases", "upstream")
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _not_looked_up(address, f"its answer is not the advisory {id_}") from None
+    return frozenset(aliases | (upstream if len(upstream) == 1 else set()))
 
 
 def _ids(

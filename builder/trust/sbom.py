@@ -53,10 +53,8 @@ class BillSubject:
 
     @property
     def purl(self) -> str:
-        """Its package URL (purl-spec, type oci)."""
-        name = self.where.repository.rpartition("/")[2]
-        place = quote(self.where.name, safe="")
-        return f"pkg:oci/{name}@{quote(self.digest, safe='')}?repository_url={place}"
+        """Its package URL."""
+        return image_purl(self.where, self.digest)
 
 
 def bill(subject: BillSubject, lock: Lock, read: wheels.Read) -> dict[str, Any]:
@@ -112,7 +110,14 @@ def debian_source(deb: Deb) -> str:
 
 def pypi_purl(pin: Pin) -> str:
     """The package URL of a Python package (purl-spec, type pypi)."""
-    return f"pkg:pypi/{_normal(pin.name)}@{quote(pin.version, safe='')}"
+    return f"pkg:pypi/{normal(pin.name)}@{quote(pin.version, safe='')}"
+
+
+def image_purl(where: Reference, digest: str) -> str:
+    """The package URL of an image in a repository (purl-spec, type oci)."""
+    name = where.repository.rpartition("/")[2]
+    place = quote(where.name, safe="")
+    return f"pkg:oci/{name}@{quote(digest, safe='')}?repository_url={place}"
 
 
 def _debian(subject: BillSubject, lock: Lock) -> Iterator[dict[str, Any]]:
@@ -229,7 +234,7 @@ def _supplier(name: str) -> dict[str, Any]:
 
 
 def _licence(name: str) -> dict[str, Any]:
-    found = _licences().get(_normal(name))
+    found = _licences().get(normal(name))
     if not found:
         return {}
     if found in _NO_SPDX:
@@ -252,5 +257,6 @@ def _properties(**values: str | None) -> list[dict[str, str]]:
     return [{"name": f"{PREFIX}:{name}", "value": value} for name, value in values.items() if value]
 
 
-def _normal(name: str) -> str:
+def normal(name: str) -> str:
+    """The name of a Python package as PyPI compares it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

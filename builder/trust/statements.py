@@ -8,7 +8,7 @@ from typing import Any, Final
 from builder.core.errors import CheckFailed, InputError
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
-from builder.trust import provenance
+from builder.trust import provenance, vex
 from builder.trust.bundle import Statement
 from builder.trust.provenance import HowMade
 
@@ -38,6 +38,11 @@ def of_bill(digest: str, bill: Mapping[str, Any]) -> Statement:
 def of_provenance(digest: str, made: HowMade, environ: Mapping[str, str]) -> Statement:
     """How the image with this digest was made, as a statement. environ: tells where."""
     return Statement(digest, provenance.KIND, provenance.predicate(made, environ))
+
+
+def of_vex(digest: str, document: Mapping[str, Any]) -> Statement:
+    """Which advisories are accepted, as a statement about the image with this digest."""
+    return Statement(digest, vex.KIND, document)
 
 
 def receipt_in(statement: Statement) -> Receipt:

@@ -21,6 +21,7 @@ from builder.pipeline.records import ImageRecord
 from builder.pipeline.tags import promote, rollback
 from builder.pipeline.verify import attach, verify
 from builder.registry import Manifest, Registry, referrers
+from builder.spec.advisories import AcceptedAdvisory
 from builder.trust import beside, bundle, statements
 from builder.trust.provenance import KIND
 from tests.pipeline.pushing import REPOSITORY
@@ -158,6 +159,18 @@ def test_an_image_has_all_four_statements_and_its_base_has_two(
     }
     assert there.head(REPOSITORY, "v100") == made.digest
     assert signing.sign(there, where, said, ours.signer, "2026-11-22") == ()
+
+
+def test_what_is_accepted_is_a_statement_of_its_own(
+    there: Registry, ours: Pair, root: Path
+) -> None:
+    fields = {"id": "CVE-2023-52425", "package": "expat", "reason": "no XML", "until": "2999-12-31"}
+    accepted = (AcceptedAdvisory.model_validate(fields),)
+    known = replace(signing.about(root, record(root), "0.1.0"), accepted=accepted)
+    made = image(there)
+    said = signing.said(there, at(there.host), made, receipt(made), known)
+    signing.sign(there, at(there.host), said, ours.signer, "2026-11-22")
+    assert accepts(name(there, made), ours.public, "openvex")
 
 
 def test_what_is_no_longer_true_is_not_signed(root: Path) -> None:

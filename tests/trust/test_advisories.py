@@ -6,10 +6,8 @@ The service on loopback speaks OSV's querybatch with a handful of advisories.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,70 +18,19 @@ from builder.cli import app
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.project import find_root
 from builder.lock import model
+from builder.spec.advisories import AcceptedAdvisory
 from builder.trust import advisories
-from builder.trust.advisories import PackageVersion
-from tests.emulators.web import LoopbackServer
+from builder.trust.advisories import Known, PackageVersion
+from tests.emulators.osv import BAD, Osv, serving
 
 ROOT = find_root(Path(__file__).parent)
-BAD = {
-    ("PyPI", "jinja2", "2.10"): ["GHSA-462w-v97r-4m45", "PYSEC-2019-217"],
-    ("Debian:12", "openssl", "3.0.0-1"): ["DEBIAN-CVE-2022-3602"],
-    ("PyPI", "pillow", "9.0.0"): ["PYSEC-2022-10"],
-    ("Debian:12", "expat", "2.5.0-1"): ["DEBIAN-CVE-2023-52425"],
-}
-
-
-@dataclass
-class Osv:
-    """The service. known: what it knows; page: advisories a page; answer: replaces each answer."""
-
-    known: dict[tuple[str, str, str], list[str]] = field(default_factory=lambda: dict(BAD))
-    page: int = 100
-    answer: Callable[[list[Any]], tuple[int, bytes]] | None = None
-    asked: list[tuple[str, str, str]] = field(default_factory=list)
-    address: str = ""
-
-    def result(self, query: dict[str, Any]) -> dict[str, Any]:
-        """What it says to one query."""
-        name = (query["package"]["ecosystem"], query["package"]["name"], query["version"])
-        self.asked.append(name)
-        ids, start = self.known.get(name, []), int(query.get("page_token") or 0)
-        some = [{"id": one, "modified": "2026-01-01T00:00:00Z"} for one in ids]
-        end = start + self.page
-        more = {"next_page_token": str(end)} if end < len(ids) else {}
-        return ({"vulns": some[start:end]} if some else {}) | more
+TODAY = date(2026, 11, 22)
 
 
 @pytest.fixture
 def osv() -> Iterator[Osv]:
-    service = Osv()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.path == "/v1/querybatch"
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            results = [service.result(one) for one in json.loads(body)["queries"]]
-            status, data = 200, json.dumps({"results": results}).encode()
-            if service.answer:
-                status, data = service.answer(results)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = LoopbackServer(("127.0.0.1", 0), Handler)
-    service.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving() as service:
         yield service
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 PLANTED = (
@@ -165,3 +112,59 @@ def test_the_command_names_the_package_and_its_targets(
     found = CliRunner().invoke(app, ["check", "--advisories", "--osv", osv.address])
     assert isinstance(found.exception, CheckFailed) and found.exception.exit_code == 4
     assert f"keras {keras.version} (PyPI): GHSA-planted; in a100, cpu" in found.output
+
+
+# What is accepted --------------------------------------------------------------------------------
+
+EXPAT = Known(PackageVersion("Debian:12", "expat", "2.5.0-1"), ("DEBIAN-CVE-1", "DEBIAN-CVE-2"))
+
+
+def accepted(id_: str, package: str, until: str = "2026-11-22") -> AcceptedAdvisory:
+    fields = {"id": id_, "package": package, "reason": "no XML", "until": until}
+    return AcceptedAdvisory.model_validate(fields)
+
+
+def test_an_exception_covers_one_advisory_until_its_day() -> None:
+    one = accepted("CVE-1", "expat")
+    judged = advisories.judge([EXPAT], [one], {}, TODAY)
+    assert judged.open == (Known(EXPAT.package, ("DEBIAN-CVE-2",)),)
+    assert judged.accepted == ((Known(EXPAT.package, ("DEBIAN-CVE-1",)), one),)
+
+    expired = accepted("CVE-1", "expat", "2026-11-21")
+    judged = advisories.judge([EXPAT], [expired], {}, TODAY)
+    assert (judged.open, judged.accepted) == ((EXPAT,), ()) and judged.used == {expired}
+
+    elsewhere = advisories.judge([EXPAT], [accepted("CVE-1", "openssl")], {}, TODAY)
+    assert elsewhere.open == (EXPAT,) and not elsewhere.used
+
+
+def test_an_exception_names_an_advisory_by_any_of_its_ids(osv: Osv) -> None:
+    pillow = Known(PackageVersion("PyPI", "pillow", "9.0.0"), ("GHSA-x", "PYSEC-2022-10"))
+    osv.details = {
+        "GHSA-x": {"aliases": ["CVE-2022-1"]},
+        "PYSEC-2022-10": {"aliases": ["CVE-2022-1"]},
+    }
+    by = [accepted("CVE-2022-1", "Pillow")]
+    also = advisories.other_ids([pillow], by, osv.address)
+    assert advisories.judge([pillow], by, also, TODAY).open == ()
+
+
+def test_to_accept_one_of_several_is_not_to_accept_them_all(osv: Osv) -> None:
+    found = Known(EXPAT.package, ("DSA-1-1", "DSA-2-1"))
+    osv.details = {
+        "DSA-1-1": {"upstream": ["CVE-1", "CVE-2"]},
+        "DSA-2-1": {"upstream": ["CVE-1"]},
+    }
+    by = [accepted("CVE-1", "expat")]
+    also = advisories.other_ids([found], by, osv.address)
+    assert advisories.judge([found], by, also, TODAY).open[0].ids == ("DSA-1-1",)
+
+
+def test_an_advisory_that_cannot_be_looked_up_is_a_failure(osv: Osv) -> None:
+    found = Known(EXPAT.package, ("DSA-1-1",))
+    with pytest.raises(OutsideError, match="it answered 404 to DSA-1-1"):
+        advisories.other_ids([found], [accepted("CVE-1", "expat")], osv.address)
+    assert advisories.other_ids([found], [accepted("CVE-1", "zlib")], osv.address) == {}
+    osv.details["DSA-1-1"] = {"id": "another"}
+    with pytest.raises(OutsideError, match="its answer is not the advisory DSA-1-1"):
+        advisories.other_ids([found], [accepted("CVE-1", "expat")], osv.address)
