@@ -18,7 +18,7 @@ MISSED = {
 that trains on with other values; a program's own "training done"."""
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.link.partition(".com/")[2])
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.link.partition(".com/")[2])
 def test_the_ending_that_a_person_sees_is_told(case: Case) -> None:
     if case.link in MISSED:
         pytest.xfail("told wrong, and docs/job-why.md says so")
