@@ -22,26 +22,38 @@ def lock(
             help="Read the locked wheels (gigabytes) and compare them with the tables.",
         ),
     ] = False,
+    propose: Annotated[
+        bool,
+        typer.Option("--propose", help="With --upgrade: on a branch, with a pull request's text."),
+    ] = False,
+    branch: Annotated[str | None, typer.Option(help="The branch that --propose makes.")] = None,
+    osv: Annotated[
+        str | None, typer.Option(help="For --propose: the address of OSV's API, or of a mirror.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose every version and hash; write the lock files."""
+    """Choose every version and hash; write the lock files.
+
+    --upgrade --propose leaves your files as they are. It locks a copy of the last commit, reads the
+    new wheels, asks what is known against them, makes a branch, and writes a pull request's text to
+    stdout. It pushes nothing.
+    """
     from builder.core import settings
-    from builder.core.errors import CheckFailed
+    from builder.core.errors import InputError
     from builder.pipeline import choosing, committed
     from builder.prove import wheels
 
     names = chosen(targets, not targets)
+    if propose:
+        if not upgrade or check or verify_device_code:
+            raise InputError("--propose: goes with --upgrade alone", "write --upgrade --propose")
+        propose_newer(names, branch, osv, as_json)
+        return
     if verify_device_code:
         compare_wheels(names, as_json)
         return
     if check:
-        stale = committed.stale(root(), names)
-        if as_json:
-            out([vars(one) for one in stale])
-        for one in stale:
-            say(f"{one.file}: {one.why}")
-        if stale:
-            raise CheckFailed(f"{len(stale)} locks are stale", stale[0].fix)
+        _check_locks(names, as_json)
         return
     with reporter() as shown:
         apt = choosing.LazyApt(root(), settings.load(root()), shown.on_event)
@@ -54,6 +66,67 @@ def lock(
         for hole in found:
             say(f"  {name}: {hole}")
     say("locked: " + ", ".join(names) + "; now: builder render")
+
+
+def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
+    """`builder lock --check`."""
+    from builder.core.errors import CheckFailed
+    from builder.pipeline import committed
+
+    stale = committed.stale(root(), names)
+    if as_json:
+        out([vars(one) for one in stale])
+    for one in stale:
+        say(f"{one.file}: {one.why}")
+    if stale:
+        raise CheckFailed(f"{len(stale)} locks are stale", stale[0].fix)
+
+
+def propose_newer(
+    names: tuple[str, ...], branch: str | None, osv: str | None, as_json: bool
+) -> None:
+    """`builder lock --upgrade --propose`."""
+    from collections.abc import Mapping, Sequence
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+    from pathlib import Path
+
+    from builder.core import settings
+    from builder.core.errors import CheckFailed
+    from builder.pipeline import advised, choosing, committed
+    from builder.pipeline.propose import BRANCH, Tools, propose
+    from builder.prove import wheels
+    from builder.trust import advisories
+    from builder.trust.advisories import Judged
+
+    here, today = root(), datetime.now(UTC).date()
+
+    def known(project: Path, targets: Sequence[str]) -> Mapping[str, Judged]:
+        return advised.check(project, targets, osv or advisories.ADDRESS, today).targets
+
+    with reporter() as shown:
+
+        def newest(project: Path, targets: Sequence[str]) -> object:
+            apt = choosing.LazyApt(project, settings.load(here), shown.on_event)
+            return list(committed.lock(project, targets, apt, True, shown.on_event))
+
+        def read(project: Path, targets: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+            return wheels.verify(project, targets, shown.on_event)
+
+        made = propose(here, names, Tools(newest, known, read), branch or BRANCH)
+    if as_json:
+        out(asdict(made) if made else None)
+    elif made:
+        show(made.text)
+    if made is None:
+        say("nothing to propose: every lock has the newest versions that the rules allow")
+        return
+    say(f"made the branch {made.branch} ({made.commit[:12]}); nothing was pushed")
+    if made.refused:
+        raise CheckFailed(
+            f"the new wheels of {', '.join(made.refused)} do not do what the tables say",
+            "see Device code in the text; do not merge the branch",
+        )
 
 
 def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from builder.core import findings
 from builder.lock import model
-from builder.lock.model import Lock
 from builder.spec import catalogue
 from builder.spec.advisories import AcceptedAdvisory
 from builder.spec.catalogue import ImageSpec
@@ -52,13 +51,6 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
     failures = (*_open(judged), *_expired(specs, today))
     told = (*failures, *_accepted(judged), *_unused(specs, judged))
     return Advised(len(packages), judged, told, len(failures))
-
-
-def of_lock(spec: ImageSpec, lock: Lock, address: str, today: date) -> Judged:
-    """What is known against one lock. Raises as `check`."""
-    found = advisories.look_up(advisories.packages(lock), address)
-    also = advisories.other_ids(found, spec.advisories, address)
-    return advisories.judge(found, spec.advisories, also, today)
 
 
 def _open(judged: Mapping[str, Judged]) -> Iterator[str]:
