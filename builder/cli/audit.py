@@ -1,12 +1,27 @@
 """`builder audit` and `report`: which GPUs libraries have kernels for, and what an image holds."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.common import EngineChoice, Json, Registry, out, reporter, root, settings, show
+from builder.cli.common import (
+    EngineChoice,
+    Json,
+    Registry,
+    out,
+    reporter,
+    root,
+    say,
+    settings,
+    show,
+)
 from builder.cli.console import size
+
+if TYPE_CHECKING:
+    from builder.devicecode.inventory import Library
+    from builder.prove.audit.table import PackageSize
 
 
 def audit(
@@ -65,11 +80,27 @@ def audit(
 
 
 def report(
-    target: Annotated[str, typer.Argument(help="A folder of images/.")],
+    target: Annotated[
+        str, typer.Argument(help="A folder of images/; with --html also an image in a registry.")
+    ],
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page of the image into this file instead.")
+    ] = None,
+    osv: Annotated[
+        str | None, typer.Option(help="For --html: the address of OSV's API, or of a mirror.")
+    ] = None,
+    registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """List what an image holds, by package and library."""
+    """List what an image holds, by package and library.
+
+    With --html, write a page that you can send to a colleague: layers by bytes, proof, device code,
+    signed statements, advisories, licences, cost. It needs no engine.
+    """
+    if html is not None:
+        _page(target, html, osv, registry)
+        return
     from builder.devicecode.verdict import carries
     from builder.engine import connect
     from builder.prove import audit as auditing
@@ -104,6 +135,11 @@ def report(
             ]
         )
         return
+    _show_libraries(rows)
+
+
+def _show_libraries(rows: Sequence[tuple["PackageSize", "Library", int, tuple[str, ...]]]) -> None:
+    """Each package with its large libraries. rows: the bytes of device code, and its targets."""
     told = None
     for package, library, kernels, held in rows:
         if package is not told:
@@ -113,3 +149,29 @@ def report(
         if library.size >= 1_000_000:
             what = f", {size(kernels)} device code: {', '.join(held)}" if kernels else ""
             show(f"    {size(library.size):>9}  {library.name}{what}")
+
+
+def _page(target: str, file: Path, osv: str | None, registry: str | None) -> None:
+    """`builder report --html`."""
+    from dataclasses import replace
+    from datetime import UTC, datetime
+
+    from builder.core import files
+    from builder.jobs.cost import hour, prices
+    from builder.pipeline import imagehtml, imagepage
+    from builder.spec import catalogue
+    from builder.trust import advisories
+
+    where, today = settings(registry=registry), datetime.now(UTC).date()
+    address = osv or advisories.ADDRESS
+    with reporter() as shown:
+        page = (
+            imagepage.of_target(root(), target, address, today)
+            if target in catalogue.targets(root())
+            else imagepage.of_reference(target, where, address, today, shown.on_event)
+        )
+    costs = hour.costs(page.facts["accelerator"], page.size, prices.load(root()))
+    files.write(file, imagehtml.html(replace(page, costs=costs)))
+    say(f"wrote {file}")
+    if page.not_asked:
+        say(f"advisories were not looked up: {page.not_asked}")

@@ -168,7 +168,7 @@ def default_disk(machine: str) -> str:
 _SHORT = {"H100": "H100-80GB", "H100-MEGA": "H100-MEGA-80GB", "H200": "H200-141GB"}
 
 
-def _devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
+def devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
     """The accelerators that a name may mean. `A100` means two, which the machine tells apart."""
     known = offer().devices
     key = name.upper().replace("_", "-")
@@ -189,7 +189,7 @@ def device(name: str, machine: str = "") -> OfferedAccelerator:
 
     Raises InputError that names the nearest known one.
     """
-    found = _devices_called(name)
+    found = devices_called(name)
     if not found:
         known = [one.name for one in offer().devices.values() if not one.refused]
         key = re.sub(r"^NVIDIA[-_](TESLA[-_])?", "", name.upper())

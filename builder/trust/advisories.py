@@ -80,23 +80,27 @@ CANARIES: Final = {
 
 
 def packages(lock: Lock) -> tuple[PackageVersion, ...]:
-    """What a lock holds, each once. Raises InputError for a Debian release without a number.
-
-    A binary package that was only built again (+b1) has the version of its source.
-    """
+    """What a lock holds, each once. Raises InputError for a Debian release without a number."""
     found = {PackageVersion("PyPI", pin.name, pin.version) for pin in lock.packages.values()}
     if lock.root:
-        if lock.root.suite not in RELEASES:
-            raise InputError(
-                f"Debian {lock.root.suite}: the number of this release is not known here",
-                "add it to RELEASES in builder/trust/advisories.py",
-            )
-        ecosystem = f"Debian:{RELEASES[lock.root.suite]}"
         found |= {
-            PackageVersion(ecosystem, sbom.debian_source(deb), _REBUILD.sub("", deb.version))
+            debian(lock.root.suite, sbom.debian_source(deb), deb.version)
             for _, deb in sbom.debian_packages(lock)
         }
     return tuple(sorted(found))
+
+
+def debian(suite: str, source: str, version: str) -> PackageVersion:
+    """A Debian package, by its source. Raises InputError for a release without a number.
+
+    A binary package that was only built again (+b1) has the version of its source.
+    """
+    if suite not in RELEASES:
+        raise InputError(
+            f"Debian {suite}: the number of this release is not known here",
+            "add it to RELEASES in builder/trust/advisories.py",
+        )
+    return PackageVersion(f"Debian:{RELEASES[suite]}", source, _REBUILD.sub("", version))
 
 
 def look_up(asked: Sequence[PackageVersion], address: str = ADDRESS) -> tuple[Known, ...]:

@@ -17,7 +17,8 @@ from builder.trust import bundle
 from builder.trust.bundle import Signer, Statement, Trusted
 
 _CONTENT: Final = "dev.sigstore.bundle.content"
-_KIND: Final = "dev.sigstore.bundle.predicateType"
+KIND: Final = "dev.sigstore.bundle.predicateType"
+"""Annotation of a statement: its type."""
 _CREATED: Final = "org.opencontainers.image.created"
 
 
@@ -54,7 +55,7 @@ def find(
     listed = there.referrers(where.repository, image, bundle.MEDIA_TYPE)
     signed, problems = [], []
     for one in sorted(listed, key=_created, reverse=True):
-        if kind and one.annotations.get(_KIND, kind) != kind:
+        if kind and one.annotations.get(KIND, kind) != kind:
             continue
         try:
             found = _read(there, where, one, image, trusted)
@@ -89,7 +90,7 @@ def attach(
             registry.artifact(
                 bundle.MEDIA_TYPE,
                 Descriptor.of(bundle.MEDIA_TYPE, data),
-                {_CONTENT: "dsse-envelope", _KIND: statement.kind, _CREATED: created},
+                {_CONTENT: "dsse-envelope", KIND: statement.kind, _CREATED: created},
                 image.descriptor,
             )
         )

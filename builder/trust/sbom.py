@@ -233,8 +233,13 @@ def _supplier(name: str) -> dict[str, Any]:
     return {}
 
 
+def licence(name: str) -> str:
+    """The licence of a Python package as SPDX writes it; "" where it is not known here."""
+    return _licences().get(normal(name), "")
+
+
 def _licence(name: str) -> dict[str, Any]:
-    found = _licences().get(normal(name))
+    found = licence(name)
     if not found:
         return {}
     if found in _NO_SPDX:
