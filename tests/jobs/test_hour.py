@@ -29,5 +29,7 @@ def test_a_machine_that_carries_its_gpus_is_paid_once() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     table = prices.table()
     rows = {item: row for item, row in table.rows.items() if item != "accelerator/V100"}
-    assert list(hour.costs("V100", 1, replace(table, rows=rows))) == ["a month in a registry"]
+    assert list(hour.costs("V100", 1, replace(table, rows=rows, regional={}))) == [
+        "a month in a registry"
+    ]
     assert list(hour.costs("CPU", 1, table)) == ["a month in a registry"]
