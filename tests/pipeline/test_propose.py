@@ -12,11 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli import app
-from builder.core.errors import FactoryError, InputError, OutsideError
+from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.lock import model
+from builder.pipeline import committed
 from builder.pipeline import propose as proposing
 from builder.pipeline.propose import Proposal, Tools, propose
+from builder.prove import wheels
 from builder.trust.advisories import Judged, Known, PackageVersion
+from tests.emulators.osv import serving
 from tests.render.test_basechanges import with_versions
 
 BOTH = ("cpu", "v100")
@@ -171,6 +174,28 @@ def test_without_git_the_command_says_so(
     done = CliRunner().invoke(app, ["lock", "--upgrade", "--propose"])
     assert isinstance(done.exception, OutsideError)
     assert done.exception.message == "git is not installed"
+
+
+@pytest.mark.parametrize("holes", [(), ("cuDNN has no code for V100",)])
+def test_the_command_writes_the_text_and_fails_for_wheels_that_do_not_run(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, holes: tuple[str, ...]
+) -> None:
+    """An index, apt and gigabytes of wheels stand behind these two calls."""
+    locking = lambda root, targets, *more: [bump(root, targets)]  # noqa: E731
+    monkeypatch.setattr(committed, "lock", locking)
+    monkeypatch.setattr(wheels, "verify", lambda root, targets, on_event: {"v100": holes})
+    with serving() as osv:
+        words = ["lock", "--upgrade", "--propose", "--branch", "newer", "--osv", osv.address]
+        done = CliRunner().invoke(app, [*words, *BOTH])
+    assert done.stdout.startswith("# Newer versions of what cpu, v100 lock\n\nFrom commit ")
+    assert "nothing was pushed" in done.stderr
+    assert "project/images/cpu/image.lock" in git(
+        repository, "diff", "--name-only", "HEAD", "newer"
+    )
+    if holes:
+        assert isinstance(done.exception, CheckFailed) and done.exception.exit_code == 4
+    else:
+        assert done.exit_code == 0
 
 
 def test_propose_alone_is_no_command(repository: Path) -> None:
