@@ -26,12 +26,19 @@ dt { color: #5f6368; } dd { margin: 0; overflow-wrap: anywhere; }
 .map { position: relative; height: 340px; }
 .map div { position: absolute; box-sizing: border-box; overflow: hidden; padding: 3px 5px;
   border: 1px solid #fff; background: #1967d2; color: #fff; font-size: 12px; line-height: 1.25; }
-.map div:nth-child(3n) { background: #12737a; } .map div:nth-child(3n+1) { background: #7b2fc9; }
+.map .c1 { background: #12737a; } .map .c2 { background: #7b2fc9; }
+.map .c3 { background: #a8471b; }
 details summary { cursor: pointer; }
 @media (max-width: 500px) { dl { grid-template-columns: 1fr; } dt { margin-top: 4px; } }
 @media (prefers-color-scheme: dark) { body { background: #202124; color: #e8eaed; }
   dt { color: #9aa0a6; } th, td { border-color: #3c4043; } .map div { border-color: #202124; } }
 """
+
+_COLOURS = 4
+"""Colours of layers on the map."""
+
+Place = tuple[float, float, float, float]
+"""A rectangle on the map in per cent: left, top, width, height."""
 
 
 def html(page: ImagePage) -> str:
@@ -96,30 +103,45 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence
 
 
 def _map(page: ImagePage) -> str:
-    """The layers as rectangles, each as large as its bytes."""
+    """The layers as rectangles, each as large as its bytes, and in them their packages."""
     layers = sorted((one for one in page.layers if one.size), key=lambda one: -one.size)
     places = rectangles([layer.size for layer in layers], 0, 0, 100, 100)
-    return (
-        '<div class="map">'
-        + "".join(
-            f'<div style="left:{x:.2f}%;top:{y:.2f}%;width:{w:.2f}%;height:{h:.2f}%" '
-            f'title="{escape(_title(layer))}">{escape(layer.name)}<br>{size(layer.size)}</div>'
-            for layer, (x, y, w, h) in zip(layers, places, strict=True)
-        )
-        + "</div>"
+    tiles = (
+        _tile(layer, number % _COLOURS, *tile)
+        for number, (layer, place) in enumerate(zip(layers, places, strict=True))
+        for tile in _tiles(layer, place)
     )
+    return f'<div class="map">{"".join(tiles)}</div>'
 
 
-def _title(layer: PageLayer) -> str:
-    return f"{layer.name}: {size(layer.size)}" + "".join(f"\n{one}" for one in layer.packages)
+def _tiles(layer: PageLayer, place: Place) -> Iterator[tuple[str, int, Place]]:
+    """The packages of a layer with their share of its place; the layer, where it is one package or
+    their bytes are not known."""
+    sizes = sorted(layer.downloads.items(), key=lambda one: -one[1])
+    if len(sizes) < 2:
+        yield layer.name, layer.size, place
+        return
+    places = rectangles([bytes_ for _, bytes_ in sizes], *place)
+    for (name, bytes_), inside in zip(sizes, places, strict=True):
+        yield name, bytes_, inside
+
+
+def _tile(layer: PageLayer, colour: int, name: str, bytes_: int, place: Place) -> str:
+    x, y, width, height = place
+    about = name if name == layer.name else f"{name}, in {layer.name}"
+    return (
+        f'<div class="c{colour}" style="left:{x:.2f}%;top:{y:.2f}%;width:{width:.2f}%;'
+        f'height:{height:.2f}%" title="{escape(f"{about}: {size(bytes_)}")}">'
+        f"{escape(name)}<br>{size(bytes_)}</div>"
+    )
 
 
 def rectangles(
     sizes: Sequence[float], x: float, y: float, width: float, height: float
-) -> Iterator[tuple[float, float, float, float]]:
+) -> Iterator[Place]:
     """Rectangles of these areas that fill one: halves of about equal size, cut along its long side.
 
-    sizes: the largest first. Each rectangle is x, y, width, height.
+    sizes: the largest first.
     """
     if len(sizes) <= 1:
         yield from ((x, y, width, height) for _ in sizes)
@@ -206,10 +228,16 @@ def _layers(page: ImagePage) -> str:
 
 def _packages(page: ImagePage) -> str:
     rows = sorted(
-        (*package.split(" ", 1), sbom.licence(package.split(" ")[0]), layer.name)
+        (
+            *package.split(" ", 1),
+            sbom.licence(package.split(" ")[0]),
+            size(layer.downloads[package]) if package in layer.downloads else "",
+            layer.name,
+        )
         for layer in page.layers
         for package in layer.packages
         if " " in package
     )
-    table = _table(("package", "version", "licence, where it is known", "layer"), rows)
+    head = ("package", "version", "licence, where it is known", "download", "layer")
+    table = _table(head, rows, (3,))
     return f"<details><summary>{len(rows)} packages</summary>{table}</details>"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,13 @@ from builder.trust.policy import Policy
 @dataclass(frozen=True)
 class PageLayer:
     """A layer. size: packed, in bytes; of what is downloaded for it where it was never packed here.
-    packages: `name version` each."""
+    packages: `name version` each. downloads: the bytes of a package's download, where they are
+    known."""
 
     name: str
     size: int
     packages: tuple[str, ...]
+    downloads: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,13 @@ def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
     receipt = receipts.read(records.folder(root, target) / receipts.FILE)
     valid = receipts.valid_for(receipt, [record.digest or "", record.image_id], {})
     rows = bases.rows(root, target) if item.plan.base else _of_lock(item.lock)
+    downloads = _downloads(item.lock)
     layers = [
         PageLayer(
-            row["name"], row["packed_bytes"] or row["download_bytes"] or 0, tuple(row["packages"])
+            row["name"],
+            row["packed_bytes"] or row["download_bytes"] or 0,
+            tuple(row["packages"]),
+            {one: downloads[one] for one in row["packages"] if one in downloads},
         )
         for row in rows
     ]
@@ -152,6 +158,13 @@ def of_reference(
         changed=changed,
         costs={},
     )
+
+
+def _downloads(lock: Lock) -> dict[str, int]:
+    """`name version` of each locked package whose size is known -> its bytes."""
+    wheels = {f"{pin.name} {pin.version}": pin.bytes or 0 for pin in lock.packages.values()}
+    debian = {f"{one.name} {one.version}": one.bytes for _, one in sbom.debian_packages(lock)}
+    return {name: size for name, size in (wheels | debian).items() if size}
 
 
 def _of_lock(lock: Lock) -> list[dict[str, Any]]:

@@ -186,6 +186,20 @@ def test_it_is_one_file_and_nothing_in_it_is_run() -> None:
     assert re.search(r"url\(|@import", text) is None
 
 
+def test_packages_share_the_place_of_their_layer() -> None:
+    packages = {"rich 15.0.0": 30, "gast 0.7.0": 10}
+    small = PageLayer("2 small wheels", 20, tuple(packages), packages)
+    page = ImagePage("x", {}, (PageLayer("keras 3.1", 60, ("keras 3.1",)), small), None, "", (),
+                     (), "", None, {})  # fmt: skip
+    tiles = re.findall(r'width:([\d.]+)%;height:([\d.]+)%" title="([^:]*)', imagehtml.html(page))
+    shares = {title: float(width) * float(height) / 100 for width, height, title in tiles}
+    assert shares == {
+        "keras 3.1": pytest.approx(75),
+        "rich 15.0.0, in 2 small wheels": pytest.approx(18.75),
+        "gast 0.7.0, in 2 small wheels": pytest.approx(6.25),
+    }
+
+
 def test_the_map_gives_each_layer_its_share() -> None:
     sizes = [50, 30, 10, 5, 3, 2]
     found = list(imagehtml.rectangles(sizes, 0, 0, 100, 100))
