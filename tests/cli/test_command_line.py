@@ -25,7 +25,7 @@ COMMANDS = {
     "": "image build smoke push verify promote lock render audit report explain check schema list "
     "tensorboard doctor cache show engine cloud job sign",
     "engine": "start stop status",
-    "show": "base policy",
+    "show": "base policy vex",
 }
 
 
