@@ -182,6 +182,12 @@ def image(config: Descriptor, layers: Iterable[Descriptor]) -> Manifest:
     )
 
 
+def of_blobs(blobs: Iterable[Descriptor]) -> bytes:
+    """The configuration of a manifest whose layers are no file systems: each blob is its own id."""
+    rootfs = {"type": "layers", "diff_ids": [one.digest for one in blobs]}
+    return _json({"architecture": "", "os": "", "config": {}, "rootfs": rootfs})
+
+
 def artifact(
     kind: str,
     content: Descriptor,

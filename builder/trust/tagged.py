@@ -12,9 +12,9 @@ import base64
 import functools
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from builder import registry
 from builder.core.errors import CheckFailed, OutsideError
@@ -136,7 +136,7 @@ def _put(
             made = make()
             there.put_blob(where.repository, made.data)
         layers = (*held, made.descriptor)
-        config = _configuration(layers)
+        config = manifests.of_blobs(layers)
         there.put_blob(where.repository, config)
         listed = manifests.image(Descriptor.of(manifests.OCI_CONFIG, config), layers)
         there.put_manifest(where.repository, tag, listed)
@@ -144,14 +144,3 @@ def _put(
         f"{where.name}:{tag}: others keep overwriting this tag",
         "run this again when no other push of this image runs",
     )
-
-
-def _configuration(layers: tuple[Descriptor, ...]) -> bytes:
-    """The configuration of such a manifest. Its layers are not packed: each is its own id."""
-    content: Mapping[str, Any] = {
-        "architecture": "",
-        "os": "",
-        "config": {},
-        "rootfs": {"type": "layers", "diff_ids": [one.digest for one in layers]},
-    }
-    return json.dumps(content, separators=(",", ":")).encode()

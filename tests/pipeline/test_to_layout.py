@@ -249,6 +249,10 @@ def test_apt_installs_a_package_inside(engine: Engine, image: str) -> None:
 # --- by an ordinary user --------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(
+    subprocess.run([*AS_A_USER, "true"], capture_output=True).returncode != 0,
+    reason="this machine lets root make no user namespace",
+)
 def test_an_ordinary_user_puts_the_base_into_a_registry_and_another_engine_proves_it(
     digest: str, copy: Path, tmp_path: Path
 ) -> None:

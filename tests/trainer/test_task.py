@@ -144,7 +144,7 @@ def test_mixed_precision_learns_and_resumes(precision: str, tmp_path: Path, task
     assert lines[0]["precision"] == precision
     code, lines = task(*options, "--steps", 60, "--image-size", 8)
     assert code == 0
-    assert lines[1]["event"] == "resumed"
+    assert "resumed" in [line["event"] for line in lines]
     assert lines[-1]["accuracy"] > 0.5
 
 
@@ -155,7 +155,8 @@ def test_two_replicas_in_one_process_learn_what_one_learns(
     for devices, strategy in ((1, tf.distribute.MirroredStrategy(["CPU:0"])), (2, mirrored())):
         monkeypatch.setattr(distribution, "create", lambda *_, made=strategy: made)
         job = tmp_path / str(devices)
-        code, lines = task("--records", SMOKE, "--job-dir", job, "--steps", 20)
+        given = ("--steps", 20, "--batch-size", 32)  # else each replica gets a batch of that size
+        code, lines = task("--records", SMOKE, "--job-dir", job, *given)
         assert code == 0
         assert (lines[0]["strategy"], lines[0]["replicas"]) == ("MirroredStrategy", devices)
         losses.append([line["loss"] for line in lines if "loss" in line])

@@ -79,10 +79,12 @@ def test_a_corrupt_record_is_named_with_its_file(tmp_path: Path, damage: str, ta
     ("text", "message"), [(None, "there is no"), ("cat\n", "two or more"), ("cat\n\ndog\n", "none")]
 )
 def test_class_names_are_needed(tmp_path: Path, text: str | None, message: str) -> None:
+    out = made(tmp_path)
+    (out / "labels.txt").unlink()
     if text is not None:
-        (tmp_path / "labels.txt").write_text(text)
+        (out / "labels.txt").write_text(text)
     with pytest.raises(UsageError, match=message):
-        splits.class_names(str(tmp_path))
+        splits.class_names(str(out))
 
 
 def test_dataset_json_spares_counting_and_is_not_believed_blindly(

@@ -54,7 +54,7 @@ def test_the_surest_mistakes_come_first_and_the_matrix_has_a_row_for_each_true_c
     pool: Any = types.SimpleNamespace(examples=lambda run: (images, labels))
     run: Any = types.SimpleNamespace(
         tally=types.SimpleNamespace(confusion=np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0]])),
-        config=types.SimpleNamespace(examples=3, rate=0, test_flips=False),
+        config=types.SimpleNamespace(target="class", examples=3, rate=0, test_flips=False),
         steps=1,
         names=("a", "b", "c"),
         model=network,
