@@ -23,7 +23,7 @@ from trainer.input import data, splits  # noqa: E402
 from trainer.loop import inner  # noqa: E402
 
 STEPS = 100
-OPTIONS = ("--checkpoint-every", 20, "--deterministic", "--steps", STEPS)
+OPTIONS = ("--checkpoint-every", 20, "--deterministic", "--steps", STEPS, "--batch-size", 32)
 LOOKED_AT = ("--histograms-every", 25, "--activations-every", 25, "--summary-budget", 1)
 LOOKED_AT += ("--profile-steps", "31,33", "--sample-every", 0.5, "--price-per-hour", 1)
 """Options that switch on all observers; the others are on by default."""

@@ -148,8 +148,8 @@ def test_a_worker_that_is_busy_with_something_else_is_named_by_the_one_that_wait
         for one in cluster("worker", "worker")
     ]
     assert [rank.end() for rank in ranks] == [0, 0], ranks[0].stderr()
-    said = [line for line in ranks[0].events("waiting") if line["severity"] == "WARNING"]
-    assert len(said) == 1, ranks[0].events("waiting")
-    assert said[0]["message"].startswith("step 11 waits since")
+    found = ranks[0].events("waiting")  # on a busy machine other steps may wait for 2 s, too
+    said = [line for line in found if line["message"].startswith("step 11 waits since")]
+    assert [line["severity"] for line in said] == ["WARNING"], found
     assert "for worker 1 at 127.0.0.1:" in said[0]["message"]
     assert "busy with something else" in said[0]["message"]
