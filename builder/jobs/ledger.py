@@ -68,8 +68,13 @@ def read(path: Path) -> dict[str, Any]:
 def written(told: Mapping[str, Any], source: Path) -> tuple[str, Job]:
     """The text of a job's file, and the job that it describes. Raises InputError."""
     text = yamlfile.dump(told, f"Imported from {source.name}.")
-    name = re.sub(r"[^a-z0-9]+", "-", source.stem.lower()).strip("-") or "imported"
-    return text, description.parse(text, Path(f"{name if name[0].isalpha() else 'job'}.yaml"))
+    return text, description.parse(text, named(source))
+
+
+def named(source: Path) -> Path:
+    """The name of the job's file that another file becomes: what a job may be called."""
+    name = re.sub(r"[^a-z0-9]+", "-", source.stem.lower()).strip("-")[:50]
+    return Path(f"{name if name[:1].isalpha() else 'job'}.yaml")
 
 
 def compared(
