@@ -15,26 +15,26 @@ _OF_A_HOOK: Final = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """text: what git printed, None where it refused. said: its words on stderr, in English."""
+class GitAnswer:
+    """text: what git printed, None where it refused. error: its words on stderr, in English."""
 
     text: str | None
-    said: str
+    error: str
 
     @property
     def reason(self) -> str:
         """Why git refused, in its words: the fatal line, or the first one."""
-        lines = [line.strip() for line in self.said.splitlines() if line.strip()]
+        lines = [line.strip() for line in self.error.splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith("fatal: ")]
         return (fatal or lines or ["it said nothing"])[0].removeprefix("fatal: ")
 
     def fix(self, otherwise: str) -> str:
         """The `git config` command that git itself proposes, as for a folder of another owner."""
-        lines = (line.strip() for line in self.said.splitlines())
+        lines = (line.strip() for line in self.error.splitlines())
         return next((line for line in lines if line.startswith("git config")), otherwise)
 
 
-def run(folder: Path, *words: str, timeout: float | None = None, of_hook: bool = True) -> Answer:
+def run(folder: Path, *words: str, timeout: float | None = None, of_hook: bool = True) -> GitAnswer:
     """Run git in a folder.
 
     timeout: seconds; longer is a refusal. of_hook: inside a hook git means the hook's checkout;
@@ -56,8 +56,8 @@ def run(folder: Path, *words: str, timeout: float | None = None, of_hook: bool =
     except FileNotFoundError:
         raise OutsideError("git is not installed", "install git") from None
     except subprocess.TimeoutExpired:
-        return Answer(None, f"no answer within {timeout:g} s")
-    return Answer(None if done.returncode else done.stdout, done.stderr)
+        return GitAnswer(None, f"no answer within {timeout:g} s")
+    return GitAnswer(None if done.returncode else done.stdout, done.stderr)
 
 
 def ask(folder: Path, *words: str, timeout: float = 60) -> str | None:

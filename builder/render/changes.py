@@ -96,13 +96,13 @@ def commit(folder: Path, since: str) -> str | None:
     except OutsideError:  # git is not installed
         return None
     if inside.text is None:
-        if "not a git repository" in inside.said:
+        if "not a git repository" in inside.error:
             return None
         raise _refused(inside)
     found = git.run(folder, "rev-parse", "--verify", "--end-of-options", f"{since}^{{commit}}")
     if found.text is not None:
         return found.text.strip()
-    if "Needed a single revision" in found.said or "bad revision" in found.said:
+    if "Needed a single revision" in found.error or "bad revision" in found.error:
         raise InputError(f"{since!r} is no commit of this repository", "name one: HEAD, a tag")
     raise _refused(found)
 
@@ -121,7 +121,7 @@ def text_at(path: Path, since: str | None) -> str | None:
     return answer.text
 
 
-def _refused(answer: git.Answer) -> OutsideError:
+def _refused(answer: git.GitAnswer) -> OutsideError:
     return OutsideError(f"git: {answer.reason}", answer.fix("run git fsck there"))
 
 

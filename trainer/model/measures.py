@@ -128,7 +128,7 @@ def _count_labels(labels: Any, logits: Any, weights: Any, _: Units) -> tf.Tensor
     answers = tf.cast(logits >= 0, tf.float32)
     same = tf.cast(answers == labels, tf.float32)
     losses = optimization.label_losses(labels, logits)
-    sums = (losses, tf.reducescores.mean(same, -1), tf.reduce_min(same, -1), tf.ones_like(weights))
+    sums = (losses, tf.reduce_mean(same, -1), tf.reduce_min(same, -1), tf.ones_like(weights))
     places = tf.reshape(scores.places_of(logits), [-1])
     size = classes * scores.curve(classes)
 
