@@ -6,7 +6,7 @@ The OS root is made in a container while the wheels' layers are made beside it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from builder.bases.plan import BasePlan
 from builder.bases.store import Store
 from builder.bases.wheels import WheelLayer
 from builder.core import debian, network
-from builder.core.events import OnEvent, ignore, step
+from builder.core.events import OnEvent, ignore
 from builder.lock.python import Platform
 from builder.lock.requirements import GLIBC
 from builder.registry import Reference, Registry
@@ -56,53 +56,76 @@ class Workshop:
     told: Callable[[Layer], None] = lambda _: None
 
 
+@dataclass(frozen=True)
+class Looked:
+    """The layers of some bases, by their keys. here: in the store. offered: in the registry, which
+    `bases` fetches. missing: in neither, so they have to be made."""
+
+    here: Mapping[str, Layer]
+    offered: Mapping[str, Layer]
+    missing: Mapping[str, LayerPlan]
+
+    def layer(self, key: str) -> Layer | None:
+        """A layer that was made before, wherever it is."""
+        return self.here.get(key) or self.offered.get(key)
+
+
+def look(
+    plans: Iterable[BasePlan], store: Store, where: Reference | None = None, fresh: bool = False
+) -> Looked:
+    """Where the layers of these bases are. Nothing is fetched.
+
+    where: the project's repository; None without one. fresh: take none from anywhere. Raises
+    OutsideError.
+    """
+    missing = {layer.key: layer for plan in plans for layer in plan.layers}
+    if fresh:
+        return Looked({}, {}, missing)
+    here = {key: layer for key in missing if (layer := store.find(key))}
+    missing = {key: plan for key, plan in missing.items() if key not in here}
+    offered: dict[str, Layer] = {}
+    if where is not None and missing:
+        with Registry(where.host) as there:
+            found = ((key, sharing.take(there, where.repository, key)) for key in missing)
+            offered = {key: layer for key, layer in found if layer}
+    return Looked(here, offered, {key: missing[key] for key in missing if key not in offered})
+
+
 def bases(
-    wanted: Sequence[tuple[BasePlan, Lock]], shop: Workshop, on_event: OnEvent = ignore
+    wanted: Sequence[tuple[BasePlan, Lock]],
+    shop: Workshop,
+    looked: Looked,
+    on_event: OnEvent = ignore,
 ) -> tuple[AssembledImage, ...]:
     """The bases of these plans, each with the lock of a target that has it.
 
-    Every layer is in the store afterwards; one that several share is made once. Raises OutsideError
-    for what cannot be fetched or an engine that refuses, InputError for a lock that cannot be.
+    Every layer is in the store afterwards; one that several share is made once. looked: where their
+    layers are. Raises OutsideError for what cannot be fetched or an engine that refuses, InputError
+    for a lock that cannot be.
     """
-    plans = {layer.key: layer for plan, _ in wanted for layer in plan.layers}
-    with step("layers", on_event) as looking:
-        there = {} if shop.fresh else _there(list(plans.values()), shop, on_event)
-        missing = {key: plan for key, plan in plans.items() if key not in there}
-        looking.detail = _told(list(plans.values()), list(missing.values()))
-        looking.cached = not missing
+    there = {**looked.here, **_fetched(looked.offered, shop, on_event)}
     for layer in there.values():
         shop.told(layer)
     if shop.fresh:
-        for key in missing:
+        for key in looked.missing:
             shop.store.forget(key)
-    made = {**there, **_make(wanted, missing, shop, on_event)}
+    made = {**there, **_make(wanted, looked.missing, shop, on_event)}
     return tuple(
         assemble([(made[layer.key], layer.said) for layer in plan.layers], plan.settings)
         for plan, _ in wanted
     )
 
 
-def _there(plans: Sequence[LayerPlan], shop: Workshop, on_event: OnEvent) -> dict[str, Layer]:
-    """The layers that the store has, by key; those that only the registry has are fetched."""
-    found = {plan.key: layer for plan in plans if (layer := shop.store.find(plan.key))}
-    missing = [plan.key for plan in plans if plan.key not in found]
-    if shop.where is None or not missing:
-        return found
+def _fetched(offered: Mapping[str, Layer], shop: Workshop, on_event: OnEvent) -> dict[str, Layer]:
+    """Layers of the registry, brought into the store."""
+    if not offered:
+        return {}
+    assert shop.where is not None, "the registry was asked"
     with Registry(shop.where.host) as there:
-        for key in missing:
-            if layer := sharing.take(there, shop.where.repository, key):
-                found[key] = sharing.fetch(
-                    there, shop.where.repository, layer, shop.store, on_event
-                )
-    return found
-
-
-def _told(plans: Sequence[LayerPlan], missing: Sequence[LayerPlan]) -> str:
-    """What a person should know before it starts: how many layers, how many bytes."""
-    if not missing:
-        return f"all {len(plans)} are here"
-    size = sum(plan.download or 0 for plan in missing)
-    return f"{len(missing)} of {len(plans)} to make, {size / 1e6:,.0f} MB to download"
+        return {
+            key: sharing.fetch(there, shop.where.repository, layer, shop.store, on_event)
+            for key, layer in offered.items()
+        }
 
 
 def _make(

@@ -43,15 +43,15 @@ def fetch(
     Raises OutsideError for a package that neither the mirror nor the snapshot archive has, for
     bytes that are not the lock's, and for an archive that does not answer.
     """
-    folder = (cache or files.cache_home()) / "debs"
-    found = {deb: folder / f"{deb.sha256}.deb" for deb in debs}
-    missing = [deb for deb, path in found.items() if not _whole(path, deb)]
-    if not missing:
+    folder = _folder(cache)
+    found = {deb: _path(folder, deb) for deb in debs}
+    lacking = missing(found, cache)
+    if not lacking:
         return found
-    total = sum(deb.bytes for deb in missing)
+    total = sum(deb.bytes for deb in lacking)
     _sweep(folder)
     with (
-        step(f"Debian: {len(missing)} packages", on_event) as fetching,
+        step(f"Debian: {len(lacking)} packages", on_event) as fetching,
         web.Client() as client,
         ThreadPoolExecutor(AT_ONCE) as threads,
     ):
@@ -59,7 +59,7 @@ def fetch(
         # the largest first: the others fill the time that it takes
         tasks = [
             threads.submit(download.one, deb, found[deb])
-            for deb in sorted(missing, key=lambda deb: -deb.bytes)
+            for deb in sorted(lacking, key=lambda deb: -deb.bytes)
         ]
         try:
             for task in tasks:
@@ -70,6 +70,19 @@ def fetch(
             raise
         fetching.detail = f"{total / 1e6:.1f} MB"
     return found
+
+
+def missing(debs: Iterable[Deb], cache: Path | None = None) -> list[Deb]:
+    """The packages that `fetch` would download."""
+    return [deb for deb in debs if not _whole(_path(_folder(cache), deb), deb)]
+
+
+def _folder(cache: Path | None) -> Path:
+    return (cache or files.cache_home()) / "debs"
+
+
+def _path(folder: Path, deb: Deb) -> Path:
+    return folder / f"{deb.sha256}.deb"
 
 
 def _whole(path: Path, deb: Deb) -> bool:

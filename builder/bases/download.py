@@ -146,7 +146,25 @@ def wheels_of(
     indexes = [one for one in (host.index, *host.extra_indexes) if one]
     addresses = {sha256: with_login(address, indexes) for sha256, address in found.items()}
     with host.client() as client:
-        yield Wheels(folder or files.cache_home() / "wheels", client, addresses)
+        yield Wheels(_folder(folder), client, addresses)
+
+
+def left(pin: Pin, folder: Path | None = None) -> int | None:
+    """The bytes of a wheel that are still to come; None where the lock does not know its size.
+
+    What a run that ended has left of it is here already.
+    """
+    place = _folder(folder)
+    if (place / f"{pin.sha256}.whl").is_file():
+        return 0
+    if pin.bytes is None:
+        return None
+    part = place / f"{pin.sha256}.part"
+    return max(0, pin.bytes - (part.stat().st_size if part.is_file() else 0))
+
+
+def _folder(folder: Path | None) -> Path:
+    return folder or files.cache_home() / "wheels"
 
 
 def with_login(address: str, indexes: Iterable[str]) -> str:

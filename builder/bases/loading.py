@@ -10,11 +10,12 @@ private engine 30 s to load and 35 s to pull on two busy cores, after the upload
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from builder.bases.archive import Archive, Blobs
 from builder.bases.assembled import AssembledImage
+from builder.bases.layer import Layer
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.engine import Engine, EngineImage, buildx
@@ -41,7 +42,8 @@ def load(
     with step(f"load {name}", on_event) as loading:
         found = present(engine, image, name)
         loading.cached, plain = found is not None, not reads_zstd(engine)
-        if found is None and (known := _known(engine, image, name)):
+        layers = [layer.diff_id for layer in image.layers]
+        if found is None and (known := _known(engine, layers, name.rpartition(":")[0])):
             _send(engine, Archive(image, blobs, name, known, plain), loading)
             found = present(engine, image, name)
         if found is None:
@@ -73,8 +75,15 @@ def reuses_layers(engine: Engine) -> bool:
     return engine.knows_content or not engine.containerd_store
 
 
-def _known(engine: Engine, image: AssembledImage, name: str) -> frozenset[str]:
-    """The layers of `image`, by their digest before packing, that may be left out.
+def lacked(engine: Engine, layers: Sequence[Layer | None], repository: str) -> tuple[bool, ...]:
+    """Which of an image's layers, the lowest first, are sent to the engine. A layer that was not
+    made yet is None, and is sent."""
+    known = _known(engine, [one.diff_id if one else "" for one in layers], repository)
+    return tuple(one is None or one.diff_id not in known for one in layers)
+
+
+def _known(engine: Engine, diff_ids: Sequence[str], repository: str) -> frozenset[str]:
+    """The layers of an image, by their digest before packing, that may be left out.
 
     The engine's images of the same repository are looked at. With Docker's graph drivers the lowest
     layers may be left out, as far as they are those of one such image. With the containerd store
@@ -84,12 +93,11 @@ def _known(engine: Engine, image: AssembledImage, name: str) -> frozenset[str]:
     if not reuses_layers(engine):
         return frozenset()
     api: Any = engine.client.api
-    there = filter(None, (engine.image(one["Id"]) for one in api.images(name.rpartition(":")[0])))
+    there = filter(None, (engine.image(one["Id"]) for one in api.images(repository)))
     stacks = [one.layers for one in there]
-    wanted = tuple(layer.diff_id for layer in image.layers)
     if engine.containerd_store or engine.product == "Podman":
-        return frozenset(wanted) & frozenset(one for stack in stacks for one in stack)
-    return frozenset(wanted[: max((_shared(wanted, stack) for stack in stacks), default=0)])
+        return frozenset(diff_ids) & frozenset(one for stack in stacks for one in stack)
+    return frozenset(diff_ids[: max((_shared(diff_ids, stack) for stack in stacks), default=0)])
 
 
 def _shared(one: Iterable[str], other: Iterable[str]) -> int:

@@ -55,6 +55,11 @@ def take(there: Registry, repository: str, key: str) -> Layer | None:
     return Layer(key, blob, diff_id, int(unpacked))
 
 
+def lacked(there: Registry, repository: str, layers: Sequence[Layer | None]) -> tuple[bool, ...]:
+    """Which of these layers the repository does not hold; None is one that was not made yet."""
+    return tuple(one is None or not there.has_blob(repository, one.blob.digest) for one in layers)
+
+
 def offer(
     there: Registry, repository: str, layers: Sequence[Layer], blobs: Blobs, on_event: OnEvent
 ) -> None:

@@ -101,6 +101,14 @@ def build(
         typer.Option("--to-layout", help="Write an OCI image layout into this new folder."),
     ] = None,
     base_only: Annotated[bool, typer.Option("--base-only", help="Only the base.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Say what the bases would take: bytes to download, to make and to send to the "
+            "engine. Build nothing.",
+        ),
+    ] = False,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
@@ -111,12 +119,38 @@ def build(
     registry has is taken from there.
     """
     names, where = chosen(targets, everything), settings(registry, engine)
-    if to_registry or to_layout:
+    if dry_run and (to_registry or to_layout):
+        from builder.core.errors import InputError
+
+        raise InputError(
+            "--dry-run says what a build onto the engine takes",
+            "leave out --to-registry/--to-layout",
+        )
+    if dry_run:
+        show_plan(names, where, no_cache, as_json)
+    elif to_registry or to_layout:
         build_elsewhere(names, where, base_only, to_layout, as_json)
     elif base_only:
         build_bases(names, where, no_cache, as_json)
     else:
         build_on_engine(names, where, no_cache, as_json)
+
+
+def show_plan(names: tuple[str, ...], where: "Settings", no_cache: bool, as_json: bool) -> None:
+    """`builder build --dry-run`."""
+    from builder.engine import connect
+    from builder.pipeline import bases
+    from builder.pipeline.prepare import prepare
+
+    with reporter() as shown:
+        items = bases.by_hash([prepare(root(), target) for target in names])
+        docker = connect(where, on_event=shown.on_event)
+        seen = bases.outlook(where, docker, items, no_cache)
+    tags = [f"base-{hash_}" for hash_ in items]
+    if as_json:
+        out({"bases": tags, **asdict(seen.forecast)})
+    else:
+        show(f"{', '.join(tags)}: {seen.forecast}")
 
 
 def build_on_engine(

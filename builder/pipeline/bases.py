@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.bases import ahead, assembling, loading, sharing, store
+from builder.bases import ahead, assembling, forecast, loading, sharing, store
 from builder.bases import assembled as images
 from builder.bases.assembled import AssembledImage
-from builder.bases.assembling import Workshop
-from builder.bases.layer import Layer
+from builder.bases.assembling import Looked, Workshop
+from builder.bases.forecast import Destination, Forecast
 from builder.bases.plan import BasePlan
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
@@ -43,6 +43,64 @@ class Base:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """Where bases come from, by their hash, before anything starts.
+
+    there: the engine has them. kept: this machine has all of their layers. pulled: the engine pulls
+    them from the registry. assembled: the others; looked: where the layers of these are.
+    """
+
+    there: Mapping[str, AssembledImage]
+    kept: Mapping[str, AssembledImage]
+    pulled: Mapping[str, AssembledImage]
+    assembled: Mapping[str, Prepared]
+    looked: Looked
+    forecast: Forecast
+
+
+def outlook(
+    settings: Settings, engine: Engine, items: Mapping[str, Prepared], no_cache: bool = False
+) -> Outlook:
+    """Where the bases of these targets, by their hash, come from, and what that takes.
+
+    no_cache: make every layer again. Raises OutsideError, CheckFailed.
+    """
+    store_here = store.of_this_machine()
+    there, kept, pulled, rest = {}, {}, {}, {}
+    for hash_, item in items.items():
+        plan = _plan(item)
+        known = None if no_cache else store_here.find_image(plan.tag)
+        if known and loading.present(engine, known, f"{LOCAL_REPOSITORY}:{plan.tag}"):
+            there[hash_] = known
+        elif known and all(map(store_here.has, known.layers)):
+            kept[hash_] = known
+        elif not no_cache and (found := _to_pull(settings, engine, plan)):
+            pulled[hash_] = found
+        else:
+            rest[hash_] = item
+    looked = assembling.look(
+        map(_plan, rest.values()), store_here, _repository(settings), fresh=no_cache
+    )
+    to = Destination("the engine", lambda one: loading.lacked(engine, one, LOCAL_REPOSITORY))
+    wanted = [(_plan(item), item.lock) for item in rest.values()]
+    said = forecast.of(wanted, looked, to, tuple(kept.values()), tuple(pulled.values()))
+    return Outlook(there, kept, pulled, rest, looked, said)
+
+
+def _to_pull(settings: Settings, engine: Engine, plan: BasePlan) -> AssembledImage | None:
+    """The base in the registry; None where it is not there, or the engine could not unpack it.
+
+    Such an engine gets the base assembled from the layers that the registry has.
+    """
+    return in_registry(settings, plan.tag) if loading.reads_zstd(engine) else None
+
+
+def by_hash(prepared: Sequence[Prepared]) -> dict[str, Prepared]:
+    """A target for each distinct base of these targets, by its hash."""
+    return {item.plan.base.hash: item for item in prepared if item.plan.base}
+
+
 def on_engine(
     root: Path,
     settings: Settings,
@@ -56,65 +114,59 @@ def on_engine(
 
     no_cache: make every layer again. Raises OutsideError, CheckFailed.
     """
-    by_hash = {item.plan.base.hash: item for item in prepared if item.plan.base}
+    items = by_hash(prepared)
+    if not items:
+        return {}
+    shown = _events(next(iter(items)), on_event) if len(items) == 1 else on_event
     with contextlib.ExitStack() as stack:
-        for hash_ in sorted(by_hash):  # in one order, so that two runs do not wait for each other
+        for hash_ in sorted(items):  # in one order, so that two runs do not wait for each other
             stack.enter_context(files.locked(root / BUILD / f".base-{hash_}.lock"))
-        found = {}
-        if not no_cache:
-            for hash_, item in by_hash.items():
-                if base := _found(settings, engine, _plan(item), _events(hash_, on_event)):
-                    found[hash_] = base
-        missing = {hash_: item for hash_, item in by_hash.items() if hash_ not in found}
-        if missing:
-            found |= _assembled(settings, engine, missing, no_cache, on_event)
+        with step("plan", shown) as planning:
+            seen = outlook(settings, engine, items, no_cache)
+            planning.detail, planning.cached = str(seen.forecast), seen.forecast.nothing
+        names = {hash_: f"{LOCAL_REPOSITORY}:{_plan(item).tag}" for hash_, item in items.items()}
+        found = {hash_: Base(names[hash_], base, "engine") for hash_, base in seen.there.items()}
+        for hash_, image in seen.kept.items():
+            found[hash_] = _loaded(engine, image, names[hash_], _events(hash_, on_event))
+        for hash_, image in seen.pulled.items():
+            events = _events(hash_, on_event)
+            found[hash_] = _pulled(settings, engine, _plan(items[hash_]), image, events)
+        if seen.assembled:
+            found |= _assembled(settings, engine, seen, no_cache, on_event)
     return found
 
 
-def _found(settings: Settings, engine: Engine, plan: BasePlan, on_event: OnEvent) -> Base | None:
-    """A base that the engine has, or that it pulls from the registry; None where neither has it.
-
-    None also for an engine that could not unpack what it pulls. It gets the base assembled from the
-    layers that the registry has.
-    """
-    kept = store.of_this_machine()
-    name = f"{LOCAL_REPOSITORY}:{plan.tag}"
-    known = kept.find_image(plan.tag)
-    if known and loading.present(engine, known, name):
-        return Base(name, known, "engine")
+def _loaded(engine: Engine, image: AssembledImage, name: str, on_event: OnEvent) -> Base:
+    """A base whose layers this machine has, on the engine."""
     began = time.monotonic()
-    if known and all(map(kept.has, known.layers)):
-        loading.load(engine, known, kept.path, name, on_event)
-        return Base(name, known, "cache", {"load base": time.monotonic() - began})
-    if loading.reads_zstd(engine) and (found := in_registry(settings, plan.tag)):
-        with step(f"pull {plan.tag}", on_event) as pulling:
-            _pull(engine, repository.of(settings).tagged(plan.tag), name, pulling)
-        kept.keep_image(plan.tag, found)
-        return Base(name, found, "registry", {"pull base": time.monotonic() - began})
-    return None
+    loading.load(engine, image, store.of_this_machine().path, name, on_event)
+    return Base(name, image, "cache", {"load base": time.monotonic() - began})
+
+
+def _pulled(
+    settings: Settings, engine: Engine, plan: BasePlan, image: AssembledImage, on_event: OnEvent
+) -> Base:
+    """A base that the registry has, on the engine."""
+    began = time.monotonic()
+    name = f"{LOCAL_REPOSITORY}:{plan.tag}"
+    with step(f"pull {plan.tag}", on_event) as pulling:
+        _pull(engine, repository.of(settings).tagged(plan.tag), name, pulling)
+    store.of_this_machine().keep_image(plan.tag, image)
+    return Base(name, image, "registry", {"pull base": time.monotonic() - began})
 
 
 def _assembled(
-    settings: Settings,
-    engine: Engine,
-    items: Mapping[str, Prepared],
-    no_cache: bool,
-    on_event: OnEvent,
+    settings: Settings, engine: Engine, seen: Outlook, no_cache: bool, on_event: OnEvent
 ) -> dict[str, Base]:
-    """Assemble the bases of these targets, by hash, and load them into the engine."""
-    kept = store.of_this_machine()
+    """Assemble the bases of an outlook, by hash, and load them into the engine."""
+    items, kept = seen.assembled, store.of_this_machine()
     began = time.monotonic()
     shown = _events(next(iter(items)), on_event) if len(items) == 1 else on_event
     plans = list(map(_plan, items.values()))
     with ahead.loading(engine, plans, kept.path, LOCAL_REPOSITORY, shown) as lower:
-        images = assembled(
-            settings,
-            list(items.values()),
-            lambda: engine,
-            no_cache=no_cache,
-            told=lower.made,
-            on_event=shown,
-        )
+        where = _repository(settings)
+        shop = Workshop(settings, kept, lambda: engine, where, fresh=no_cache, told=lower.made)
+        images = _made(list(items.values()), shop, seen.looked, shown)
         lower.settle()
         phases = {"assemble base": time.monotonic() - began}
         found = {}
@@ -131,26 +183,35 @@ def assembled(
     settings: Settings,
     items: Sequence[Prepared],
     engine: Callable[[], Engine],
-    *,
-    no_cache: bool = False,
-    told: Callable[[Layer], None] = lambda _: None,
+    to: Destination,
     on_event: OnEvent = ignore,
 ) -> tuple[AssembledImage, ...]:
     """The bases of these targets, with all their layers in this machine's store.
 
     Layers that the project's repository has by their key are taken from there. engine: called where
-    an OS root has to be made. told: gets each layer as soon as the store has it. Raises
-    OutsideError, CheckFailed.
+    an OS root has to be made. to: where the bases will go. Raises OutsideError, CheckFailed.
     """
-    kept = store.of_this_machine()
-    where = repository.of(settings) if settings.registry else None
-    shop = Workshop(settings, kept, engine, where, fresh=no_cache, told=told)
-    plans = [_plan(item) for item in items]
-    locks = [item.lock for item in items]
-    made = assembling.bases(list(zip(plans, locks, strict=True)), shop, on_event)
-    for plan, image in zip(plans, made, strict=True):
-        kept.keep_image(plan.tag, image)
+    shop = Workshop(settings, store.of_this_machine(), engine, _repository(settings))
+    with step("plan", on_event) as planning:
+        looked = assembling.look(map(_plan, items), shop.store, shop.where)
+        said = forecast.of([(_plan(item), item.lock) for item in items], looked, to)
+        planning.detail, planning.cached = str(said), said.nothing
+    return _made(items, shop, looked, on_event)
+
+
+def _made(
+    items: Sequence[Prepared], shop: Workshop, looked: Looked, on_event: OnEvent
+) -> tuple[AssembledImage, ...]:
+    wanted = [(_plan(item), item.lock) for item in items]
+    made = assembling.bases(wanted, shop, looked, on_event)
+    for (plan, _), image in zip(wanted, made, strict=True):
+        shop.store.keep_image(plan.tag, image)
     return made
+
+
+def _repository(settings: Settings) -> Reference | None:
+    """The repository that may have layers by their keys."""
+    return repository.of(settings) if settings.registry else None
 
 
 def _plan(item: Prepared) -> BasePlan:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.bases import archive, store
+from builder.bases.forecast import Destination
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, prefixed, step
 from builder.core.settings import LOCAL_REPOSITORY, Settings
@@ -43,7 +44,8 @@ def write(
             f"builder build {item.target}, then docker save",
         )
     events = prefixed(item.target, on_event)
-    (image,) = bases.assembled(settings, [item], engine, on_event=events)
+    to = Destination("the folder", lambda layers: [True] * len(layers))
+    (image,) = bases.assembled(settings, [item], engine, to, events)
     name = f"{LOCAL_REPOSITORY}:{item.plan.base.tag}"
     if not base_only:
         whole = build.assembled(item, image)

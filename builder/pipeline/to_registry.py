@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.bases import assembled, sharing, store
-from builder.bases.layer import Compression
+from builder.bases.layer import Compression, Layer
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, prefixed, step
 from builder.core.project import IMAGES
@@ -84,9 +85,11 @@ def build_bases(
     engine: called where an OS root has to be made that neither this machine nor the registry has.
     Raises what prepare.prepare raises, InputError without a registry or for a published base.
     """
+    from builder.bases.forecast import Destination
     from builder.pipeline import bases, prepare
 
     where = repository.of(settings, "build")
+    to = Destination("the registry", partial(_lacked, where))
     items: dict[str, prepare.Prepared] = {}
     for target in targets:
         item = prepare.prepare(root, target)
@@ -97,10 +100,15 @@ def build_bases(
     for tag, item in items.items():
         image = bases.in_registry(settings, tag)
         if image is None:
-            (image,) = bases.assembled(settings, [item], engine, on_event=on_event)
+            (image,) = bases.assembled(settings, [item], engine, to, on_event)
             bases.upload(where, tag, image, on_event)
         made.append(Unproven(str(where.tagged(tag)), image.digest))
     return tuple(made)
+
+
+def _lacked(where: Reference, layers: Sequence[Layer | None]) -> tuple[bool, ...]:
+    with Registry(where.host) as there:
+        return sharing.lacked(there, where.repository, layers)
 
 
 def recalled(root: Path, target: str) -> Thin | None:

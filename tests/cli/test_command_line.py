@@ -225,6 +225,13 @@ def test_a_bug_says_that_it_is_one_and_debug_shows_where(
     assert last == "ZeroDivisionError: by zero"
 
 
+def test_a_plan_is_of_a_build_onto_the_engine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert left(monkeypatch, "build", "cpu", "--dry-run", "--to-registry") == 2
+    assert "--dry-run says what a build onto the engine takes" in capsys.readouterr().err
+
+
 def test_promote_takes_an_image_and_a_tag_or_a_tag_to_move_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from builder.bases import sharing, store
 from builder.bases.assembled import AssembledImage, assemble
-from builder.bases.layer import Compression
+from builder.bases.layer import Compression, Layer
 from builder.bases.tarball import LayerWriter
 from builder.core.errors import OutsideError
 from builder.core.events import Event, StepDone, StepProgress, step
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.pipeline import bases, push
+from builder.pipeline import bases, prepare, push
 from builder.registry import Registry, parse
 from tests.pipeline.pushing import settings
 from tests.registry.server import RegistryServer
@@ -31,15 +31,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.fixture
-def made() -> AssembledImage:
-    """A base of one layer of 5 MB that does not compress."""
+def made_as(key: str) -> Layer:
+    """A layer of 5 MB that does not compress, in the store under a key."""
     kept = store.of_this_machine()
     with kept.writing() as out:
         writer = LayerWriter(out, Compression())
         writer.file("content", os.urandom(5_000_000))
-        layer = kept.keep(out, writer.close("ab" * 32))
-    return assemble([(layer, "tests")], {"Labels": {"made": "for a test"}})
+        return kept.keep(out, writer.close(key))
+
+
+@pytest.fixture
+def made() -> AssembledImage:
+    """A base of one layer."""
+    return assemble([(made_as("ab" * 32), "tests")], {"Labels": {"made": "for a test"}})
 
 
 @pytest.fixture
@@ -89,7 +93,38 @@ def test_an_engine_that_reads_no_zstd_does_not_pull_a_base(
 ) -> None:
     plan: Any = SimpleNamespace(tag=TAG)
     old: Any = SimpleNamespace(product="Docker", release=(20, 10))
-    assert bases._found(uploaded, old, plan, lambda _: None) is None
+    assert bases._to_pull(uploaded, old, plan) is None
+    new: Any = SimpleNamespace(product="Docker", release=(23, 0))
+    assert bases._to_pull(uploaded, new, plan)
+
+
+@pytest.mark.network
+def test_a_plan_looks_at_this_machine_then_at_the_registry_and_fetches_nothing(
+    root: Path, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, item = settings(server.host), prepare.prepare(root, "cpu")
+    plan, kept = item.plan.base, store.of_this_machine()
+    assert plan
+    here, offered = (made_as(one.key) for one in plan.layers[:2])
+    with Registry(server.host) as there:
+        sharing.offer(there, parse(str(where.registry)).repository, [offered], kept.path, print)
+    kept.forget(offered.key)
+    empty: Any = SimpleNamespace(images=lambda _: [])
+    engine: Any = SimpleNamespace(
+        product="Docker", release=(28, 5), knows_content=True, containerd_store=True,
+        image=lambda _: None, client=SimpleNamespace(api=empty),
+    )  # fmt: skip
+    seen = bases.outlook(where, engine, bases.by_hash([item]))
+    assert list(seen.assembled) == [plan.hash]
+    assert (seen.looked.here, seen.looked.offered) == (
+        {here.key: here},
+        {offered.key: offered},
+    )
+    count = len(plan.layers)
+    assert (seen.forecast.layers, seen.forecast.missing) == (count, count - 2)
+    assert kept.find(offered.key) is None, "it is only looked"
+    again = bases.outlook(where, engine, bases.by_hash([item]), no_cache=True)
+    assert again.forecast.missing == count
 
 
 @pytest.mark.engine

@@ -40,6 +40,13 @@ _PROGRESS = re.compile(
 )
 _TRAINED = (contract.STEP, contract.CHECKPOINT, contract.EVALUATED)
 _DONE = re.compile(r"\bjob completed successfully\b|\bjob_state_succeeded\b", re.IGNORECASE)
+_TRAINED_WELL = re.compile(
+    r"\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?[.!]*\s*$"
+    r"|\b(?:finished|done|completed) training[.!]*\s*$",
+    re.IGNORECASE,
+)
+_LAST = 4
+"""Lines at the end of a log in which a program's own words for a good end count."""
 _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*([A-Z_]\w*(?:Error|Exception|Interrupt|Exit))"
     r"(?: \([^)]*\))?:(?=\s|$)"
@@ -156,7 +163,8 @@ def _done(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     """The log's own word that the job is done, where no line after it speaks against that."""
     for index in range(len(run.lines) - 1, -1, -1):
         line = run.lines[index]
-        if line.event == "done" or _DONE.search(line.text):
+        own = index >= len(run.lines) - _LAST and _TRAINED_WELL.search(line.text)
+        if line.event == "done" or _DONE.search(line.text) or own:
             if any(one.index > index for one in fatal):
                 return None
             where = Evidence(excerpt(line.text, 0), line.where)

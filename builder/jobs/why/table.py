@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from typing import Any, Literal, cast
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
+from builder.jobs.why import exits
 
 FILE = Path(__file__).parent / "endings.yaml"
 GAP = " ... "
+_NUMBER = re.compile(r"[0-9]+")
 
 Level = Literal["cause", "general", "consequence"]
 Again = Literal["yes", "later", "no", "unknown"]
@@ -63,15 +66,26 @@ class Table:
 
     def find(self, lines: Sequence[str]) -> tuple[Match, ...]:
         """Every line that speaks for an ending, in the lines' order. `lines`: no line breaks."""
-        text = "\n".join(line.lower() for line in lines)
-        starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+        lowered = [line.lower() for line in lines]
+        alike: dict[str, list[int]] = {}
+        for index, line in enumerate(lowered):
+            alike.setdefault(_shape(line), []).append(index)
+        shapes = _Text("\n".join(alike))
+        members = list(alike.values())
         found = [
             Match(ending, index, column, warning)
             for ending in self.endings
             for warning, needles in ((False, ending.says), (True, ending.warns))
             for needle in needles
-            for index, column in _places(text, starts, needle, ending.unless)
+            for shape in shapes.lines_with(tuple(_shape(part) for part in needle))
+            for index in members[shape]
+            if (column := _column(lowered[index], needle)) >= 0
+            and not any(words in lowered[index] for words in ending.unless)
         ]
+        for index, column, code in exits.codes(lines):
+            ending = self.of_code(code, ours=False)
+            if ending and not any(words in lowered[index] for words in ending.unless):
+                found.append(Match(ending, index, column, warning=False))
         return tuple(sorted(found, key=lambda one: (one.index, one.column)))
 
     def of_code(self, code: int, ours: bool) -> Ending | None:
@@ -86,26 +100,40 @@ class Table:
         return next(one for one in self.endings if one.name == name)
 
 
-def _places(
-    text: str, starts: Sequence[int], needle: tuple[str, ...], unless: tuple[str, ...]
-) -> Iterator[tuple[int, int]]:
-    """Line and column of each line with these parts, in their order, and without `unless`."""
-    at = text.find(needle[0])
-    while at >= 0:
-        index = bisect_right(starts, at) - 1
-        begin, end = starts[index], starts[index + 1] - 1
-        behind = at + len(needle[0])
-        for part in needle[1:]:
-            behind = text.find(part, behind, end)
-            if behind < 0:
-                break
-            behind += len(part)
-        line = text[begin:end]
-        if behind >= 0 and not any(words in line for words in unless):
-            yield index, at - begin
-            at = text.find(needle[0], end)
-        else:
-            at = text.find(needle[0], at + 1)
+def _shape(line: str) -> str:
+    """A line without its numbers. A training says the same line with other numbers for hours, so
+    words are looked for in each shape once. Words in a line are in its shape, without theirs."""
+    return _NUMBER.sub("0", line)
+
+
+def _column(line: str, needle: tuple[str, ...]) -> int:
+    """Where these parts begin in a line, in their order; -1 where they do not."""
+    start = line.find(needle[0])
+    behind = start + len(needle[0])
+    for part in needle[1:] if start >= 0 else ():
+        behind = line.find(part, behind)
+        if behind < 0:
+            return -1
+        behind += len(part)
+    return start
+
+
+class _Text:
+    """Lines in which words are looked for all at once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+
+    def lines_with(self, needle: tuple[str, ...]) -> Iterator[int]:
+        """The index of each line with these parts, in their order."""
+        at = self._text.find(needle[0])
+        while at >= 0:
+            index = bisect_right(self._starts, at) - 1
+            begin, end = self._starts[index], self._starts[index + 1] - 1
+            if _column(self._text[begin:end], needle) >= 0:
+                yield index
+            at = self._text.find(needle[0], end)
 
 
 @cache

@@ -10,18 +10,9 @@ from builder.jobs.why import table
 from tests.jobs.why import measure
 from tests.jobs.why.collection import Case, cases
 
-MISSED = {
-    "https://github.com/keras-team/keras-tuner/issues/442",
-    "https://github.com/dimatura/voxnet/issues/1",
-}
-"""Told wrong, or unknown although a person can tell: Keras says "terminating training" in a search
-that trains on with other values; a program's own "training done"."""
-
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.link.partition(".com/")[2])
 def test_the_ending_that_a_person_sees_is_told(case: Case) -> None:
-    if case.link in MISSED:
-        pytest.xfail("told wrong, and docs/job-why.md says so")
     assert measure.told(case) == case.expected
 
 

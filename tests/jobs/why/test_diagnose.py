@@ -12,7 +12,7 @@ from trainer import guard
 OOM = "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"
 PEER = "UnavailableError: Socket closed"
 NO_GPU = "Could not find cuda drivers on your machine, GPU will not be used."
-OWN = "ValueError: logits and labels must have the same shape"
+OWN = "ValueError: the third reel is out of tune"
 
 
 def said(*lines: str | tuple[str, str]) -> tuple[Said, ...]:
@@ -158,6 +158,14 @@ def test_a_job_that_ended_well_says_so_and_what_it_warned_of() -> None:
     assert why("Job completed successfully.", OOM).ending == "device-memory"
     assert why("Job completed successfully.", OWN).ending == "unknown"
     assert diagnose(JobLog("cats", (event("done", "finished at step 10"),))).ending == "ended-well"
+
+
+def test_a_programs_own_word_for_a_good_end_counts_at_the_end_of_its_log() -> None:
+    assert why("INFO| training done", "saving 8 parameters").ending == "ended-well"
+    assert why("Finished training.").ending == "ended-well"
+    assert why("training done", "a", "b", "c", "d").ending == "unknown"
+    assert why("training done", OWN).ending == "unknown"
+    assert why("training done", exit_code=1, state="failed").ending == "unknown"
 
 
 @pytest.mark.parametrize("state", ["running", "cancelled", "waiting"])
