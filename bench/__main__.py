@@ -8,7 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "devicecode", "image", "change", "prune", "trainer_loop", "input_pipeline")
+NAMES = (
+    "startup",
+    "devicecode",
+    "image",
+    "change",
+    "prune",
+    "trainer_loop",
+    "input_pipeline",
+    "hostile",
+)
 
 
 def main() -> int:
@@ -42,6 +51,10 @@ def run(name: str, chosen: argparse.Namespace) -> int:
         from bench import startup
 
         return startup.main()
+    if name == "hostile":
+        from bench import hostile
+
+        return hostile.main()
     if name == "image":
         from bench import image
 

@@ -17,7 +17,8 @@ from builder.cloudbuild.reader.buildfile import BuildFile
 from builder.core import googleaccess
 from builder.core.checkup import Finding
 from builder.core.errors import FactoryError
-from builder.core.googleaccess import ACT_AS, Project, image_repository
+from builder.core.googleaccess import Project
+from builder.core.googleapi import account_name
 from builder.core.settings import CloudSettings
 from builder.core.workers import DEFAULT_MACHINE, MACHINES
 from builder.registry import is_loopback
@@ -35,6 +36,7 @@ OURS = {
 }
 """What the caller needs in the project, and a role that has it."""
 POOL = {"cloudbuild.workerpools.use": "roles/cloudbuild.workerPoolUser"}
+ACT_AS = {"iam.serviceAccounts.actAs": "roles/iam.serviceAccountUser"}
 STAGING = {
     "storage.objects.create": "roles/storage.objectAdmin",
     "storage.objects.delete": "roles/storage.objectAdmin",
@@ -53,6 +55,8 @@ READS_SOURCE = (
     "roles/storage.admin",
     "roles/cloudbuild.builds.builder",
 )
+
+_REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 
 
 def examine(
@@ -135,14 +139,16 @@ def _account(clients: Clients, repository: str | None) -> Iterator[Finding]:
             "write service_account below [cloud], and give it what docs/cloud-build.md lists",
         )  # fmt: skip
         return
-    asked = _project(clients)
-    yield from _permissions("account", asked.acts_as(address), ACT_AS, f"you, as {address},")
-    project = asked.policy()
+    path = f"/v1/{account_name(address)}:testIamPermissions"
+    found = _ask(clients, "iam.googleapis.com", path, {"permissions": list(ACT_AS)})
+    yield from _permissions("account", found, ACT_AS, f"you, as {address},")
+    project = _project(clients).policy()
     yield from _granted("logs", address, WRITES_LOGS, "write logs", [project])
-    bucket = asked.bucket_policy(clients.settings.bucket)
+    bucket = _ask(clients, "storage.googleapis.com", f"/storage/v1/b/{clients.settings.bucket}/iam")
     yield from _granted("source", address, READS_SOURCE, "read the source", [project, bucket])
-    if images := image_repository(repository or ""):
-        policy = asked.repository_policy(images)
+    if match := _REPOSITORY.match(repository or ""):
+        place = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}"
+        policy = _ask(clients, "artifactregistry.googleapis.com", f"/v1/{place}:getIamPolicy")
         yield from _granted("images", address, WRITES_IMAGES, "push images", [project, policy])
     else:
         where = repository or "no registry"

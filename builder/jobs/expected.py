@@ -20,8 +20,7 @@ def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
     device = placement.device
     if device is None:
         return {contract.ACCELERATOR: contract.CPU}
-    count = placement.count if device.kind == "gpu" else placement.chips
-    return {contract.ACCELERATOR: expected.text(device.name, cuda, count, placement.topology)}
+    return {contract.ACCELERATOR: expected.text(device.name, cuda, placement.count)}
 
 
 def on_this_machine(wanted: int, given: int) -> dict[str, str]:

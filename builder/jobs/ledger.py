@@ -10,12 +10,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from builder.core import yamlfile
+from builder.core import findings, yamlfile
 from builder.core.errors import InputError
 from builder.jobs import description
+from builder.jobs.checks import place
 from builder.jobs.description import Job
+from builder.jobs.machines import Placement
+from builder.jobs.pools import Pool
 
 Fate = Literal["kept", "changed", "dropped", "added"]
 
@@ -55,7 +58,8 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
         raise InputError(f"{path}: {why}", "name the file of a CustomJob") from None
-    yamlfile.parse(text, str(path))  # its bounds, and its errors with their lines
+    if problems := yamlfile.parse(text, str(path)).problems:
+        raise findings.error(str(path), problems)
     try:
         value = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError) as error:
@@ -66,15 +70,43 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def written(told: Mapping[str, Any], source: Path) -> tuple[str, Job]:
-    """The text of a job's file, and the job that it describes. Raises InputError."""
+    """The text of a job's file, and the job that it describes.
+
+    Raises InputError that names the file that was read, and no line: the text is written nowhere.
+    """
     text = yamlfile.dump(told, f"Imported from {source.name}.")
-    return text, description.parse(text, named(source))
+    stem = re.sub(r"[^a-z0-9]+", "-", source.stem.lower()).strip("-") or "imported"
+    own = Path(f"{stem if stem[0].isalpha() else 'job'}.yaml")
+    try:
+        return text, description.parse(text, own)
+    except InputError as error:
+        said = re.sub(rf"(?m)^{re.escape(str(own))}:[0-9]+: ", f"{source}: ", error.message)
+        raise InputError(said, error.fix) from None
 
 
-def named(source: Path) -> Path:
-    """The name of the job's file that another file becomes: what a job may be called."""
-    name = re.sub(r"[^a-z0-9]+", "-", source.stem.lower()).strip("-")[:50]
-    return Path(f"{name if name[:1].isalpha() else 'job'}.yaml")
+_SECRET: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)$", re.I)
+_UNFILLED: Final = re.compile(r"\$(?:\w+|\{\w+\})")
+
+
+def remarks(job: Job) -> Iterator[str]:
+    """What a person should know of the variables that were read: secrets, which the new file holds,
+    too, and words that a script was to fill in."""
+    variables: dict[str, str] = {}
+    for pool in job.pools:
+        variables |= job.of(pool.role).environment
+    for name, value in variables.items():
+        if _UNFILLED.fullmatch(value):
+            yield f"{name} is {value}: a script filled that in before, and no place does it"
+        elif value and _SECRET.search(name):
+            yield f"{name} may be a secret, and is in the new file: do not commit it"
+
+
+def placed(pool: Pool, source: Path) -> Placement:
+    """What a role of a job that was read runs on. Raises InputError that names the file."""
+    try:
+        return place(pool)
+    except InputError as error:
+        raise InputError(f"{source}: {pool.role}: {error.message}", error.fix) from None
 
 
 def compared(
@@ -102,7 +134,7 @@ def fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for name, one in value.items():
             yield from fields(one, f"{path}.{name}" if path else name)
-    elif path.endswith((".env", ".parameters")):  # lists whose entries have names
+    elif path.endswith((".env", ".parameters", ".replicatedJobs")):  # their entries have names
         for one in value:
             name = one.get("name") or one.get("parameterId")
             yield from fields(

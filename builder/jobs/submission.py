@@ -24,6 +24,7 @@ from builder.core.retry import Passing, Retry
 from builder.jobs.lease import EXPIRY, Claim, Held, Lease
 from builder.jobs.places.protocol import (
     SUCCEEDED,
+    AlreadyThere,
     JobStatus,
     LostAnswer,
     NoRoom,
@@ -170,23 +171,19 @@ class _Submission:
         listed = self._listed()
         names = {one.name for one, _ in listed}
         for name in self.sent.names():
-            for place in self._places if name not in names else ():
+            for place in self._places() if name not in names else ():
                 with contextlib.suppress(OutsideError):
                     listed.append((place.get(name), place))
                     break
         return listed
 
-    def _listed(self) -> list[_Job]:
-        return [(job, one.place) for one in self._once for job in one.place.same(one.request)]
-
-    @property
     def _places(self) -> list[Place[Any]]:
-        return [one.place for one in self._once]
+        """Each place once, in the order of the candidates."""
+        return list({one.place.where: one.place for one in self.candidates}.values())
 
-    @property
-    def _once(self) -> list[Candidate]:
-        """A candidate for each place."""
-        return list({one.place.where: one for one in self.candidates}.values())
+    def _listed(self) -> list[_Job]:
+        once = {one.place.where: one for one in self.candidates}.values()
+        return [(job, one.place) for one in once for job in one.place.same(one.request)]
 
     def _found(self, job: JobStatus, place: Place[Any], run: int) -> Submitted:
         """A job that is active. Where it may wait in vain, the ways after its own are tried."""
@@ -230,7 +227,9 @@ class _Submission:
                     raise
                 tried = self._tell(tried, one, error.message)
                 continue
-            if not found.created or index == len(left) - 1:
+            if not found.created:
+                return replace(found, tried=tried)
+            if index == len(left) - 1:
                 return replace(found, tried=tried)
             known = known | {found.job.name}
             settled = self._settled(one, found.job)
@@ -289,6 +288,8 @@ class _Submission:
                 return self._done(*other, "another command made it at the same moment")
         try:
             made = _create(one.place, one.request, run, known, self.say)
+        except AlreadyThere as found:
+            return self._done(found.job, one.place, "another command made it at the same moment")
         except FactoryError as error:
             if lease and held and not isinstance(error, LostAnswer):  # there is surely no job
                 _quietly(lambda: lease.drop(held))
@@ -326,7 +327,7 @@ class _Submission:
 
     def _named(self, name: str) -> _Job | None:
         """A job that is active or has succeeded, by its whole name."""
-        for place in self._places:
+        for place in self._places():
             with contextlib.suppress(OutsideError):
                 job = place.get(name)
                 return (job, place) if job.stays or job.state in SUCCEEDED else None
@@ -361,12 +362,22 @@ def _create(
     say: Say,
 ) -> JobStatus:
     """Create the job. Where the answer got lost, look for the job before trying again: as long as
-    a new job may be missing from the place's list. known: the names of the jobs before."""
+    a new job may be missing from the place's list. known: the names of the jobs before.
+
+    Raises AlreadyThere for the job of another command, OutsideError.
+    """
+    lost = False
 
     def attempt() -> JobStatus:
+        nonlocal lost
         try:
             return place.create(request, run)
+        except AlreadyThere as found:
+            if lost:  # ours, whose answer got lost
+                return found.job
+            raise
         except LostAnswer as error:
+            lost = True
             cause = type(error.__cause__ or error).__name__
             say(f"the answer got lost ({cause}): looking whether the job was made")
             for pause in (0.0, *_looks(place.lag)):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.emulators.web import LoopbackServer, answering
+from tests.emulators.web import LoopbackServer
 
 
 class Server(LoopbackServer):
@@ -58,5 +59,12 @@ class Handler(BaseHTTPRequestHandler):
 def serving(
     answers: dict[str, tuple[int, dict[str, str], bytes]] | None = None, tunnel: int = 200
 ) -> Iterator[Server]:
-    with answering(Server(answers or {}, tunnel)) as server:
+    server = Server(answers or {}, tunnel)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
         yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

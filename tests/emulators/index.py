@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 
-from tests.emulators.web import LoopbackServer, answering
+from tests.emulators.web import LoopbackServer
 
 
 class Files(LoopbackServer):
@@ -71,5 +72,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving() -> Iterator[Files]:
     """A server that is up for a block."""
-    with answering(Files()) as server:
+    with Files() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
         yield server
+        server.shutdown()

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.emulators.registry_faults import FaultHandler, FaultProxy
-from tests.emulators.web import answering
+from tests.emulators.registry_faults import FaultHandler, FaultProxy, running
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 
@@ -84,5 +83,5 @@ class _Referring(FaultHandler):
 def with_referrers(registry: str) -> Iterator[ReferrersProxy]:
     """The API before `registry` (HOST:PORT)."""
     proxy = ReferrersProxy(registry)
-    with answering(proxy):
+    with running(proxy):
         yield proxy

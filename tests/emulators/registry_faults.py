@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
 
-from tests.emulators.web import LoopbackServer, answering
+from tests.emulators.web import LoopbackServer
 
 CHUNK = 64 * 1024
 
@@ -184,5 +184,18 @@ def faulty(registry: str | None = None, *faults: Fault) -> Iterator[FaultProxy]:
     """A running proxy before `registry` (HOST:PORT)."""
     proxy = FaultProxy(registry)
     proxy.faults.extend(faults)
-    with answering(proxy):
+    with running(proxy):
         yield proxy
+
+
+@contextmanager
+def running(proxy: FaultProxy) -> Iterator[None]:
+    """Answer requests inside of the block."""
+    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        thread.join()

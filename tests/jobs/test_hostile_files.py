@@ -136,5 +136,22 @@ def test_a_hostile_file_is_refused_at_once(
     assert re.search(r"(^|\n) +(fix|->)|-> ", err) or "\n" in err.strip(), err
 
 
+@pytest.mark.parametrize("command", ["import", "convert"])
+@pytest.mark.parametrize("text", SYNTAX.values(), ids=SYNTAX)
+def test_a_hostile_file_of_elsewhere_is_refused(
+    run: Run,  # noqa: F811
+    here: Path,  # noqa: F811
+    command: str,
+    text: str,
+) -> None:
+    """The same in a job that is to be imported or converted."""
+    inside = text.replace(HEAD, "trainingInput: {}\nworkerPoolSpecs: []\nkind: JobSet\n")
+    (here / "bad.yaml").write_text(inside)
+    code, out, err = run("job", command, "bad.yaml")
+    assert (code, out) == (2, ""), err
+    assert re.search(r"bad\.yaml(:[0-9]+)?: ", err), err
+    assert "fault" not in err and "Traceback" not in err
+
+
 def test_there_are_eighty() -> None:
     assert len(SYNTAX) + len(VALUES) >= 80

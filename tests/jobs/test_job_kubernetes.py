@@ -29,7 +29,7 @@ from tests.debian import tool
 from tests.emulators.kubernetes import server
 from tests.emulators.kubernetes.kubelet import Containers, Script, Scripted
 from tests.jobs import jobfiles
-from tests.jobs.test_job_local import left, shell, trainer  # noqa: F401
+from tests.jobs.test_job_local import PROGRAMS, judge, left, shell, trainer  # noqa: F401
 from tests.jobs.test_kubernetes import ready
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +137,35 @@ def test_pods_meet_under_their_host_names_and_have_no_rights(
     assert "chief-0: CapEff:\t0000000000000000" in told
     shm = next(line for line in told if line.endswith("/dev/shm"))
     assert int(shm.split()[2]) > 64
+
+
+@pytest.mark.engine
+def test_each_role_runs_its_own_program(
+    kubelet: Containers,
+    loopback: server.Cluster,
+    judge: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    theirs = f"docker.io/me/judge@{jobfiles.DIGEST}"
+    kubelet.images[theirs] = judge
+    text = PROGRAMS.replace("SHELL", FOREIGN).replace("JUDGE", theirs).replace("touch /job", ": ")
+    text = text.replace("-e /job/worker-1 -a -e /job/judged", "-e /disk/read")
+    heard = set[str]()
+
+    def release(replica: str, text: str) -> None:
+        heard.add(f"{replica}: {text}")
+        if len(heard) == 4:
+            (tmp_path / "disk" / "read").touch()
+
+    wanted = ready(text, NODES, Image(FOREIGN, jobfiles.DIGEST))
+    ended, told = to_the_end(loopback, wanted, tmp_path, release)
+    assert (ended.state, ended.exit_code) == ("succeeded", 0), told
+    assert heard == {
+        "chief-0: chief 1",
+        "worker-0: worker 0 2",
+        "worker-1: worker 1 2",
+        "evaluator-0: judge says yes nothing",
+    }
 
 
 AGAIN = (

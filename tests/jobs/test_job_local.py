@@ -21,9 +21,11 @@ from builder.engine import BuildRequest, Engine, containers
 from builder.jobs import description
 from builder.jobs.eventfiles import without_tensorflow
 from builder.jobs.places.local import folder as folders
+from builder.jobs.places.local import prepare
 from builder.jobs.places.local import run as local
 from builder.jobs.places.local.kills import parse_kill
 from builder.jobs.places.local.place import ThisMachine
+from builder.jobs.places.local.prepare import LocalOptions
 from builder.jobs.places.local.replicas import LocalJob
 from builder.jobs.places.local.trials import run_study
 from builder.jobs.pools import Pool
@@ -180,6 +182,50 @@ def test_restarts_of_the_whole_job_and_none_at_all(
     assert [one.restarts for one in outcome.replicas] == [1, 1]
     outcome, _ = run(engine, job("exit 139", restarts="never"))
     assert (outcome.state, outcome.exit_code) == ("failed", 139)
+
+
+PROGRAMS = """\
+image: SHELL
+machine: n1-standard-4
+arguments: ['echo "chief $A"; until [ -e /job/worker-1 -a -e /job/judged ]; do sleep 0.1; done']
+environment: {A: "1"}
+replicas:
+  workers:
+    count: 2
+    command: [/bin/busybox, sh, -ec]
+    arguments: ['i=${HOSTNAME##*-}; echo "worker $i $A$B"; touch /job/worker-$i']
+    environment: {B: "2"}
+  evaluator: {image: JUDGE, arguments: [yes], environment: {}}
+"""
+
+
+@pytest.fixture
+def judge(engine: Engine, shell: str, tmp_path: Path) -> Iterator[str]:
+    """An image whose own program is another one than the shell."""
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {shell}\n"
+        'ENTRYPOINT ["/bin/sh", "-c", "echo judge says $0 ${A-nothing}; '
+        '[ ! -d /job ] || touch /job/judged"]\n'
+    )
+    tag = f"job-test-judge:{os.getpid()}"
+    engine.build(BuildRequest(tmp_path / "Dockerfile", tmp_path, (tag,)))
+    yield tag
+    engine.client.images.remove(tag, force=True)
+
+
+def test_each_role_runs_its_own_program(
+    engine: Engine, shell: str, judge: str, tmp_path: Path
+) -> None:
+    """Command, arguments and environment of the workers, the image of the evaluator."""
+    (tmp_path / "jobs").mkdir()
+    text = PROGRAMS.replace("SHELL", shell).replace("JUDGE", judge)
+    (tmp_path / "jobs/own.yaml").write_text(text)
+    one = prepare.prepare(tmp_path, engine, prepare.load(tmp_path, "own"), LocalOptions(grace=5.0))
+    outcome, events = run(engine, one)
+    assert (outcome.state, outcome.exit_code) == ("succeeded", 0), events
+    assert lines(events, "chief-0") == ["chief 1"]
+    assert [lines(events, f"worker-{n}") for n in (0, 1)] == [["worker 0 2"], ["worker 1 2"]]
+    assert lines(events, "evaluator-0") == ["judge says yes nothing"]
 
 
 def test_a_kill_at_a_step_and_a_preemption_with_its_grace(

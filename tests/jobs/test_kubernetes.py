@@ -36,7 +36,12 @@ def ready(text: str, where: Cluster = GKE, image: Image | None = None) -> Ready:
     """The job of this text, through every check."""
     job = jobfiles.job(text)
     image = image or jobfiles.image(job.image)
-    return checks.ready(job, image, where, targets=jobfiles.TARGETS, registry=True)
+    own = {
+        role: replace(one, digest=jobfiles.DIGEST)
+        for role, one in jobfiles.own(job).items()
+        if one.reference != image.reference
+    }
+    return checks.ready(job, image, where, targets=jobfiles.TARGETS, registry=True, own=own)
 
 
 def rendered(text: str, where: Cluster = GKE, image: Image | None = None) -> dict[str, Any]:
@@ -119,6 +124,17 @@ def random_job(dice: random.Random) -> tuple[str, str, Cluster]:
         inside = words("abcdefghijklmnopqrstuvwxyz0123456789-", most)
         return f"n{inside}".rstrip("-")[:most].rstrip("-")
 
+    def program() -> dict[str, Any]:
+        """What a role may have of its own."""
+        told = {
+            "image": dice.choice([target, f"h.example/n{name(5)}@{jobfiles.DIGEST}"]),
+            "command": [words(MARKS, 9)],
+            "arguments": [words(MARKS, 9) for _ in range(dice.randint(0, 2))],
+            "environment": {"V_0": words(MARKS, 9)} if dice.random() < 0.5 else {},
+        }
+        own = {key: value for key, value in told.items() if dice.random() < 0.2}
+        return own | dice.choice([{}, {"machine": "n1-standard-8", "accelerators": "none"}])
+
     target = dice.choice(sorted(MACHINES))
     roles = {} if target == "tpu" else {"workers": 1000, "parameter_servers": 100, "evaluator": 9}
     told: dict[str, Any] = {
@@ -126,6 +142,7 @@ def random_job(dice: random.Random) -> tuple[str, str, Cluster]:
         "replicas": {
             role: {"count": dice.randint(1, dice.choice([3, most]))}
             | ({"machine": "n1-standard-8"} if role == "parameter_servers" else {})
+            | program()
             for role, most in roles.items()
             if dice.random() < 0.4
         },
@@ -171,10 +188,10 @@ def test_random_jobs_are_valid_and_no_two_keys_share_a_name() -> None:
         assert keys.setdefault(made["metadata"]["name"], key) == key
         wanted = (found.job.job_dir or "").replace("{job}", jobset.folder(found, where, numbers[0]))
         for role in roles(made):
-            one = container(made, role)
-            assert [expanded(word, {}) for word in one.get("args", ())] == list(found.job.arguments)
+            one, mine = container(made, role), found.job.of(role)
+            assert [expanded(word, {}) for word in one.get("args", ())] == list(mine.arguments)
             variables = environment(made, role, 0)
-            assert found.job.environment.items() <= variables.items(), text
+            assert mine.environment.items() <= variables.items(), text
             assert not wanted or variables["AIP_MODEL_DIR"] == f"{wanted}/model/"
     assert len(keys) > 0.9 * JOBS
 

@@ -34,6 +34,14 @@ class LostAnswer(OutsideError):  # noqa: N818 - nothing is wrong yet
     """The connection broke during `create`: the job may exist, or not."""
 
 
+class AlreadyThere(Exception):  # noqa: N818 - no error
+    """`create` found that another command has created the job. job: as it is now."""
+
+    def __init__(self, job: JobStatus) -> None:
+        super().__init__(job.name)
+        self.job = job
+
+
 class NoRoom(OutsideError):  # noqa: N818 - another place may have it
     """There are no machines for the job now, or no quota: another place or machine may have it."""
 
@@ -209,7 +217,8 @@ class Place(Protocol[Request]):
         """What `create` sends, as plain values. Changes nothing."""
 
     def create(self, request: Request, run: int = 1) -> JobStatus:
-        """Start the job. Raises LostAnswer where the job may have been created."""
+        """Start the job. Raises LostAnswer where the job may have been created, AlreadyThere where
+        the place itself refuses a second one with this key."""
 
     def lease(self, request: Request, run: int = 1) -> Lease | None:
         """The file in the folder that the job writes to, which one submission holds at a time; None

@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -56,7 +56,8 @@ class Faults:
     bursts: (pattern of `METHOD path`, HTTP status, how often). cut_create: a JobSet is made, and
     the connection breaks before the answer, so many times. forbidden: patterns of refused requests.
     token: the only one that is accepted. missing: groups and versions that are not installed.
-    quota: a ResourceQuota lets nobody create a JobSet.
+    quota: a ResourceQuota lets nobody create a JobSet. behind: a list shows the objects as they
+    were so many changes ago, as one from an old resourceVersion does.
     """
 
     bursts: list[tuple[str, int, int]] = field(default_factory=list)
@@ -65,6 +66,11 @@ class Faults:
     token: str | None = None
     missing: set[str] = field(default_factory=set)
     quota: bool = False
+    behind: int = 0
+
+
+class Busy(Exception):  # noqa: N818
+    """The server is too busy to look at the request."""
 
 
 @dataclass
@@ -115,14 +121,19 @@ def running(
     server = LoopbackServer(("127.0.0.1", 0), handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    for work in (lambda: server.serve_forever(0.02), controllers.work):
-        threading.Thread(target=work, daemon=True).start()
+    controlling = threading.Thread(target=controllers.work, daemon=True)
+    for thread in (
+        threading.Thread(target=lambda: server.serve_forever(0.02), daemon=True),
+        controlling,
+    ):
+        thread.start()
     scheme = "https" if tls else "http"
     address = f"{scheme}://127.0.0.1:{server.server_address[1]}"
     try:
         yield Cluster(store, controllers, faults, address, folder, calls)
     finally:
         controllers.stop.set()
+        controlling.join(20)
         for one in controllers.running.values():
             one.stop.set()
         for thread in controllers.threads:
@@ -162,6 +173,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._route(unquote(parts.path), body)
         except Refused as error:
             self._status(error)
+        except Busy:
+            self._text(429, "Too many requests, please try again later.\n", {"Retry-After": "1"})
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
@@ -172,6 +185,8 @@ class _Handler(BaseHTTPRequestHandler):
         for number, (pattern, code, left) in enumerate(self.faults.bursts):
             if left and re.search(pattern, call):
                 self.faults.bursts[number] = (pattern, code, left - 1)
+                if code == 429:  # as kubernetes, apiserver, filters/maxinflight.go
+                    raise Busy
                 raise Refused(code, "ServiceUnavailable", "the server is busy")
         if any(re.search(one, call) for one in self.faults.forbidden):
             raise Refused(403, "Forbidden", f'User "me" cannot {call} in the namespace "default"')
@@ -241,7 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, version: str, kind: str, namespace: str) -> None:
         with self.store.changed:
-            found = self.store.list(kind, namespace, self.query.get("labelSelector", ""))
+            selector = self.query.get("labelSelector", "")
+            found = self.store.list(kind, namespace, selector, self.faults.behind)
             meta: Object = {"resourceVersion": str(self.store.version)}
         if wanted := re.search(r"metadata\.name=([^,]+)", self.query.get("fieldSelector", "")):
             found = [one for one in found if one["metadata"]["name"] == wanted[1]]
@@ -400,8 +416,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _text(self, code: int, text: str) -> None:
+    def _text(self, code: int, text: str, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(code)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Type", "text/plain")
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()

@@ -45,15 +45,28 @@ class Store:
                 raise Refused(404, "NotFound", f'{resource} "{name}" not found', name)
             return copy.deepcopy(found)
 
-    def list(self, resource: str, namespace: str = "", selector: str = "") -> list[Object]:
+    def list(
+        self, resource: str, namespace: str = "", selector: str = "", behind: int = 0
+    ) -> list[Object]:
+        """The objects of a resource; behind: as they were so many changes ago."""
         with self.changed:
+            there = self._before(behind) if behind else self.objects
             return [
                 copy.deepcopy(one)
-                for (kind, space, _), one in self.objects.items()
+                for (kind, space, _), one in there.items()
                 if kind == resource
                 and namespace in ("", space)
                 and matches(selector, one["metadata"].get("labels") or {})
             ]
+
+    def _before(self, behind: int) -> dict[tuple[str, str, str], Object]:
+        found: dict[tuple[str, str, str], Object] = {}
+        for _, what, resource, value in self.events[:-behind]:
+            key = (resource, value["metadata"].get("namespace", ""), value["metadata"]["name"])
+            found[key] = value
+            if what == "DELETED":
+                del found[key]
+        return found
 
     def create(self, resource: str, namespace: str, given: Object, dry: bool = False) -> Object:
         with self.changed:
@@ -91,6 +104,12 @@ class Store:
                 meta["resourceVersion"] = str(self.version)
                 self.events.append((self.version, "DELETED", resource, copy.deepcopy(found)))
                 self.changed.notify_all()
+
+    def forget(self, *resources: str) -> None:
+        """Leave nothing of these resources, and no events: another cluster, for a test."""
+        with self.changed:
+            self.objects = {k: v for k, v in self.objects.items() if k[0] not in resources}
+            self.events.clear()
 
     def _put(self, kind: str, resource: str, namespace: str, value: Object) -> None:
         self.version += 1

@@ -1,7 +1,9 @@
 """Requests to a cluster's API server, and its refusals in the factory's words.
 
 The official Python client loads in two seconds and takes 126 MB; these few requests need neither.
-Reads are repeated where a connection breaks; what changes something is sent once.
+Reads are repeated where a connection breaks. What changes something is sent once, and again only
+where the server was too busy to begin: 429, mostly with Retry-After. Source: kubernetes, apiserver,
+filters/maxinflight.go; client-go, rest/with_retry.go.
 """
 
 from __future__ import annotations
@@ -24,20 +26,24 @@ from builder.jobs.places.protocol import LostAnswer
 MOST: Final = 1 << 28
 """Bytes of one answer."""
 PAGE: Final = 500
-READS: Final = Retry(attempts=4, first=0.3, longest=10.0)
+AGAIN: Final = Retry(attempts=4, first=0.3, longest=10.0)
 JOBSETS: Final = "jobset.x-k8s.io/v1alpha2"
 MERGE: Final = "application/merge-patch+json"
 _PASSING: Final = (429, 500, 502, 503, 504)
+_BUSY: Final = 429
 _UNKNOWN: Final = (500, 502, 504)
 """After these the API server, or a proxy before it, may have done what was asked for."""
 
 
 class ClusterRefused(OutsideError):  # noqa: N818 - the cluster's word
-    """The API server said no. code: its HTTP status; reason: its own word, such as Forbidden."""
+    """The API server said no. code: its HTTP status; reason: its own word, such as Forbidden;
+    after: seconds that it asks to wait, None where it asks for nothing."""
 
-    def __init__(self, message: str, fix: str, code: int, reason: str) -> None:
+    def __init__(
+        self, message: str, fix: str, code: int, reason: str, after: float | None = None
+    ) -> None:
         super().__init__(message, fix)
-        self.code, self.reason = code, reason
+        self.code, self.reason, self.after = code, reason, after
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,10 @@ class Api:
                 raise Passing(error.message, final=error) from error
             except ClusterRefused as error:
                 if error.code in _PASSING:
-                    raise Passing(error.message, final=error) from error
+                    raise Passing(error.message, after=error.after, final=error) from error
                 raise
 
-        return READS.run(attempt)
+        return AGAIN.run(attempt)
 
     # --- changing ---
 
@@ -98,12 +104,18 @@ class Api:
         Raises LostAnswer where it may have been created, ClusterRefused, OutsideError.
         """
         query = {"fieldValidation": "Strict", **query}
-        try:
-            return self._object(self._asked("POST", path, query, body, "application/json"))
-        except ClusterRefused as error:
-            if error.code in _UNKNOWN:
-                raise LostAnswer(error.message, error.fix) from error
-            raise
+
+        def attempt() -> web.Answer:
+            try:
+                return self._asked("POST", path, query, body, "application/json")
+            except ClusterRefused as error:
+                if error.code == _BUSY:
+                    raise Passing(error.message, after=error.after, final=error) from error
+                if error.code in _UNKNOWN:
+                    raise LostAnswer(error.message, error.fix) from error
+                raise
+
+        return self._object(AGAIN.run(attempt))
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Change some fields of an object. The same change may be sent again."""
@@ -113,8 +125,12 @@ class Api:
                 return self._asked("PATCH", path, {}, body, MERGE)
             except LostAnswer as error:
                 raise Passing(error.message, final=error) from error
+            except ClusterRefused as error:
+                if error.code == _BUSY:
+                    raise Passing(error.message, after=error.after, final=error) from error
+                raise
 
-        return self._object(READS.run(attempt))
+        return self._object(AGAIN.run(attempt))
 
     # --- the request itself ---
 
@@ -205,7 +221,8 @@ class Api:
         words = " ".join(text.split())[:600] or answer.reason
         reason, code = str(told.get("reason") or ""), answer.status
         what, fix = self._meant(code, words, path, bool((told.get("details") or {}).get("name")))
-        return ClusterRefused(what, fix, code, reason)
+        after = answer.headers.get("Retry-After") or ""
+        return ClusterRefused(what, fix, code, reason, float(after) if after.isdigit() else None)
 
     def _meant(self, code: int, words: str, path: str, named: bool) -> tuple[str, str]:
         check = f"kubectl{self._context} auth can-i --list -n {self.access.namespace}"

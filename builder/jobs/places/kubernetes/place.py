@@ -18,7 +18,16 @@ from builder.jobs.places.kubernetes import jobset, kubeconfig, status
 from builder.jobs.places.kubernetes.api import JOBSETS, Api, ClusterRefused
 from builder.jobs.places.kubernetes.cluster import Cluster
 from builder.jobs.places.kubernetes.logs import ClusterLog, ClusterUsage
-from builder.jobs.places.protocol import SUCCEEDED, JobStatus, Log, LogLine, NoRoom, Sample, age
+from builder.jobs.places.protocol import (
+    SUCCEEDED,
+    AlreadyThere,
+    JobStatus,
+    Log,
+    LogLine,
+    NoRoom,
+    Sample,
+    age,
+)
 from builder.jobs.ready import Ready
 
 _QUOTA: Final = "exceeded quota"
@@ -76,23 +85,28 @@ class Kubernetes:
     def create(self, request: Ready, run: int = 1) -> JobStatus:
         """Create the JobSet of the next attempt of a run.
 
-        Where another command created it meanwhile, that one is returned: of two commands at once
-        both mean one object. Raises LostAnswer, NoRoom, OutsideError.
+        Of two commands at once both mean one object, and the cluster refuses the second. A list may
+        lag behind: an attempt that it does not show, and that has ended, is followed by the next.
+        Raises AlreadyThere, LostAnswer, NoRoom, OutsideError.
         """
         before = [one for one in self.same(request) if one.run == run]
-        if alive := [one for one in before if one.state in SUCCEEDED or one.stays]:
-            return alive[0]
-        attempt = 1 + max((_attempt(one) for one in before), default=0)
-        wanted = jobset.jobset(request, self.cluster, run, attempt)
-        try:
-            made = self.api.create(self._path(), wanted)
-        except ClusterRefused as error:
-            if error.code == 403 and _QUOTA in error.message:
-                raise NoRoom(error.message, "ask for a larger quota of the namespace") from error
-            if error.reason != "AlreadyExists":
-                raise
-            return self.get(f"{self.namespace}/{wanted['metadata']['name']}")
-        return status.read(made, (), ())
+        if alive := next(filter(_counts, before), None):
+            raise AlreadyThere(alive)
+        attempt = max((_attempt(one) for one in before), default=0)
+        while True:  # up to jobset.NUMBERS
+            attempt += 1
+            wanted = jobset.jobset(request, self.cluster, run, attempt)
+            try:
+                return status.read(self.api.create(self._path(), wanted), (), ())
+            except ClusterRefused as error:
+                if error.code == 403 and _QUOTA in error.message:
+                    fix = "ask for a larger quota of the namespace"
+                    raise NoRoom(error.message, fix) from error
+                if error.reason != "AlreadyExists":
+                    raise
+            there = self.get(f"{self.namespace}/{wanted['metadata']['name']}")
+            if _counts(there):
+                raise AlreadyThere(there)
 
     def lease(self, request: Ready, run: int = 1) -> Lease | None:
         """None: the object's name holds the key, so the cluster refuses a second one."""
@@ -218,6 +232,11 @@ def connect(cluster: Cluster) -> Kubernetes:
     return Kubernetes(
         Api(access), replace(cluster, namespace=cluster.namespace or access.namespace)
     )
+
+
+def _counts(job: JobStatus) -> bool:
+    """Whether a job is the one: it is active or has succeeded."""
+    return job.stays or job.state in SUCCEEDED
 
 
 def _attempt(job: JobStatus) -> int:

@@ -264,7 +264,7 @@ def pool(replicated: Object) -> Pool:
     topology = told.get(jobset.TOPOLOGY)
     return Pool(
         role=replicated["name"],
-        count=int(job["completions"]),
+        count=int(job.get("completions", 1)),
         machine=told.get(jobset.MACHINE, ""),
         accelerator=told.get(jobset.ACCELERATOR) if devices else None,
         accelerators=0 if topology else devices,

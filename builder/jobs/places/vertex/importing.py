@@ -15,7 +15,6 @@ from typing import Any, Final
 from builder import contract
 from builder.core.errors import InputError
 from builder.jobs import ledger
-from builder.jobs.checks import place
 from builder.jobs.ledger import Imported, Line
 from builder.jobs.places.vertex import messages
 from builder.jobs.pools import REDUCTION, ROLES
@@ -51,13 +50,14 @@ def imported(given: Mapping[str, Any], path: Path, region: str | None = None) ->
     if not any(name in given for name in ("displayName", "display_name")):
         outer.pop("displayName", None)  # of gcloud's --config, which has none
     text, job = ledger.written(told, path)
-    placements = tuple(place(pool) for pool in job.pools)
+    placements = tuple(ledger.placed(pool, path) for pool in job.pools)
     own = {pool.role: Image(job.of(pool.role).image) for pool in job.pools}
     ready = Ready(job, Image(job.image), where or "", placements, _project(body), images=own)
     again = messages.to_dict(messages.message(ready))
     late = [key for key in body if key in _WRITTEN_BY_THE_SERVICE]
     gone = [Line(key, "dropped", "the service writes it") for key in late]
-    return Imported(text, (*ledger.compared(outer, again, _own_field), *gone))
+    lines = (*ledger.compared(outer, again, _own_field), *gone)
+    return Imported(text, lines, tuple(ledger.remarks(job)))
 
 
 def _project(body: Mapping[str, Any]) -> str | None:
