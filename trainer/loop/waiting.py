@@ -142,7 +142,9 @@ class Waits:
         """Note wait number `count`, and tell about it, where it is time for that."""
         if self._note and self._written < count and wait.seconds > NOTE * FIRST:
             self._written = count
-            self._note(f"{count}/{self._own}")
+            # The service is part of another process. Where that is frozen, a note waits with it.
+            word = f"{count}/{self._own}"
+            threading.Thread(target=self._note, args=(word,), name="note", daemon=True).start()
         if not wait.due():
             return
         silent = [name for host, name in self.named.items() if probe(host) != "answers"]

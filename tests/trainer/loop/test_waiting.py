@@ -1,6 +1,7 @@
 """Who is waited for: it is said by name, within seconds, also if the kernel still answers."""
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,32 @@ def test_the_one_that_is_waited_for_is_named(
     wait = waiting.Wait("step 7", clock)
     for clock.now in (14, 16, 19, 21, 22):
         waits.look(3, wait)
+    for thread in threading.enumerate():
+        if thread.name == "note":
+            thread.join()
     assert notes == ["3/a:1"], "the others can see that this one waits"
     [(said, text)] = told
     assert said == severity
     assert text.startswith(f"step 7 waits since {wait._since} (21 s) {who}")
+
+
+def test_a_note_that_is_not_taken_keeps_nobody_from_telling(
+    told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the process with the coordination service is frozen, so is whoever asks it."""
+    monkeypatch.setattr(waiting, "probe", lambda host: "silent")
+    thawed, clock = threading.Event(), Clock()
+
+    def stuck(key: str) -> None:
+        thawed.wait()
+
+    waits = waiting.Waits({}, stuck, lambda key: False, "a:1")
+    waits.named = {"b:1": "worker 0 at b:1"}
+    wait = waiting.Wait("step 7", clock)
+    clock.now = 21
+    waits.look(3, wait)
+    thawed.set()
+    assert [text.partition(") ")[2] for _, text in told] == ["for worker 0 at b:1: no answer"]
 
 
 def test_a_process_that_waits_for_a_late_one_at_the_start_names_it(
