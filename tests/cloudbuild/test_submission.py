@@ -285,7 +285,7 @@ def test_a_build_over_a_limit_and_an_unused_substitution(
 ) -> None:
     clients = connected(transport)
     many = api.Build(steps=[api.BuildStep(name="busybox")] * 301)
-    with pytest.raises(OutsideError, match="too many steps"):
+    with pytest.raises(OutsideError, match="too many build steps"):
         submission.create(clients, many)
     with pytest.raises(OutsideError, match=r"_NO_ONE.*not matched"):
         submission.create(clients, build(substitutions={"_NO_ONE": "reads this"}))
@@ -384,6 +384,17 @@ def test_a_worker_pool_has_machines_of_its_own() -> None:
     assert made.options.pool.name == "projects/p-1/locations/europe-west4/workerPools/mine"
     assert made.options.machine_type == 0
     assert made.options.disk_size_gb == 0
-    settings = CloudSettings(machine_type="E2_HIGHCPU_32")
+    settings = CloudSettings(machine_type="E2_HIGHCPU_32", region="europe-west4")
     assert submission.prepared(file, settings, {}).options.machine_type.name == "E2_HIGHCPU_32"
     assert submission.prepared(made, settings, {}).options.machine_type == 0, "the file's own pool"
+
+
+@pytest.mark.parametrize("region", ["global", "us-east1"])
+def test_a_worker_pool_of_another_region_is_refused_before_the_source_is_staged(
+    region: str,
+) -> None:
+    pool = "projects/p-1/locations/europe-west4/workerPools/mine"
+    settings = CloudSettings(project="p-1", region=region, worker_pool=pool)
+    with pytest.raises(InputError, match=f"pool is in europe-west4, .* run in {region}") as raised:
+        submission.prepared(build(), settings, {})
+    assert raised.value.fix.startswith('write region = "europe-west4" below [cloud]')

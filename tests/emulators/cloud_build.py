@@ -37,6 +37,7 @@ import google_crc32c
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
+from tests.emulators import cloud_build_rules
 from tests.emulators.access import Access, Refused
 from tests.emulators.web import LoopbackServer
 
@@ -321,28 +322,13 @@ class CloudBuild:
     def _accepted(self, request: api.CreateBuildRequest) -> api.Build:
         build = api.Build(request.build)
         options = build.options
-        if not build.steps:
-            raise Refused(400, "INVALID_ARGUMENT", "invalid build: no build steps")
-        where_to = (Mode.CLOUD_LOGGING_ONLY, Mode.NONE)
-        if build.service_account and not build.logs_bucket and options.logging not in where_to:
-            raise Refused(
-                400, "INVALID_ARGUMENT",
-                "if 'build.service_account' is specified, the build must either (a) specify "
-                "'build.logs_bucket', (b) use the REGIONAL_USER_OWNED_BUCKET option, or (c) use "
-                "either CLOUD_LOGGING_ONLY / NONE logging options",
-            )  # fmt: skip
-        if len(build.steps) > 300:
-            raise Refused(400, "INVALID_ARGUMENT", "invalid build: too many steps (max 300)")
-        self._matched(build)
-        if options.pool.name and (options.machine_type or options.disk_size_gb):
-            message = "a private pool's machine type and disk are those of the pool"
-            raise Refused(400, "INVALID_ARGUMENT", f"invalid build: {message}")
+        location = request.parent.split("/")[3] if request.parent.count("/") == 3 else "global"
+        cloud_build_rules.refuse(build, location, PROJECT)
         if build.source.storage_source:
             self.storage.get(
                 build.source.storage_source.bucket, build.source.storage_source.object_
             )
         build.id = str(uuid.uuid4())
-        location = request.parent.split("/")[3] if request.parent.count("/") == 3 else "global"
         build.name = f"projects/{PROJECT}/locations/{location}/builds/{build.id}"
         build.project_id = PROJECT
         build.create_time = datetime.now(UTC)
@@ -352,26 +338,6 @@ class CloudBuild:
             build.logs_bucket = build.logs_bucket or f"gs://{PROJECT}.cloudbuild-logs"
             self.storage.make(build.logs_bucket.removeprefix("gs://").split("/")[0])
         return build
-
-    def _matched(self, build: api.Build) -> None:
-        """MUST_MATCH: each substitution of a request stands in the template, built-in ones too."""
-        options = build.options
-        loose = options.substitution_option == api.BuildOptions.SubstitutionOption.ALLOW_LOOSE
-        mapped = options.automap_substitutions or any(s.automap_substitutions for s in build.steps)
-        if loose or mapped:
-            return
-        template = api.Build(build)
-        for step in template.steps:
-            step.script = ""
-        text = json.dumps(api.Build.to_dict(template), default=str)
-        unmatched = [
-            f'key "{key}" in the substitution data is not matched in the template'
-            for key in build.substitutions
-            if not re.search(rf"\$\{{?#?{key}\b", text)
-        ]
-        if unmatched:
-            why = "generic::invalid_argument: " + ";".join(unmatched)
-            raise Refused(400, "INVALID_ARGUMENT", why)
 
     def _carry_out(self, key: str) -> None:
         build, cancelled = self.builds[key], self.cancels[key]

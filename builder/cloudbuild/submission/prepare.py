@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -95,4 +96,18 @@ def prepared(
         new.options.disk_size_gb = 0
     elif settings.machine_type and not (new.options.pool.name or new.options.worker_pool):
         new.options.machine_type = getattr(api.BuildOptions.MachineType, settings.machine_type)
+    _refuse_far_pool(new.options.pool.name, settings.region)
     return new
+
+
+def _refuse_far_pool(pool: str, region: str) -> None:
+    """Raises InputError for a private pool of another region than the build's.
+
+    The service finds no such pool then (MarkEdmondson1234/googleCloudRunner#210).
+    """
+    found = re.search(r"/locations/([a-z0-9-]+)/", pool)
+    if found and found[1] != region:
+        raise InputError(
+            f"the private pool is in {found[1]}, and the build would run in {region}",
+            f'write region = "{found[1]}" below [cloud], or --region {found[1]}',
+        )

@@ -11,7 +11,7 @@ from builder.cloudbuild.reader.build import Place
 from builder.cloudbuild.reader.rules.report import API, LOCAL, Diagnostics
 from builder.cloudbuild.reader.substitutions import Values
 
-MAX_SECRETS = 100  # API, InlineSecret.env_map
+MAX_SECRETS, MAX_BYTES = 100, 64 * 1024  # API, InlineSecret.env_map
 
 _VERSION = re.compile(
     r"projects/[^/]+/(locations/[^/]+/)?secrets/[^/]+/versions/[^/]+"
@@ -56,6 +56,31 @@ def _declarations(report: Diagnostics) -> None:
             )
         else:
             first[name] = kind
+    _encrypted(report)
+
+
+def _encrypted(report: Diagnostics) -> None:
+    """Check the values that the file itself holds, and that each key stands once."""
+    value, keys = report.file.value, set[str]()
+    inline = value.get("availableSecrets", {}).get("inline", ())
+    lists = [
+        *((("availableSecrets", "inline", n, "envMap"), one) for n, one in enumerate(inline)),
+        *((("secrets", n, "secretEnv"), one) for n, one in enumerate(value.get("secrets", ()))),
+    ]
+    for place, one in lists:
+        for name, text in one.get(place[-1], {}).items():
+            size = len(text.rstrip("=")) * 3 // 4  # base64
+            fix = "put it into Secret Manager: versionName"
+            report.limit((*place, name), size, MAX_BYTES, "bytes", API, fix)
+    for n, one in enumerate(value.get("secrets", ())):
+        key = one.get("kmsKeyName", "")
+        if not one.get("secretEnv"):
+            fix = "secretEnv: {NAME: what gcloud kms encrypt made of it}"
+            report.add(("secrets", n), "no secretEnv", fix, LOCAL, "warning")
+        if key in keys:
+            what, fix = f"{key} is the key of two secrets", "put the values into one of the two"
+            report.add(("secrets", n, "kmsKeyName"), what, fix, LOCAL, "warning")
+        keys.add(key)
 
 
 def _declared(value: Mapping[str, Any]) -> Iterator[tuple[Place, str, str]]:

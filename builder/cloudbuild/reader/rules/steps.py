@@ -90,6 +90,9 @@ def ids(report: Diagnostics) -> None:
     steps = report.build.steps
     first: dict[str, int] = {}
     for step in steps:
+        if step.id == AT_ONCE:
+            what = "'-' means no step: it cannot be an id"
+            report.add(("steps", step.index, "id"), what, "give the step another id", LOCAL)
         if step.id in first:
             report.add(
                 ("steps", step.index, "id"),

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from builder.cloudbuild.reader.build import Place
+from builder.cloudbuild.reader.build import Objects, Place
 from builder.cloudbuild.reader.rules.report import API, LOCAL, SCHEMA, Diagnostics
 from builder.cloudbuild.reader.substitutions import Values
 
 MAX_STEPS = 300  # SCHEMA
 MAX_TIMEOUT = 24 * 3600.0  # SCHEMA
 MAX_DISK_GB = 4000  # API
-MAX_IMAGES, MAX_TAGS = 100, 64  # LOCAL
+MAX_IMAGES, MAX_TAGS, MAX_PATHS = 100, 64, 100  # LOCAL
 
 _TAG = re.compile(r"[\w][\w.-]{0,127}")  # the service's own words: "must match format"
 _POOL = re.compile(r"projects/[^/]+/(locations/[^/]+/)?workerPools/[a-z0-9-]{1,63}")  # API
@@ -179,6 +179,7 @@ def outputs(report: Diagnostics, values: Values | None) -> None:
     report.limit(("images",), len(build.images), MAX_IMAGES, "images", LOCAL, "push some in a step")
     report.limit(("tags",), len(build.tags), MAX_TAGS, "tags", LOCAL, "use fewer")
     report.environment(("options", "env"), build.options.env)
+    _two_lists_of_images(report)
     for n, text in enumerate(build.images):
         if values:
             report.image(("images", n), text, values)
@@ -191,8 +192,19 @@ def outputs(report: Diagnostics, values: Values | None) -> None:
                 "letters, digits, _ . - only, at most 128",
                 "the service: must match format",
             )
-    if (objects := build.objects) is None:
-        return
+    if build.objects:
+        _objects(report, build.objects, values)
+
+
+def _two_lists_of_images(report: Diagnostics) -> None:
+    value = report.file.value
+    top, below = value.get("images", ()), value.get("artifacts", {}).get("images", ())
+    if top and below and top != below:
+        what, fix = "differs from images", "name the images in one of the two places"
+        report.add(("artifacts", "images"), what, fix, LOCAL, "warning")
+
+
+def _objects(report: Diagnostics, objects: Objects, values: Values | None) -> None:
     place: Place = ("artifacts", "objects", "location")
     where = report.settled(objects.location, values)
     scheme, _, path = where.partition("://")
@@ -200,5 +212,13 @@ def outputs(report: Diagnostics, values: Values | None) -> None:
     bad = scheme != "gs" or not is_bucket(bucket) or ".." in folders
     if (where or not objects.location) and bad:
         report.add(place, f"{objects.location!r} is not a bucket", "write gs://BUCKET/FOLDER/", API)
+    at: Place = ("artifacts", "objects", "paths")
     if not objects.paths:
-        report.add(("artifacts", "objects"), "no paths", "add paths: [GLOB]", API)
+        report.add(at[:-1], "no paths", "add paths: [GLOB]", API)
+    report.limit(at, len(objects.paths), MAX_PATHS, "paths", LOCAL, "use globs")
+    for n, text in enumerate(objects.paths):
+        if text in objects.paths[:n]:
+            report.add((*at, n), f"{text!r} appears twice", "keep one", LOCAL, "warning")
+        if re.search(r"\s", text):
+            what = f"{text!r} has a space in it"
+            report.add((*at, n), what, "write * in its place", LOCAL, "warning")
