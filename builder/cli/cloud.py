@@ -27,6 +27,7 @@ from builder.cli.console import duration
 
 if TYPE_CHECKING:
     from builder.cloudbuild.clients import Clients
+    from builder.cloudbuild.doctor import Needs
     from builder.cloudbuild.reader.buildfile import BuildFile
     from builder.cloudbuild.submission import Finished
     from builder.cloudbuild.submission.staging import StagedSource
@@ -104,7 +105,7 @@ def cloud_build(
     given = _substitutions(read, names, where.registry, clients, substitutions)
     if dry_run:
         out(submission.shown(clients, read, given, names))
-        _say_forecast(clients, read)
+        _say_forecast(clients, read, names)
         say("not sent; a submission adds the staged source's name and a tag of its own")
         return
     keep = keep_source or run_async
@@ -210,7 +211,7 @@ def cloud_doctor(
 
     read = load(file or root() / "cloudbuild.yaml")
     clients = connected(project=project, region=region)
-    findings = examine(clients, read, settings(registry=registry).registry, _memory(read))
+    findings = examine(clients, read, settings(registry=registry).registry, _needs(read))
     if as_json:
         out([asdict(finding) for finding in findings])
     for finding in () if as_json else findings:
@@ -222,19 +223,23 @@ def cloud_doctor(
         raise CheckFailed(f"{len(bad)} findings prevent a build", bad[0].remedy)
 
 
-def _memory(file: "BuildFile") -> float | None:
-    """What a build uses together in GB. None for a file that the factory did not render."""
+def _needs(file: "BuildFile", targets: tuple[str, ...] = ()) -> "Needs | None":
+    """What a build of these targets, or of all, uses. None for a file of another's making."""
+    from builder.cloudbuild.doctor import Needs
     from builder.render import cloud
+    from builder.render.dockerfiles import load_all
 
     if file.path != root() / cloud.CLOUDBUILD or not cloud.has_cloud(root()):
         return None
-    return cloud.memory_gb(file.build.options.machine_type)
+    machine = file.build.options.machine_type
+    made = load_all(root(), targets or None)
+    return Needs(cloud.memory_gb(machine), cloud.disk_gb(made, cloud.side_by_side(machine)))
 
 
-def _say_forecast(clients: "Clients", file: "BuildFile") -> None:
+def _say_forecast(clients: "Clients", file: "BuildFile", targets: tuple[str, ...]) -> None:
     from builder.cloudbuild.doctor import forecast
 
-    for finding in forecast(clients.settings, file, _memory(file)):
+    for finding in forecast(clients.settings, file, _needs(file, targets)):
         say(f"{finding.name}: {finding.seen}")
 
 

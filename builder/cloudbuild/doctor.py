@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ from builder.core.errors import FactoryError
 from builder.core.googleaccess import Project
 from builder.core.googleapi import account_name
 from builder.core.settings import CloudSettings
-from builder.core.workers import DEFAULT_MACHINE, MACHINES
+from builder.core.workers import DEFAULT_MACHINE, MACHINES, WorkerMachine
 from builder.registry import is_loopback
 
 APIS = (
@@ -58,13 +59,27 @@ READS_SOURCE = (
 
 _REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 
+DISK_GB = 100
+"""The disk of a worker where the build asks for none (API reference, BuildOptions.diskSizeGb)."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a build uses of its machine at most, in GB, with what the worker's system uses.
+
+    memory: of the steps that run side by side. disk: of the targets that are built.
+    """
+
+    memory: float
+    disk: float
+
 
 def examine(
-    clients: Clients, file: BuildFile, repository: str | None, memory: float | None = None
+    clients: Clients, file: BuildFile, repository: str | None, needs: Needs | None = None
 ) -> tuple[Finding, ...]:
     """All findings about a build of this file.
 
-    repository: HOST/PATH that it pushes to. memory: as in `forecast`.
+    repository: HOST/PATH that it pushes to. needs: as in `forecast`.
     """
     questions = (
         _apis(clients),
@@ -73,7 +88,7 @@ def examine(
         _account(clients, repository),
         _staging(clients),
         _regions(clients),
-        forecast(clients.settings, file, memory),
+        forecast(clients.settings, file, needs),
         _last(clients, file),
     )
     return tuple(finding for question in questions for finding in question)
@@ -204,34 +219,28 @@ def _regions(clients: Clients) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def forecast(settings: CloudSettings, file: BuildFile, memory: float | None) -> Iterator[Finding]:
+def forecast(settings: CloudSettings, file: BuildFile, needs: Needs | None) -> Iterator[Finding]:
     """What a build takes of its machine and what it costs at most, told without asking anyone.
 
-    memory: what the worker's system and the steps that run side by side use together, in GB; None
-    where nobody knows.
+    needs: None where nobody knows.
     """
-    options = file.build.options
     name = _machine(settings, file)
     machine = MACHINES.get(name)
     if machine is None:
         yield Finding("cost", "note", "memory, disk and price are those of the private pool")
         return
-    if memory is None:
+    disk = max(DISK_GB, file.build.options.disk_size_gb)
+    if needs is None:
         yield Finding(
             "memory", "note", f"{name} has {machine.memory:g} GB; what the steps use is not known"
         )
-    elif memory <= machine.memory:
-        yield Finding("memory", "ok", f"{memory:g} GB at most, of {machine.memory:g} GB of {name}")
     else:
-        larger = next((one for one, has in MACHINES.items() if has.memory >= memory), "")
-        yield Finding(
-            "memory", "bad", f"the build may use {memory:g} GB, and {name} has {machine.memory:g}",
-            f'write machine_type = "{larger}" below [cloud], then builder render',
-        )  # fmt: skip
+        yield _fits_memory(name, machine, needs.memory)
+        yield _fits_disk(disk, needs.disk)
     minutes = file.build.timeout / 60
     yield Finding(
         "cost", "ok",
-        f"{name}, {max(100, options.disk_size_gb)} GB of disk, {minutes:.0f} minutes at most: "
+        f"{name}, {disk} GB of disk, {minutes:.0f} minutes at most: "
         f"${minutes * machine.minute:.2f} at most, at ${machine.minute} a minute",
     )  # fmt: skip
     if name not in (DEFAULT_MACHINE, "E2_MEDIUM"):
@@ -240,6 +249,25 @@ def forecast(settings: CloudSettings, file: BuildFile, memory: float | None) -> 
             f"a trial project is refused {name} (FAILED_PRECONDITION); no service tells before",
             f'write machine_type = "{DEFAULT_MACHINE}" below [cloud] in such a project',
         )  # fmt: skip
+
+
+def _fits_memory(name: str, machine: WorkerMachine, needed: float) -> Finding:
+    if needed <= machine.memory:
+        return Finding("memory", "ok", f"{needed:g} GB at most, of {machine.memory:g} GB of {name}")
+    larger = next((one for one, has in MACHINES.items() if has.memory >= needed), "")
+    return Finding(
+        "memory", "bad", f"the build may use {needed:g} GB, and {name} has {machine.memory:g}",
+        f'write machine_type = "{larger}" below [cloud], then builder render',
+    )  # fmt: skip
+
+
+def _fits_disk(disk: int, needed: float) -> Finding:
+    if needed <= disk:
+        return Finding("disk", "ok", f"{needed:.0f} GB at most, of {disk} GB")
+    return Finding(
+        "disk", "bad", f"the build may use {needed:.0f} GB of disk, and asks for {disk}",
+        "run builder render: it writes diskSizeGb of all targets",
+    )  # fmt: skip
 
 
 def _machine(settings: CloudSettings, file: BuildFile) -> str:

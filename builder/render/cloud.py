@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from builder.render.dockerfiles import RenderedTarget, load_all
 from builder.render.jinja import fill
 
 if TYPE_CHECKING:
-    from builder.spec.catalogue import ImageSpec
     from builder.spec.stack import Stack
 
 CLOUDBUILD = "cloudbuild.yaml"
@@ -24,12 +24,14 @@ BUILDER_DOCKERFILE = "builder.Dockerfile"
 BUILDER_SUITE = "trixie"
 """The Debian that the builder image starts from: the first one that has docker with buildx."""
 BUILDER_REQUIREMENTS = "requirements/build.txt"
-ON_DISK = 4.5
-"""Disk for a base and its images, as a multiple of their size budget: packed in the store (1),
-unpacked on the engine (about 2.5), the downloaded wheels (1)."""
-SYSTEM_DISK_GB = 30
-"""The builder image, and a base that is being loaded. `python -m bench.worker` saw 4.9 GB at most
-for cpu (33 are reckoned) and 18.7 GB for v100 (42 are)."""
+KEPT, MEANWHILE = 3, 4
+"""Bytes of disk for each byte of a base's packages. KEPT: as long as the build lasts, packed in the
+store and unpacked on the engine (0.7 and 1.8 of v100). MEANWHILE: while the base is made, loaded
+and proven, downloads and copies. `python -m bench.worker` saw 18.7 GB at most for v100, of whose
+packages there are 2.6 GB, and 4.9 GB for cpu (0.4 GB)."""
+SYSTEM_DISK_GB = 20
+"""The worker's own system, which is part of the disk that a build asks for, and the builder image.
+"""
 MACHINE = "E2_HIGHCPU_8"
 SMOKE_GB = 4
 """What a smoke run may use (builder/prove/bench.py); a base needs no more while it is built."""
@@ -67,7 +69,7 @@ def cloud_files(root: Path, made: Sequence[RenderedTarget] | None = None) -> dic
         root_image=f"debian:{BUILDER_SUITE}-slim",
         timeout=min(86400, 1800 + 900 * (len(bases) + len(published)) + 300 * len(made)),
         machine_type=machine,
-        disk_gb=_disk_gb([one.spec for one in made], bases, published),
+        disk_gb=min(4000, max(100, math.ceil(disk_gb(made, lanes) / 50) * 50)),
         logging=cloud.logging or "CLOUD_LOGGING_ONLY",
         logs_bucket=cloud.logs_bucket,
         service_account=account and account_name(account),
@@ -132,15 +134,31 @@ def _target(stack: Stack, after: str) -> Mapping[str, object]:
     }
 
 
-def _disk_gb(
-    specs: Iterable[ImageSpec], bases: Iterable[list[str]], published: Iterable[str]
-) -> int:
-    """The disk of the build in GB, in steps of 50: from 100 to 4000, Cloud Build's most."""
-    budgets = {spec.name: spec.size_budget for spec in specs}
-    largest = [max(budgets[name] for name in names) for names in bases]
-    total = sum([*largest, *(budgets[name] for name in published)])
-    disk = SYSTEM_DISK_GB + ON_DISK * total / 1e9
-    return min(4000, max(100, int(-(-disk // 50) * 50)))
+def disk_gb(made: Iterable[RenderedTarget], lanes: int = 1) -> float:
+    """GB of disk that a build of these targets uses at most, reckoned from their bases' plans.
+
+    lanes: how many bases are made side by side. What bases share counts once: their lowest layers.
+    """
+    layers: dict[tuple[str, ...], int] = {}
+    bases: dict[str, int] = {}
+    for one in made:
+        sizes = _sizes(one)
+        keys = tuple(sizes)
+        layers |= {keys[: n + 1]: size for n, size in enumerate(sizes.values())}
+        bases[keys[-1]] = sum(sizes.values())
+    largest = sum(sorted(bases.values(), reverse=True)[:lanes])
+    return SYSTEM_DISK_GB + (KEPT * sum(layers.values()) + MEANWHILE * largest) / 1e9
+
+
+def _sizes(one: RenderedTarget) -> dict[str, int]:
+    """The bytes of the packages of each layer of a base, by its key, the lowest first.
+
+    For a published base, and where an index did not tell a size, the image's budget stands in.
+    """
+    base = one.rendered.base
+    sizes = {layer.key: layer.download for layer in base.layers} if base else {"": None}
+    known = {key: size for key, size in sizes.items() if size is not None}
+    return known if len(known) == len(sizes) else {f"budget {one.spec.name}": one.spec.size_budget}
 
 
 def builder_tag(root: Path, dockerfile: str) -> str:

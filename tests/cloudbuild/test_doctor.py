@@ -10,7 +10,7 @@ import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder.cloudbuild.clients import Clients
-from builder.cloudbuild.doctor import examine, forecast
+from builder.cloudbuild.doctor import Needs, examine, forecast
 from builder.cloudbuild.reader import buildfile
 from builder.core.checkup import Finding
 from builder.core.settings import CloudSettings
@@ -110,10 +110,27 @@ def test_what_the_account_may_not(
 def test_whether_a_build_fits_into_memory(
     machine: str, memory: float | None, state: str, told: str
 ) -> None:
-    found = next(iter(forecast(CloudSettings(machine_type=machine), FILE, memory)))
+    needs = Needs(memory, disk=0) if memory else None
+    found = next(iter(forecast(CloudSettings(machine_type=machine), FILE, needs)))
     assert (found.name, found.state, found.seen) == ("memory", state, told)
     if state == "bad":
         assert found.remedy.startswith('write machine_type = "E2_STANDARD_2"')
+
+
+@pytest.mark.parametrize(
+    ("asked", "state", "told"),
+    [
+        ("", "ok", "99 GB at most, of 100 GB"),
+        ("200", "ok", "99 GB at most, of 200 GB"),
+        ("", "bad", "the build may use 101 GB of disk, and asks for 100"),
+    ],
+)
+def test_whether_a_build_fits_on_its_disk(asked: str, state: str, told: str) -> None:
+    options = f"options: {{diskSizeGb: {asked}}}\n" if asked else ""
+    file = buildfile.parse(f"steps: [{{name: a}}]\n{options}", Path("c.yaml"))
+    needs = Needs(memory=5, disk=99 if state == "ok" else 100.6)
+    found = {one.name: one for one in forecast(CloudSettings(), file, needs)}["disk"]
+    assert (found.state, found.seen) == (state, told)
 
 
 def test_an_api_that_is_off(granted: LoopbackCloud, connected: Connect) -> None:

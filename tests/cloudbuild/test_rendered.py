@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from builder.cloudbuild.reader.order import dependencies
 from builder.cloudbuild.runner import host_access
 from builder.engine import BuildRequest, Engine
 from builder.registry import Registry
-from builder.render import cloud
+from builder.render import cloud, dockerfiles
 from builder.spec import catalogue
 from tests.cloudbuild.conftest import Carry
 from tests.registry.server import registry
@@ -101,9 +103,10 @@ def test_targets_with_the_same_base_share_its_step(checkout: Path) -> None:
             assert "grep -xE 'cpu|cpu2'" in step.script
 
 
-def test_disk_and_time_grow_with_what_is_built(checkout: Path) -> None:
-    file = checkout / "images/v100/image.yaml"
-    file.write_text(re.sub("(?m)^size_budget: .*", "size_budget: 20 GB", file.read_text()))
+def test_disk_and_time_grow_with_what_is_built(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud, "KEPT", 30)  # as if there were ten times as many bases
     whole = rendered(checkout).build
     for target in catalogue.targets(checkout):
         if target != "cpu":
@@ -112,6 +115,42 @@ def test_disk_and_time_grow_with_what_is_built(checkout: Path) -> None:
     assert small.options.disk_size_gb == 100, "what the service gives anyway"
     assert whole.options.disk_size_gb > small.options.disk_size_gb
     assert whole.timeout > small.timeout
+
+
+def test_the_disk_is_reckoned_from_the_plans(checkout: Path) -> None:
+    v100, t4, a100, cpu = (
+        dockerfiles.load(checkout, name) for name in ("v100", "t4", "a100", "cpu")
+    )
+    assert v100.rendered.base and a100.rendered.base
+    packages = sum(layer.download or 0 for layer in v100.rendered.base.layers) / 1e9
+    alone = cloud.disk_gb([v100])
+    assert alone == pytest.approx(cloud.SYSTEM_DISK_GB + (cloud.KEPT + cloud.MEANWHILE) * packages)
+    assert alone > 18.7 + 10, "what was seen on a worker's engine, and the worker's own system"
+    assert cloud.disk_gb([v100, t4]) == alone, "one base"
+    pairs = zip(v100.rendered.base.layers, a100.rendered.base.layers, strict=True)
+    shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    assert len(shared) > 1, "the OS root, and what is not pruned for one GPU"
+    own = packages - sum(layer.download or 0 for layer in shared) / 1e9
+    both = cloud.disk_gb([v100, a100])
+    assert both == pytest.approx(alone + cloud.KEPT * own, rel=0.01), "shared layers count once"
+    assert cloud.disk_gb([v100, a100], lanes=2) == pytest.approx(
+        both + cloud.MEANWHILE * packages, rel=0.01
+    )
+    assert cloud.disk_gb([cpu]) < 25
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_the_budget_stands_in_for_a_size_that_nobody_knows(checkout: Path, published: bool) -> None:
+    one = dockerfiles.load(checkout, "v100")
+    base = None
+    if not published:
+        assert one.rendered.base
+        wheels = list(one.rendered.base.wheels)
+        wheels[0] = replace(wheels[0], plan=replace(wheels[0].plan, download=None))
+        base = replace(one.rendered.base, wheels=tuple(wheels))
+    unknown = replace(one, rendered=replace(one.rendered, base=base))
+    expected = cloud.SYSTEM_DISK_GB + (cloud.KEPT + cloud.MEANWHILE) * one.spec.size_budget / 1e9
+    assert cloud.disk_gb([unknown]) == pytest.approx(expected)
 
 
 def test_the_builder_image_s_tag_is_a_hash_of_what_it_is_made_from(checkout: Path) -> None:
