@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from builder.core.events import ignore
 from builder.engine import Engine, private
 from builder.lock import model, python
 from builder.registry import Registry
+from tests import ordinary
 from tests.debian import tool
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
@@ -33,10 +33,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_ENGINE = {"BUILDER_ENGINE": "machine", "DOCKER_HOST": "unix:///no/such.sock"}
-AS_A_USER = (
-    ("unshare", "--user", "--map-user=1000", "--map-group=1000") if os.geteuid() == 0 else ()
-)
-"""Makes root a user without rights for a command; files stay as readable as they are to root."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -51,11 +47,10 @@ def builder(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def layout(folder: Path, **environment: str) -> str:
-    """Write the base of `cpu` into a folder; its digest."""
-    done = builder(
-        *("build", "cpu", "--base-only", "--to-layout", str(folder), "--json"), **environment
-    )
+def layout(folder: Path, base_only: bool = True, **environment: str) -> str:
+    """Write the base of `cpu`, or its training image, into a folder; its digest."""
+    words = ("build", "cpu", "--to-layout", str(folder), "--json")
+    done = builder(*words, *(("--base-only",) if base_only else ()), **environment)
     assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)[0]["digest"])
 
@@ -102,6 +97,12 @@ def manifest(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def digest(folder: Path) -> str:
     return str(json.loads((folder / "index.json").read_text())["manifests"][0]["digest"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> str:
+    """The digest of the training image of `cpu`, made by who runs the tests. folder: its base."""
+    return layout(tmp_path_factory.mktemp("whole") / "image", base_only=False)
 
 
 @pytest.fixture(scope="module")
@@ -249,50 +250,52 @@ def test_apt_installs_a_package_inside(engine: Engine, image: str) -> None:
 # --- by an ordinary user --------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    subprocess.run([*AS_A_USER, "true"], capture_output=True).returncode != 0,
-    reason="this machine lets root make no user namespace",
-)
-def test_an_ordinary_user_puts_the_base_into_a_registry_and_another_engine_proves_it(
-    digest: str, copy: Path, tmp_path: Path
+def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
+    digest: str, whole: str, tmp_path: Path
 ) -> None:
-    """The user has no root and no engine; of the OS root, only the registry has the layer."""
-    kept = linked(tmp_path / "user", without="numpy")
-    root = json.loads(builder("show", "base", "cpu", "--json").stdout)[0]
-    layer = kept.find(root["key"])
-    assert layer
-    given = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with registry_server.registry(tmp_path / "registry") as server:
-        given["BUILDER_REGISTRY"] = f"{server.host}/team/training"
+    """First the user has no engine; of the OS root, only the registry has the layer. Then the user
+    may use the socket of an engine that root started, which has nothing yet, and nothing else."""
+    with ordinary.user() as user, registry_server.registry(tmp_path / "registry") as server:
+        assert user.facts() == {
+            "uid": ordinary.UID if os.geteuid() == 0 else os.getuid(),
+            "groups": [] if os.geteuid() == 0 else os.getgroups(),
+            "writes": [],
+            "programs": [],
+        }
+        where = {"BUILDER_REGISTRY": f"{server.host}/team/training"}
+        kept = linked(user.home / "cache", without="numpy")
+        user.owns(user.home / "cache")
+        root = json.loads(builder("show", "base", "cpu", "--json").stdout)[0]
+        layer = kept.find(root["key"])
+        assert layer
         with Registry(server.host) as there:
             sharing.offer(there, "team/training", [layer], kept.path, ignore)
         kept.forget(root["key"])
         kept.path(layer).unlink()
 
-        def run(*words: str, **environment: str) -> Any:
-            done = subprocess.run(
-                words, cwd=copy, env={**given, **environment}, capture_output=True, text=True
-            )
+        def made(*words: str, **environment: str) -> Any:
+            done = user.builder(*words, "--json", **where, **environment)
             assert done.returncode == 0, done.stderr
             return json.loads(done.stdout)[0]
 
-        build = command("build", "cpu", "--base-only", "--to-registry", "--json")
-        made = run(*AS_A_USER, *build, XDG_CACHE_HOME=str(tmp_path / "user"), **NO_ENGINE)
-        assert made["digest"] == digest
+        base = ("build", "cpu", "--base-only", "--to-registry")
+        sent = made(*base, XDG_CACHE_HOME=str(user.home / "cache"), **NO_ENGINE)
+        assert sent["digest"] == digest
         assert not broken(kept)
         if os.geteuid() != 0:
             return  # another engine needs root
 
-        shutil.copytree(ROOT / "trainer", copy / "trainer", dirs_exist_ok=True)
-        other = {"BUILDER_ENGINE": "private", private.ENVIRONMENT: str(tmp_path / "engine")}
         try:
-            proven = run(
-                *command("image", "cpu", "--json"), XDG_CACHE_HOME=str(tmp_path / "empty"), **other
-            )
+            host = private.start(tmp_path / "engine").host
+            os.chown(host.removeprefix("unix://"), -1, ordinary.UID)  # as group docker has it
+            engine = {"BUILDER_ENGINE": "machine", "DOCKER_HOST": host}
+            proven = made("image", "cpu", **engine)
+            seen = user.builder("doctor", **engine)
         finally:
             private.remove(tmp_path / "engine")
     assert (proven["base_digest"], proven["base_origin"]) == (digest, "registry")
-    assert proven["receipt"]["digest"] == proven["digest"]
+    assert proven["receipt"]["digest"] == proven["digest"] == whole, "as root's"
+    assert seen.returncode == 0, seen.stdout + seen.stderr
 
 
 # --- broken on purpose ----------------------------------------------------------------------------

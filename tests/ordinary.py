@@ -1,0 +1,134 @@
+"""An ordinary user for a test: another uid, an own HOME, a clean clone; no sudo, no apt, no root.
+
+A test that runs as root takes a uid that nobody has. A test that does not is ordinary already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+UID: Final = 54_321
+"""Of the user, and of the user's only group."""
+
+_OURS: Final = ("HOME", "USER", "LOGNAME", "PATH", "PYTHONPATH", "XDG_", "DOCKER_", "BUILDER_")
+"""Variables of whoever runs the tests that say nothing of the machine."""
+
+_FACTS: Final = """
+import json, os, shutil
+print(json.dumps({
+    "uid": os.getuid(), "groups": os.getgroups(),
+    "writes": [path for path in ("/var/lib", "/etc", "/usr") if os.access(path, os.W_OK)],
+    "programs": [name for name in ("sudo", "apt-get", "dpkg") if shutil.which(name)],
+}))
+"""
+
+
+@dataclass(frozen=True)
+class User:
+    """The user, with a clean clone of the project in `home`."""
+
+    home: Path
+    python: str
+    environment: Mapping[str, str]
+
+    @property
+    def clone(self) -> Path:
+        return self.home / "project"
+
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a program in the clone."""
+        return subprocess.run(
+            words,
+            cwd=self.clone,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            **_identity(),
+        )
+
+    def builder(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """The clone's own command line."""
+        return self.run(self.python, "-m", "builder", *words, **environment)
+
+    def facts(self) -> dict[str, Any]:
+        """Who the user is, which folders of the system and which programs the user may use."""
+        return dict(json.loads(self.run(self.python, "-c", _FACTS).stdout))
+
+    def owns(self, folder: Path) -> None:
+        """Give the folders below one to the user; the files stay whose they are."""
+        if os.geteuid() == 0:
+            for path in (folder, *folder.rglob("*")):
+                if path.is_dir():
+                    os.chown(path, UID, UID)
+
+
+@contextmanager
+def user() -> Iterator[User]:
+    """The user; the home is gone afterwards. Skips where this machine does not let one be."""
+    home = Path(tempfile.mkdtemp(prefix="ordinary-"))
+    try:
+        programs = home / "bin"
+        programs.mkdir()
+        (programs / "git").symlink_to(str(shutil.which("git")))
+        site = sysconfig.get_path("purelib")
+        known = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
+        own = {"HOME": str(home), "PATH": str(programs), "PYTHONPATH": site}
+        _cloned(home / "project")
+        if os.geteuid() == 0:
+            for path in (home, *home.rglob("*")):
+                os.chown(path, UID, UID, follow_symlinks=False)
+        yield User(home, _python(home, {**known, **own}), {**known, **own})
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _identity() -> dict[str, Any]:
+    return {"user": UID, "group": UID, "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+def _python(home: Path, environment: Mapping[str, str]) -> str:
+    """A Python that the user may start, with this environment's packages.
+
+    That of the tests may lie in root's own home; the system's then does the same.
+    """
+    ours = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (sys.executable, f"/usr/bin/{ours}", f"/usr/local/bin/{ours}"):
+        try:
+            done = subprocess.run(
+                [python, "-c", "import typer, pydantic, docker"],
+                cwd=home, env=environment, capture_output=True, check=False, **_identity(),
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if done.returncode == 0:
+            return python
+    pytest.skip(f"no {ours} on this machine that a user other than root may start")
+
+
+def _cloned(folder: Path) -> None:
+    """A clone of the project, with the changes that are not committed yet."""
+    subprocess.run(["git", "clone", "-q", "--no-hardlinks", ROOT, folder], check=True)
+    changed = subprocess.run(
+        ["git", "diff", "HEAD", "--name-only", "--no-renames", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, changed.split("\0")):
+        (folder / name).unlink(missing_ok=True)
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
