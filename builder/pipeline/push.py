@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -24,11 +25,13 @@ from builder import __version__, registry
 from builder.bases import sharing, store
 from builder.bases.assembled import AssembledImage
 from builder.bases.store import Store
+from builder.core import parallel
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
 from builder.core.retry import Passing, Retry
 from builder.core.settings import Settings
+from builder.core.trustsettings import TrustSettings
 from builder.engine import transfers
 from builder.facts import accelerators
 from builder.pipeline import bases, prove, records, repository, signing
@@ -41,6 +44,7 @@ from builder.spec import catalogue
 from builder.spec.kernels import check_runs_on
 from builder.tensorflow import suite as suites
 from builder.trust import keyless
+from builder.trust.keys import KeySigner
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -104,35 +108,33 @@ def push(
     tags: tuple[str, ...],
     *,
     base: Pushable | None = None,
-    about: About | None = None,
+    about: Callable[[], About] | None = None,
     retry: Retry = ENGINE_RETRY,
     on_event: OnEvent = ignore,
 ) -> PushedImage:
     """Push a proven image and move `tags` to it; send nothing where the registry has it all.
 
-    about: what else is signed, where the settings name a key.
+    about: gives what else is signed; called before anything is sent, where the settings name a key.
 
     Raises CheckFailed (and moves no tag) without a receipt that holds for this very image, or where
     the registry has other bytes than the engine; OutsideError for what the registry refuses.
     """
     proof = _proof(receipt, image)
-    key = signing.key_of(settings.trust)
     where = repository.of(settings)
     for tag in tags:
         where.tagged(tag)  # refuses a text that cannot be a tag before anything is sent
     with step(f"push {where.name}", on_event) as pushing:
-        with Registry(where.host, said=pushing.log) as there:
-            send = _Sender(engine, there, where, retry, pushing)
+        with Registry(where.host, said=pushing.log) as there, ThreadPoolExecutor(1) as beside:
+            key = beside.submit(signing.key_of, settings.trust)  # a key file opens in 0.3 s
+            known = about() if about and settings.trust.key else None
+            send = _Sender(engine, there, where, retry, pushing, key.result)
             if base is not None:
                 send.base(base)
             manifest = send.image(image)
-            receipt_digest = attach(there, where, manifest, proof)
-            signed: tuple[str, ...] = ()
-            if settings.trust.key:
-                # a certificate is for ten minutes, and the image may have taken longer
-                signer = key or keyless.signer(settings.trust, os.environ)
-                said = signing.said(there, where, manifest, proof, about)
-                signed = signing.sign(there, where, said, signer, proof.made_at)
+            receipt_digest, signed = parallel.both(
+                lambda: attach(there, where, manifest, proof),
+                lambda: _sign(there, where, manifest, proof, known, key, settings.trust),
+            )
             moved = tuple(
                 tag for tag in tags if tagging.move(there, where.tagged(tag), manifest).moved
             )
@@ -152,6 +154,24 @@ def push(
         pushing.cached = result.unchanged
         pushing.detail = "already there" if result.unchanged else f"{manifest.digest[:19]}"
     return result
+
+
+def _sign(
+    there: Registry,
+    where: Reference,
+    image: Manifest,
+    proof: Receipt,
+    known: About | None,
+    key: Future[KeySigner | None],
+    trust: TrustSettings,
+) -> tuple[str, ...]:
+    """Sign all that is said about an image, where the settings name a key; what was signed now."""
+    if not trust.key:
+        return ()
+    said = signing.said(there, where, image, proof, known)
+    # a certificate is for ten minutes, and the image may have taken longer
+    signer = key.result() or keyless.signer(trust, os.environ)
+    return signing.sign(there, where, said, signer, proof.made_at)
 
 
 def push_target(
@@ -190,7 +210,7 @@ def push_target(
         settings,
         tagging.tags_for(target, record.tensorflow, root, tuple(tags)),
         base=base,
-        about=signing.about(root, record, __version__) if settings.trust.key else None,
+        about=functools.partial(signing.about, root, record, __version__),
         on_event=prefixed(target, on_event),
     )
 
@@ -212,13 +232,17 @@ def _tag_of(image: Pushable) -> str:
 
 @dataclass
 class _Sender:
-    """Brings images from this machine to one repository, unless they are there already."""
+    """Brings images from this machine to one repository, unless they are there already.
+
+    check: called before anything is sent; what it raises ends the push.
+    """
 
     engine: Engine
     there: Registry
     where: Reference
     retry: Retry
     step: RunningStep
+    check: Callable[[], object]
     kept: Store = field(default_factory=store.of_this_machine)
     sent: int = 0
 
@@ -255,6 +279,7 @@ class _Sender:
         with locked(cache_home() / "locks" / f"push-{name}"):
             if found := look():
                 return found
+            self.check()
             self.there.check_write(self.where.repository)
             if whole := self._assembled(image.digest, tag):
                 to, events = self.where.tagged(tag), self.step.on_event

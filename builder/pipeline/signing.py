@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
-from builder.core import project
+from builder.core import parallel, project
 from builder.core.errors import InputError
 from builder.core.trustsettings import KEYLESS, TrustSettings
 from builder.lock import model
@@ -19,7 +20,7 @@ from builder.pipeline.prepare import Prepared
 from builder.pipeline.records import ImageRecord
 from builder.prove import wheels
 from builder.prove.receipts import Receipt
-from builder.registry import Manifest, Reference, Registry
+from builder.registry import Manifest, Reference, Registry, manifests
 from builder.spec.advisories import AcceptedAdvisory
 from builder.trust import beside, keys, layers, sbom, statements, tagged, vex
 from builder.trust.bundle import Signer, Statement
@@ -89,12 +90,15 @@ def said(
 
     known: None says nothing of what they are made of.
     """
-    found = {image: _of_image(there, where, image, receipt, known)}
-    if known and known.base_made and (tag := known.base_made.base):
-        base = there.manifest(where.repository, tag)
-        if base:
-            made = statements.of_provenance(base.digest, known.base_made, os.environ)
-            found[base] = (statements.signature(base.digest), made)
+    tag = known.base_made.base if known and known.base_made else None
+    of_image, base = parallel.both(
+        lambda: _of_image(there, where, image, receipt, known),
+        lambda: there.manifest(where.repository, tag) if tag else None,
+    )
+    found = {image: of_image}
+    if known and known.base_made and base:
+        made = statements.of_provenance(base.digest, known.base_made, os.environ)
+        found[base] = (statements.signature(base.digest), made)
     return found
 
 
@@ -107,7 +111,7 @@ def _of_image(
         subject = sbom.BillSubject(
             where=where,
             digest=image.digest,
-            labels=there.labels(where.repository, image),
+            labels=manifests.labels_in(configuration),
             layers=layers.of(image, configuration),
             program=known.program,
             libraries=_libraries(receipt),
@@ -133,14 +137,15 @@ def sign(
 
     created: ISO 8601, for the list of referrers.
     """
-    made: list[str] = []
+    deeds: list[Callable[[], Sequence[str] | None]] = []
     for image, each in said.items():
-        made += beside.attach(there, where, image, each, signer, created)
-        receipts = [one for one in each if one.kind == statements.RECEIPT]
+        deeds.append(partial(beside.attach, there, where, image, each, signer, created))
         if not isinstance(signer, KeylessSigner):
-            for receipt in receipts:
-                tagged.attach(there, where, image, receipt, signer)
-    return tuple(made)
+            receipts = (one for one in each if one.kind == statements.RECEIPT)
+            deeds += [partial(tagged.attach, there, where, image, one, signer) for one in receipts]
+    return tuple(
+        digest for made in parallel.each(lambda deed: deed(), deeds) for digest in made or ()
+    )
 
 
 def _today() -> date:

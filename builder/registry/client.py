@@ -36,6 +36,7 @@ from builder.registry.manifests import (
     Manifest,
     configuration_in,
     digest_of,
+    labels_in,
 )
 from builder.registry.names import DOCKER_HUB, DOCKER_HUB_API, Reference, is_loopback
 from builder.registry.refusals import Right
@@ -166,8 +167,7 @@ class Registry:
         """An image's labels; none for an index. Raises what `blob` raises."""
         if image.is_index:
             return {}
-        whole = self.configuration(repository, image)
-        return decoding.words(decoding.mapping(whole, "config"), "Labels")
+        return labels_in(self.configuration(repository, image))
 
     @contextlib.contextmanager
     def stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
@@ -255,10 +255,13 @@ class Registry:
         if answer.status == 200 and size not in (None, str(blob.size)):
             raise self._other_bytes(repository, f"{blob.size} bytes", f"{size} bytes")
 
-    def put_blob(self, repository: str, data: bytes) -> Descriptor:
-        """Upload small content, unless it is there. An upload that breaks off starts again."""
+    def put_blob(self, repository: str, data: bytes, *, new: bool = False) -> Descriptor:
+        """Upload small content, unless it is there. An upload that breaks off starts again.
+
+        new: it was just made, so the registry is not asked first.
+        """
         digest = digest_of(data)
-        if not self.has_blob(repository, digest):
+        if new or not self.has_blob(repository, digest):
             self._upload(repository, digest, data)
         return Descriptor("application/octet-stream", digest, len(data))
 

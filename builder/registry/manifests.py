@@ -156,6 +156,11 @@ def diff_ids(configuration: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(decoding.texts(decoding.mapping(configuration, "rootfs"), "diff_ids"))
 
 
+def labels_in(configuration: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of an image with this configuration."""
+    return decoding.words(decoding.mapping(configuration, "config"), "Labels")
+
+
 def history(configuration: Mapping[str, Any]) -> tuple[str, ...]:
     """What an image's history says of each layer, the lowest first."""
     steps = decoding.objects(configuration, "history")

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from builder.core import parallel
 from builder.core.errors import OutsideError
 from builder.registry import decoding
 from builder.registry.client import Registry, fallback_tag
@@ -15,6 +18,8 @@ from builder.registry.manifests import Descriptor, Manifest, index
 
 _SHORT: Final = 16
 """Hex digits of a referrer's digest in its own tag."""
+_OWN_TAG: Final = re.compile(rf"\.[0-9a-f]{{{_SHORT}}}$")
+_ATTEMPTS: Final = 10
 
 
 def attach(there: Registry, repository: str, *referrers: Manifest) -> None:
@@ -25,27 +30,32 @@ def attach(there: Registry, repository: str, *referrers: Manifest) -> None:
     artifacts first, and is done when the list that it reads has all that are tagged. So the
     last list to be written has them all.
     """
-    waiting = {
-        one.digest: replace(
-            one.descriptor,
-            artifact_type=one.content["artifactType"],
-            annotations=one.content.get("annotations") or {},
-        )
-        for one in referrers
-        if not there.put_manifest(repository, one.digest, one)
-    }
-    if not waiting:
+    first, *others = referrers
+    if there.put_manifest(repository, first.digest, first):  # the registry has the API
+        parallel.each(lambda one: there.put_manifest(repository, one.digest, one), others)
         return
-    subject = str(referrers[0].content["subject"]["digest"])
-    for one in referrers:
-        there.put_manifest(repository, _own_tag(subject, one.digest), one)
+    subject = str(first.content["subject"]["digest"])
+    parallel.each(
+        lambda one: there.put_manifest(repository, _own_tag(subject, one.digest), one), referrers
+    )
+    _list(there, repository, subject, {one.digest: _listed(one) for one in referrers})
+
+
+def _list(there: Registry, repository: str, subject: str, waiting: dict[str, Descriptor]) -> None:
+    """Add what is tagged as referring to `subject` to its list, and read back that it is there.
+
+    waiting: digest -> how the list names it; tagged already.
+    """
     tag = fallback_tag(subject)
-    for _ in range(10):
-        listed = there.manifest(repository, tag)
+    for _ in range(_ATTEMPTS):
+        listed, tags = parallel.both(
+            lambda: there.manifest(repository, tag),
+            lambda: there.tags(repository, _own_tag(subject, "")),
+        )
         held = listed.manifests if listed else ()
-        listed_digests = {one.digest for one in held}
-        waiting |= _tagged(there, repository, subject, {*listed_digests, *waiting})
-        missing = [one for one in waiting.values() if one.digest not in listed_digests]
+        known = {one.digest for one in held}
+        waiting |= _tagged(there, repository, subject, tags, {*known, *waiting})
+        missing = [one for digest, one in waiting.items() if digest not in known]
         if not missing:
             return
         there.put_manifest(repository, tag, index((*held, *missing)))
@@ -56,22 +66,23 @@ def attach(there: Registry, repository: str, *referrers: Manifest) -> None:
 
 
 def _tagged(
-    there: Registry, repository: str, subject: str, known: set[str]
+    there: Registry, repository: str, subject: str, tags: Iterable[str], known: set[str]
 ) -> dict[str, Descriptor]:
-    """The referrers that have a tag of their own and are not among the known digests."""
-    short = {digest.removeprefix("sha256:")[:_SHORT] for digest in known}
-    found: dict[str, Descriptor] = {}
-    for tag in there.tags(repository, _own_tag(subject, "")):
-        if tag.rpartition(".")[2] in short:
-            continue
-        made = there.manifest(repository, tag)
-        if made and made.subject == subject:
-            found[made.digest] = replace(
-                made.descriptor,
-                artifact_type=decoding.text(made.content, "artifactType"),
-                annotations=decoding.words(made.content, "annotations"),
-            )
-    return found
+    """The referrers that have one of these tags and are not among the known digests."""
+    own = {_own_tag(subject, digest) for digest in known}
+    # cosign keeps its older signatures under .sig and .att
+    unknown = [tag for tag in tags if tag not in own and _OWN_TAG.search(tag)]
+    found = parallel.each(lambda tag: there.manifest(repository, tag), unknown)
+    return {one.digest: _listed(one) for one in found if one and one.subject == subject}
+
+
+def _listed(referrer: Manifest) -> Descriptor:
+    """How the list names a referrer."""
+    return replace(
+        referrer.descriptor,
+        artifact_type=decoding.text(referrer.content, "artifactType"),
+        annotations=decoding.words(referrer.content, "annotations"),
+    )
 
 
 def _own_tag(subject: str, referrer: str) -> str:

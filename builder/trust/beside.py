@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from builder import registry
+from builder.core import parallel
 from builder.core.errors import CheckFailed
 from builder.registry import Descriptor, Manifest, Reference, Registry, referrers
 from builder.trust import bundle
@@ -53,12 +54,22 @@ def find(
     Raises CheckFailed where the registry has other bytes than a digest names, OutsideError.
     """
     listed = there.referrers(where.repository, image, bundle.MEDIA_TYPE)
-    signed, problems = [], []
-    for one in sorted(listed, key=_created, reverse=True):
-        if kind and one.annotations.get(KIND, kind) != kind:
-            continue
+    asked = [
+        one
+        for one in sorted(listed, key=_created, reverse=True)
+        if not kind or one.annotations.get(KIND, kind) == kind
+    ]
+
+    def fetched(one: Descriptor) -> bytes | CheckFailed:
         try:
-            found = _read(there, where, one, image, trusted)
+            return _bundle(there, where, one, image)
+        except CheckFailed as error:
+            return error
+
+    signed, problems = [], []
+    for one, data in zip(asked, parallel.each(fetched, asked), strict=True):
+        try:
+            found = _opened(data, one, image, trusted)
         except CheckFailed as error:
             problems.append(error.message)
             continue
@@ -80,30 +91,30 @@ def attach(
     created: ISO 8601, for the list of referrers. Returns the digests of the new manifests.
     """
     known = find(there, where, image.digest, None, (signer.public,)).signed
-    made = []
-    for statement in statements:
-        if any(one.statement == statement for one in known):
-            continue
+    said = [one.statement for one in known]
+    new = [one for one in statements if one not in said]
+    if not new:
+        return ()
+
+    def put(statement: Statement) -> Manifest:
         data = bundle.seal(statement, signer)
-        there.put_blob(where.repository, data)
-        made.append(
-            registry.artifact(
-                bundle.MEDIA_TYPE,
-                Descriptor.of(bundle.MEDIA_TYPE, data),
-                {_CONTENT: "dsse-envelope", KIND: statement.kind, _CREATED: created},
-                image.descriptor,
-            )
+        there.put_blob(where.repository, data, new=True)
+        return registry.artifact(
+            bundle.MEDIA_TYPE,
+            Descriptor.of(bundle.MEDIA_TYPE, data),
+            {_CONTENT: "dsse-envelope", KIND: statement.kind, _CREATED: created},
+            image.descriptor,
         )
-    if made:
-        there.put_blob(where.repository, registry.EMPTY)
-        referrers.attach(there, where.repository, *made)
+
+    made, _ = parallel.both(
+        lambda: parallel.each(put, new), lambda: there.put_blob(where.repository, registry.EMPTY)
+    )
+    referrers.attach(there, where.repository, *made)
     return tuple(one.digest for one in made)
 
 
-def _read(
-    there: Registry, where: Reference, one: Descriptor, image: str, trusted: Sequence[Trusted]
-) -> Signed:
-    """The statement in one artifact. Raises CheckFailed where it does not count."""
+def _bundle(there: Registry, where: Reference, one: Descriptor, image: str) -> bytes:
+    """The bundle in an artifact that refers to the image. Raises CheckFailed for any other."""
     held = there.manifest(where.repository, one.digest)
     if held is None:
         raise CheckFailed(f"the statement {one.digest} is gone")
@@ -111,7 +122,15 @@ def _read(
         raise CheckFailed(f"the statement that lies beside it refers to {held.subject}")
     if [layer.media_type for layer in held.layers] != [bundle.MEDIA_TYPE]:
         raise CheckFailed(f"what lies beside it as {bundle.MEDIA_TYPE} holds no bundle")
-    data = there.blob(where.repository, held.layers[0])
+    return there.blob(where.repository, held.layers[0])
+
+
+def _opened(
+    data: bytes | CheckFailed, one: Descriptor, image: str, trusted: Sequence[Trusted]
+) -> Signed:
+    """The statement in a bundle. Raises CheckFailed where it does not count."""
+    if isinstance(data, CheckFailed):
+        raise data
     statement, signer = bundle.unseal(data, trusted)
     if statement.digest != image:
         raise CheckFailed(f"the statement that lies beside it is about {statement.digest}")

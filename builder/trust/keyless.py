@@ -9,6 +9,7 @@ Source: sigstore-python 4.5 (sigstore/sign.py); PyPI id 1.6, which asks the surr
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TOKEN: Final = "SIGSTORE_ID_TOKEN"
 """The variable that holds an OIDC token for the audience `sigstore`; cosign reads the same one."""
 
+_ONE_AT_A_TIME: Final = threading.Lock()
 _PATIENCE: Final = 60.0
 """Seconds to wait for Fulcio or Rekor. The library itself would wait for ever."""
 _NO_TOKEN: Final = (
@@ -44,7 +46,8 @@ class KeylessSigner:
         """The bundle of an in-toto statement, logged and checked. Raises OutsideError."""
         from sigstore.dsse import Statement
 
-        with _explaining("Sigstore did not sign"):
+        # the library's session is for one thread
+        with _explaining("Sigstore did not sign"), _ONE_AT_A_TIME:
             bundle = self._inner.sign_dsse(Statement(payload)).to_json().encode()
             self.public.opened(bundle)
         return bundle

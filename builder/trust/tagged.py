@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from builder import registry
+from builder.core import parallel
 from builder.core.errors import CheckFailed, OutsideError
 from builder.registry import Descriptor, Manifest, Reference, Registry, fallback_tag, manifests
 from builder.trust import envelope
@@ -60,8 +61,10 @@ def attach(
             return False
 
     tag = fallback_tag(image.digest)
-    _put(there, where, f"{tag}.sig", signed, functools.partial(_entry, payload, signer))
-    _put(there, where, f"{tag}.att", says, functools.partial(_sealed, receipt, signer))
+    parallel.both(
+        lambda: _put(there, where, f"{tag}.sig", signed, lambda: _entry(payload, signer)),
+        lambda: _put(there, where, f"{tag}.att", says, lambda: _sealed(receipt, signer)),
+    )
 
 
 def copy(
@@ -130,14 +133,14 @@ def _put(
     for _ in range(_ATTEMPTS):
         found = there.manifest(where.repository, tag)
         held = found.layers if found else ()
-        if any(is_there(one) for one in held):
+        if (made and made.descriptor in held) or any(is_there(one) for one in held):
             return
-        if made is None:
-            made = make()
-            there.put_blob(where.repository, made.data)
+        made = made or make()
         layers = (*held, made.descriptor)
         config = manifests.of_blobs(layers)
-        there.put_blob(where.repository, config)
+        parallel.each(
+            lambda data: there.put_blob(where.repository, data, new=True), (made.data, config)
+        )
         listed = manifests.image(Descriptor.of(manifests.OCI_CONFIG, config), layers)
         there.put_manifest(where.repository, tag, listed)
     raise OutsideError(

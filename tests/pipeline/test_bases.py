@@ -82,7 +82,7 @@ def test_a_push_sends_a_base_as_it_was_assembled(
     no_engine: Any = None  # Docker 20.10 would pack it anew, into another manifest
     where = parse(str(settings(server.host).registry))
     with step("push", lambda _: None) as pushing, Registry(server.host) as there:
-        push._Sender(no_engine, there, where, push.ENGINE_RETRY, pushing).base(base)
+        push._Sender(no_engine, there, where, push.ENGINE_RETRY, pushing, lambda: None).base(base)
         assert there.head(where.repository, TAG) == made.digest
         assert there.head(where.repository, sharing.tag_of("ab" * 32)), "offered by its key"
 

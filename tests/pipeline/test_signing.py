@@ -24,6 +24,7 @@ from builder.registry import Manifest, Registry, referrers
 from builder.spec.advisories import AcceptedAdvisory
 from builder.trust import beside, bundle, statements
 from builder.trust.provenance import KIND
+from tests.emulators.registry_faults import faulty
 from tests.pipeline.pushing import REPOSITORY
 from tests.registry.server import RegistryServer
 from tests.trust.signing import Pair, at, image, pair, receipt, settings, sign
@@ -159,6 +160,23 @@ def test_an_image_has_all_four_statements_and_its_base_has_two(
     }
     assert there.head(REPOSITORY, "v100") == made.digest
     assert signing.sign(there, where, said, ours.signer, "2026-11-22") == ()
+
+
+def test_signing_takes_few_requests(server: RegistryServer, ours: Pair, root: Path) -> None:
+    """They wait for each other as little as they can, and none asks what is known already."""
+    known = signing.about(root, record(root), "0.1.0")
+    assert known.base_made
+    with Registry(server.host) as there:
+        made, _ = image(there), image(there, "base", known.base_made.base)
+        there.put_blob(REPOSITORY, registry.EMPTY)  # as the receipt of a push
+    with faulty(server.host) as proxy, Registry(proxy.host) as there:
+        said = signing.said(there, at(proxy.host), made, receipt(made), known)
+        signing.sign(there, at(proxy.host), said, ours.signer, "2026-11-22")
+        assert len(proxy.seen) == 52, "\n".join(proxy.seen)
+        assert proxy.count("HEAD /.*blobs") == 2
+        proxy.seen.clear()
+        assert signing.sign(there, at(proxy.host), said, ours.signer, "2026-11-22") == ()
+        assert proxy.count("P[OU][A-Z]+ ") == 0
 
 
 def test_what_is_accepted_is_a_statement_of_its_own(
