@@ -30,7 +30,8 @@ from builder.core.trustsettings import TrustSettings
 from builder.engine import Engine
 from builder.pipeline import push, signing
 from builder.registry import Manifest, Registry
-from tests.emulators.registry_faults import FaultHandler, FaultProxy, running
+from tests.emulators.registry_faults import FaultHandler, FaultProxy
+from tests.emulators.web import answering
 from tests.pipeline.pushing import REPOSITORY, Image
 from tests.pipeline.test_signing import record
 from tests.registry.server import registry
@@ -54,7 +55,7 @@ class _FarHandler(FaultHandler):
 def far(host: str) -> Iterator[FaultProxy]:
     """The registry at `host`, FAR seconds away."""
     proxy = FaultProxy(host, _FarHandler)
-    with running(proxy):
+    with answering(proxy):
         yield proxy
 
 

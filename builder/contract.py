@@ -82,13 +82,16 @@ def accelerator(
     capability: str | None = None,
     cuda: str | None = None,
     driver: str | None = None,
+    topology: str | None = None,
 ) -> str:
-    """The value of ACCELERATOR: `V100:2,capability=7.0,cuda=12,driver=525`.
+    """The value of ACCELERATOR: `V100:2,capability=7.0,cuda=12,driver=525`, or of a TPU
+    `TPU-v5e:4,topology=4x4`.
 
-    capability: of the GPU; cuda: the major version of the image's CUDA; driver: the oldest for it.
+    count: GPUs, or chips of a TPU on one host. capability: of the GPU; cuda: the major version of
+    the image's CUDA; driver: the oldest for it; topology: of all hosts of a TPU.
     """
     counted = name if count is None else f"{name}:{count}"
-    known = {"capability": capability, "cuda": cuda, "driver": driver}
+    known = {"capability": capability, "cuda": cuda, "driver": driver, "topology": topology}
     return ",".join([counted, *(f"{key}={value}" for key, value in known.items() if value)])
 
 

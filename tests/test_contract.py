@@ -86,6 +86,10 @@ def test_the_trainer_reads_what_a_place_gives_to_it() -> None:
         (contract.accelerator("L4", 1, cuda="12", driver="525"), ("L4", 1, "", "12", "525")),
         (contract.accelerator(contract.ANY_GPU, 3), ("GPU", 3, "", "", "")),
         (contract.accelerator("TPU-v3"), ("TPU-v3", 1, "", "", "")),
+        (
+            contract.accelerator("TPU-v5e", 4, topology="4x4"),
+            ("TPU-v5e", 4, "", "", "", "4x4"),
+        ),
     ):
         found = config.parse(given, {contract.ACCELERATOR: value}).accelerator
         assert guard.expected(found, "") == guard.Expected(*meant)
@@ -101,7 +105,8 @@ def test_every_accelerator_on_offer_can_be_read_by_the_trainer() -> None:
             if found is None or placement.device is None:
                 continue
             assert found.tpu == (placement.device.kind == "tpu")
-            assert found.tpu or found.count == placement.count
+            chips = placement.chips if found.tpu else placement.count
+            assert (found.count, found.topology) == (chips, placement.topology or "")
 
 
 def test_the_trainer_reports_the_events() -> None:

@@ -153,7 +153,6 @@ def _show_libraries(rows: Sequence[tuple["PackageSize", "Library", int, tuple[st
 
 def _page(target: str, file: Path, osv: str | None, registry: str | None) -> None:
     """`builder report --html`."""
-    from dataclasses import replace
     from datetime import UTC, datetime
 
     from builder.core import files
@@ -171,7 +170,7 @@ def _page(target: str, file: Path, osv: str | None, registry: str | None) -> Non
             else imagepage.of_reference(target, where, address, today, shown.on_event)
         )
     costs = hour.costs(page.facts["accelerator"], page.size, prices.load(root()))
-    files.write(file, imagehtml.html(replace(page, costs=costs)))
+    files.write(file, imagehtml.html(page, costs))
     say(f"wrote {file}")
     if page.not_asked:
         say(f"advisories were not looked up: {page.not_asked}")

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
+
+from builder.core import git
 
 
 def from_git(folder: Path) -> dict[str, str]:
     """The substitutions that a trigger takes from git. {} for a folder without a repository."""
 
-    def git(*words: str) -> str:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=30
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
+    def ask(*words: str) -> str:
+        return (git.ask(folder, *words) or "").strip()
 
-    commit = git("rev-parse", "HEAD")
+    commit = ask("rev-parse", "HEAD")
     if not commit:
         return {}
-    branch = git("symbolic-ref", "--short", "-q", "HEAD")
-    tag = git("describe", "--tags", "--exact-match", "HEAD")
-    remote = re.sub(r"\.git/?$", "", git("remote", "get-url", "origin")).rstrip("/")
+    branch = ask("symbolic-ref", "--short", "-q", "HEAD")
+    tag = ask("describe", "--tags", "--exact-match", "HEAD")
+    remote = re.sub(r"\.git/?$", "", ask("remote", "get-url", "origin")).rstrip("/")
     path = re.split(r"[:/]", remote.partition("://")[2] or remote)
-    top = Path(git("rev-parse", "--show-toplevel") or folder)
+    top = Path(ask("rev-parse", "--show-toplevel") or folder)
     name = path[-1] if remote else top.name
     return {
         "COMMIT_SHA": commit,
@@ -42,9 +37,4 @@ def from_git(folder: Path) -> dict[str, str]:
 
 def is_clean(root: Path) -> bool:
     """Whether the tree is that of its commit. Only then may a build have the commit's name."""
-    command = ["git", "status", "--porcelain", "--", "."]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and not done.stdout
+    return git.ask(root, "status", "--porcelain", "--", ".") == ""

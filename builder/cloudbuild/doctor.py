@@ -18,8 +18,7 @@ from builder.cloudbuild.reader.buildfile import BuildFile
 from builder.core import googleaccess
 from builder.core.checkup import Finding
 from builder.core.errors import FactoryError
-from builder.core.googleaccess import Project
-from builder.core.googleapi import account_name
+from builder.core.googleaccess import ACT_AS, Project, image_repository
 from builder.core.settings import CloudSettings
 from builder.core.workers import DEFAULT_MACHINE, MACHINES, WorkerMachine
 from builder.registry import is_loopback
@@ -37,7 +36,6 @@ OURS = {
 }
 """What the caller needs in the project, and a role that has it."""
 POOL = {"cloudbuild.workerpools.use": "roles/cloudbuild.workerPoolUser"}
-ACT_AS = {"iam.serviceAccounts.actAs": "roles/iam.serviceAccountUser"}
 STAGING = {
     "storage.objects.create": "roles/storage.objectAdmin",
     "storage.objects.delete": "roles/storage.objectAdmin",
@@ -56,8 +54,6 @@ READS_SOURCE = (
     "roles/storage.admin",
     "roles/cloudbuild.builds.builder",
 )
-
-_REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 
 DISK_GB = 100
 """The disk of a worker where the build asks for none (API reference, BuildOptions.diskSizeGb)."""
@@ -154,16 +150,14 @@ def _account(clients: Clients, repository: str | None) -> Iterator[Finding]:
             "write service_account below [cloud], and give it what docs/cloud-build.md lists",
         )  # fmt: skip
         return
-    path = f"/v1/{account_name(address)}:testIamPermissions"
-    found = _ask(clients, "iam.googleapis.com", path, {"permissions": list(ACT_AS)})
-    yield from _permissions("account", found, ACT_AS, f"you, as {address},")
-    project = _project(clients).policy()
+    asked = _project(clients)
+    yield from _permissions("account", asked.acts_as(address), ACT_AS, f"you, as {address},")
+    project = asked.policy()
     yield from _granted("logs", address, WRITES_LOGS, "write logs", [project])
-    bucket = _ask(clients, "storage.googleapis.com", f"/storage/v1/b/{clients.settings.bucket}/iam")
+    bucket = asked.bucket_policy(clients.settings.bucket)
     yield from _granted("source", address, READS_SOURCE, "read the source", [project, bucket])
-    if match := _REPOSITORY.match(repository or ""):
-        place = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}"
-        policy = _ask(clients, "artifactregistry.googleapis.com", f"/v1/{place}:getIamPolicy")
+    if images := image_repository(repository or ""):
+        policy = asked.repository_policy(images)
         yield from _granted("images", address, WRITES_IMAGES, "push images", [project, policy])
     else:
         where = repository or "no registry"

@@ -8,18 +8,13 @@ Source: git-worktree(1).
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from builder.core.errors import InputError, OutsideError
-
-_OF_A_HOOK: Final = frozenset({"GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"})
-"""What git sets for a hook: these name the hook's own checkout."""
+from builder.core import git
+from builder.core.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -81,31 +76,11 @@ def of_head(root: Path) -> Iterator[GitCopy]:
 
 def _ask(folder: Path, *words: str) -> str | None:
     """What git prints; None where it refuses."""
-    done = _run(folder, words)
-    return None if done.returncode else done.stdout
+    return git.run(folder, *words, of_hook=False).text
 
 
 def _git(folder: Path, *words: str) -> str:
-    done = _run(folder, words)
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        fix = next((line for line in lines if line.startswith("git config")), "see git status")
-        said = lines[-1] if lines else "it said nothing"
-        raise InputError(f"git {words[0]}: {said.removeprefix('fatal: ')}", fix)
-    return done.stdout
-
-
-def _run(folder: Path, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
-    try:
-        return subprocess.run(
-            ["git", *words],
-            cwd=folder,
-            env={**kept, "LC_ALL": "C"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except FileNotFoundError:
-        raise OutsideError("git is not installed", "install git") from None
+    answer = git.run(folder, *words, of_hook=False)
+    if answer.text is None:
+        raise InputError(f"git {words[0]}: {answer.reason}", answer.fix("see git status"))
+    return answer.text

@@ -6,9 +6,10 @@ Manager and IAM.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from builder.core import googleapi
 from builder.core.checkup import Finding
@@ -19,7 +20,26 @@ if TYPE_CHECKING:
 
 ANYTHING = ("roles/owner", "roles/editor")
 """Basic roles, which have nearly every right."""
+ACT_AS: Final = {"iam.serviceAccounts.actAs": "roles/iam.serviceAccountUser"}
+"""The right to let something run as a service account, and the role that has it."""
+_REPOSITORY: Final = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ImageRepository:
+    """A repository of Artifact Registry."""
+
+    project: str
+    region: str
+    name: str
+
+
+def image_repository(reference: str) -> ImageRepository | None:
+    """The repository that an image's reference names; None for another registry's."""
+    if found := _REPOSITORY.match(reference):
+        return ImageRepository(project=found[2], region=found[1], name=found[3])
+    return None
 
 
 @dataclass(frozen=True)
@@ -52,6 +72,20 @@ class Project:
         """Who has which role in the project."""
         host = "cloudresourcemanager.googleapis.com"
         return self.ask(host, f"/v1/projects/{self.name}:getIamPolicy", {})
+
+    def bucket_policy(self, name: str) -> Answer | Finding:
+        """Who has which role in a bucket."""
+        return self.ask("storage.googleapis.com", f"/storage/v1/b/{name}/iam")
+
+    def repository_policy(self, one: ImageRepository) -> Answer | Finding:
+        """Who has which role in a repository of images."""
+        place = f"projects/{one.project}/locations/{one.region}/repositories/{one.name}"
+        return self.ask("artifactregistry.googleapis.com", f"/v1/{place}:getIamPolicy")
+
+    def acts_as(self, account: str) -> Answer | Finding:
+        """Whether the caller may use a service account: those of ACT_AS that are granted."""
+        path = f"/v1/{googleapi.account_name(account)}:testIamPermissions"
+        return self.ask("iam.googleapis.com", path, {"permissions": list(ACT_AS)})
 
     def allowed(self, permissions: Sequence[str], project: str | None = None) -> Answer | Finding:
         """Which of these permissions the caller has in the project, or in another one."""

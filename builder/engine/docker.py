@@ -16,6 +16,7 @@ from builder.core.events import OnEvent, ignore
 from builder.engine import buildx
 from builder.engine.buildx import BuildRequest, BuiltImage
 from builder.engine.progress import first_line, numbers
+from builder.registry import manifests as image_manifests
 
 if TYPE_CHECKING:
     import docker
@@ -185,7 +186,6 @@ def _image(reference: str, found: Mapping[str, Any]) -> EngineImage:
     ]
     sizes = [m["Size"]["Content"] for m in manifests]
     unpacked = [m["ImageData"]["Size"]["Unpacked"] for m in manifests]
-    pairs = (entry.partition("=") for entry in config.get("Env") or [])
     return EngineImage(
         reference=reference,
         image_id=found["Id"],
@@ -193,7 +193,7 @@ def _image(reference: str, found: Mapping[str, Any]) -> EngineImage:
         compressed_bytes=sizes[0] if sizes else None,
         unpacked_bytes=unpacked[0] if unpacked else int(found.get("Size") or 0),
         labels=dict(config.get("Labels") or {}),
-        environment={name: value for name, _, value in pairs},
+        environment=image_manifests.environment(config),
         entrypoint=tuple(config.get("Entrypoint") or ()),
         command=tuple(config.get("Cmd") or ()),
         user=config.get("User") or "",

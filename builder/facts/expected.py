@@ -11,16 +11,18 @@ from builder.facts import accelerators
 from builder.facts.cuda import cuda as facts
 
 
-def text(accelerator: str, cuda: str | None, count: int | None = None) -> str:
-    """`V100:2,capability=7.0,cuda=12,driver=525`; the name alone for a TPU, whose machine type
-    decides how many device files there are.
+def text(
+    accelerator: str, cuda: str | None, count: int | None = None, topology: str | None = None
+) -> str:
+    """`V100:2,capability=7.0,cuda=12,driver=525`, or for a TPU `TPU-v5e:4,topology=4x4`.
 
-    cuda: the version of the image's CUDA, None where it is not known. count: how many are paid for;
-    None: one at least. Raises InputError for an accelerator that does not exist.
+    cuda: the version of the image's CUDA, None where it is not known. count: how many are paid for,
+    of a TPU its chips on one host; None: one at least. topology: of a TPU. Raises InputError for an
+    accelerator that does not exist.
     """
     known = accelerators.find(accelerator)
     if known.kind == "tpu":
-        return contract.accelerator(accelerator)
+        return contract.accelerator(accelerator, count, topology=topology)
     major = cuda.partition(".")[0] if cuda else None
     driver = next((row.driver for row in facts().drivers if row.cuda == major), None)
     return contract.accelerator(

@@ -20,7 +20,8 @@ def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
     device = placement.device
     if device is None:
         return {contract.ACCELERATOR: contract.CPU}
-    return {contract.ACCELERATOR: expected.text(device.name, cuda, placement.count)}
+    count = placement.count if device.kind == "gpu" else placement.chips
+    return {contract.ACCELERATOR: expected.text(device.name, cuda, count, placement.topology)}
 
 
 def on_this_machine(wanted: int, given: int) -> dict[str, str]:

@@ -75,13 +75,18 @@ def written(told: Mapping[str, Any], source: Path) -> tuple[str, Job]:
     Raises InputError that names the file that was read, and no line: the text is written nowhere.
     """
     text = yamlfile.dump(told, f"Imported from {source.name}.")
-    stem = re.sub(r"[^a-z0-9]+", "-", source.stem.lower()).strip("-") or "imported"
-    own = Path(f"{stem if stem[0].isalpha() else 'job'}.yaml")
+    own = named(source)
     try:
         return text, description.parse(text, own)
     except InputError as error:
         said = re.sub(rf"(?m)^{re.escape(str(own))}:[0-9]+: ", f"{source}: ", error.message)
         raise InputError(said, error.fix) from None
+
+
+def named(source: Path) -> Path:
+    """The name of the job's file that another file becomes: what a job may be called."""
+    name = re.sub(r"[^a-z0-9]+", "-", source.stem.lower()).strip("-")[:50]
+    return Path(f"{name if name[:1].isalpha() else 'job'}.yaml")
 
 
 _SECRET: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)$", re.I)

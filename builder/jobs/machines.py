@@ -19,6 +19,8 @@ from builder.core.errors import InputError
 from builder.facts.table import DATA, Source
 
 TABLE = "machines.yaml"
+_CORES, _HOST_CHIPS = 2, 4
+"""Of TPU v2 and v3: cores of a chip, chips of a machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +70,14 @@ class Placement:
             return False
         if self.topology is None:
             return self.count not in _single(self.device)
-        chips = re.search(r"-([0-9]+)t$", self.machine)
-        return chips is not None and self.count > int(chips[1])
+        return self.count > self.chips
+
+    @property
+    def chips(self) -> int:
+        """The chips of a TPU on one of its machines. TPU v2 and v3 are counted in cores (source:
+        Google Cloud, TPU v3: a v3-8 has four chips, a chip two cores)."""
+        named = re.search(r"-([0-9]+)t$", self.machine)
+        return min(self.count, int(named[1])) if named else min(self.count // _CORES, _HOST_CHIPS)
 
     @property
     def written(self) -> str:

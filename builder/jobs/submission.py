@@ -171,19 +171,23 @@ class _Submission:
         listed = self._listed()
         names = {one.name for one, _ in listed}
         for name in self.sent.names():
-            for place in self._places() if name not in names else ():
+            for place in self._places if name not in names else ():
                 with contextlib.suppress(OutsideError):
                     listed.append((place.get(name), place))
                     break
         return listed
 
-    def _places(self) -> list[Place[Any]]:
-        """Each place once, in the order of the candidates."""
-        return list({one.place.where: one.place for one in self.candidates}.values())
-
     def _listed(self) -> list[_Job]:
-        once = {one.place.where: one for one in self.candidates}.values()
-        return [(job, one.place) for one in once for job in one.place.same(one.request)]
+        return [(job, one.place) for one in self._once for job in one.place.same(one.request)]
+
+    @property
+    def _places(self) -> list[Place[Any]]:
+        return [one.place for one in self._once]
+
+    @property
+    def _once(self) -> list[Candidate]:
+        """A candidate for each place."""
+        return list({one.place.where: one for one in self.candidates}.values())
 
     def _found(self, job: JobStatus, place: Place[Any], run: int) -> Submitted:
         """A job that is active. Where it may wait in vain, the ways after its own are tried."""
@@ -227,9 +231,7 @@ class _Submission:
                     raise
                 tried = self._tell(tried, one, error.message)
                 continue
-            if not found.created:
-                return replace(found, tried=tried)
-            if index == len(left) - 1:
+            if not found.created or index == len(left) - 1:
                 return replace(found, tried=tried)
             known = known | {found.job.name}
             settled = self._settled(one, found.job)
@@ -327,7 +329,7 @@ class _Submission:
 
     def _named(self, name: str) -> _Job | None:
         """A job that is active or has succeeded, by its whole name."""
-        for place in self._places():
+        for place in self._places:
             with contextlib.suppress(OutsideError):
                 job = place.get(name)
                 return (job, place) if job.stays or job.state in SUCCEEDED else None

@@ -129,8 +129,7 @@ def _layer(
 def settings_of(base: Mapping[str, Any], copied: CopyOnly) -> dict[str, Any]:
     """`config` of the image's configuration: what the base has, and what the Dockerfile sets."""
     config = dict(base.get("config") or {})
-    lines = (one.partition("=") for one in config.get("Env") or ())
-    environment = {name: value for name, _, value in lines} | dict(copied.environment)
+    environment = manifests.environment(config) | dict(copied.environment)
     config["Env"] = [f"{name}={value}" for name, value in environment.items()]
     config["Labels"] = {**(config.get("Labels") or {}), **copied.labels}
     if copied.user:

@@ -13,13 +13,13 @@ changed where the answer is unknown: no receipt, no answer of the registry, no s
 from __future__ import annotations
 
 import difflib
-import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from builder import registry
+from builder.core import git
 from builder.core.errors import CheckFailed, FactoryError, InputError
 from builder.core.retry import Retry
 from builder.pipeline import prepare, verify
@@ -127,7 +127,7 @@ def touches(file: str, folders: Collection[str], trainer: str | None) -> bool:
     if file.startswith(NOT_IN_IMAGES) or (len(parts) == 1 and file.endswith(_ENDINGS)):
         return False
     other = trainer and trainer != "trainer"
-    if other and parts[0] == "trainer" and file != "trainer/guard.py":  # every image has the guard
+    if other and parts[0] == "trainer" and parts[1] != "guard":  # every image has the guard
         return file.startswith(f"{trainer}/")
     return True
 
@@ -146,21 +146,17 @@ def _changed_files(root: Path, since: str) -> tuple[str, ...] | None:
     """
     if since.startswith("-"):
         raise InputError(f"{since!r} is not a commit", "name one: HEAD~1, a tag, a branch")
-    if _git(root, "rev-parse", "--verify", "--quiet", f"{since}^{{commit}}") is None:
-        _git(root, "fetch", "--quiet", "--depth=1", "origin", since)
-        if _git(root, "rev-parse", "--verify", "--quiet", f"{since}^{{commit}}") is None:
+    if not _is_known(root, since):
+        git.ask(root, "fetch", "--quiet", "--depth=1", "origin", since, timeout=120)
+        if not _is_known(root, since):
             return None
-    listed = _git(root, "diff", "--name-only", "--no-renames", "-z", "--relative", since, "--", ".")
-    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
+    differ = ("diff", "--name-only", "--no-renames", "-z", "--relative", since, "--", ".")
+    listed = git.ask(root, *differ)
+    new = git.ask(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
     if listed is None or new is None:
         return None
     return tuple(sorted({name for name in (listed + new).split("\0") if name}))
 
 
-def _git(root: Path, *arguments: str) -> str | None:
-    command = ["git", *arguments]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode else done.stdout
+def _is_known(root: Path, commit: str) -> bool:
+    return git.ask(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") is not None

@@ -41,8 +41,8 @@ Place = tuple[float, float, float, float]
 """A rectangle on the map in per cent: left, top, width, height."""
 
 
-def html(page: ImagePage) -> str:
-    """The whole page."""
+def html(page: ImagePage, costs: Mapping[str, str]) -> str:
+    """The whole page. costs: what the image costs, by name."""
     sections = {
         "What a pull transfers": _map(page),
         "Proof": _proof(page),
@@ -61,7 +61,7 @@ def html(page: ImagePage) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE}</style></head><body><main><h1>{escape(page.title)}</h1>"
         f'<p><span class="state{"" if page.proof else " bad"}">{state}</span></p>'
-        f"{_list({**page.facts, 'a pull': size(page.size), **page.costs})}{body}"
+        f"{_list({**page.facts, 'a pull': size(page.size), **costs})}{body}"
         "</main></body></html>\n"
     )
 

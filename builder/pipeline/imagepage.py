@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, unquote
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
+from builder.lock import pins as locked
 from builder.lock.model import Lock
 from builder.pipeline import advised, bases, prepare, records, repository, tags, verify
 from builder.prove import receipts
@@ -54,7 +55,7 @@ class ImagePage:
     facts: what the image is, by name. proof: the receipt that holds for it; problem: why none does.
     said: each statement beside it, and who signed it. not_asked: why no advisory was looked up,
     "" where they were. changed: package -> version before and after, since the image that
-    the tag led to before; None where there was none. costs: what it costs, by name.
+    the tag led to before; None where there was none.
     """
 
     title: str
@@ -66,7 +67,6 @@ class ImagePage:
     advisories: tuple[PageAdvisory, ...]
     not_asked: str
     changed: Mapping[str, tuple[str, str]] | None
-    costs: Mapping[str, str]
 
     @property
     def size(self) -> int:
@@ -114,7 +114,6 @@ def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
         advisories=known,
         not_asked=not_asked,
         changed=None,
-        costs={},
     )
 
 
@@ -138,7 +137,7 @@ def of_reference(
         bill, said = _said(there, where, image, trusted)
         labels = there.labels(where.repository, image)
         before = _before(there, where, image)
-        changed = _changed(_layers(there, where, before), layers) if before else None
+        changed = _moved(_layers(there, where, before), layers) if before else None
     known, not_asked = _asked(lambda: _judged(bill, address, today))
     facts = {
         "image": str(where),
@@ -156,7 +155,6 @@ def of_reference(
         advisories=known,
         not_asked=not_asked,
         changed=changed,
-        costs={},
     )
 
 
@@ -248,13 +246,8 @@ def _before(there: Registry, where: Reference, image: Manifest) -> Manifest | No
     return there.manifest(where.repository, older[0]) if older else None
 
 
-def _changed(before: Sequence[PageLayer], after: Sequence[PageLayer]) -> dict[str, tuple[str, str]]:
-    old, new = _versions(before), _versions(after)
-    return {
-        name: (old.get(name, ""), new.get(name, ""))
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    }
+def _moved(before: Sequence[PageLayer], after: Sequence[PageLayer]) -> dict[str, tuple[str, str]]:
+    return locked.moved(_versions(before), _versions(after))
 
 
 def _versions(layers: Sequence[PageLayer]) -> dict[str, str]:

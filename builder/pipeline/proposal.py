@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from builder.lock import pins
 from builder.lock.model import Lock
 from builder.render.basechanges import LayerChange
 from builder.render.changes import InstructionChange
@@ -51,12 +52,7 @@ def text(changes: Sequence[TargetChange], commit: str) -> str:
 
 def moved(before: Lock, after: Lock) -> dict[str, tuple[str, str]]:
     """Package -> its version before and after, where they differ; "" for none."""
-    old, new = _of(before), _of(after)
-    return {
-        name: (old.get(name, ""), new.get(name, ""))
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    }
+    return pins.moved(_of(before), _of(after))
 
 
 def _of(lock: Lock) -> dict[str, str]:

@@ -6,13 +6,13 @@ A tag that moves keeps a list of the digests it led to, in the registry itself: 
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from builder import registry
+from builder.core import git
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.settings import Settings
@@ -57,30 +57,23 @@ def tags_for(
 
 def _commit(root: Path) -> str:
     """`1a2b3c4d5e6f`, `1a2b3c4d5e6f-dirty`, or "" outside of git."""
-    head = _git(root, "rev-parse", "--short=12", "HEAD")
+    head = git.ask(root, "rev-parse", "--short=12", "HEAD")
     if not head:
         return ""
-    changed = _git(root, "status", "--porcelain", "--", ".")
-    return head if changed == "" else f"{head}-dirty"
+    return head.strip() if _clean(root) else f"{head.strip()}-dirty"
 
 
 def source(root: Path) -> GitSource | None:
     """The commit that the project's files are of; None outside of git."""
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = git.ask(root, "rev-parse", "HEAD")
     if not commit:
         return None
-    clean = _git(root, "status", "--porcelain", "--", ".") == ""
-    return GitSource(_git(root, "config", "remote.origin.url") or "", commit, clean)
+    origin = git.ask(root, "config", "remote.origin.url") or ""
+    return GitSource(origin.strip(), commit.strip(), _clean(root))
 
 
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        return None
-    return None if done.returncode else done.stdout.strip()
+def _clean(root: Path) -> bool:
+    return git.ask(root, "status", "--porcelain", "--", ".") == ""
 
 
 def promote(

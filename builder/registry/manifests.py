@@ -151,6 +151,12 @@ def configuration_in(data: bytes) -> dict[str, Any]:
     return value
 
 
+def environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """The variables below `config` of a configuration."""
+    pairs = (one.partition("=") for one in config.get("Env") or ())
+    return {name: value for name, _, value in pairs}
+
+
 def diff_ids(configuration: Mapping[str, Any]) -> tuple[str, ...]:
     """The digests before compression of an image's layers, the lowest first."""
     return tuple(decoding.texts(decoding.mapping(configuration, "rootfs"), "diff_ids"))

@@ -12,7 +12,7 @@ from builder.bases.layer import LayerPlan
 from builder.bases.plan import BasePlan
 from builder.core import files
 from builder.core.errors import InputError
-from builder.lock import model
+from builder.lock import model, pins
 from builder.render.changes import commit, text_at
 from builder.spec import catalogue, compatibility
 
@@ -88,8 +88,4 @@ def _packages(layer: LayerPlan) -> tuple[str, ...] | str:
 
 def _detail(before: LayerPlan, after: LayerPlan) -> tuple[str, ...]:
     old, new = (dict(one.split(" ", 1) for one in layer.packages) for layer in (before, after))
-    return tuple(
-        f"{name} {old.get(name, '(new)')} -> {new.get(name, '(gone)')}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    )
+    return pins.moves(old, new)

@@ -6,13 +6,12 @@ What changed in a base: builder/render/basechanges.py.
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.core import git
 from builder.core.errors import InputError, OutsideError
 from builder.core.templates import DOCKERFILE
 from builder.lock import model, pins
@@ -92,53 +91,38 @@ def changes(root: Path, target: str, since: str = "HEAD") -> tuple[InstructionCh
 def commit(folder: Path, since: str) -> str | None:
     """The hash of a commit; None outside of git. Raises InputError for what is no commit,
     OutsideError where git refuses the repository."""
-    inside, said = _git(folder, "rev-parse", "--is-inside-work-tree")
-    if inside is None:
-        if "not a git repository" in said:
+    try:
+        inside = git.run(folder, "rev-parse", "--is-inside-work-tree")
+    except OutsideError:  # git is not installed
+        return None
+    if inside.text is None:
+        if "not a git repository" in inside.error:
             return None
-        raise _refused(said)
-    wanted = f"{since}^{{commit}}"
-    found, said = _git(folder, "rev-parse", "--verify", "--end-of-options", wanted)
-    if found is None and "Needed a single revision" not in said and "bad revision" not in said:
-        raise _refused(said)
-    if found is None:
+        raise _refused(inside)
+    found = git.run(folder, "rev-parse", "--verify", "--end-of-options", f"{since}^{{commit}}")
+    if found.text is not None:
+        return found.text.strip()
+    if "Needed a single revision" in found.error or "bad revision" in found.error:
         raise InputError(f"{since!r} is no commit of this repository", "name one: HEAD, a tag")
-    return found.strip()
+    raise _refused(found)
 
 
 def text_at(path: Path, since: str | None) -> str | None:
     """The text of a file at a commit, None where it has none; the file's own without a commit."""
     if since is None:
         return text_of(path)
-    listed, said = _git(path.parent, "ls-tree", since, "--", f"./{path.name}")
-    text = None
-    if listed:
-        text, said = _git(path.parent, "show", f"{since}:./{path.name}")
-    if listed is None or (listed and text is None):
-        raise _refused(said)
-    return text
+    answer = git.run(path.parent, "ls-tree", since, "--", f"./{path.name}")
+    if answer.text == "":
+        return None
+    if answer.text is not None:
+        answer = git.run(path.parent, "show", f"{since}:./{path.name}")
+    if answer.text is None:
+        raise _refused(answer)
+    return answer.text
 
 
-def _git(folder: Path, *words: str) -> tuple[str | None, str]:
-    """What git prints, and what it says on stderr. None for a refusal."""
-    try:
-        done = subprocess.run(
-            ["git", *words],
-            cwd=folder,
-            env={**os.environ, "LC_ALL": "C"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
-    except FileNotFoundError:
-        return None, "not a git repository: git is not installed"
-    return (None if done.returncode else done.stdout), done.stderr
-
-
-def _refused(said: str) -> OutsideError:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    fix = next((line for line in lines if line.startswith("git config")), "run git fsck there")
-    return OutsideError(f"git: {lines[0].removeprefix('fatal: ') if lines else 'refused'}", fix)
+def _refused(answer: git.GitAnswer) -> OutsideError:
+    return OutsideError(f"git: {answer.reason}", answer.fix("run git fsck there"))
 
 
 def instructions(text: str, reads: Mapping[str, str]) -> Iterator[Instruction]:
@@ -193,7 +177,7 @@ def _changes(
                 one.line,
                 "changed" if before and after else "added" if after else "removed",
                 one.summary,
-                tuple(_detail(before, after)),
+                _detail(before, after),
                 tuple(RebuiltLayer(new[index].summary, _bytes(new[index])) for index in anew),
             )
 
@@ -238,14 +222,10 @@ def _bytes(one: Instruction) -> int | None:
     return sum(size for size in sizes if size is not None)
 
 
-def _detail(before: Instruction | None, after: Instruction | None) -> Iterator[str]:
-    """`nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21`: each version that differs in the files."""
+def _detail(before: Instruction | None, after: Instruction | None) -> tuple[str, ...]:
     if not before or not after:
-        return
-    old, new = (_versions_of(one) for one in (before, after))
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            yield f"{name} {old.get(name, '(new)')} -> {new.get(name, '(gone)')}"
+        return ()
+    return pins.moves(_versions_of(before), _versions_of(after))
 
 
 def _versions_of(one: Instruction) -> dict[str, str]:

@@ -9,8 +9,9 @@ Source: sigstore-python 4.5, sigstore/verify/verifier.py.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.trust import envelope
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
     from sigstore.models import TrustedRoot
     from sigstore.verify import Verifier
+
+T = TypeVar("T")
 
 _ISSUER: Final = "1.3.6.1.4.1.57264.1.1"
 """The extension of a certificate that names the issuer (sigstore/fulcio, docs/oid-info.md)."""
@@ -101,13 +104,20 @@ def trusted_root(name: str | None) -> TrustedRoot:
                 f"Sigstore's trusted root cannot be brought: {one_line(error)}",
                 'name a copy in builder.toml: trusted_root = "keys/trusted_root.json" in [trust]',
             ) from None
+    return from_file(name, TrustedRoot.from_file, "trusted-root")
+
+
+def from_file(name: str, read: Callable[[str], T], kind: str) -> T:
+    """What Sigstore's package reads from a file. kind: as cosign calls it. Raises InputError."""
+    from sigstore.errors import Error
+
     try:
-        return TrustedRoot.from_file(name)
+        return read(name)
     except FileNotFoundError:
         said = "there is no such file"
     except (Error, ValueError) as error:
-        said = f"this is no trusted root of Sigstore: {one_line(error)}"
-    raise InputError(f"{name}: {said}", "make one: cosign trusted-root create --out FILE")
+        said = f"this is no {kind.replace('-', ' ')} of Sigstore: {one_line(error)}"
+    raise InputError(f"{name}: {said}", f"make one: cosign {kind} create --out FILE")
 
 
 @functools.cache

@@ -86,19 +86,12 @@ def signer(trust: TrustSettings, environ: Mapping[str, str]) -> KeylessSigner:
 
 def _signing_config(name: str | None) -> SigningConfig:
     """Where Fulcio, Rekor and the time stamp authority are. Raises InputError, OutsideError."""
-    from sigstore.errors import Error
     from sigstore.models import ClientTrustConfig, SigningConfig
 
     if name is None:
         with _explaining("Sigstore's addresses cannot be brought"):
             return ClientTrustConfig.production().signing_config
-    try:
-        return SigningConfig.from_file(name)
-    except FileNotFoundError:
-        said = "there is no such file"
-    except (Error, ValueError) as error:
-        said = f"this is no signing config of Sigstore: {one_line(error)}"
-    raise InputError(f"{name}: {said}", "make one: cosign signing-config create --out FILE")
+    return identities.from_file(name, SigningConfig.from_file, "signing-config")
 
 
 def _be_patient(session: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 from builder.bases import normal, osroot
 from builder.bases.layer import Compression, Layer
 from builder.bases.osroot import Root
-from builder.bases.store import Store
+from builder.bases.store import Store, of_this_machine
 from builder.core import debian, files, network
 from builder.core.errors import OutsideError
 from builder.core.settings import Settings
@@ -88,12 +88,13 @@ def make(engine: Engine, store: Store, root: Root) -> Layer:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return Store(tmp_path_factory.mktemp("layers"))
+def store() -> Store:
+    return of_this_machine()
 
 
 @pytest.fixture(scope="module")
 def layer(engine: Engine, store: Store) -> Layer:
+    """The root that this machine builds with: made once, here or by a build."""
     return make(engine, store, locked())
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.emulators.web import LoopbackServer
+from tests.emulators.web import LoopbackServer, answering
 
 
 class Server(LoopbackServer):
@@ -59,12 +58,5 @@ class Handler(BaseHTTPRequestHandler):
 def serving(
     answers: dict[str, tuple[int, dict[str, str], bytes]] | None = None, tunnel: int = 200
 ) -> Iterator[Server]:
-    server = Server(answers or {}, tunnel)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with answering(Server(answers or {}, tunnel)) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

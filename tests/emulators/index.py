@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 
-from tests.emulators.web import LoopbackServer
+from tests.emulators.web import LoopbackServer, answering
 
 
 class Files(LoopbackServer):
@@ -72,8 +71,5 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving() -> Iterator[Files]:
     """A server that is up for a block."""
-    with Files() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with answering(Files()) as server:
         yield server
-        server.shutdown()

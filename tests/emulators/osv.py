@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.emulators.web import LoopbackServer
+from tests.emulators.web import LoopbackServer, answering
 
 BAD = {
     ("PyPI", "jinja2", "2.10"): ["GHSA-462w-v97r-4m45", "PYSEC-2019-217"],
@@ -74,11 +73,5 @@ def serving() -> Iterator[Osv]:
 
     server = LoopbackServer(("127.0.0.1", 0), Handler)
     service.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with answering(server):
         yield service
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

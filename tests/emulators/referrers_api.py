@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.emulators.registry_faults import FaultHandler, FaultProxy, running
+from tests.emulators.registry_faults import FaultHandler, FaultProxy
+from tests.emulators.web import answering
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 
@@ -83,5 +84,5 @@ class _Referring(FaultHandler):
 def with_referrers(registry: str) -> Iterator[ReferrersProxy]:
     """The API before `registry` (HOST:PORT)."""
     proxy = ReferrersProxy(registry)
-    with running(proxy):
+    with answering(proxy):
         yield proxy

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
 
-from tests.emulators.web import LoopbackServer
+from tests.emulators.web import LoopbackServer, answering
 
 CHUNK = 64 * 1024
 
@@ -184,18 +184,5 @@ def faulty(registry: str | None = None, *faults: Fault) -> Iterator[FaultProxy]:
     """A running proxy before `registry` (HOST:PORT)."""
     proxy = FaultProxy(registry)
     proxy.faults.extend(faults)
-    with running(proxy):
+    with answering(proxy):
         yield proxy
-
-
-@contextmanager
-def running(proxy: FaultProxy) -> Iterator[None]:
-    """Answer requests inside of the block."""
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield
-    finally:
-        proxy.shutdown()
-        proxy.server_close()
-        thread.join()

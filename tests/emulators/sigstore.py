@@ -15,7 +15,6 @@ import base64
 import hashlib
 import json
 import struct
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +37,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tests.emulators import timestamps
-from tests.emulators.web import LoopbackServer
+from tests.emulators.web import LoopbackServer, answering
 
 AUDIENCE = "sigstore"
 SCT_LIST = x509.ObjectIdentifier("1.3.6.1.4.1.11129.2.4.2")
@@ -518,12 +517,5 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving(rekor: int = 1) -> Iterator[Sigstore]:
     """A running Sigstore of its own. rekor: 1 or 2, the version of the log."""
-    server = Sigstore(rekor)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with answering(Sigstore(rekor)) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
+from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
+
+Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 class LoopbackServer(ThreadingHTTPServer):
@@ -19,3 +24,16 @@ class LoopbackServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
+
+
+@contextlib.contextmanager
+def answering(server: Server) -> Iterator[Server]:
+    """A server that answers requests inside of the block."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

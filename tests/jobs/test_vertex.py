@@ -89,7 +89,7 @@ def test_a_replica_is_told_what_its_machine_carries() -> None:
     cpu = "image: cpu\nregion: us-central1\nmachine: n1-standard-8\n"
     assert _environment_of(cpu, "cpu") == {contract.ACCELERATOR: "none"}, "whatever its image says"
     tpu = "image: tpu\nregion: us-west1\nmachine: ct5lp-hightpu-4t\ntopology: 2x2\n"
-    assert _environment_of(tpu, "tpu") == {contract.ACCELERATOR: "TPU-v5e"}
+    assert _environment_of(tpu, "tpu") == {contract.ACCELERATOR: "TPU-v5e:4,topology=2x2"}
 
 
 def test_the_posts_job_is_a_custom_job() -> None:

@@ -176,7 +176,8 @@ def test_a_trainer_that_lies_flat_is_recalled_so(copy: Path) -> None:
     checked.keep(copy, TARGET, program, checked.inputs(copy, TARGET, program))
     found = to_registry.recalled(copy, TARGET)
     assert found
-    hook = {"app/.start/sitecustomize.py", "app/.start/training_image_guard.py"}
+    guard = ("training_image_guard/__init__.py", "training_image_guard/tpu.py")
+    hook = {f"app/.start/{name}" for name in ("sitecustomize.py", *guard)}
     assert set(found.image.files) == {"app/train.py", *hook}
 
 
@@ -198,7 +199,10 @@ def test_all_that_a_check_reads_is_in_the_hash(known: Path) -> None:
     ours = {path for path in opened if path.is_relative_to(known) or path.is_relative_to(ROOT)}
     ours -= {path for path in ours if ".venv" in path.parts or "__pycache__" in path.parts}
     hashed = {path.resolve() for path in checked._files(known, TARGET)}
-    trainer = {*(known / "trainer").iterdir(), ROOT / "trainer/guard.py"}  # an image's own files
+    trainer = {
+        *(known / "trainer").iterdir(),
+        *(ROOT / "trainer/guard").iterdir(),
+    }  # an image's own
     assert {path.name for path in ours} >= {
         "image.yaml",
         "image.lock",

@@ -179,9 +179,8 @@ def test_it_is_one_file_and_nothing_in_it_is_run() -> None:
         advisories=(PageAdvisory(evil, evil, evil),),
         not_asked="",
         changed={evil: (evil, evil)},
-        costs={evil: evil},
     )
-    text = imagehtml.html(page)
+    text = imagehtml.html(page, {})
     assert Links(text).found == [] and "<script>" not in text
     assert re.search(r"url\(|@import", text) is None
 
@@ -190,8 +189,10 @@ def test_packages_share_the_place_of_their_layer() -> None:
     packages = {"rich 15.0.0": 30, "gast 0.7.0": 10}
     small = PageLayer("2 small wheels", 20, tuple(packages), packages)
     page = ImagePage("x", {}, (PageLayer("keras 3.1", 60, ("keras 3.1",)), small), None, "", (),
-                     (), "", None, {})  # fmt: skip
-    tiles = re.findall(r'width:([\d.]+)%;height:([\d.]+)%" title="([^:]*)', imagehtml.html(page))
+                     (), "", None)  # fmt: skip
+    text = imagehtml.html(page, {"an hour": "1 $"})
+    assert "<dt>an hour</dt><dd>1 $</dd>" in text
+    tiles = re.findall(r'width:([\d.]+)%;height:([\d.]+)%" title="([^:]*)', text)
     shares = {title: float(width) * float(height) / 100 for width, height, title in tiles}
     assert shares == {
         "keras 3.1": pytest.approx(75),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -138,10 +137,8 @@ def test_a_second_push_sends_nothing_and_says_so(
         sent(engine, image, proxy.host, base=base)
         proxy.seen.clear()
         events: list[Event] = []
-        began = time.monotonic()
         result = sent(engine, image, proxy.host, base=base, events=events)
         assert result.unchanged and result.moved == () and result.sent == 0
-        assert time.monotonic() - began < 1
         assert proxy.count("^(PUT|POST|PATCH|DELETE)") == 0
         # base, image, receipt (no API, so two), two tags
         assert len(proxy.seen) == 6, proxy.seen

@@ -98,6 +98,24 @@ def test_a_layer_that_the_engine_does_not_give_out_is_no_proof(tmp_path: Path) -
     assert unread == tuple(map(named, (WRITTEN, REMOVED)))
 
 
+def test_a_blob_that_was_read_is_passed_over_by_its_own_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The containerd store names layers by what they are packed to."""
+    packed = [zstandard.compress(one) for one in LAYERS]
+    lower = {f"blobs/sha256/{named(one)[7:]}": one for one in packed[:2]}
+    other = {f"blobs/sha256/{'0' * 64}": packed[2]}  # no blob of that digest
+    found(Client(layer(lower | other)), tmp_path)
+    (tmp_path / f"{named(REMOVED)[7:]}-{in_layers._version()}.json").unlink()
+    read: list[bytes] = []
+    whole = in_layers._read
+    monkeypatch.setattr(
+        in_layers, "_read", lambda folder, file: read.append(b"") or whole(folder, file)
+    )
+    assert found(Client(layer(lower | other)), tmp_path) == (FOUND, ())
+    assert len(read) == 1
+
+
 def test_other_rules_read_every_layer_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,8 @@ SMALL = SimpleNamespace(
     packages=(("tensorflow 2.21.0", 200_000_000), ("numpy 2.1.0", 20_000_000)),
 )
 """Sizes within their budget; the image itself has others."""
+SHORT = Workload(steps=200, batch=16, checkpoint_every=20)
+"""Half of what a smoke run trains: enough to be killed, and to learn where it matters."""
 GIVEN = os.environ.get("SMOKE_TEST_IMAGE", "")
 """A training image to take instead of the repository's own: its packages are not compared."""
 
@@ -227,7 +229,7 @@ def test_a_trainer_that_is_broken(
     message: str,
 ) -> None:
     image = broken(program='sys.path.insert(0, "/app")\n' + textwrap.dedent(program))
-    receipt, log = prove(image, tmp_path)
+    receipt, log = prove(image, tmp_path, workload=SHORT)
     found = messages(receipt, check_name)
     assert len(found) == 1, found
     assert found[0].startswith(message)
@@ -271,7 +273,7 @@ def test_an_image_that_runs_as_root_with_secrets_and_no_entry_point(
 def test_outputs_of_root_are_seen(
     broken: Callable[..., str], prove: Callable[..., Any], tmp_path: Path
 ) -> None:
-    receipt, _ = prove(broken("USER 0"), tmp_path)
+    receipt, _ = prove(broken("USER 0"), tmp_path, workload=SHORT)
     assert check(receipt, "training").passed
     assert messages(receipt, "outputs")[0].startswith("/smoke/job/0/")
     assert "belongs to uid 0" in messages(receipt, "outputs")[0]
@@ -313,7 +315,7 @@ def test_a_shell_as_the_entry_point_that_keeps_sigterm_for_itself(
 ) -> None:
     command = 'python -m trainer.task \\"$@\\"; exit $?'
     image = broken(f'ENTRYPOINT ["sh", "-c", "{command}", "sh"]')
-    receipt, _ = prove(image, tmp_path, limits=Limits(grace_seconds=5))
+    receipt, _ = prove(image, tmp_path, limits=Limits(grace_seconds=5), workload=SHORT)
     assert check(receipt, "training").passed, "only a service's SIGTERM shows it"
     (found,) = messages(receipt, "stopping")
     assert found.startswith("SIGTERM does not end the trainer: 5 s later it was at step ")

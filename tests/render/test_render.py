@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,14 +85,6 @@ def test_hadolint_finds_nothing_in_other_shapes(tmp_path: Path, text: str) -> No
         text=True,
     )
     assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_all_targets_are_resolved_and_rendered_at_once() -> None:
-    render.render_target(ROOT, TARGETS[0])  # templates compiled, tables read: once a process
-    began = time.perf_counter()
-    for name in TARGETS:
-        render.render_target(ROOT, name)
-    assert time.perf_counter() - began < 0.1
 
 
 # --- what a Dockerfile says ----------------------------------------------------------------------

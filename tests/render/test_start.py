@@ -102,6 +102,14 @@ def test_a_program_without_its_accelerator_ends_before_the_framework(
     assert said.count("\n") == 1
 
 
+def test_a_program_without_its_tpu_ends_before_the_framework(image: Path) -> None:
+    """The guard's part for TPUs lies in the image, too."""
+    paid = {contract.ACCELERATOR: contract.accelerator("TPU-v5e", 4, topology="4x4")}
+    code, said = python(image, "import tensorflow", **paid)
+    assert code == contract.USAGE
+    assert "paid for TPU-v5e with 4 chips a host with topology 4x4, and this image has no" in said
+
+
 @needs_no_driver
 @pytest.mark.parametrize("hiding", ["try:\n import tensorflow\nexcept BaseException:\n pass", ""])
 def test_no_program_can_pass_over_it_by_accident(image: Path, hiding: str) -> None:
@@ -126,7 +134,7 @@ def test_what_cannot_be_read_is_refused_by_its_name(image: Path) -> None:
 
 
 def test_a_fault_of_the_guard_ends_no_program(image: Path) -> None:
-    (image / "app" / start.FOLDER / start.GUARD).write_text("raise RuntimeError\n")
+    (image / "app" / start.FOLDER / start.GUARD / "__init__.py").write_text("raise RuntimeError\n")
     assert python(image, "import tensorflow", **{contract.ACCELERATOR: PAID}) == (PASSED, "")
 
 

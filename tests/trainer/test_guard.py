@@ -311,24 +311,9 @@ def test_none_hides_the_gpus_from_tensorflow() -> None:
     assert environment == {}
 
 
-def test_a_tpu_needs_its_library_and_its_device_files(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    specs: dict[str, object] = {"libtpu": None}
-    monkeypatch.setattr(guard.importlib.util, "find_spec", lambda name: specs[name])
-    with pytest.raises(guard.Refused, match="paid for TPU-v3, and this image has no libtpu"):
-        guard.check("TPU-v3", {})
-    specs["libtpu"] = object()
-    monkeypatch.setattr(guard, "tpu_files", list)
-    with pytest.raises(guard.Refused, match="neither /dev/accel"):
-        guard.check("TPU-v3", {})
-    guard.check("TPU-v3", {"TPU_NAME": "local"})
-    monkeypatch.undo()
-    (tmp_path / "accel0").touch()
-    assert guard.tpu_files(tmp_path) == [tmp_path / "accel0"]
-
-
-@pytest.mark.parametrize("wrong", ["V100:0", "V100:x", "2 x V100", "V100:1,driver=new", ":2"])
+@pytest.mark.parametrize(
+    "wrong", ["V100:0", "V100:x", "2 x V100", "V100:1,driver=new", ":2", "TPU:4,topology=4"]
+)
 def test_a_description_that_cannot_be_read_names_where_it_stands(wrong: str) -> None:
     given = ["--records=r", "--job-dir=j"]
     with pytest.raises(UsageError, match=f"^{contract.ACCELERATOR} {wrong}: is not"):

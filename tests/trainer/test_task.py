@@ -97,7 +97,7 @@ def test_sigterm_saves_the_step_it_is_at_and_leaves_fast(start, tmp_path: Path) 
     started = time.monotonic()
     run.send(signal.SIGTERM)
     assert run.end() == 143
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10, "what services grant at least"
     preempted = run.lines[-1]
     assert preempted["event"] == "preempted"
     assert (

@@ -35,24 +35,21 @@ def piece(
 ) -> tf.Tensor:
     """float32 [samples], -1 to 1: the part that is heard of a WAV file of 16 bits.
 
-    `place`, from 0 up to 1, chooses the part of a longer sound, and where in silence a shorter one
-    lies; 0.5 is the middle. First, `more` seconds of silence are added to both ends. Channels are
-    averaged. Raises tf.errors.InvalidArgumentError if the rate is not that of `sound`.
+    A shorter sound lies in the middle of silence. Then `more` seconds of silence are added to both
+    ends, and `place`, from 0 up to 1, chooses the part; 0.5 is the middle. Channels are averaged.
+    Raises tf.errors.InvalidArgumentError if the rate is not that of `sound`.
     """
     samples, rate = tf.audio.decode_wav(wav)
     said = f"a sound is not at {sound.rate} samples a second"
     with tf.control_dependencies([tf.debugging.assert_equal(rate, sound.rate, said)]):
         mono = tf.reduce_mean(samples, axis=1)
+    lack = tf.maximum(sound.samples - tf.shape(mono)[0], 0)
     silence = round(more * sound.rate)
-    mono = tf.pad(mono, [[silence, silence]])
-    spare = tf.shape(mono)[0] - sound.samples
-    room = tf.abs(spare)
-    first = tf.cast(tf.floor(place * tf.cast(room + 1, tf.float32)), tf.int32)
-    first = tf.minimum(first, room)
-    before = tf.where(spare < 0, first, 0)
-    padded = tf.pad(mono, [[before, tf.maximum(-spare, 0) - before]])
-    start = tf.where(spare < 0, 0, first)
-    return tf.ensure_shape(padded[start : start + sound.samples], [sound.samples])
+    whole = tf.pad(mono, [[silence + (lack + 1) // 2, silence + lack // 2]])
+    spare = tf.shape(whole)[0] - sound.samples
+    start = tf.cast(tf.floor(place * tf.cast(spare + 1, tf.float32)), tf.int32)
+    start = tf.minimum(start, spare)
+    return tf.ensure_shape(whole[start : start + sound.samples], [sound.samples])
 
 
 def seen(wav: tf.Tensor, sound: Sound, size: int) -> tf.Tensor:

@@ -62,8 +62,8 @@ def usable(
     Raises UsageError.
     """
     known = _known(folder)
-    form = _form(folder, _paths(folder, split), asked)
-    decoded = (image_size, classes, form, _target(_paths(folder, split)))
+    paths = _paths(folder, split)
+    decoded = (image_size, classes, *_kind(folder, paths, asked))
 
     def sift(path: str) -> tuple[Shard, list[str]]:
         length = storage.gfile.stat(path).length
@@ -82,7 +82,7 @@ def usable(
         return Shard(str(copy), len(good), len(content), jpeg=jpeg), problems
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sifted = list(pool.map(sift, _paths(folder, split)))
+        sifted = list(pool.map(sift, paths))
     problems = tuple(problem for _, found in sifted for problem in found)
     return _sized(tuple(shard for shard, _ in sifted), folder, split, asked), problems
 
@@ -136,7 +136,7 @@ def stored_size(folder: str) -> int:
     Raises UsageError.
     """
     paths = _paths(folder, "train")
-    form = _form(folder, paths, Sound(0, 1.0))
+    form, _ = _kind(folder, paths, Sound(0, 1.0))
     if isinstance(form, Sound) or form:
         return 0 if isinstance(form, Sound) else form
     known = _known(folder)
@@ -172,7 +172,7 @@ def class_names(folder: str) -> tuple[str, ...]:
     except tf.errors.NotFoundError:
         raise UsageError(f"there is no {path}: one class name a line, label 0 first") from None
     names = names[:-1] if names[-1] == "" else names
-    enough = len(names) > 1 or _target(_paths(folder, "train")) == targets.VALUES
+    enough = len(names) > 1 or _target(_first(_paths(folder, "train"))) == targets.VALUES
     if not (names and all(names) and enough):
         raise UsageError(f"{path}: needs two or more lines, none empty")
     return names
@@ -196,8 +196,8 @@ def find_corrupt(config: Config) -> str | None:
     folder, image_size = config.records, config.image_size or UNKNOWN_SIZE
     classes = len(class_names(folder))
     paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
-    form = _form(folder, paths, Sound(config.rate, config.seconds))
-    decoded = (image_size, classes, form, _target(paths))
+    kind = _kind(folder, paths, Sound(config.rate, config.seconds))
+    decoded = (image_size, classes, *kind)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         fine = pool.map(lambda path: _reads(path, decoded), paths)
         for path, reads in zip(paths, fine, strict=True):
@@ -225,7 +225,7 @@ def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> 
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     filled = [shard.path for shard in shards if shard.records]
-    form, target = _form(folder, filled, asked), _target(filled)
+    form, target = _kind(folder, filled, asked)
     if isinstance(form, Sound):
         return tuple(replace(shard, sound=form, target=target) for shard in shards)
     return tuple(replace(shard, side=form, target=target) for shard in shards)
@@ -249,19 +249,23 @@ def _sides(told: dict[str, Any]) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def _form(folder: str, paths: Iterable[str], asked: Sound) -> int | Sound:
-    """The kind of the first record: how its sound is heard, the side of its decoded square, or 0:
-    an encoded picture. Raises UsageError if it is not known how much of a sound is heard."""
+def _kind(folder: str, paths: Iterable[str], asked: Sound) -> tuple[int | Sound, targets.Target]:
+    """Form and target of the records, as the first one tells. Raises UsageError."""
     features = _first(paths)
+    return _form(folder, features, asked), _target(features)
+
+
+def _form(folder: str, features: dict[str, Any], asked: Sound) -> int | Sound:
+    """How a record's sound is heard, the side of its decoded square, or 0: an encoded picture.
+    Raises UsageError if it is not known how much of a sound is heard."""
     if isinstance(sound := features.get("audio/encoded"), bytes):
         return _sound(folder, sound, asked)
     pixels = features.get("image/pixels")
     return round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
 
 
-def _target(paths: Iterable[str]) -> targets.Target:
-    """What the first record is to be predicted of: see trainer.input.targets."""
-    features = _first(paths)
+def _target(features: dict[str, Any]) -> targets.Target:
+    """What a record is to be predicted of: see trainer.input.targets."""
     return targets.of(features, "audio" if "audio/encoded" in features else "image")
 
 

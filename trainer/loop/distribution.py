@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer import guard
 from trainer.config import UsageError
+from trainer.guard import tpu as chips
 from trainer.job.preemption import RESTART
 from trainer.loop import waiting
 from trainer.report import say
@@ -146,7 +146,7 @@ def has_tpu(environment: Mapping[str, str]) -> bool:
     if importlib.util.find_spec("libtpu") is None:
         return False
     named = "TPU_NAME" in environment or "TPU_NODE_NAME" in environment
-    return named or bool(guard.tpu_files())
+    return named or bool(chips.files())
 
 
 def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -> Any:

@@ -1,7 +1,7 @@
 """What ended a step: a GPU that went away, GPUs that no longer talk, or too little memory.
 
 TensorFlow raises the same types for all of them, so the words decide. A process that restarts finds
-another machine, or is refused by the guard (trainer/guard.py) where the GPU is still broken. A
+another machine, or is refused by the guard (trainer/guard/) where the GPU is still broken. A
 batch that does not fit will not fit after a restart either.
 
 Sources of the words: tensorflow#8949, #45238 and models#5527 (memory), DeepLearningExamples#405

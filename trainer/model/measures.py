@@ -58,21 +58,12 @@ class OfLabels(scores.Tally):
     def metrics(self) -> dict[str, float]:
         """trainer.config.METRICS_OF["labels"]; those of classes are means over those that occur."""
         loss, right, exact, examples = map(float, self.counts["sums"])
-        occurs = (self.counts["labels"] + self.counts["answers"]) > 0
         return {
             "loss": loss / examples,
             "accuracy": right / examples,
             "exact_match": exact / examples,
-            **{
-                name: float(value[occurs].mean()) if occurs.any() else 0.0
-                for name, value in (
-                    ("precision", self.precision),
-                    ("recall", self.recall),
-                    ("f1", self.f1),
-                )
-            },
-            "auc": _mean(self.auc),
-            "average_precision": _mean(self.average_precision),
+            **self.by_class(),
+            "average_precision": scores.mean(self.average_precision),
         }
 
 
@@ -113,7 +104,7 @@ class OfValues:
             "loss": float(self.counts["sums"][0]) / self.examples,
             "mae": float(self.mae.mean()),
             "rmse": float(self.rmse.mean()),
-            "r2": _mean(self.r2),
+            "r2": scores.mean(self.r2),
         }
 
     def table(self, names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -178,11 +169,6 @@ def _count_values(values: Any, outputs: Any, weights: Any, units: Units) -> tf.T
 
 def _value_sizes(values: int) -> dict[str, int]:
     return {"sums": 4, **dict.fromkeys(("absolute", "squared", "total", "squares"), values)}
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else float("nan")
 
 
 _MEASURES = {

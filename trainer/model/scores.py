@@ -105,6 +105,12 @@ def split(flat: np.ndarray, parts: Mapping[str, int]) -> dict[str, np.ndarray]:
     return dict(zip(parts, np.split(flat, ends), strict=True))
 
 
+def mean(values: np.ndarray) -> float:
+    """Mean of what is known; NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
 @dataclass(frozen=True)
 class Tally:
     """The counts of an evaluation, and what follows from them. Arrays have a value for each
@@ -163,18 +169,20 @@ class Tally:
     def metrics(self) -> dict[str, float]:
         """trainer.config.METRICS. Those of classes are means over the classes that occur."""
         loss, right, among, examples = map(float, self.counts["sums"])
-        occurs = (self.counts["labels"] + self.counts["answers"]) > 0
-        auc = self.auc[~np.isnan(self.auc)]
         return {
             "loss": loss / examples,
             "accuracy": right / examples,
             "top5": among / examples,
-            "precision": float(self.precision[occurs].mean()),
-            "recall": float(self.recall[occurs].mean()),
-            "f1": float(self.f1[occurs].mean()),
-            "auc": float(auc.mean()) if auc.size else float("nan"),
+            **self.by_class(),
             "calibration_error": self.calibration_error,
         }
+
+    def by_class(self) -> dict[str, float]:
+        """The metrics of single classes, as means over the classes that occur."""
+        occurs = (self.counts["labels"] + self.counts["answers"]) > 0
+        found = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+        means = {n: float(of[occurs].mean()) if occurs.any() else 0.0 for n, of in found.items()}
+        return {**means, "auc": mean(self.auc)}
 
     def table(self, names: tuple[str, ...]) -> list[dict[str, Any]]:
         """A row for each class: name, examples, precision, recall, f1, auc (None: not known)."""

@@ -268,7 +268,6 @@ def _checked(reader: OldJob, told: Mapping[str, Any], source: Path) -> Job:
     """The job of the new text. What makes it unreadable stands in the old file: each mistake is
     told there, in the words of the new one. Raises InputError."""
     text = yamlfile.dump(told)
-    name = re.sub(r"[^a-z0-9]+", "-", source.stem.lower()).strip("-") or "converted"
     document = yamlfile.parse(text, str(source))
     try:
         Job.model_validate(document.value)
@@ -278,7 +277,7 @@ def _checked(reader: OldJob, told: Mapping[str, Any], source: Path) -> Job:
         if len(found) == 1:
             raise InputError(found[0].rpartition(" -> ")[0], mistakes[0].fix) from None
         raise InputError("\n".join(found), f"correct these {len(found)} fields") from None
-    return description.parse(text, Path(f"{name[:50] if name[0].isalpha() else 'job'}.yaml"))
+    return description.parse(text, ledger.named(source))
 
 
 def _origin(reader: OldJob, field: str) -> str:

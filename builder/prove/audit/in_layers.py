@@ -2,7 +2,8 @@
 
 A layer that this machine has not looked into is read from the factory's own blobs, or else streamed
 out of the engine. What it holds is kept by its diff id (the digest before packing), so that a base
-is read once for all images on it.
+is read once for all images on it. Which diff id a blob has is kept, too: the containerd store names
+layers by their blobs.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def of_image(
             with blobs[one].open("rb") as file:
                 known |= _read(folder, file)
     if any(one not in known for one in layers):
-        for saved in _saved(client, image, known):
-            known |= _read(folder, saved)
+        for name, saved in _saved(client, image):
+            if _layer_of(folder, name) not in known:
+                known |= _read_blob(folder, name, saved)
     secrets = tuple(
         LayerSecret(path, kind, one) for one in layers for path, kind in known.get(one, ())
     )
@@ -76,22 +78,44 @@ def _read(folder: Path, packed: IO[bytes]) -> dict[str, Secrets]:
     return {name: found}
 
 
-def _saved(
-    client: docker.DockerClient, image: Any, known: Mapping[str, Secrets]
-) -> Iterator[IO[bytes]]:
-    """What may be a layer in an engine's archive of the image: each file but the JSON ones.
+def _read_blob(folder: Path, name: str, packed: IO[bytes]) -> dict[str, Secrets]:
+    """As `_read`; which layer a blob is, is kept where it has the bytes that its name says."""
+    digest = hashlib.sha256()
+    found = _read(folder, cast(IO[bytes], tars.Digested(packed, digest)))
+    if digest.hexdigest() == name:
+        for layer in found:
+            files.write(_note(folder, name), layer.encode())
+    return found
+
+
+def _saved(client: docker.DockerClient, image: Any) -> Iterator[tuple[str, IO[bytes]]]:
+    """What may be a layer in an engine's archive of the image, with its name: each file but the
+    JSON ones.
 
     Engines name layers by diff id (Docker 25 and later), by blob (with the containerd store) or by
-    an id of their own; all of them are read but those that are known by their name.
+    an id of their own.
     """
     stream = client.api.get_image(image.id, chunk_size=1 << 20)
     with tarfile.open(fileobj=Chunks(stream), mode="r|") as archive:
         for member in archive:
             archive.members = []  # type: ignore[attr-defined]  # tarfile keeps each header otherwise
-            name = member.name.rpartition("/")[2]
-            there = member.isfile() and f"sha256:{name.removesuffix('.tar')}" not in known
-            if there and not name.endswith(".json") and name not in ("VERSION", "repositories"):
-                yield cast(IO[bytes], archive.extractfile(member))
+            name = member.name.rpartition("/")[2].removesuffix(".tar")
+            other = name.endswith(".json") or name in ("VERSION", "repositories")
+            if member.isfile() and not other:
+                yield name, cast(IO[bytes], archive.extractfile(member))
+
+
+def _layer_of(folder: Path, name: str) -> str:
+    """The diff id of what has this name in an engine's archive: the blob's, if this machine has
+    read it; else the name itself."""
+    try:
+        return _note(folder, name).read_text()
+    except OSError:
+        return f"sha256:{name}"
+
+
+def _note(folder: Path, name: str) -> Path:
+    return folder / f"{name}.layer"
 
 
 def _kept(folder: Path, layer: str) -> Path:

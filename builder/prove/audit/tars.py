@@ -45,7 +45,7 @@ class Digest(Protocol):
     def update(self, data: bytes, /) -> None: ...
 
 
-class _Digested:
+class Digested:
     """A stream whose bytes a digest is given on their way."""
 
     def __init__(self, whole: Any, digest: Digest) -> None:
@@ -77,7 +77,7 @@ def opened(
         elif head == b"\x28\xb5\x2f\xfd":
             whole = zstandard.ZstdDecompressor().stream_reader(whole, read_across_frames=True)
         if digest is not None:
-            whole = _Digested(whole, digest)
+            whole = Digested(whole, digest)
         with tarfile.open(fileobj=whole, mode="r|", tarinfo=_ShortNames) as archive:
             yield _members(archive)
         while digest is not None and whole.read(1 << 20):

@@ -2,7 +2,7 @@
 
 The image says what it expects in contract.ACCELERATOR. A start hook (sitecustomize.py, beside this
 file) reads that whenever Python starts, and asks the guard before TensorFlow is imported. The guard
-is the trainer's own file, which is copied and never imported here. All this lies in the training
+is the trainer's own package, which is copied and never imported here. All this lies in the training
 image, and the base stays as it is.
 """
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 FOLDER: Final = ".start"
 """The folder of the hook, below the program's."""
-GUARD: Final = "training_image_guard.py"
-"""The guard's name there."""
+GUARD: Final = "training_image_guard"
+"""The name of the guard's package there."""
 _HOOK = Path(__file__).parent / "sitecustomize.py"
-_GUARD = Path(__file__).parents[3] / "trainer" / "guard.py"
+_GUARD = Path(__file__).parents[3] / "trainer" / "guard"
 
 
 def environment(spec: ImageSpec, stack: Stack) -> dict[str, str]:
@@ -49,5 +49,5 @@ def files(dockerfile: str) -> Mapping[str, bytes]:
         return {}
     return {
         f"{FOLDER}/{_HOOK.name}": _HOOK.read_bytes(),
-        f"{FOLDER}/{GUARD}": _GUARD.read_bytes(),
+        **{f"{FOLDER}/{GUARD}/{one.name}": one.read_bytes() for one in sorted(_GUARD.glob("*.py"))},
     }

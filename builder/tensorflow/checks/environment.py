@@ -20,6 +20,7 @@ from builder.facts.accelerators import Kind
 from builder.prove.bench import Bench
 from builder.prove.receipts import Defect
 from builder.prove.suite import Answer, Check, probed
+from builder.registry import manifests
 
 Environment = Mapping[str, str]
 
@@ -55,8 +56,7 @@ _NOT_PRELOADED = re.compile(r"object '([^']+)' from LD_PRELOAD cannot be preload
 
 def run(bench: Bench) -> Answer:
     """Judge the variables, then look for what they name."""
-    pairs = (entry.partition("=") for entry in bench.config.get("Env") or ())
-    environment = {name: value for name, _, value in pairs}
+    environment = manifests.environment(bench.config)
     kind = bench.subject.stack.accelerator.kind
     defects = list(judge(environment, kind))
     needed = paths(environment, kind)

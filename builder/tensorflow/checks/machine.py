@@ -14,6 +14,7 @@ from builder.facts.accelerators import Kind
 from builder.prove.bench import Bench
 from builder.prove.receipts import Defect
 from builder.prove.suite import Answer, Check, probed
+from builder.registry import manifests
 
 DRIVER: Final = "/usr/local/nvidia/lib64"
 """Where Google's nodes mount the driver's libraries; they do not change the loader's cache (GKE,
@@ -31,7 +32,7 @@ _UNSET = "take it out of `environment` in image.yaml, or out of the Dockerfile's
 def run(bench: Bench) -> Answer:
     """Judge the configuration, then look for the certificates."""
     kind = bench.subject.stack.accelerator.kind
-    environment = _environment(bench.config)
+    environment = manifests.environment(bench.config)
     defects = list(judge(bench.config, kind))
     needed = certificates(environment)
     failed, found = probed(
@@ -47,7 +48,7 @@ def run(bench: Bench) -> Answer:
 
 def judge(config: Mapping[str, Any], kind: Kind) -> Iterator[Defect]:
     """What is wrong with the configuration of an image for this kind of accelerator."""
-    environment = _environment(config)
+    environment = manifests.environment(config)
     yield from _start_and_stop(config)
     if kind == "gpu":
         yield from _of_the_driver(environment)
@@ -80,11 +81,6 @@ def certificates(environment: Mapping[str, str]) -> dict[str, str]:
             f"the image has no {AUTHORITIES}: TensorFlow cannot read gs:// (libcurl code 77)"
         )
     return found
-
-
-def _environment(config: Mapping[str, Any]) -> dict[str, str]:
-    pairs = (entry.partition("=") for entry in config.get("Env") or ())
-    return {name: value for name, _, value in pairs}
 
 
 def _start_and_stop(config: Mapping[str, Any]) -> Iterator[Defect]:

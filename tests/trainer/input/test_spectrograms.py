@@ -44,13 +44,14 @@ def test_of_a_longer_one_the_middle_is_heard_or_what_is_drawn() -> None:
     assert counts.max() - counts.min() <= 2, "all of them alike"
 
 
-def test_a_shorter_one_lies_in_the_middle_of_silence_or_where_it_is_drawn() -> None:
-    middle = places(spectrograms.piece(counted(1000), TENTH))
-    assert (middle == [0] * 300 + [*range(1, 1001)] + [0] * 300).all()
-    early = places(spectrograms.piece(counted(1000), TENTH, 0.0))
-    late = places(spectrograms.piece(counted(1000), TENTH, 0.9999))
-    assert (early == [*range(1, 1001)] + [0] * 600).all()
-    assert (late == [0] * 600 + [*range(1, 1001)]).all()
+def test_a_shorter_one_lies_in_the_middle_of_silence_and_is_moved_if_asked() -> None:
+    for place in (0.0, 0.5, 0.9999):
+        middle = places(spectrograms.piece(counted(1000), TENTH, place))
+        assert (middle == [0] * 300 + [*range(1, 1001)] + [0] * 300).all()
+    late = places(spectrograms.piece(counted(1000), TENTH, 0.0, more=0.01))
+    early = places(spectrograms.piece(counted(1000), TENTH, 0.9999, more=0.01))
+    assert (late == [0] * 460 + [*range(1, 1001)] + [0] * 140).all()
+    assert (early == [0] * 140 + [*range(1, 1001)] + [0] * 460).all()
 
 
 def test_one_that_is_just_as_long_is_heard_whole_and_moved_if_asked() -> None:

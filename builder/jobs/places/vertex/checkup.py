@@ -16,7 +16,7 @@ from typing import Any, Final
 from builder.core import googleaccess, googleapi
 from builder.core.checkup import Finding
 from builder.core.errors import FactoryError
-from builder.core.googleaccess import Project
+from builder.core.googleaccess import ACT_AS, Project
 from builder.jobs.machines import Placement
 from builder.jobs.places.vertex import bucket, service
 from builder.jobs.places.vertex.service import Service
@@ -39,7 +39,6 @@ OURS: Final = {
 }
 """What the caller needs in the project, and a role that has it. To read logs is a right of its
 own."""
-ACT_AS: Final = {"iam.serviceAccounts.actAs": "roles/iam.serviceAccountUser"}
 AGENT_ROLE: Final = "roles/aiplatform.serviceAgent"
 """The role in its own project that the service gives to its agent; it can read images there."""
 PULLS: Final = (
@@ -54,7 +53,6 @@ WRITES: Final = (
     "roles/storage.admin",
     "roles/aiplatform.customCodeServiceAgent",
 )
-_REPOSITORY: Final = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/:@]+)")
 _KINDS: Final = {
     "google.oauth2.credentials": "a person's login",
     "google.oauth2.service_account": "a service account's key",
@@ -196,8 +194,7 @@ def _acts(asked: _Question) -> Iterator[Finding]:
     account = asked.ready.job.service_account if asked.ready else None
     if account is None:
         return
-    path = f"/v1/{googleapi.account_name(account)}:testIamPermissions"
-    answer = asked.project.ask("iam.googleapis.com", path, {"permissions": list(ACT_AS)})
+    answer = asked.project.acts_as(account)
     name = f"right to act as {account}"
     if isinstance(answer, Finding):
         yield replace(answer, name=name)
@@ -216,26 +213,20 @@ def _pulls(asked: _Question) -> Iterator[Finding]:
     if asked.ready is None:
         return
     images = (asked.ready.image, *asked.ready.images.values())
-    places = {_REPOSITORY.match(one.reference): one.reference for one in images}
-    seen = set()
-    for match, reference in places.items():
-        if match is None:
+    found = {one.reference: googleaccess.image_repository(one.reference) for one in images}
+    for reference, place in found.items():
+        if place is None:
             yield Finding("image", "note", f"{reference}: not a repository of Artifact Registry")
-            continue
-        region, project, repository = match.groups()
-        if (region, project, repository) in seen:
-            continue
-        seen.add((region, project, repository))
-        path = f"/v1/projects/{project}/locations/{region}/repositories/{repository}:getIamPolicy"
-        policies = [asked.project.ask("artifactregistry.googleapis.com", path)]
-        if project == asked.project.name:
+    for place in dict.fromkeys(one for one in found.values() if one is not None):
+        policies = [asked.project.repository_policy(place)]
+        if place.project == asked.project.name:
             policies.append(asked.project.policy())
         grant = (
-            f"gcloud artifacts repositories add-iam-policy-binding {repository} "
-            f"--project={project} --location={region} --member=serviceAccount:{asked.agent} "
-            f"--role={PULLS[0]}"
+            f"gcloud artifacts repositories add-iam-policy-binding {place.name} "
+            f"--project={place.project} --location={place.region} "
+            f"--member=serviceAccount:{asked.agent} --role={PULLS[0]}"
         )
-        name = f"the service reads {project}/{repository}"
+        name = f"the service reads {place.project}/{place.name}"
         roles = (*PULLS, AGENT_ROLE)
         yield _granted(name, asked.agent, roles, policies, grant, known=bool(asked.number))
 
@@ -252,8 +243,7 @@ def _bucket(asked: _Question) -> Iterator[Finding]:
     except FactoryError as error:
         yield Finding("bucket", "bad", error.message, error.fix)
         return
-    host = "storage.googleapis.com"
-    policies = [asked.project.ask(host, f"/storage/v1/b/{name}/iam"), asked.project.policy()]
+    policies = [asked.project.bucket_policy(name), asked.project.policy()]
     grant = (
         f"gcloud storage buckets add-iam-policy-binding gs://{name} "
         f"--member=serviceAccount:{asked.account} --role={WRITES[0]}"

@@ -1,19 +1,19 @@
 """Is the accelerator there that the job is paid for? Asked before TensorFlow is imported.
 
 What is expected comes as text: `V100:2`, or with what the factory derives from its tables,
-`V100:2,capability=7.0,cuda=12,driver=525`. What is there, NVML tells (NVIDIA's management library,
-part of every driver), or the device files of a TPU. A job that would compute on the CPU, or fail
-at its first kernel, is refused with the cause and its remedy. Nothing is asked where nothing is
-expected. What NVML does not tell is never a reason to refuse.
+`V100:2,capability=7.0,cuda=12,driver=525` or `TPU-v5e:4,topology=2x2`. What is there, NVML tells
+(NVIDIA's management library, part of every driver), or of a TPU its devices and variables
+(trainer/guard/tpu.py). A job that would compute on the CPU, or fail at its first kernel, is refused
+with the cause and its remedy. Nothing is asked where nothing is expected. What is not told is never
+a reason to refuse.
 
-The trainer calls `check`. The factory copies this file into its images, too, where the start hook
-calls `refusal` for any other program: so it imports nothing but Python's standard library.
+The trainer calls `check`. The factory copies this package into its images, too, where the start
+hook calls `refusal` for any other program: so it imports nothing but Python's standard library.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import re
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -32,7 +32,7 @@ AUTO, NONE, ANY = "auto", "none", "GPU"
 _WRITTEN = re.compile(
     r"(?P<name>[A-Za-z][A-Za-z0-9-]*)(:(?P<count>[1-9][0-9]{0,2}))?"
     r"(,capability=(?P<capability>[0-9]+\.[0-9]+))?(,cuda=(?P<cuda>[0-9]+))?"
-    r"(,driver=(?P<driver>[0-9]+(\.[0-9]+)*))?"
+    r"(,driver=(?P<driver>[0-9]+(\.[0-9]+)*))?(,topology=(?P<topology>[0-9]+(x[0-9]+){1,2}))?"
 )
 _FULL = 0.95
 """Share of a GPU's memory in use from which a training has no room."""
@@ -53,7 +53,7 @@ class Expected:
     """What the job is paid for. capability, cuda, driver: "" where that is not known.
 
     capability: of the GPU; cuda: major version of the CUDA that the image has; driver: the oldest
-    that knows this CUDA.
+    that knows this CUDA. Of a TPU, count: its chips on one host; topology: that of all hosts.
     """
 
     name: str
@@ -61,9 +61,15 @@ class Expected:
     capability: str = ""
     cuda: str = ""
     driver: str = ""
+    topology: str = ""
 
     def __str__(self) -> str:
-        return self.name if self.tpu else f"{self.count} x {self.name}"
+        if self.tpu:
+            shape = f" with topology {self.topology}" if self.topology else ""
+            return (
+                self.name + (f" with {self.count} chips a host" if self.count > 1 else "") + shape
+            )
+        return f"{self.count} x {self.name}"
 
     @property
     def tpu(self) -> bool:
@@ -133,7 +139,9 @@ def missing(
     part: a part of the GPUs is enough where CUDA_VISIBLE_DEVICES names it.
     """
     if wanted.tpu:
-        return _without_tpu(environment)
+        from . import tpu
+
+        return tpu.missing(wanted.name, wanted.count, wanted.topology, environment, part=part)
     until = time.monotonic() + patience
     while True:
         cause = _without_gpu(wanted, environment, part)
@@ -144,27 +152,6 @@ def missing(
 
 class _Busy(str):
     """A cause that may pass by itself."""
-
-
-# --- TPU ------------------------------------------------------------------------------------------
-
-
-def tpu_files(root: Path = Path("/dev")) -> list[Path]:
-    """The device files of a TPU VM."""
-    patterns = ("accel*", "vfio/[0-9]*")
-    return [device for pattern in patterns for device in root.glob(pattern)]
-
-
-def _without_tpu(environment: Mapping[str, str]) -> str:
-    """Why no TPU can be used; "" if one can."""
-    if importlib.util.find_spec("libtpu") is None:
-        return "this image has no libtpu: take the image for a TPU"
-    if "TPU_NAME" in environment or "TPU_NODE_NAME" in environment or tpu_files():
-        return ""
-    return (
-        "neither /dev/accel* nor /dev/vfio/* is here: run it on a TPU VM, and start the container "
-        "with docker run --privileged"
-    )
 
 
 # --- GPU ------------------------------------------------------------------------------------------

@@ -1,0 +1,190 @@
+"""What can be known of a TPU without TensorFlow: device files, PCI ids, the variables of libtpu.
+
+A chip is a file /dev/accel<n> (up to v4) or /dev/vfio/<n> (later ones), and a PCI device of Google
+(source: tpu-info of Google's cloud-accelerator-diagnostics, device.py; JAX, hardware_utils.py). GKE
+and TPU VMs tell libtpu the shape of the slice in variables (sources: Google Cloud, GKE, TPUs;
+PyTorch/XLA, tpu.py; Ray, accelerators/tpu.py). A wrong shape makes libtpu wait for hosts that do
+not exist. What is not told is never a reason to refuse.
+
+Like the guard, this imports nothing but Python's standard library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_GOOGLE = "0x1ae0"
+_MODELS = {
+    ("0x0027", "0x004e"): "v2",
+    ("0x0027", "0x004f"): "v3",
+    ("0x005e", ""): "v4",
+    ("0x0062", ""): "v5p",
+    ("0x0063", ""): "v5e",
+    ("0x006f", ""): "v6e",
+    ("0x0076", ""): "7x",
+}
+"""PCI device and, where two models share it, subsystem device. Source: tpu-info, device.py."""
+_VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
+_BOUNDS = "TPU_CHIPS_PER_HOST_BOUNDS"
+_HOST_BOUNDS = "TPU_HOST_BOUNDS"
+_TOPOLOGY = "TPU_TOPOLOGY"
+_HOSTS = "TPU_WORKER_HOSTNAMES"
+_WORKER = "TPU_WORKER_ID"
+_TYPE = "TPU_ACCELERATOR_TYPE"
+_GIVE = (
+    "start the container with docker run --privileged, or in GKE with the limit google.com/tpu of "
+    "the whole machine"
+)
+
+
+def files(root: Path = Path("/")) -> list[Path]:
+    """The device files of a TPU's chips."""
+    found = [*root.glob("dev/accel[0-9]*"), *root.glob("dev/vfio/[0-9]*")]
+    return sorted(found, key=lambda one: (len(one.name), one.name))
+
+
+def missing(
+    name: str,
+    chips: int,
+    topology: str,
+    environment: Mapping[str, str],
+    root: Path = Path("/"),
+    part: bool = False,
+) -> str:
+    """Why the TPU that is paid for cannot be used; "" if it can, or if nothing is known.
+
+    name: `TPU`, or with its model `TPU-v5e`. chips: of this host; 1 where that is not known.
+    topology: of all hosts, "" where that is not known. part: a launcher may give this process a
+    part of the chips (TPU_VISIBLE_CHIPS).
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        return "this image has no libtpu: take the image for a TPU"
+    here = files(root)
+    if not here:
+        if "TPU_NAME" in environment or "TPU_NODE_NAME" in environment:  # reached by network
+            return ""
+        return f"neither /dev/accel* nor /dev/vfio/* is here: run it on a TPU VM, and {_GIVE}"
+    models = on_pci(root)
+    shown = _shown(environment)
+    wanted = min(chips, shown) if part and shown else chips
+    return (
+        _another(name, models, environment)
+        or _closed(here)
+        or _too_few(wanted, here, len(models))
+        or _hidden(wanted, shown, len(here), environment)
+        or _bounds(wanted, len(here), environment)
+        or _slice(chips, topology if shown is None else "", environment)
+    )
+
+
+def on_pci(root: Path = Path("/")) -> list[str]:
+    """The model of each chip on the PCI bus; [] where /sys does not show it."""
+    found = []
+    for vendor in sorted(root.glob("sys/bus/pci/devices/*/vendor")):
+        if _read(vendor) != _GOOGLE:
+            continue
+        device, part = _read(vendor.with_name("device")), vendor.with_name("subsystem_device")
+        model = _MODELS.get((device, "")) or _MODELS.get((device, _read(part)))
+        found += [model] if model else []
+    return found
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _another(name: str, models: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Is it a TPU of another model? PCI tells, or else the variable."""
+    wanted = name[len("TPU") :].lstrip("-").lower()
+    told = environment.get(_TYPE, "").lower()
+    named = re.match(r"(?:tpu-?)?(v[0-9]+[a-z]*|7x)", told)
+    model = models[0] if models else named[1].replace("v5litepod", "v5e") if named else ""
+    if not (wanted and model) or model == wanted or (not models and model == "v5"):
+        return ""
+    where = "the TPU here" if models else f"{_TYPE}={environment[_TYPE]}"
+    return f"{where} is a {model}: take a machine with {name}, or the job for this TPU"
+
+
+def _closed(here: Sequence[Path]) -> str:
+    """May this user open the chips?"""
+    for file in here:
+        if not os.access(file, os.R_OK | os.W_OK):
+            return f"the user {os.getuid()} may not open {file}: {_GIVE}, as a user that may"
+    return ""
+
+
+def _too_few(wanted: int, here: Sequence[Path], machine: int) -> str:
+    if len(here) >= wanted:
+        return ""
+    found = f"{', '.join(map(str, here))} alone, of {wanted} chips, is"
+    if machine >= wanted:
+        return f"{found} in this container: {_GIVE}"
+    return f"{found} here: take a machine with {wanted}, and {_GIVE}"
+
+
+def _shown(environment: Mapping[str, str]) -> int | None:
+    """How many chips the variables leave to this process; None where they say nothing."""
+    for key in _VISIBLE:
+        words = environment.get(key, "").replace(" ", "").split(",")
+        if all(word.isdecimal() for word in words):
+            return len(set(words))
+    return None
+
+
+def _hidden(wanted: int, shown: int | None, here: int, environment: Mapping[str, str]) -> str:
+    if shown is None or shown >= wanted:
+        return ""
+    key = next(key for key in _VISIBLE if environment.get(key))
+    return f"{key}={environment[key]} shows {shown} of the {here} chips here: remove it"
+
+
+def _bounds(wanted: int, here: int, environment: Mapping[str, str]) -> str:
+    """Do the bounds of a host, such as 2,2,1, hold the chips that are here?"""
+    chips = _product(environment.get(_BOUNDS, ""), ",")
+    told = f"{_BOUNDS}={environment.get(_BOUNDS)} shapes a host of {chips}"
+    if chips > here:
+        return f"{told}, and this one has {here}: remove it"
+    if 0 < chips < wanted:
+        return f"{told}, and {wanted} are paid for: remove it"
+    return ""
+
+
+def _slice(chips: int, topology: str, environment: Mapping[str, str]) -> str:
+    """Are the hosts those of the topology? libtpu would wait for the others."""
+    hosts = [name for name in environment.get(_HOSTS, "").split(",") if name]
+    wanted, told = _product(topology, "x"), _product(environment.get(_TOPOLOGY, ""), "x")
+    if wanted and told and wanted != told:
+        return (
+            f"{_TOPOLOGY}={environment[_TOPOLOGY]} is a slice of {told} chips: take machines with "
+            f"topology {topology}"
+        )
+    needed = wanted // chips
+    if hosts and needed and needed != len(hosts):
+        return (
+            f"topology {topology} with {chips} chips a host has {needed} hosts, but {_HOSTS} names "
+            f"{len(hosts)}: start one process on each host of the slice"
+        )
+    bounds = _product(environment.get(_HOST_BOUNDS, ""), ",")
+    if hosts and bounds > len(hosts):
+        return (
+            f"{_HOST_BOUNDS}={environment[_HOST_BOUNDS]} means {bounds} hosts, but {_HOSTS} names "
+            f"{len(hosts)}: remove it, or name all"
+        )
+    worker = environment.get(_WORKER, "")
+    if hosts and worker.isdecimal() and int(worker) >= len(hosts):
+        return f"{_WORKER}={worker} is none of the {len(hosts)} hosts in {_HOSTS}: count from 0"
+    return ""
+
+
+def _product(text: str, between: str) -> int:
+    """The product of the numbers in "2,2,1" or "4x4"; 0 where it is not of that form."""
+    words = text.replace(" ", "").split(between)
+    return math.prod(int(word) for word in words) if all(w.isdecimal() for w in words) else 0
