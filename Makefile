@@ -7,7 +7,7 @@ GPU ?= v100
 VENV := .venv
 BUILDER := $(VENV)/bin/builder
 PYTHON := $(VENV)/bin/python
-PYTEST := $(PYTHON) -m pytest --numprocesses 2 --dist loadscope
+PYTEST := $(PYTHON) -m pytest --numprocesses 3 --dist loadscope
 
 .DEFAULT_GOAL := help
 .PHONY: help image images push test test-fast check format lock requirements bench fuzz clean

@@ -33,6 +33,8 @@ def pytest_sessionstart() -> None:
 
 
 LONGEST_FIRST = ("mark.engine", "mark.tensorflow", "mark.slow")
+PROOFS = ("engine", "pipeline", "prove")
+"""Folders whose tests with an engine stay together: they sweep away what killed proofs left."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,19 +53,22 @@ def _place(file: Path) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Share the tests out between the processes of `make test`, in the order that they are in."""
     config.option.loadscopereorder = False  # else the files with the most tests come first
-    return OneEngine(config, log)
+    return ByEngine(config, log)
 
 
-class OneEngine(LoadScopeScheduling):  # type: ignore[misc]
+class ByEngine(LoadScopeScheduling):  # type: ignore[misc]
     """Which tests stay together in one process.
 
     Tests of one file share what they set up. Files with engine tests share the engine and the
-    images on it, so that one process runs all of them.
+    images on it, and wait for it half of their time: two processes run all of them, each about as
+    long as the other. A third one has the other files.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return "engine" if "mark.engine" in _text(ROOT / file) else file
+        if "mark.engine" not in _text(ROOT / file):
+            return file
+        return "engine: proofs" if file.split("/")[1] in PROOFS else "engine: the others"
 
 
 @functools.cache

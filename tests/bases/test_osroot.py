@@ -98,9 +98,14 @@ def layer(engine: Engine, store: Store) -> Layer:
     return make(engine, store, locked())
 
 
-def left(engine: Engine) -> list[object]:
-    """Containers and images of a kind that a test or a run left behind."""
-    having = {"label": [osroot.KIND]}
+def of(owner: str) -> dict[str, list[str]]:
+    """The filters of what a process makes roots with."""
+    return {"label": [osroot.KIND, f"{containers.OWNER}={owner}"]}
+
+
+def left(engine: Engine, owner: str = "") -> list[object]:
+    """Containers and images that a test or a run left behind, of this process or of another."""
+    having = of(owner or containers.owner(os.getpid()))
     return [
         *engine.client.api.containers(all=True, filters=having),
         *engine.client.api.images(filters=having),
@@ -188,11 +193,13 @@ from tests.bases.test_osroot import locked, make
 make(engine.connect(Settings()), Store(Path({str(tmp_path)!r})), locked())
 """
         process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ})
-        while not engine.client.api.containers(filters={"label": [osroot.KIND]}):
+        owner = containers.owner(process.pid)
+        while not engine.client.api.containers(filters=of(owner)):
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert Store(tmp_path).find(locked().plan(Compression()).key) is None
+        assert left(engine, owner)
         assert containers.sweep(engine.client, osroot.KIND)
-        assert left(engine) == []
+        assert left(engine, owner) == []
