@@ -43,6 +43,10 @@ _FILES: Final = {
     "etc/apt/apt.conf.d/docker-gzip-indexes": 'Acquire::GzipIndexes "true";\n',
     _POLICY: "#!/bin/sh\nexit 101\n",
 }
+_ACCOUNTS: Final = {"etc/passwd": "root:*:0:0:root:/root:/bin/sh\n", "etc/group": "root:*:0:\n"}
+"""The user of the container. Where an image lacks these files, Podman writes them with a user that
+is called 0 (seen with 4.3.1), and base-passwd's script keeps what is there. So the image has them,
+and the install script removes them: base-passwd then writes its own."""
 _SOURCES: Final = "etc/apt/sources.list.d/debian.sources"
 _DATABASE: Final = ("var/lib/dpkg/status", "var/lib/dpkg/available")
 # dpkg unpacks every package again, and a file that is there already costs it the most.
@@ -56,6 +60,7 @@ _INSTALL: Final = f"""\
 set -eu
 umask 022
 cd /
+rm -f {" ".join(f"/{name}" for name in _ACCOUNTS)}
 dpkg --force-depends --install /{FOLDER}/required/base-passwd.deb
 dpkg --force-depends --install /{FOLDER}/required/*.deb
 if [ -d /{FOLDER}/added ]; then
@@ -139,7 +144,11 @@ def write(
     tree.folder("tmp", 0o1777)
     for name in _DATABASE:
         tree.text(name, "")
-    for name, text in {**_FILES, _SOURCES: _sources(suite, dict(required)["apt"])}.items():
+    for name, text in {
+        **_FILES,
+        **_ACCOUNTS,
+        _SOURCES: _sources(suite, dict(required)["apt"]),
+    }.items():
         tree.text(name, text, 0o755 if name == _POLICY else 0o644)
     tree.text(SCRIPT, _INSTALL, 0o755)
     for info, content in tree.sorted():

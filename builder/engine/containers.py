@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from builder.core import system
@@ -85,33 +85,44 @@ def sweep(client: docker.DockerClient, kind: str) -> list[dict[str, str]]:
 def remove(client: docker.DockerClient, *filters: str) -> list[str]:
     """Remove the containers, networks, volumes and images that carry all of these labels.
 
-    filters: each `LABEL` or `LABEL=VALUE`. Returns a line for each thing that stays. Containers of
+    filters: each `LABEL` or `LABEL=VALUE`. The engine is asked by the first alone: by two, Podman
+    4.3.1 finds no image. Returns a line for each thing that stays. Containers of
     others on one of the networks are disconnected from it and go on running; they are listed, too.
     """
     api: Any = client.api
-    having = {"label": list(filters)}
+
+    def having(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [one for one in found if _carries(one["Labels"] or {}, filters)]
+
+    first = {"label": [filters[0]]}
     others: list[str] = []
     failed: list[str] = []
     for attempt in range(_REMOVALS):
         if attempt:
             time.sleep(_PAUSE)
         failed.clear()
-        for one in api.containers(all=True, filters=having):
+        for one in having(api.containers(all=True, filters=first)):
             with _noted(failed, f"container {one['Id'][:12]}"):
                 api.remove_container(one["Id"], force=True, v=True)
-        for network in api.networks(filters=having):
+        for network in having(api.networks(filters=first)):
             with _noted(failed, f"network {network['Name']}"):
                 others += _disconnected(api, network["Id"])
                 api.remove_network(network["Id"])
-        for volume in api.volumes(filters=having).get("Volumes") or []:
+        for volume in having(api.volumes(filters=first).get("Volumes") or []):
             with _noted(failed, f"volume {volume['Name']}"):
                 api.remove_volume(volume["Name"], force=True)
-        for image in api.images(filters=having):
+        for image in having(api.images(filters=first)):
             with _noted(failed, f"image {image['Id']}"):
                 api.remove_image(image["Id"], force=True)
         if not failed:
             break
     return [*others, *failed]
+
+
+def _carries(labels: Mapping[str, str], filters: Iterable[str]) -> bool:
+    """Whether all of these labels are there."""
+    pairs = (one.partition("=") for one in filters)
+    return all(name in labels and (not is_ or labels[name] == value) for name, is_, value in pairs)
 
 
 @contextlib.contextmanager

@@ -78,3 +78,14 @@ def test_a_root_whose_usr_is_not_merged_keeps_its_folders(tmp_path: Path) -> Non
         tmp_path, apt=package(("usr/", b"")), dash=package(("bin/", b""), ("bin/dash", b"x"))
     )
     assert found["bin"].isdir() and "bin/dash" in found
+
+
+def test_the_container_knows_its_user_and_the_root_gets_debians_own_accounts(
+    tmp_path: Path,
+) -> None:
+    """Podman would write a user called 0 into an image without these files."""
+    found = written(tmp_path, apt=package(("usr/", b"")))
+    assert found["etc/passwd"].size and found["etc/group"].size
+    removed, first = re.findall(r"(?m)^(rm|dpkg) (.*)$", seed._INSTALL)[:2]
+    assert removed == ("rm", "-f /etc/passwd /etc/group")
+    assert first[0] == "dpkg" and first[1].endswith("base-passwd.deb")

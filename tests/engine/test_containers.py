@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +64,42 @@ def test_a_stream_that_breaks_off_gives_its_last_words_first() -> None:
         for line in containers.lines(torn()):
             seen.append(line)  # noqa: PERF402 - what came before the error counts
     assert seen == ["whole", "ha"]
+
+
+class _Podman:
+    """The API of an engine that finds nothing by two labels, as Podman 4.3.1 with images."""
+
+    def __init__(self, *images: dict[str, str]) -> None:
+        self.left = {f"sha256:{number}": labels for number, labels in enumerate(images)}
+
+    def images(self, filters: dict[str, list[str]]) -> list[dict[str, Any]]:
+        (label,) = filters["label"]
+        name, _, value = label.partition("=")
+        having = self.left.items()
+        return [
+            {"Id": id_, "Labels": labels}
+            for id_, labels in having
+            if name in labels and value in ("", labels[name])
+        ]
+
+    def containers(self, **_: Any) -> list[dict[str, Any]]:
+        return []
+
+    networks = containers
+
+    def volumes(self, **_: Any) -> dict[str, Any]:
+        return {"Volumes": None}
+
+    def remove_image(self, image: str, force: bool) -> None:
+        assert force
+        del self.left[image]
+
+
+def test_what_carries_both_labels_is_removed_and_nothing_else() -> None:
+    api = _Podman({"run": "1", "owner": "me"}, {"run": "2", "owner": "you"}, {"owner": "me"})
+    client: Any = SimpleNamespace(api=api)
+    assert containers.remove(client, "run", "owner=me") == []
+    assert list(api.left.values()) == [{"run": "2", "owner": "you"}, {"owner": "me"}]
 
 
 @pytest.mark.engine
