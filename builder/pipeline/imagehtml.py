@@ -19,17 +19,20 @@ h2 { font-size: 17px; margin: 28px 0 8px; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th, td { text-align: left; padding: 4px 8px; border-bottom: 1px solid #dadce0;
-  vertical-align: top; overflow-wrap: anywhere; }
-td.n { text-align: right; white-space: nowrap; }
+  vertical-align: top; }
+.n { text-align: right; white-space: nowrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 12px; margin: 8px 0; }
 dt { color: #5f6368; } dd { margin: 0; overflow-wrap: anywhere; }
-.map { position: relative; height: 340px; }
-.map div { position: absolute; box-sizing: border-box; overflow: hidden; padding: 3px 5px;
+.map { position: relative; height: 340px; overflow: hidden; }
+.map div { position: absolute; box-sizing: border-box; overflow: hidden; container-type: size;
   border: 1px solid #fff; background: #1967d2; color: #fff; font-size: 12px; line-height: 1.25; }
+.map span { display: block; padding: 3px 5px; overflow-wrap: anywhere; }
+@container (max-width: 44px) or (max-height: 32px) { .map span { display: none; } }
 .map .c1 { background: #12737a; } .map .c2 { background: #7b2fc9; }
 .map .c3 { background: #a8471b; }
 details summary { cursor: pointer; }
-@media (max-width: 500px) { dl { grid-template-columns: 1fr; } dt { margin-top: 4px; } }
+@media (max-width: 500px) { dl { grid-template-columns: 1fr; } dt { margin-top: 4px; }
+  th, td { padding: 4px; } .map { height: 480px; } }
 @media (prefers-color-scheme: dark) { body { background: #202124; color: #e8eaed; }
   dt { color: #9aa0a6; } th, td { border-color: #3c4043; } .map div { border-color: #202124; } }
 """
@@ -84,18 +87,18 @@ def _list(facts: Mapping[str, str]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
     """A table of plain texts. numbers: the columns that are written to the right."""
-    top = "".join(f"<th>{escape(one)}</th>" for one in head)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{' class=n' if place in numbers else ''}>{escape(cell)}</td>"
-            for place, cell in enumerate(row)
+
+    def cells(kind: str, texts: Sequence[str]) -> str:
+        found = (
+            f"<{kind}{' class=n' if place in numbers else ''}>{escape(text)}</{kind}>"
+            for place, text in enumerate(texts)
         )
-        + "</tr>"
-        for row in rows
-    )
+        return f"<tr>{''.join(found)}</tr>"
+
+    body = "".join(cells("td", row) for row in rows)
     return (
-        f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<div class="wide"><table><thead>{cells("th", head)}</thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
@@ -132,7 +135,7 @@ def _tile(layer: PageLayer, colour: int, name: str, bytes_: int, place: Place) -
     return (
         f'<div class="c{colour}" style="left:{x:.2f}%;top:{y:.2f}%;width:{width:.2f}%;'
         f'height:{height:.2f}%" title="{escape(f"{about}: {size(bytes_)}")}">'
-        f"{escape(name)}<br>{size(bytes_)}</div>"
+        f"<span>{escape(name)}<br>{size(bytes_)}</span></div>"
     )
 
 
@@ -181,10 +184,15 @@ def _proof(page: ImagePage) -> str:
 
 def _seen(check: CheckResult) -> str:
     """What a check saw, in a few words: lists and tables by their length."""
-    return ", ".join(
-        f"{name}: {len(value)}" if isinstance(value, dict | list) else f"{name}: {value}"
-        for name, value in check.seen.items()
-    )
+    return ", ".join(f"{name}: {_shown(value)}" for name, value in check.seen.items())
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict | list):
+        return f"{len(value)}"
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else f"{value}"
 
 
 def _device_code(proof: Receipt | None) -> str:

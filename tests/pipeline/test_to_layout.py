@@ -23,7 +23,8 @@ from builder.core import files
 from builder.core.events import ignore
 from builder.engine import Engine, private
 from builder.lock import model, python
-from builder.registry import Registry
+from builder.registry import Descriptor, Manifest, Registry, manifests, parse
+from builder.trust import layers, sbom
 from tests import ordinary
 from tests.debian import tool
 from tests.registry import server as registry_server
@@ -152,6 +153,63 @@ def test_skopeo_reads_the_layout_and_the_registry(
     registry_server.skopeo(
         *("copy", "--src-tls-verify=false", f"docker://{sent['reference']}", f"dir:{tmp_path}/d")
     )
+
+
+def small(folder: Path, to: Path, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """An image of the base's layers but TensorFlow's, whose unpacking takes longest, as a layout.
+    What each unpacks to -> the layer."""
+    blobs = folder / "blobs"
+    config = json.loads((blobs / manifest["config"]["digest"].replace(":", "/")).read_text())
+    entries = list(map(Descriptor.read, manifest["layers"]))
+    kept = [n for n, layer in enumerate(entries) if layer.size < 100_000_000]
+    config["rootfs"]["diff_ids"] = [config["rootfs"]["diff_ids"][n] for n in kept]
+    config["history"] = [config["history"][n] for n in kept]
+    data = json.dumps(config).encode()
+    layers = [entries[n] for n in kept]
+    made = manifests.image(Descriptor.of(manifests.OCI_CONFIG, data), layers)
+    (to / "blobs/sha256").mkdir(parents=True)
+    for name, content in manifests.layout(made, "small:test").items():
+        (to / name).write_bytes(content)
+    (to / manifests.blob_path(made.config.digest)).write_bytes(data)
+    for layer in layers:
+        path = manifests.blob_path(layer.digest)
+        (to / path).symlink_to(folder / path)
+    return dict(zip(config["rootfs"]["diff_ids"], (one.digest for one in layers), strict=True))
+
+
+def test_syft_finds_each_package_of_the_bill_in_the_layer_that_the_bill_names(
+    folder: Path, manifest: Mapping[str, Any], digest: str, tmp_path: Path
+) -> None:
+    """What syft finds beyond them are copies that packages carry inside of themselves."""
+    held = small(folder, tmp_path / "small", manifest)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "syft", "scan", f"oci-dir:{tmp_path}/small", "-q",
+         *("--select-catalogers", "dpkg,python", "-o", "syft-json")],
+        env={"SYFT_CHECK_FOR_APP_UPDATE": "false", "HOME": str(tmp_path), "PATH": "/usr/bin"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found, carried = set(), set()
+    for one in json.loads(done.stdout)["artifacts"]:
+        for place in one["locations"]:
+            named = (one["type"], one["name"], one["version"], held[place["layerID"]])
+            (carried if "/_vendor/" in place["path"] else found).add(named)
+
+    config = json.loads(
+        (folder / "blobs" / manifest["config"]["digest"].replace(":", "/")).read_text()
+    )
+    of = layers.of(Manifest(json.dumps(manifest).encode(), manifests.OCI_MANIFEST), config)
+    subject = sbom.BillSubject(parse("h.example.com/x"), digest, {}, of, "trainer", (), "", "")
+    bill = sbom.bill(subject, model.read(ROOT, "cpu"), {})
+    named = {
+        (one["purl"].partition("/")[0].removeprefix("pkg:"), one["name"], one["version"], layer)
+        for one in bill["components"]
+        for layer in [one["properties"][-1]["value"]]
+        if "purl" in one and layer in held.values()
+    }
+    named = {("python" if kind == "pypi" else kind, *rest) for kind, *rest in named}
+    assert found == named
+    assert {kind for kind, *_ in named} == {"deb", "python"}
+    assert carried, "setuptools has some"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="unpacking layers for buildah needs root")

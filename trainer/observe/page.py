@@ -29,11 +29,15 @@ _WIDE, _HIGH, _LEFT, _LOW = 520, 220, 52, 24
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;
 color:#1d2733;background:#fff}h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2.2rem}
-table{border-collapse:collapse}td,th{padding:.15rem .7rem;text-align:right}
+table{border-collapse:collapse;display:block;max-width:100%;overflow-x:auto}
+td,th{padding:.15rem .7rem;text-align:right}
 td:first-child,th:first-child{text-align:left}tr:nth-child(even){background:#f3f5f7}
 .row{display:flex;flex-wrap:wrap;gap:1.5rem}.bar{background:#3b6fb5;height:.8rem}
 figure{margin:0}figcaption{color:#5b6673;font-size:.85rem}
 img.pixels{image-rendering:pixelated;max-width:100%}svg{max-width:100%;height:auto}
+.part{width:20rem}td:first-child{white-space:nowrap}
+.words td:last-child{text-align:left;overflow-wrap:anywhere}
+@media(max-width:500px){td,th{padding:.15rem .4rem}.part{width:6rem}}
 """
 
 Curve = list[tuple[int, float]]
@@ -208,7 +212,7 @@ def _time(account: dict[str, Any]) -> str:
     wall, cost = account["wall_seconds"], account.get("cost")
     rows = "".join(
         f"<tr><td>{part}<td>{seconds:,.1f} s<td>{seconds / wall:.1%}"
-        f"<td style='width:20rem'><div class=bar style='width:{100 * seconds / wall:.1f}%'></div>"
+        f"<td><div class=part><div class=bar style='width:{100 * seconds / wall:.1f}%'></div></div>"
         for part, seconds in sorted(account["seconds"].items(), key=lambda one: -one[1])
     )
     text = f"{wall:,.1f} s in {account['attempts']} attempt(s)"
@@ -229,13 +233,14 @@ def _options(config: Config) -> str:
         for name, value in values.items()
         if value != defaults[name]
     ]
-    return f"<h2>Options</h2>{_table((), rows)}"
+    return f"<h2>Options</h2>{_table((), rows, 'words')}"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "numbers") -> str:
     head = "".join(f"<th>{one}" for one in heads)
     lines = ("".join(f"<td>{html.escape(str(one))}" for one in row) for row in rows)
-    return f"<table><tr>{head}{''.join(f'<tr>{line}' for line in lines)}</table>"
+    body = "".join(f"<tr>{line}" for line in lines)
+    return f"<table class={kind}><tr>{head}{body}</table>"
 
 
 def _picture(image: np.ndarray, caption: str) -> str:
