@@ -154,7 +154,16 @@ def test_what_it_converts_to_is_on_offer() -> None:
 def test_a_tier_is_its_preset(tier: str) -> None:
     found = converted(f"trainingInput:\n  scaleTier: {tier}\n  region: us-central1\n")
     assert job(found).preset == tier
-    assert any(f"changed: trainingInput.scaleTier: {tier} was " in line for line in told(found))
+    changed = any(f"changed: trainingInput.scaleTier: {tier} was " in line for line in told(found))
+    assert changed == (tier not in ("BASIC", "PREMIUM_1"))  # their machines are still offered
+
+
+def test_what_the_service_took_where_nothing_was_written_is_told() -> None:
+    """Of 42 public configurations, 8 name no tier, and two no metric."""
+    parameter = "{parameterName: a, type: DOUBLE, minValue: 0, maxValue: 1}"
+    found = converted(f"trainingInput:\n  hyperparameters: {{params: [{parameter}]}}\n")
+    assert any(one.startswith("no scaleTier: the service took BASIC") for one in found.notes)
+    assert "no hyperparameterMetricTag: the service took training/hptuning/metric" in found.notes
 
 
 def test_an_image_of_its_own_is_kept_and_one_in_container_registry_is_told() -> None:

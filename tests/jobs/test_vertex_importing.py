@@ -373,7 +373,7 @@ def test_the_command(run: Run, here: Path) -> None:  # noqa: F811
 
 
 def test_secrets_and_words_that_nobody_fills_in_are_told(tmp_path: Path) -> None:
-    """Of 25 public files, 7 hold a key, and 4 hold a word for one."""
+    """Of 25 public files, 5 hold a key, and 4 hold a word for one."""
     text = JOB + 'environment: {API_KEY: abc, TOKEN: "${TOKEN}", KEYS: "3", PASSWORD: ""}\n'
     assert imported(tmp_path, sent(text), region="us-central1").notes == (
         "API_KEY may be a secret, and is in the new file: do not commit it",

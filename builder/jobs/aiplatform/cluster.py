@@ -65,7 +65,16 @@ def _preset(
         + (f" with {one.accelerators} x {one.accelerator}" if one.accelerator else "")
         for one in preset.pools
     )
-    reader.tell("changed", ("scaleTier",), f"{tier} was {preset.was}; preset {tier} is {today}")
+    if preset.was:
+        why = f"{tier} was {preset.was}; preset {tier} is {today}"
+        reader.tell("changed", ("scaleTier",), why)
+    elif "scaleTier" in old:
+        reader.tell("kept", ("scaleTier",))
+    else:
+        reader.notes.append(
+            "no scaleTier: the service took BASIC, a machine without an accelerator; if the flag "
+            "--scale-tier named another one, give it"
+        )
     for prefix in PREFIXES:
         for path in ((f"{prefix}Type",), (f"{prefix}Count",)):
             if path[0] in old:

@@ -19,7 +19,8 @@ from builder.jobs.pools import Pool
 
 @dataclass(frozen=True)
 class Preset:
-    """The pools that replace a scale tier. was: the tier's own machines, in words."""
+    """The pools that replace a scale tier. was: the tier's own machines, in words; ""
+    where they are the same today."""
 
     pools: tuple[Pool, ...]
     was: str
@@ -28,7 +29,7 @@ class Preset:
 PRESETS: Mapping[str, Preset] = {
     "BASIC": Preset(
         (Pool("chief", 1, "n1-standard-4"),),
-        "one n1-standard-4",
+        "",
     ),
     "STANDARD_1": Preset(
         (
@@ -44,7 +45,7 @@ PRESETS: Mapping[str, Preset] = {
             Pool("worker", 19, "n1-highcpu-16"),
             Pool("ps", 11, "n1-highmem-8"),
         ),
-        "n1-highcpu-16 with 19 workers n1-highcpu-16 and 11 parameter servers n1-highmem-8",
+        "",
     ),
     "BASIC_GPU": Preset(
         (Pool("chief", 1, "n1-standard-8", "T4", 1),),

@@ -26,10 +26,16 @@ _SCALES: Final = {value: key for key, value in legacy.SCALES.items()}
 _ALGORITHMS: Final = {value: key for key, value in legacy.ALGORITHMS.items()}
 
 
+_METRIC: Final = "training/hptuning/metric"
+"""The metric of a study that named none. Source: ml.v1, HyperparameterSpec."""
+
+
 def study(reader: OldJob, old: Any) -> dict[str, Any]:
     """The study. Raises InputError."""
     tuning = reader.only(old, (*_TUNING, *_MORE), TOP)
-    found: dict[str, Any] = {"metric": "training/hptuning/metric"}
+    found: dict[str, Any] = {"metric": _METRIC}
+    if "hyperparameterMetricTag" not in tuning:
+        reader.notes.append(f"no hyperparameterMetricTag: the service took {_METRIC}")
     for name, new in _TUNING.items():
         if name in tuning:
             value = reader.text(tuning[name], (*TOP, name))
