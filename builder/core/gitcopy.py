@@ -32,11 +32,6 @@ class GitCopy:
         _git(self.folder, "branch", "--", branch, "HEAD")
         return _git(self.folder, "rev-parse", "HEAD").strip()
 
-    @property
-    def changed(self) -> bool:
-        """Whether anything differs from the commit."""
-        return _git(self.folder, "status", "--porcelain") != ""
-
 
 def check(root: Path, branch: str) -> None:
     """Raise InputError where the tree is not that of a commit, or a branch cannot be made."""

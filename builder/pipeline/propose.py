@@ -47,7 +47,7 @@ class Proposal:
 
 
 def propose(root: Path, targets: Sequence[str], tools: Tools, branch: str) -> Proposal | None:
-    """Make the branch; None where no lock changes.
+    """Make the branch; None where no image would change.
 
     Raises InputError for a tree with changes or a branch that is there, and what the tools raise;
     the repository is then as it was.
@@ -60,8 +60,8 @@ def propose(root: Path, targets: Sequence[str], tools: Tools, branch: str) -> Pr
         committed.write(copy.root, targets)
         if tuple(targets) == catalogue.targets(root):
             cloud.write_cloud(copy.root)
-        if not copy.changed:
-            return None
+        if not any(_differs(copy, name, before[name]) for name in targets):
+            return None  # only the day of Debian's snapshot moved, if anything
         holes = tools.verify(copy.root, targets)
         after = tools.known(copy.root, targets)
         made = [_change(copy, name, before[name], known[name], after[name], holes.get(name))
@@ -69,6 +69,15 @@ def propose(root: Path, targets: Sequence[str], tools: Tools, branch: str) -> Pr
         text = proposal.text(made, copy.commit)
         commit = copy.save(branch, proposal.title(made))
     return Proposal(branch, commit, text, tuple(name for name in targets if holes.get(name)))
+
+
+def _differs(copy: GitCopy, target: str, before: Lock) -> bool:
+    """Whether the target's image would be another one."""
+    return bool(
+        proposal.moved(before, model.read(copy.root, target))
+        or basechanges.changes(copy.root, target, copy.commit)
+        or changes.changes(copy.root, target, copy.commit)
+    )
 
 
 def _change(

@@ -112,6 +112,20 @@ def test_nothing_newer_makes_no_branch(repository: Path) -> None:
     untouched(repository, before)
 
 
+def test_another_day_of_debians_archive_is_nothing_newer(repository: Path) -> None:
+    """The place of a package names the archive's day; the package is the same."""
+
+    def next_day(root: Path, targets: Sequence[str]) -> None:
+        lock = model.read(root, "cpu")
+        debs = tuple(replace(deb, time="20990101T000000Z") for deb in lock.apt["apt.lock"])
+        model.write(root, replace(lock, apt={**lock.apt, "apt.lock": debs}))
+        assert git(root, "status", "--porcelain")
+
+    before = git(repository, "for-each-ref")
+    assert propose(repository, BOTH, replace(TOOLS, lock=next_day), "newer") is None
+    untouched(repository, before)
+
+
 @pytest.mark.parametrize("broken", ["lock", "verify"])
 def test_what_fails_half_way_leaves_nothing(repository: Path, broken: str) -> None:
     before = git(repository, "for-each-ref")
