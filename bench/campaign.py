@@ -44,8 +44,9 @@ EVERYTHING = (
 ROOM = 24 << 20
 """Bytes of the disk that becomes full."""
 KINDS = ("kill", "term", "disk")
-ENDED = {"kill": {-signal.SIGKILL, 0}, "term": {143, 0}, "disk": {3, 0}}
-"""Exit codes that an interruption may lead to; 0: it came too late."""
+ENDED = {"kill": {-signal.SIGKILL, 0}, "term": {143, 0}, "disk": {2, 3, 0}}
+"""Exit codes that an interruption may lead to; 0: it came too late; 2: the disk was full before the
+run began, which refuses to begin then."""
 LIMIT = 600.0
 """Seconds until an attempt counts as stuck."""
 

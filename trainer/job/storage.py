@@ -91,6 +91,6 @@ def check_space(folder: str, needed: int, what: str) -> None:
     free = shutil.disk_usage(next(p for p in (Path(folder), *Path(folder).parents) if p.is_dir()))
     if free.free < needed:
         raise UsageError(
-            f"{folder} has {free.free / 1e6:,.0f} MB free, {what} need {needed / 1e6:,.0f} MB: "
+            f"{folder} has {free.free / 1e6:,.1f} MB free, {what} need {needed / 1e6:,.1f} MB: "
             "free some, keep fewer (--keep-checkpoints) or give another --job-dir"
         )
