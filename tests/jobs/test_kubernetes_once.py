@@ -17,6 +17,7 @@ from builder.jobs import submission
 from builder.jobs.places.kubernetes.place import Kubernetes
 from builder.jobs.places.protocol import LostAnswer, NoRoom
 from builder.jobs.ready import Ready
+from tests.clock import replace_pauses
 from tests.emulators.kubernetes import server
 from tests.emulators.kubernetes.kubelet import Scripted
 from tests.jobs.test_kubernetes import ready
@@ -35,7 +36,7 @@ def loopback(tmp_path: Path) -> Iterator[server.Cluster]:
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that would have been made."""
     found: list[float] = []
-    monkeypatch.setattr("time.sleep", found.append)
+    replace_pauses(monkeypatch, found.append)
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,6 +28,7 @@ from builder.jobs.places.vertex.place import VertexAI
 from builder.jobs.places.vertex.service import Service
 from builder.jobs.room.choices import choices
 from builder.jobs.submission import Candidate
+from tests.clock import replace_pauses
 from tests.emulators import cloud_build as storage
 from tests.emulators import vertex as emulator
 from tests.emulators.kubernetes import server as cluster
@@ -72,7 +72,7 @@ def clock(loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch) -> list[
         while _starting(loopback.service):
             never.wait(0.0005)
 
-    monkeypatch.setattr(time, "sleep", pause)
+    replace_pauses(monkeypatch, pause)
     return slept
 
 

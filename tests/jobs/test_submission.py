@@ -21,6 +21,7 @@ from builder.jobs.places.vertex import service, status
 from builder.jobs.places.vertex.place import VertexAI
 from builder.jobs.places.vertex.service import Service
 from builder.jobs.ready import Ready
+from tests.clock import replace_pauses
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 
@@ -142,7 +143,7 @@ def test_a_lost_answer_and_a_list_that_lags_leave_one_job(
     loopback, where, ready, tmp_path, monkeypatch, lag
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(submission.time, "sleep", slept.append)
+    replace_pauses(monkeypatch, slept.append)
     loopback.service.faults.list_lag = lag
     loopback.service.faults.cut_create = 1
     sent = send(where, ready, tmp_path)
@@ -152,7 +153,7 @@ def test_a_lost_answer_and_a_list_that_lags_leave_one_job(
 
 def test_faults_in_random_order_leave_one_job(loopback, where, tmp_path, monkeypatch) -> None:
     """Lost answers, a service that is away and a list that lags; each job once."""
-    monkeypatch.setattr(submission.time, "sleep", lambda seconds: None)
+    replace_pauses(monkeypatch, lambda _: None)
     dice, jobs = random.Random(7), loopback.service.jobs
     for number in range(int(os.environ.get("BUILDER_RANDOM_FAULTS", "20"))):
         faults = loopback.service.faults
@@ -169,7 +170,7 @@ def test_faults_in_random_order_leave_one_job(loopback, where, tmp_path, monkeyp
 def test_a_service_that_is_away_for_a_moment_is_asked_again(
     loopback, where, ready, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(submission.time, "sleep", lambda seconds: None)
+    replace_pauses(monkeypatch, lambda _: None)
     loopback.service.faults.bursts = [(r"POST .*customJobs$|grpc CreateCustomJob", 503, 1)]
     assert send(where, ready, tmp_path).created
     assert len(loopback.service.jobs) == 1
@@ -178,7 +179,7 @@ def test_a_service_that_is_away_for_a_moment_is_asked_again(
 def test_a_service_that_stays_away_says_that_the_command_can_be_repeated(
     loopback, where, ready, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("builder.core.retry.time.sleep", lambda seconds: None)
+    replace_pauses(monkeypatch, lambda _: None)
     loopback.service.faults.bursts = [(r"POST .*customJobs$|grpc CreateCustomJob", 503, 9)]
     with pytest.raises(OutsideError) as caught:
         send(where, ready, tmp_path)

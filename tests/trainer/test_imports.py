@@ -20,7 +20,7 @@ def imported(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name.split(".")[0], inside) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").split(".")[0], inside
+            yield "trainer" if node.level else str(node.module).split(".")[0], inside
         deeper = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         yield from imported(node, deeper)
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.clock import replace_pauses
+
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
@@ -134,7 +136,7 @@ def test_a_folder_that_cannot_be_written_any_more_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    replace_pauses(monkeypatch, lambda _: None)
     background = Background(Checkpoints(str(tmp_path / "file/checkpoints"), keep=2))
     background.save(Position(20), {"0000 w": tf.constant([1.0])}, {})
     with pytest.raises(Unwritable, match=f"step 20 could not be written to {tmp_path}/file"):
