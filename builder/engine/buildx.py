@@ -67,7 +67,8 @@ class BuildRequest:
 
     contexts: further named contexts (folders or images). secrets: content by id, never in a layer.
     destination: "engine" keeps the image on the engine, "registry" pushes it and keeps nothing. The
-    layers of a base stay as they are.
+    layers of a base stay as they are. compression: of new layers, or with "gzip", which alone
+    Docker before 23.0 reads, of all. An engine without the containerd image store packs with gzip.
     """
 
     dockerfile: Path
@@ -78,6 +79,7 @@ class BuildRequest:
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     destination: Literal["engine", "registry"] = "engine"
     no_cache: bool = False
+    compression: Literal["zstd", "gzip"] = "zstd"
 
 
 @dataclass(frozen=True)
@@ -168,9 +170,12 @@ def _output(engine: "Engine", request: BuildRequest) -> str:
     if not engine.containerd_store:
         return "type=image,push=true" if to_registry else "type=docker"
     layers = f"compression=zstd,compression-level={COMPRESSION_LEVEL},oci-mediatypes=true"
+    forced = "false"
+    if request.compression == "gzip":  # also of what an earlier build left in the cache
+        layers, forced = "compression=gzip,oci-mediatypes=true", "true"
     # A push that stores nothing never needs the layers of a base that lies in the registry.
     place = "push=true,store=false,unpack=false" if to_registry else "store=true,unpack=true"
-    return f"type=image,{layers},force-compression=false,{place}"
+    return f"type=image,{layers},force-compression={forced},{place}"
 
 
 def _run(

@@ -3,7 +3,7 @@
 In the cloud, the first step builds it with docker's own client. On this machine, the image of that
 step and Docker Hub may be out of reach. So the root is made from locked packages, as that of a
 base is (images/os-<suite>.lock). The host's certificates, proxies, indexes and mirrors reach the
-build as secrets.
+build as secrets. Its layers are packed with gzip, because a worker of Cloud Build pulls no others.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def root_image(
     archives = debian.archives(settings, discover())
     locked = making.os_root(root, cloud.BUILDER_SUITE, LazyApt(root, settings, on_event))
     kept = store.of_this_machine()
+    packed = Compression.of("gzip")
     layer = osroot.make(
-        Root(locked.suite, locked.packages), engine, archives, kept, Compression(), on_event
+        Root(locked.suite, locked.packages), engine, archives, kept, packed, on_event
     )
     start = f"{osroot.REPOSITORY}:{locked.suite}-{layer.key[:12]}"
     image = assemble([(layer, locked.origin)], {"Cmd": ["bash"]})
@@ -77,6 +78,7 @@ def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ig
             tags=(name,),
             build_args={"ROOT": start},
             secrets=host.secrets("".join(debian.sources(archives, suite, host))),
+            compression="gzip",
         ),
         on_event,
     )

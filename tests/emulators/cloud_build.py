@@ -1,8 +1,8 @@
 """Loopback Google Cloud: Cloud Build (REST and gRPC), Cloud Storage, Cloud Logging.
 
 The messages are the product's own (google.cloud.devtools.cloudbuild_v1). An `Executor` carries out
-a submitted build: a scripted one, or the factory's own local runner. Its log is written to the
-loopback Cloud Storage, which has what gcp-storage-emulator lacks: preconditions
+a submitted build: a scripted one, or the factory's own runner on a worker's engine. Its log is
+written to the loopback Cloud Storage, which has what gcp-storage-emulator lacks: preconditions
 (ifGenerationMatch), generations, and ranges of objects that grow. There are faults on demand: a
 closed log bucket, bursts of 503, a connection cut in the middle of a log or of a submission, QUEUED
 for ever, TIMEOUT, EXPIRED, a tampered digest, the API switched off.
@@ -19,6 +19,8 @@ import json
 import re
 import socket
 import struct
+import subprocess
+import sys
 import tarfile
 import tempfile
 import threading
@@ -41,6 +43,7 @@ from tests.emulators import cloud_build_rules
 from tests.emulators.access import Access, Refused
 from tests.emulators.web import LoopbackServer
 
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "loopback-project"
 OTHERS_BUCKET = f"{PROJECT}_cloudbuild_of_another"
 Status = api.Build.Status
@@ -842,38 +845,47 @@ def loopback_cloud(executor: Executor | None = None) -> Iterator[LoopbackCloud]:
 
 
 @dataclass
-class LocalRunner:
-    """An executor that carries the submitted message out in containers, with the factory's own
-    runner. images: what stands in for a builder that cannot be pulled; host: see runner.Host."""
+class HostedRunner:
+    """An executor that carries the submitted message out as a worker would, in containers on
+    Docker 20.10.24: `builder cloud run-local --engine-profile hosted`.
 
-    engine: Any
+    images: what stands in for a builder that cannot be pulled. memory: what each build told of its
+    containers' memory, in bytes.
+    """
+
     images: dict[str, str] = field(default_factory=dict)
-    host: Any = None
+    memory: list[dict[str, int]] = field(default_factory=list)
 
     def __call__(self, job: Job) -> Outcome:
-        from builder.cloudbuild import runner
-        from builder.cloudbuild.reader import buildfile
-
+        written = submitted(job.build)
+        given = written.pop("substitutions", {})  # the sender's own, and built-in ones
+        written["substitutions"] = {k: v for k, v in given.items() if k.startswith("_")}
+        words = [f"{k}={v}" for k, v in given.items() if not k.startswith("_")]
+        words = [word for one in words for word in ("--substitutions", one)]
+        words += [word for one in self.images.items() for word in ("--map", "=".join(one))]
         with tempfile.TemporaryDirectory(prefix="submitted-") as folder:
             file = Path(folder) / "build.json"
-            written = submitted(job.build)
-            given = written.get("substitutions", {})  # the sender's own, and built-in ones
-            written["substitutions"] = {k: v for k, v in given.items() if k.startswith("_")}
             file.write_text(json.dumps(written))
-            own = {"PROJECT_ID": PROJECT, "PROJECT_NUMBER": "123456789"}
-            plan = runner.prepare(
-                buildfile.load(file),
-                source=job.workspace,
-                builds_in=own | {k: v for k, v in given.items() if not k.startswith("_")},
-                images=self.images,
-            )
-            result = runner.run(plan, self.engine, job.log, host=self.host)
-        for step, done in zip(job.build.steps, result.steps, strict=True):
-            step.status = Status[done.status]
+            command = [sys.executable, "-m", "builder", "cloud", "run-local", str(file), *words]
+            command += ["--engine-profile", "hosted", "--project", PROJECT, "--json"]
+            command += ["--source", str(job.workspace), "--host-network", "--host-configuration"]
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+            ) as running:
+                assert running.stderr is not None
+                assert running.stdout is not None
+                for line in running.stderr:
+                    job.log(line.rstrip("\n"))
+                said = running.stdout.read()
+        answer = json.loads(said)
+        self.memory.append(answer["memory"])
+        for step, done in zip(job.build.steps, answer["steps"], strict=True):
+            step.status = Status[done["status"]]
+        results = answer["results"]
         return Outcome(
-            ok=result.status == "SUCCESS",
-            images=[api.BuiltImage(name=one.name, digest=one.digest) for one in result.images],
-            outputs=[one.output for one in result.steps],
+            ok=answer["status"] == "SUCCESS",
+            images=[api.BuiltImage(**one) for one in results["images"]],
+            outputs=[base64.b64decode(one) for one in results["buildStepOutputs"]],
         )
 
 
