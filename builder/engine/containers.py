@@ -150,6 +150,28 @@ def _disconnected(api: Any, network: str) -> Iterator[str]:
 # --- what they print ------------------------------------------------------------------------------
 
 
+class Attached:
+    """What a container prints from now on, as (stdout, stderr) pairs of bytes.
+
+    docker-py leaves the connection to the caller, and Python 3.13 complains where nobody closes it.
+    Source: docker-py, APIClient._read_from_socket.
+    """
+
+    def __init__(self, api: Any, container: str) -> None:
+        wanted = {"stdout": 1, "stderr": 1, "stream": 1, "logs": 1}
+        self._socket = api.attach_socket(container, wanted)
+
+    def __iter__(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        from docker.utils import socket as frames
+
+        read: Any = frames.frames_iter
+        return (frames.demux_adaptor(*frame) for frame in read(self._socket, tty=False))
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._socket._response.close()
+
+
 def lines(stream: Iterable[tuple[bytes | None, bytes | None]]) -> Iterator[str]:
     """The lines of stdout and stderr of an attached container as they come, each whole.
 
@@ -182,12 +204,14 @@ def follow(
 
     `on_end` is called after the last line, whatever ended the stream.
     """
-    stream: Any = container.attach(stdout=True, stderr=True, stream=True, logs=True, demux=True)
+    api: Any = container.client.api  # type: ignore[union-attr]
+    stream = Attached(api, container.id or "")
 
     def read() -> None:
         try:
-            for line in lines(stream):
-                on_line(line)
+            with contextlib.closing(stream):
+                for line in lines(stream):
+                    on_line(line)
         except Exception as error:
             on_line(f"the engine's stream of lines broke off: {error}")
         finally:

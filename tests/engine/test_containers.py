@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +36,24 @@ def test_an_owner_is_gone_when_its_process_of_this_machine_ended() -> None:
     assert not containers.is_gone(f"not-{label}"), "another machine's"
     assert not containers.is_gone("")
     assert not containers.is_gone("somebody")
+
+
+def test_what_a_container_prints_is_read_and_the_connection_closed() -> None:
+    """Else Python 3.13 complains about it when the program ends."""
+    here, there = socket.socketpair()
+    for side, text in ((1, b"one\n"), (2, b"two\n")):
+        there.sendall(struct.pack(">BxxxL", side, len(text)) + text)
+    there.close()
+    closed, ended = list[bool](), threading.Event()
+    connection: Any = here.makefile("rb", buffering=0)
+    connection._response = SimpleNamespace(close=lambda: closed.append(True))
+    api = SimpleNamespace(attach_socket=lambda container, wanted: connection)
+    container: Any = SimpleNamespace(id="c", client=SimpleNamespace(api=api))
+    said: list[str] = []
+    containers.follow(container, said.append, ended.set)
+    assert ended.wait(10)
+    assert said == ["one", "two"] and closed == [True]
+    here.close()
 
 
 Pairs = list[tuple[bytes | None, bytes | None]]

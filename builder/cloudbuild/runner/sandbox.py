@@ -366,7 +366,7 @@ class Sandbox:
         from docker.errors import APIError
 
         with self._explained("start"):
-            stream = self.api.attach(container, stream=True, demux=True)
+            stream = containers.Attached(self.api, container)
             try:
                 self.api.start(container)
             except APIError as error:
@@ -377,7 +377,7 @@ class Sandbox:
                 raise
 
         def follow() -> None:
-            with self._explained("the step's log"):
+            with self._explained("the step's log"), contextlib.closing(stream):
                 for line in containers.lines(stream):
                     on_line(line)
 
