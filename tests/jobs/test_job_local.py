@@ -406,21 +406,15 @@ def test_a_terminal_that_is_gone_ends_the_job_in_order(
 def test_a_stream_of_lines_that_breaks_off_is_no_end(
     engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from docker.models.containers import Container
     from docker.utils.socket import SocketError
 
-    attach = Container.attach
+    whole = containers.Attached.__iter__
 
-    def torn(self: Any, **more: Any) -> Iterator[Any]:
-        stream = attach(self, **more)
+    def torn(self: containers.Attached) -> Iterator[Any]:
+        yield next(whole(self))
+        raise SocketError("Unexpected EOF")
 
-        def chunks() -> Iterator[Any]:
-            yield next(stream)
-            raise SocketError("Unexpected EOF")
-
-        return chunks()
-
-    monkeypatch.setattr(Container, "attach", torn)
+    monkeypatch.setattr(containers.Attached, "__iter__", torn)
     outcome, events = run(engine, job("echo begun; sleep 1; exit 3"))
     assert (outcome.state, outcome.exit_code) == ("failed", 3)
     assert lines(events, "chief-0")[0] == "begun"
