@@ -53,7 +53,11 @@ class RegularFile:
 
 
 def walk(root: str, skip: list[str]) -> Iterator[RegularFile]:
-    """Every regular file of the image, once each, and each folder .git as a file of size 0."""
+    """Every regular file of the image, once each, and each folder .git as a file of size 0.
+
+    A file .git is left out: it leads to a repository elsewhere (gitrepository-layout(5)), or is the
+    empty one that uv puts into its cache.
+    """
     left_out = {os.path.join(root, name.lstrip("/")) for name in (*skip, "proc", "sys", "dev")}
     seen: set[tuple[int, int]] = set()
     for folder, folders, names in os.walk(root):
@@ -66,7 +70,7 @@ def walk(root: str, skip: list[str]) -> Iterator[RegularFile]:
         for name in sorted(names):
             status = os.lstat(os.path.join(folder, name))
             key = (status.st_dev, status.st_ino)
-            if stat.S_ISREG(status.st_mode) and key not in seen:
+            if stat.S_ISREG(status.st_mode) and key not in seen and name != ".git":
                 seen.add(key)
                 yield RegularFile(prefix + name, status.st_size)
 
