@@ -332,7 +332,7 @@ class _Submission:
         for place in self._places:
             with contextlib.suppress(OutsideError):
                 job = place.get(name)
-                return (job, place) if job.stays or job.state in SUCCEEDED else None
+                return (job, place) if job.counts else None
         return None
 
     def _kept(self, made: JobStatus, one: Candidate, run: int) -> Submitted:

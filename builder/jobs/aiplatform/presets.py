@@ -19,8 +19,8 @@ from builder.jobs.pools import Pool
 
 @dataclass(frozen=True)
 class Preset:
-    """The pools that replace a scale tier. was: the tier's own machines, in words; ""
-    where they are the same today."""
+    """The pools that replace a scale tier. was: the tier's own machines, in words; "" where they
+    are the same today."""
 
     pools: tuple[Pool, ...]
     was: str

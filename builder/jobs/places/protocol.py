@@ -124,6 +124,11 @@ class JobStatus:
         return self.active and self.state != "cancelling"
 
     @property
+    def counts(self) -> bool:
+        """Whether it stays or has succeeded: then the same description makes no second one."""
+        return self.stays or self.state in SUCCEEDED
+
+    @property
     def seconds(self) -> float | None:
         """How long it ran, None while it has not ended."""
         if self.started is None or self.ended is None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -30,7 +30,7 @@ AGAIN: Final = Retry(attempts=4, first=0.3, longest=10.0)
 JOBSETS: Final = "jobset.x-k8s.io/v1alpha2"
 MERGE: Final = "application/merge-patch+json"
 _PASSING: Final = (429, 500, 502, 503, 504)
-_BUSY: Final = 429
+_BUSY: Final = (429,)
 _UNKNOWN: Final = (500, 502, 504)
 """After these the API server, or a proxy before it, may have done what was asked for."""
 
@@ -44,6 +44,27 @@ class ClusterRefused(OutsideError):  # noqa: N818 - the cluster's word
     ) -> None:
         super().__init__(message, fix)
         self.code, self.reason, self.after = code, reason, after
+
+
+def _repeated(
+    ask: Callable[[], web.Answer], codes: Collection[int], lost: bool = True
+) -> web.Answer:
+    """The answer of a request, which is made again after a refusal with one of these codes; with
+    `lost` also where the answer got lost, because twice does no harm."""
+
+    def attempt() -> web.Answer:
+        try:
+            return ask()
+        except LostAnswer as error:
+            if not lost:
+                raise
+            raise Passing(error.message, final=error) from error
+        except ClusterRefused as error:
+            if error.code not in codes:
+                raise
+            raise Passing(error.message, after=error.after, final=error) from error
+
+    return AGAIN.run(attempt)
 
 
 @dataclass(frozen=True)
@@ -84,17 +105,7 @@ class Api:
         return iter(text.split("\n")[:-1] if text.endswith("\n") else text.split("\n"))
 
     def _read(self, path: str, query: Mapping[str, str]) -> web.Answer:
-        def attempt() -> web.Answer:
-            try:
-                return self._asked("GET", path, query)
-            except LostAnswer as error:
-                raise Passing(error.message, final=error) from error
-            except ClusterRefused as error:
-                if error.code in _PASSING:
-                    raise Passing(error.message, after=error.after, final=error) from error
-                raise
-
-        return AGAIN.run(attempt)
+        return _repeated(lambda: self._asked("GET", path, query), _PASSING)
 
     # --- changing ---
 
@@ -104,33 +115,17 @@ class Api:
         Raises LostAnswer where it may have been created, ClusterRefused, OutsideError.
         """
         query = {"fieldValidation": "Strict", **query}
-
-        def attempt() -> web.Answer:
-            try:
-                return self._asked("POST", path, query, body, "application/json")
-            except ClusterRefused as error:
-                if error.code == _BUSY:
-                    raise Passing(error.message, after=error.after, final=error) from error
-                if error.code in _UNKNOWN:
-                    raise LostAnswer(error.message, error.fix) from error
-                raise
-
-        return self._object(AGAIN.run(attempt))
+        ask = partial(self._asked, "POST", path, query, body, "application/json")
+        try:
+            return self._object(_repeated(ask, _BUSY, lost=False))
+        except ClusterRefused as error:
+            if error.code in _UNKNOWN:
+                raise LostAnswer(error.message, error.fix) from error
+            raise
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Change some fields of an object. The same change may be sent again."""
-
-        def attempt() -> web.Answer:
-            try:
-                return self._asked("PATCH", path, {}, body, MERGE)
-            except LostAnswer as error:
-                raise Passing(error.message, final=error) from error
-            except ClusterRefused as error:
-                if error.code == _BUSY:
-                    raise Passing(error.message, after=error.after, final=error) from error
-                raise
-
-        return self._object(AGAIN.run(attempt))
+        return self._object(_repeated(lambda: self._asked("PATCH", path, {}, body, MERGE), _BUSY))
 
     # --- the request itself ---
 

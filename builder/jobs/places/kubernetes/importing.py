@@ -100,7 +100,7 @@ def _lines(
     for called, role in plays.items():
         if called != role:
             yield Line(f"spec.replicatedJobs[{called}].name", "changed", f"it plays the {role}")
-    split = roles[0].called == roles[1].called if len(roles) > 1 else False
+    split = len(plays) < len(roles)
     if split:
         yield Line(
             "spec.replicatedJobs[chief]",

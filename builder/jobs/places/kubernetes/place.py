@@ -19,7 +19,6 @@ from builder.jobs.places.kubernetes.api import JOBSETS, Api, ClusterRefused
 from builder.jobs.places.kubernetes.cluster import Cluster
 from builder.jobs.places.kubernetes.logs import ClusterLog, ClusterUsage
 from builder.jobs.places.protocol import (
-    SUCCEEDED,
     AlreadyThere,
     JobStatus,
     Log,
@@ -90,7 +89,7 @@ class Kubernetes:
         Raises AlreadyThere, LostAnswer, NoRoom, OutsideError.
         """
         before = [one for one in self.same(request) if one.run == run]
-        if alive := next(filter(_counts, before), None):
+        if alive := next((one for one in before if one.counts), None):
             raise AlreadyThere(alive)
         attempt = max((_attempt(one) for one in before), default=0)
         while True:  # up to jobset.NUMBERS
@@ -105,7 +104,7 @@ class Kubernetes:
                 if error.reason != "AlreadyExists":
                     raise
             there = self.get(f"{self.namespace}/{wanted['metadata']['name']}")
-            if _counts(there):
+            if there.counts:
                 raise AlreadyThere(there)
 
     def lease(self, request: Ready, run: int = 1) -> Lease | None:
@@ -232,11 +231,6 @@ def connect(cluster: Cluster) -> Kubernetes:
     return Kubernetes(
         Api(access), replace(cluster, namespace=cluster.namespace or access.namespace)
     )
-
-
-def _counts(job: JobStatus) -> bool:
-    """Whether a job is the one: it is active or has succeeded."""
-    return job.stays or job.state in SUCCEEDED
 
 
 def _attempt(job: JobStatus) -> int:
