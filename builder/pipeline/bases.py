@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +117,7 @@ def on_engine(
     items = by_hash(prepared)
     if not items:
         return {}
-    shown = _events(next(iter(items)), on_event) if len(items) == 1 else on_event
+    shown = _together(items, on_event)
     with contextlib.ExitStack() as stack:
         for hash_ in sorted(items):  # in one order, so that two runs do not wait for each other
             stack.enter_context(files.locked(root / BUILD / f".base-{hash_}.lock"))
@@ -161,7 +161,7 @@ def _assembled(
     """Assemble the bases of an outlook, by hash, and load them into the engine."""
     items, kept = seen.assembled, store.of_this_machine()
     began = time.monotonic()
-    shown = _events(next(iter(items)), on_event) if len(items) == 1 else on_event
+    shown = _together(items, on_event)
     plans = list(map(_plan, items.values()))
     with ahead.loading(engine, plans, kept.path, LOCAL_REPOSITORY, shown) as lower:
         where = _repository(settings)
@@ -221,6 +221,11 @@ def _plan(item: Prepared) -> BasePlan:
 
 def _events(hash_: str, on_event: OnEvent) -> OnEvent:
     return prefixed(f"base {hash_[:8]}", on_event)
+
+
+def _together(hashes: Collection[str], on_event: OnEvent) -> OnEvent:
+    """For what is done for several bases at once: it names the base if there is only one."""
+    return _events(next(iter(hashes)), on_event) if len(hashes) == 1 else on_event
 
 
 def rows(root: Path, target: str) -> list[dict[str, Any]]:

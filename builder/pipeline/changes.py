@@ -127,7 +127,7 @@ def touches(file: str, folders: Collection[str], trainer: str | None) -> bool:
     if file.startswith(NOT_IN_IMAGES) or (len(parts) == 1 and file.endswith(_ENDINGS)):
         return False
     other = trainer and trainer != "trainer"
-    if other and parts[0] == "trainer" and parts[1] != "guard":  # every image has the guard
+    if other and parts[0] == "trainer" and parts[1:2] != ("guard",):  # every image has the guard
         return file.startswith(f"{trainer}/")
     return True
 

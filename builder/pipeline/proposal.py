@@ -30,6 +30,11 @@ class TargetChange:
     known_after: Judged
     device_code: tuple[str, ...] | None
 
+    @property
+    def differs(self) -> bool:
+        """Whether the target's image would be another one."""
+        return bool(moved(self.before, self.after) or self.layers or self.instructions)
+
 
 def title(changes: Sequence[TargetChange]) -> str:
     """The first line of the pull request, and of its commit."""

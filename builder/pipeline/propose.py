@@ -7,7 +7,7 @@ is pushed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.core import gitcopy
@@ -60,41 +60,29 @@ def propose(root: Path, targets: Sequence[str], tools: Tools, branch: str) -> Pr
         committed.write(copy.root, targets)
         if tuple(targets) == catalogue.targets(root):
             cloud.write_cloud(copy.root)
-        if not any(_differs(copy, name, before[name]) for name in targets):
+        made = [_change(copy, name, before[name], known[name]) for name in targets]
+        if not any(one.differs for one in made):
             return None  # only the day of Debian's snapshot moved, if anything
         holes = tools.verify(copy.root, targets)
         after = tools.known(copy.root, targets)
-        made = [_change(copy, name, before[name], known[name], after[name], holes.get(name))
-                for name in targets]  # fmt: skip
+        made = [
+            replace(one, known_after=after[one.target], device_code=holes.get(one.target))
+            for one in made
+        ]
         text = proposal.text(made, copy.commit)
         commit = copy.save(branch, proposal.title(made))
     return Proposal(branch, commit, text, tuple(name for name in targets if holes.get(name)))
 
 
-def _differs(copy: GitCopy, target: str, before: Lock) -> bool:
-    """Whether the target's image would be another one."""
-    return bool(
-        proposal.moved(before, model.read(copy.root, target))
-        or basechanges.changes(copy.root, target, copy.commit)
-        or changes.changes(copy.root, target, copy.commit)
-    )
-
-
-def _change(
-    copy: GitCopy,
-    target: str,
-    before: Lock,
-    known: Judged,
-    after: Judged,
-    holes: tuple[str, ...] | None,
-) -> TargetChange:
+def _change(copy: GitCopy, target: str, before: Lock, known: Judged) -> TargetChange:
+    """What changed, before anything is asked about the new versions."""
     return TargetChange(
-        target,
-        before,
-        model.read(copy.root, target),
-        basechanges.changes(copy.root, target, copy.commit),
-        changes.changes(copy.root, target, copy.commit),
-        known,
-        after,
-        holes,
+        target=target,
+        before=before,
+        after=model.read(copy.root, target),
+        layers=basechanges.changes(copy.root, target, copy.commit),
+        instructions=changes.changes(copy.root, target, copy.commit),
+        known=known,
+        known_after=known,
+        device_code=None,
     )

@@ -126,6 +126,15 @@ def test_another_day_of_debians_archive_is_nothing_newer(repository: Path) -> No
     untouched(repository, before)
 
 
+def test_another_wheel_of_the_same_version_is_something_newer(repository: Path) -> None:
+    def same_version(root: Path, targets: Sequence[str]) -> None:
+        lock = model.read(root, "cpu")
+        model.write(root, with_versions(lock, {"rich": lock.packages["rich"].version}))
+
+    made = propose(repository, BOTH, replace(TOOLS, lock=same_version), "newer")
+    assert made and "**cpu**: layers made anew: 1, of " in made.text
+
+
 @pytest.mark.parametrize("broken", ["lock", "verify"])
 def test_what_fails_half_way_leaves_nothing(repository: Path, broken: str) -> None:
     before = git(repository, "for-each-ref")
