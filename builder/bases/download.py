@@ -56,8 +56,7 @@ class Wheels:
         It can be read even where another run removes the file meanwhile.
         Raises OutsideError where no index has it, or where its bytes are not the lock's.
         """
-        whole = self.folder / f"{pin.sha256}.whl"
-        part = self.folder / f"{pin.sha256}.part"
+        whole, part = _whole(self.folder, pin), _part(self.folder, pin)
         with files.locked(self.folder / f"{pin.sha256}.lock"):
             if whole.is_file():
                 told(whole.stat().st_size)
@@ -78,7 +77,7 @@ class Wheels:
 
     def forget(self, pin: Pin) -> None:
         """Remove a wheel that no layer needs any more."""
-        (self.folder / f"{pin.sha256}.whl").unlink(missing_ok=True)
+        _whole(self.folder, pin).unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what ended runs left long ago. Locks stay: another run may hold one."""
@@ -126,7 +125,7 @@ class Wheels:
         answer.close()
         why = f"{pin.name} {pin.version}: the index answers {answer.status} for its wheel"
         if answer.status == 416:  # more is here than the index has: none of it is right
-            (self.folder / f"{pin.sha256}.part").unlink(missing_ok=True)
+            _part(self.folder, pin).unlink(missing_ok=True)
         if answer.status in (408, 416, 429) or answer.status >= 500:
             raise Passing(why, _NETWORK)
         raise OutsideError(why, "look whether the index needs a login, and still has this version")
@@ -155,12 +154,21 @@ def left(pin: Pin, folder: Path | None = None) -> int | None:
     What a run that ended has left of it is here already.
     """
     place = _folder(folder)
-    if (place / f"{pin.sha256}.whl").is_file():
+    if _whole(place, pin).is_file():
         return 0
     if pin.bytes is None:
         return None
-    part = place / f"{pin.sha256}.part"
+    part = _part(place, pin)
     return max(0, pin.bytes - (part.stat().st_size if part.is_file() else 0))
+
+
+def _whole(folder: Path, pin: Pin) -> Path:
+    return folder / f"{pin.sha256}.whl"
+
+
+def _part(folder: Path, pin: Pin) -> Path:
+    """What has come of a wheel so far."""
+    return folder / f"{pin.sha256}.part"
 
 
 def _folder(folder: Path | None) -> Path:
