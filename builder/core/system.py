@@ -8,22 +8,24 @@ on Windows the factory runs in WSL, which is a Linux.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 LINUX: Final = sys.platform == "linux"
 
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None) if LINUX else None
+_ENDING_WITH_PARENT: Final = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 def architecture(machine: str = platform.machine()) -> str:
@@ -47,17 +49,15 @@ def started(pid: int) -> str:
     return "0"
 
 
-def ends_with_parent() -> Callable[[], None] | None:
-    """For a child's `preexec_fn`: it gets SIGTERM when this process ends, even by SIGKILL.
+def ending_with_parent(command: Sequence[str]) -> list[str]:
+    """The command such that it gets SIGTERM when the process that starts it ends, even by SIGKILL.
 
-    None on other systems, which know nothing like it: there the child goes on until its own end.
+    As it is on other systems, which know nothing like it: there the child goes on until its own
+    end. A Python of a hundredth of a second asks for the signal and becomes the command. A
+    `preexec_fn` would ask in a fork of this process, in which gRPC's threads may fail.
     """
-    return _set_death_signal if _LIBC else None
-
-
-def _set_death_signal() -> None:
-    assert _LIBC is not None
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    asked = [sys.executable, "-I", "-S", "-c", _ENDING_WITH_PARENT] if LINUX else []
+    return [*asked, *command]
 
 
 @dataclass(frozen=True)

@@ -186,13 +186,12 @@ def _run(
     on_event: OnEvent,
 ) -> int:
     process = subprocess.Popen(
-        command,
+        system.ending_with_parent(command),
         env=dict(engine.environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=files,
-        preexec_fn=system.ends_with_parent(),
         text=True,
         errors="replace",
     )

@@ -232,12 +232,11 @@ def serve(
         command += [f"--host={host}", "--reload_interval=5"]
         # in a process group of its own, Ctrl-C reaches it only through us
         process = subprocess.Popen(
-            command,
+            system.ending_with_parent(command),
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             process_group=0,
-            preexec_fn=system.ends_with_parent(),
         )
         before = signal.signal(signal.SIGTERM, _interrupt)
         last = ""

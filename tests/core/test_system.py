@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,9 @@ def test_a_child_ends_with_its_parent() -> None:
     parent = (
         "import subprocess, os, signal\n"
         "from builder.core import system\n"
-        "child = subprocess.Popen(['sleep', '60'], preexec_fn=system.ends_with_parent())\n"
+        "command = system.ending_with_parent(['sh', '-c', 'echo begun; exec sleep 60'])\n"
+        "child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)\n"
+        "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -62,6 +65,7 @@ def test_a_child_ends_with_its_parent() -> None:
         if system.started(pid) == "0" or _is_zombie(pid):
             return
         subprocess.run(["sleep", "0.05"], check=True)
+    os.kill(pid, signal.SIGKILL)
     pytest.fail("the child lives on")
 
 
