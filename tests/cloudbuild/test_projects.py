@@ -13,6 +13,7 @@ from builder.cloudbuild import runner
 from builder.cloudbuild.reader import buildfile, validation
 from builder.engine import Engine
 from tests.cloudbuild.conftest import Ran, left_of
+from tests.engine.tags import tags
 from tests.registry.server import RegistryServer, registry
 
 FOLDER = Path(__file__).parent / "projects"
@@ -169,11 +170,10 @@ def carried(
     ):
         builds = {one.name: pool.submit(carry, one, server) for one in PROJECTS}
         yield Carried(server, artifacts, builds)
-        for image in engine.client.images.list():
-            for tag in image.tags:
-                ours = ("gcr.io/acme/", f"{server.host}/", "us-central1-docker.pkg.dev/acme/")
-                if tag.startswith(ours):
-                    engine.client.images.remove(tag, force=True)
+        ours = ("gcr.io/acme/", f"{server.host}/", "us-central1-docker.pkg.dev/acme/")
+        for tag in tags(engine):
+            if tag.startswith(ours):
+                engine.client.images.remove(tag, force=True)
 
 
 @pytest.mark.engine

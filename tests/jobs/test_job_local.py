@@ -1,5 +1,6 @@
 """Jobs as containers: busybox stands for a program that is not ours, training:cpu is ours."""
 
+import contextlib
 import errno
 import json
 import os
@@ -43,12 +44,20 @@ def shell(engine: Engine, busybox: Path, tmp_path_factory: pytest.TempPathFactor
     """An image with a shell and nothing else: `sh -c ARGUMENT`."""
     folder = tmp_path_factory.mktemp("shell")
     (folder / "busybox").write_bytes(busybox.read_bytes())
-    (folder / "Dockerfile").write_text(
+    dockerfile = (
         "FROM scratch\nCOPY --chmod=755 busybox /bin/busybox\n"
         'RUN ["/bin/busybox", "--install", "/bin"]\nRUN mkdir -m 1777 /tmp\n'
         'ENTRYPOINT ["/bin/sh", "-c"]\n'
     )
-    tag = f"job-test:{os.getpid()}"
+    with built(engine, dockerfile, folder, "job-test") as tag:
+        yield tag
+
+
+@contextlib.contextmanager
+def built(engine: Engine, dockerfile: str, folder: Path, name: str) -> Iterator[str]:
+    """The tag of an image of this Dockerfile, removed at the end."""
+    (folder / "Dockerfile").write_text(dockerfile)
+    tag = f"{name}:{os.getpid()}"
     engine.build(BuildRequest(folder / "Dockerfile", folder, (tag,)))
     yield tag
     engine.client.images.remove(tag, force=True)
@@ -202,15 +211,13 @@ replicas:
 @pytest.fixture
 def judge(engine: Engine, shell: str, tmp_path: Path) -> Iterator[str]:
     """An image whose own program is another one than the shell."""
-    (tmp_path / "Dockerfile").write_text(
+    dockerfile = (
         f"FROM {shell}\n"
         'ENTRYPOINT ["/bin/sh", "-c", "echo judge says $0 ${A-nothing}; '
         '[ ! -d /job ] || touch /job/judged"]\n'
     )
-    tag = f"job-test-judge:{os.getpid()}"
-    engine.build(BuildRequest(tmp_path / "Dockerfile", tmp_path, (tag,)))
-    yield tag
-    engine.client.images.remove(tag, force=True)
+    with built(engine, dockerfile, tmp_path, "job-test-judge") as tag:
+        yield tag
 
 
 def test_each_role_runs_its_own_program(

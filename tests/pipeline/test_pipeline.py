@@ -20,6 +20,7 @@ from builder.core.settings import Settings
 from builder.engine import Engine, private
 from builder.prove import smoke
 from builder.registry import Descriptor, Registry
+from tests.engine.tags import tags
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
@@ -43,10 +44,9 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterato
     assert builder(root, "lock", "--check").returncode == 0
     builder(root, "render", check=True)
     yield root
-    for tag in engine.client.images.list():
-        for name in tag.tags:
-            if TARGET in name:
-                engine.client.images.remove(name)
+    for name in tags(engine):
+        if TARGET in name:
+            engine.client.images.remove(name)
 
 
 @pytest.fixture(scope="module")
