@@ -1,4 +1,4 @@
-"""Images a second of the input pipeline, compared with three others on the same pictures and cores.
+"""Images a second of the input pipeline, compared with others on the same pictures and cores.
 
     python -m bench input_pipeline
 
@@ -16,6 +16,10 @@ them.
 * usual TFRecords, as a well-known blog post shows them: JPEGs of 224 x 224, quality 95, augmented
   when they were written; parallel reads, a map for each record, a prefetch, uint8 out. The shuffle
   buffer is 10 batches instead of 100, which makes this pipeline a little faster.
+* tf.data by hand: our records, the same work, as the ImageNet recipes of TensorFlow's model garden
+  write it: sample_distorted_bounding_box, decode_and_crop_jpeg, resize, random_flip_left_right. The
+  shuffle buffer has 10 batches.
+* grain: the JPEGs of our records in memory, the same work by Pillow in one thread a core.
 * libjpeg-turbo alone (in simplejpeg): decodes bytes in memory, in as many threads as there are
   cores; once the files, which Keras has to decode, and once what our records hold.
 
@@ -43,11 +47,15 @@ from typing import Any
 from bench import Row, load, report
 
 FILES, SIZE, BATCH, ROUNDS, SECONDS, WARM = 768, 224, 64, 7, 1.5, 20
+CROP = 0.35
 FASTER, OF_TURBO = 1.5, {"ours": 1.0, "ours, kept": 1.0}
 """Times as fast as another pipeline, and as libjpeg-turbo: 0.8 where nothing else is said."""
 Pictures = Generator[int, None, None]
 """Yields the number of pictures in each batch."""
 KERAS, USUAL, FILES_ALONE = "Keras", "usual TFRecords", "libjpeg-turbo for the files"
+BY_HAND, GRAIN = "tf.data by hand", "grain"
+SAME_WORK = (BY_HAND, GRAIN)
+"""What does to our records what "ours" does."""
 OURS = {
     "ours": (KERAS, USUAL, FILES_ALONE, "libjpeg-turbo for ours"),
     "ours, kept": (USUAL, "libjpeg-turbo for ours"),
@@ -69,7 +77,7 @@ def main() -> int:
         rates, used, spent = measure(Path(folder))
     rows = []
     for ours, barred in OURS.items():
-        compared = dict.fromkeys([KERAS, USUAL, *barred])
+        compared = dict.fromkeys([KERAS, USUAL, *barred, *(SAME_WORK if ours == "ours" else ())])
         for theirs in compared:
             decoder = theirs.startswith("libjpeg-turbo")
             faster = OF_TURBO.get(ours, 0.8) if decoder else FASTER
@@ -88,6 +96,7 @@ def main() -> int:
         "load before": busy,
         "tensorflow": _version("tensorflow-cpu"),
         "simplejpeg": _version("simplejpeg"),
+        "grain": _version("grain"),
     }
     report("input_pipeline", rows, facts, images_a_second=rates, processor_seconds=used)
     return 0
@@ -112,7 +121,7 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
     spent = time.perf_counter() - began
     write_usual(files, folder / "usual")
 
-    crop: dict[str, Any] = {"crop": 0.35, "flip": "horizontal"}
+    crop: dict[str, Any] = {"crop": CROP, "flip": "horizontal"}
     cut: dict[str, Any] = {"cut": SIZE, "flip": "horizontal"}
     contestants: dict[str, Callable[[], Pictures]] = {
         "ours": lambda: ours(resized, **crop),
@@ -126,6 +135,8 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
         "ours, uint8": lambda: ours(squares),
         KERAS: lambda: keras(files),
         USUAL: lambda: usual(folder / "usual"),
+        BY_HAND: lambda: by_hand(resized),
+        GRAIN: lambda: grained(held(resized)),
     }
     alone = {
         FILES_ALONE: [path.read_bytes() for path in sorted(files.rglob("*.jpg"))],
@@ -232,6 +243,63 @@ def usual(folder: Path) -> Pictures:
     dataset = dataset.with_options(options).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     dataset = dataset.repeat().shuffle(10 * BATCH).batch(BATCH).prefetch(tf.data.AUTOTUNE)
     for images, _ in dataset:
+        yield len(images)
+
+
+def by_hand(folder: Path) -> Pictures:
+    """Our records, cropped, resized and flipped as TensorFlow's own ImageNet recipes do it."""
+    import tensorflow as tf
+
+    kinds = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def parse(record: Any) -> tuple[Any, Any]:
+        example = tf.io.parse_single_example(record, kinds)
+        encoded = example["image/encoded"]
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            tf.io.extract_jpeg_shape(encoded),
+            tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+            area_range=(CROP, 1.0),
+            aspect_ratio_range=(3 / 4, 4 / 3),
+            max_attempts=100,
+            use_image_if_no_bounding_boxes=True,
+        )
+        image = tf.io.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], size[:2]], 0), channels=3)
+        image = tf.image.random_flip_left_right(tf.image.resize(image, (SIZE, SIZE)))
+        return tf.cast(image + 0.5, tf.uint8), example["image/class/label"]
+
+    dataset = tf.data.TFRecordDataset(
+        sorted(map(str, folder.glob("train-*.tfrecord"))), num_parallel_reads=tf.data.AUTOTUNE
+    )
+    dataset = dataset.repeat().shuffle(10 * BATCH).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    for images, _ in dataset.batch(BATCH).prefetch(tf.data.AUTOTUNE):
+        yield len(images)
+
+
+def grained(encoded: list[bytes]) -> Pictures:
+    """JPEGs in memory through grain, cropped, resized and flipped by Pillow."""
+    import grain
+    import numpy as np
+    from PIL import Image
+
+    def seen(content: bytes, chance: np.random.Generator) -> Any:
+        with Image.open(io.BytesIO(content)) as image:
+            area = image.width * image.height * chance.uniform(CROP, 1.0)
+            ratio = np.exp(chance.uniform(-1, 1) * np.log(4 / 3))
+            wide = min(round(np.sqrt(area * ratio)), image.width)
+            tall = min(round(np.sqrt(area / ratio)), image.height)
+            left = chance.integers(image.width - wide + 1)
+            top = chance.integers(image.height - tall + 1)
+            box = (left, top, left + wide, top + tall)
+            piece = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box)
+        pixels = np.asarray(piece)
+        return pixels[:, ::-1] if chance.random() < 0.5 else pixels
+
+    dataset = grain.MapDataset.source(encoded).seed(0).shuffle().repeat().random_map(seen)
+    threads = grain.ReadOptions(num_threads=len(os.sched_getaffinity(0)))
+    for images in dataset.to_iter_dataset(threads).batch(BATCH):
         yield len(images)
 
 

@@ -134,7 +134,7 @@ def training(
     else:
         batches = examples.map(
             _example(stored, image_size, augmentation, source),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            num_parallel_calls=reading.under_way(),
             deterministic=True,
         ).batch(batch_size, drop_remainder=True)
     if not mix.none:
@@ -228,7 +228,7 @@ def evaluation(
     return (
         records.map(
             lambda record, weight: (*parse(record, image_size, classes, form, target), weight),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            num_parallel_calls=reading.under_way(),
             deterministic=True,
         )
         .batch(batch_size, drop_remainder=True)

@@ -1,5 +1,6 @@
 """What is read of records: their files, and the features of each example."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,12 @@ class Files:
         feature = targets.wanted(kind, targets.CLASS, self.classes)
         [label] = tf.io.parse_single_example(one, feature).values()
         return label
+
+
+def under_way() -> int:
+    """Examples that are made at once: eight a core. AUTOTUNE has about one a core, which then waits
+    whenever the next example in order is not ready (docs/input-benchmarks.md)."""
+    return 8 * len(os.sched_getaffinity(0))
 
 
 def records(path: Any, start: Any, count: Any) -> tf.data.Dataset:

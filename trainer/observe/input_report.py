@@ -4,6 +4,7 @@ It is reported once, when a run has settled. The pipeline's speed on one core is
 moment; a step's own time is its wall time less its wait.
 """
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import augment, data, mixing
+from trainer.input import augment, cache, data, mixing
 from trainer.input.parts import Shard
+from trainer.job import memory
 from trainer.observe.observer import Observer, Run
 from trainer.report import say
 
@@ -22,7 +24,9 @@ SETTLED_STEPS, SETTLED_SECONDS = 50, 10.0
 """The report comes after this many steps or seconds, without the first call, which compiles."""
 PROBE_SECONDS = 0.3
 WAITS = 0.1
-"""A larger share of waiting is a warning."""
+"""A larger share of waiting is a warning, and says what helps."""
+LARGE = 1.5
+"""Pictures whose shorter side is so many times --image-size are decoded in vain."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,30 @@ def cost(
     """The cost from the seconds of `steps` steps, of which `waited` seconds were waits."""
     compute = max(seconds - waited, 1e-9)
     return Cost(waited / max(seconds, 1e-9), compute / steps, batch, per_core, cores)
+
+
+def remedy(
+    shards: tuple[Shard, ...], config: Config, cost: Cost, left: int, free: int, workers: int = 1
+) -> str:
+    """What lets steps wait less: smaller records, else --cache, else more cores, else faster reads.
+
+    left: examples that the run has still to see. free: bytes of memory that this process could
+    take.
+    """
+    known = all(shard.jpeg[0] for shard in shards if shard.records)
+    most = max(shard.jpeg[1] for shard in shards)
+    if known and most >= LARGE * config.image_size:
+        whole = config.crop >= 1 and not config.cut
+        size = config.image_size if whole else round(config.image_size * 8 / 7)
+        return f"make smaller records: trainer.records --resize {size}"
+    records = -(-sum(shard.records for shard in shards) // workers)
+    bound = records * most * max(shard.jpeg[2] for shard in shards) * 3
+    again = left / workers > 2 * records
+    if known and again and config.cache == cache.NONE and bound <= cache.SHARE * free:
+        return f"--cache memory decodes each picture once, and takes at most {bound / 1e6:,.0f} MB"
+    if cost.cores_needed > cost.cores:
+        return f"a machine with {math.ceil(cost.cores_needed)} cores would feed these steps"
+    return "the cores are enough: copy the records to a disk of this machine, or free its cores"
 
 
 def per_core(
@@ -116,6 +144,10 @@ class InputReport(Observer):
             f"{1000 * found.step_seconds:,.1f} ms for {batch}: "
             f"{found.cores_needed:.1f} cores needed, {cores} here"
         )
+        if found.wait_share > WAITS:
+            left = (run.steps - run.position.step) * self._config.batch_size
+            text += "; "
+            text += remedy(run.train, self._config, found, left, memory.free(), workers)
         say(
             "input",
             text,
