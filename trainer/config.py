@@ -231,7 +231,7 @@ class Config:
     ema: float = _optimizer(
         0.0,
         "share of the moving average of the weights that each step keeps; evaluation and export "
-        "use that average; one replica only; 0: no average",
+        "use that average; not with parameter servers; 0: no average",
         most=0.999999,
     )
     schedule: Literal["constant", "cosine", "step"] = _optimizer(

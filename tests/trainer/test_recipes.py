@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,12 +75,13 @@ def batches() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(8)
 
 
+@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, mirrored])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_the_average_is_that_of_all_steps_and_the_model_has_it_while_it_is_evaluated(
-    policy: str, monkeypatch: pytest.MonkeyPatch
+    policy: str, strategy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(networks, "build", tiny)
-    strategy = tf.distribute.get_strategy()
+    strategy = strategy()
     trainer = inner.Trainer(strategy, config("--ema", 0.75), 2, policy)
     iterator = iter(strategy.experimental_distribute_dataset(batches()))
     trained = trainer.model.trainable_variables
@@ -121,9 +123,7 @@ def test_a_dedicated_evaluator_finds_the_average_in_a_checkpoint(tmp_path: Path,
     assert evaluation.run()["loss"] != pytest.approx(lines[-1]["loss"], rel=1e-5)
 
 
-def test_an_average_is_refused_with_replicas_and_with_parameter_servers() -> None:
-    with pytest.raises(UsageError, match=r"^--ema does not work with the 2 replicas"):
-        inner.Trainer(mirrored(), config("--ema", 0.9), 2, "float32")
+def test_an_average_is_refused_with_parameter_servers() -> None:
     with pytest.raises(UsageError, match=r"^--ema does not work with parameter servers"):
         parameter_servers.ParameterServers(None, config("--ema", 0.9), 2, "float32")
 

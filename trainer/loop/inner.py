@@ -74,12 +74,6 @@ class Trainer:
                 f"--augment-repeats {config.augment_repeats}: the batch of {replica} of a replica "
                 "does not divide by it"
             )
-        if config.ema and strategy.num_replicas_in_sync > 1:
-            # Keras reduces each average among the replicas in an operation of its own, and these
-            # wait for each other for ever.
-            raise UsageError(
-                f"--ema does not work with the {strategy.num_replicas_in_sync} replicas of the run"
-            )
         self.strategy = strategy
         self.config = config
         self.classes = classes

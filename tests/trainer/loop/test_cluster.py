@@ -24,6 +24,7 @@ from trainer.loop import inner  # noqa: E402
 
 STEPS = 100
 OPTIONS = ("--checkpoint-every", 20, "--deterministic", "--steps", STEPS, "--batch-size", 32)
+OPTIONS += ("--ema", 0.9)
 LOOKED_AT = ("--histograms-every", 25, "--activations-every", 25, "--summary-budget", 1)
 LOOKED_AT += ("--profile-steps", "31,33", "--sample-every", 0.5, "--price-per-hour", 1)
 """Options that switch on all observers; the others are on by default."""
