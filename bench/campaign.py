@@ -60,17 +60,17 @@ class Trial:
     problem: str = ""
 
 
-def start(job: Path) -> int:
-    """Fork a run; its process id. Its lines go to JOB.log."""
+def start(job: Path, log: Path) -> int:
+    """Fork a run; its process id. Its lines go to `log`, which may not lie on a disk that fills."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     with contextlib.suppress(BaseException):
         os.setpgid(0, 0)
-        log = os.open(job.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(lines, 1)
+        os.dup2(lines, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         from trainer import task
 
@@ -134,13 +134,15 @@ def differs(whole: Path, job: Path) -> str:
     return ""
 
 
-def run(trial: Trial, whole: Path, seconds: float, disk: Path, kinds: tuple[str, ...]) -> None:
+def run(
+    trial: Trial, whole: Path, seconds: float, disk: Path, log: Path, kinds: tuple[str, ...]
+) -> None:
     """Interrupt a run, start it again, compare it with the unbroken one, which took `seconds`."""
     chance = random.Random(trial.number)
     job = disk / f"job-{trial.number}"
     for _ in range(chance.randint(1, 3)):
         kind, at = chance.choice(kinds), chance.uniform(0, seconds)
-        pid = start(job)
+        pid = start(job, log)
         code = ended(pid, at)
         if code is None:
             code = interrupt(pid, kind, disk)
@@ -150,7 +152,7 @@ def run(trial: Trial, whole: Path, seconds: float, disk: Path, kinds: tuple[str,
             return
         if code == 0:
             break
-    code = finish(start(job))
+    code = finish(start(job, log))
     trial.problem = f"exit code {code} of the last start" if code else differs(whole, job)
 
 
@@ -176,28 +178,28 @@ def campaign(trials: int, seed: int) -> list[Trial]:
 
     made = []
     with tempfile.TemporaryDirectory() as top, small_disk(Path(top, "disk")) as can_fill:
-        disk = Path(top, "disk")
+        disk, log = Path(top, "disk"), Path(top, "log")
         kinds = KINDS if can_fill else KINDS[:2]
         if not can_fill:
             print("a full disk is left out: it needs root", flush=True)
         whole = Path(top, "whole")
         began = time.monotonic()
-        if code := finish(start(whole)):
-            raise RuntimeError(f"exit code {code}: {whole.with_suffix('.log').read_text()[-2000:]}")
+        if code := finish(start(whole, log)):
+            raise RuntimeError(f"exit code {code}: {log.read_text()[-2000:]}")
         seconds = time.monotonic() - began
         for number in range(seed, seed + trials):
             trial = Trial(number)
+            log.unlink()
             try:
-                run(trial, whole, seconds, disk, kinds)
+                run(trial, whole, seconds, disk, log, kinds)
             except RuntimeError as error:
                 trial.problem = str(error)
             if trial.problem:
-                print((disk / f"job-{number}.log").read_text()[-1500:])
+                print(log.read_text()[-1500:])
             print(
                 f"{number}: {trial.problem or 'the same bits'}; {trial.interruptions}", flush=True
             )
             subprocess.run(["rm", "-rf", str(disk / f"job-{number}")], check=False)
-            (disk / f"job-{number}.log").unlink(missing_ok=True)
             made.append(trial)
     return made
 
