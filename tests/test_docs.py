@@ -104,3 +104,12 @@ def test_lines_are_wrapped(document: Path) -> None:
         if len(line) > 100 and not line.startswith(("|", "    "))
     ]
     assert not long
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_is_read_in_ten_minutes(document: Path) -> None:
+    """At 240 words a minute (Brysbaert 2019, How many words do we read per minute?), without the
+    code."""
+    lines = document.read_text(encoding="utf-8").splitlines()
+    words = [word for line in lines if not line.startswith("    ") for word in line.split()]
+    assert len([word for word in words if re.search(r"\w", word)]) <= 2400

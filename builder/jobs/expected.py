@@ -1,7 +1,7 @@
 """What a place promises to the program in a container, as the variable contract.ACCELERATOR.
 
 The program compares it with what is there before it starts to train, and refuses to compute on the
-CPU what is paid for as a GPU (docs/trainer.md, "No accelerator, no training").
+CPU what is paid for as a GPU (docs/guard.md).
 """
 
 from __future__ import annotations
