@@ -86,8 +86,8 @@ def remove(client: docker.DockerClient, *filters: str) -> list[str]:
     """Remove the containers, networks, volumes and images that carry all of these labels.
 
     filters: each `LABEL` or `LABEL=VALUE`. The engine is asked by the first alone: by two, Podman
-    4.3.1 finds no image. Returns a line for each thing that stays. Containers of
-    others on one of the networks are disconnected from it and go on running; they are listed, too.
+    4.3.1 finds no image. Returns a line for each thing that stays. Containers of others on one of
+    the networks are disconnected from it and go on running; they are listed, too.
     """
     api: Any = client.api
 

@@ -88,7 +88,7 @@ def test_what_only_looks_like_a_secret_is_let_through(root: Root) -> None:
     root.write("/usr/lib/pem.py", f'HEADER = "{KEY}"  # what a key begins with')
     root.write("/usr/share/doc/curl.txt", "curl https://user:password@host/")
     root.write("/etc/apt/apt.conf.d/proxy.conf", "Acquire::http::Proxy 'http://proxy:3128';")
-    root.write("/root/.cache/uv/sdists-v11/.git", "")  # uv's, so that git stays out of its cache
+    root.write("/home/trainer/.cache/uv/sdists/.git", "")  # uv's, so that git stays out of it
     root.write("/app/submodule/.git", "gitdir: ../../.git/modules/submodule")
     root.write("/smoke/records/id_rsa", "not in the image: mounted")
     root.package("tornado", "6.5", {"tornado/test/test.key": f"{KEY}\n{BODY}\n"})
