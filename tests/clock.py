@@ -1,12 +1,24 @@
-"""Pauses that take no time."""
+"""Pauses that take no time, and waiting for what comes true."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
+
+T = TypeVar("T")
+
+
+def until(true: Callable[[], T], seconds: float = 60.0) -> T:
+    """What `true` returns as soon as it is true."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, f"it did not come true within {seconds:.0f} s"
+        time.sleep(0.01)
+    return found
 
 
 def replace_pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[float], object]) -> None:

@@ -27,6 +27,7 @@ from builder.core.events import Event, StepDone, StepLog, StepStarted
 from builder.core.settings import Settings
 from builder.engine import BuildFailed, BuildRequest, Engine, buildx, private
 from builder.lock import debs, model
+from tests.clock import until
 from tests.debian import tool
 from tests.registry import server as registry_server
 
@@ -375,14 +376,6 @@ def running(word: str) -> bool:
     return False
 
 
-def within(limit: float, condition: Callable[[], bool]) -> bool:
-    """Whether it comes true within so many seconds."""
-    deadline = time.monotonic() + limit
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_the_factory_ends_the_build(context: Context, number: signal.Signals) -> None:
     seconds = str(100_000 + secrets.randbelow(100_000))
@@ -392,10 +385,10 @@ def test_whatever_ends_the_factory_ends_the_build(context: Context, number: sign
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "begun\n"
-    assert within(10, lambda: running(seconds))
+    until(lambda: running(seconds))
     child.send_signal(number)
     child.wait(30)
-    assert within(20, lambda: not running(seconds))
+    until(lambda: not running(seconds))
 
 
 def test_an_engine_killed_in_the_middle_and_the_next_run_goes_on(

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from builder.jobs import images as service
 from builder.jobs.places.vertex import checks
 from builder.jobs.ready import Image
 from builder.spec import catalogue
+from tests.clock import until
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_vertex import POSTS_CONFIG, load
@@ -277,7 +277,7 @@ def test_watch_a_job_there_while_it_runs_and_when_it_is_over(
     cluster = JOB + "replicas: {workers: 1}\n"
     (here / "jobs" / "two.yaml").write_text(cluster)
     assert run("job", "submit", "two")[0] == 0
-    wait_for(lambda: len(loopback.service.entries) == 6)
+    until(lambda: len(loopback.service.entries) == 6)
     code, out, _ = run("job", "watch", "two", "--once", "--json")
     view = json.loads(out)
     assert (code, view["state"]) == (0, "running")
@@ -294,13 +294,6 @@ def test_watch_a_job_there_while_it_runs_and_when_it_is_over(
     code, _, page = run("job", "watch", "two", "--poll", "0.05", "--html", "two.html")
     assert code == 0 and "succeeded" in page
     assert "<svg" in (here / "two.html").read_text()
-
-
-def wait_for(there: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not there():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from builder.jobs.places.kubernetes.cluster import Cluster
 from builder.jobs.places.kubernetes.place import Kubernetes
 from builder.jobs.places.protocol import JobStatus, LostAnswer
 from builder.jobs.ready import Image, Ready
+from tests.clock import until
 from tests.emulators.kubernetes import server
 from tests.emulators.kubernetes.kubelet import Script, Scripted
 from tests.jobs import jobfiles
@@ -60,16 +60,7 @@ def send(place: Kubernetes, wanted: Ready, tmp_path: Path, **more: Any) -> submi
 
 
 def ended(place: Kubernetes, job: JobStatus) -> JobStatus:
-    return following.wait(place, job, poll=0.02, timeout=20)
-
-
-def until(true: Callable[[], Any]) -> Any:
-    """What `true` returns as soon as it is true."""
-    for _ in range(400):
-        if found := true():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not come true within 8 s")
+    return following.wait(place, job, poll=0.02, timeout=60)
 
 
 def role_of(pod: Any) -> str:

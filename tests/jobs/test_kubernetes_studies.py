@@ -17,11 +17,11 @@ from builder.jobs.places.kubernetes.place import Kubernetes
 from builder.jobs.places.kubernetes.trials import MESSAGE, ClusterTrials, run_study
 from builder.jobs.running import JobEvent, Stop
 from builder.jobs.studies.results import StudyOutcome
+from tests.clock import until
 from tests.emulators.kubernetes import server
 from tests.emulators.kubernetes.kubelet import Script, Scripted, environment
 from tests.jobs import jobfiles
 from tests.jobs.test_kubernetes import ready
-from tests.jobs.test_kubernetes_place import until
 
 JOB = "image: v100\nmachine: n1-standard-8\naccelerators: V100\njob_dir: gs://b-b/jobs/{job}\n"
 STUDY = """\
