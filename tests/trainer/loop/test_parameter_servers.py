@@ -1,10 +1,12 @@
 """Parameter servers: no update is lost, and a worker may die."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +101,39 @@ def test_a_server_that_has_to_go_lets_the_chief_save_and_a_worker_may_die(
     with np.load(tmp_path / "checkpoints/step-00000300.npz") as archive:
         assert archive[archive.files[-1]] >= 300
     assert not (tmp_path / "LEAVING").exists()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("to mount a small disk needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
+    start, disk: Path, tmp_path: Path
+) -> None:
+    options = ("--job-dir", disk / "job", "--steps", 120, "--checkpoint-every", 20)
+    roles = cluster("chief", "worker", "ps")
+    chief, *others = (start(tmp_path, *options, **role) for role in roles)
+    saved = chief.until("checkpoint")["step"]
+    rest = disk / "rest"
+    with contextlib.suppress(OSError), rest.open("wb", buffering=0) as file:
+        while file.write(b"0" * 4096):
+            pass
+    assert [one.end() for one in (chief, *others)] == [3, 143, 143], chief.stderr()
+    assert chief.lines[-1]["event"] == "error"
+    assert "No space left on device" in chief.lines[-1]["message"]
+    assert "Traceback" not in chief.stderr()
+
+    rest.unlink()
+    chief, *others = (
+        start(tmp_path, *options, **role) for role in cluster("chief", "worker", "ps")
+    )
+    assert chief.until("resumed")["step"] >= saved
+    assert [one.end() for one in (chief, *others)] == [0, 0, 0], chief.stderr()
