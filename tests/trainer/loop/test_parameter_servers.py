@@ -106,11 +106,11 @@ def test_a_server_that_has_to_go_lets_the_chief_save_and_a_worker_may_die(
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 8 MB."""
-    if os.geteuid() != 0:
-        pytest.skip("to mount a small disk needs root")
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], check=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("to mount a small disk needs root")
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
 
