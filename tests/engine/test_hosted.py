@@ -107,8 +107,9 @@ class TestWorker:
             engine.client.images.build(path=str(context), tag="tiny")
             take = "x=$(/bin/busybox head -c {0} /dev/zero | /bin/busybox tr '\\0' x); echo ${{#x}}"
             shell = ["/bin/busybox", "sh", "-c"]
+            # The last ":" keeps the shell, which would become its last command.
             fits = engine.client.containers.run(
-                "tiny", [*shell, f"{take.format(2_000_000)}; /bin/busybox sleep 99"], detach=True
+                "tiny", [*shell, f"{take.format(2_000_000)}; /bin/busybox sleep 99; :"], detach=True
             )
             until(lambda: fits.logs().split() == [b"2000000"])
             until(lambda: worker.memory.peak >= 2_000_000)
