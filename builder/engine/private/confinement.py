@@ -12,7 +12,8 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS
@@ -21,11 +22,16 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def leave() -> None:
-    """For a child's `preexec_fn`: make the root of this process that of its mount namespace.
+def leaving(command: Sequence[str | Path]) -> list[str | Path]:
+    """The command such that it first makes its root that of its mount namespace.
 
-    Does nothing where it is already. Where the kernel refuses, everything stays as it was.
+    A Python of its own does that and becomes the command. It imports nothing of the factory.
     """
+    return [sys.executable, "-I", __file__, *command]
+
+
+def _leave() -> None:
+    """Does nothing where the root is the namespace's already, or where the kernel refuses."""
     with contextlib.suppress(OSError):
         if _is_confined():
             _called(_LIBC.unshare(_NEW_NAMESPACE))
@@ -78,3 +84,8 @@ def _called(result: int) -> None:
     if result:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+if __name__ == "__main__":
+    _leave()
+    os.execv(sys.argv[1], sys.argv[1:])

@@ -80,7 +80,7 @@ def launch(place: EnginePlace, software: Software) -> subprocess.Popen[bytes]:
             presence.bind(f"\0{place.presence}")
         network.add(place, software, mtu)
         return subprocess.Popen(
-            [software.bin / "dockerd", "--config-file", file],
+            confinement.leaving([software.bin / "dockerd", "--config-file", file]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -88,7 +88,6 @@ def launch(place: EnginePlace, software: Software) -> subprocess.Popen[bytes]:
             cwd="/",
             pass_fds=[presence.fileno()],
             start_new_session=True,
-            preexec_fn=confinement.leave,
         )
 
 
