@@ -135,6 +135,16 @@ def test_another_wheel_of_the_same_version_is_something_newer(repository: Path) 
     assert made and "**cpu**: layers made anew: 1, of " in made.text
 
 
+def test_a_dockerfile_that_was_not_rendered_is_something_newer(repository: Path) -> None:
+    template = repository / "templates" / "Dockerfile.j2"
+    template.write_text(template.read_text() + "LABEL team=vision\n")
+    git(repository, "commit", "-qam", "a label")
+    tools = replace(TOOLS, lock=lambda root, targets: None)
+    made = propose(repository, ("cpu",), tools, "newer")
+    assert made and "added: `LABEL team=vision`" in made.text
+    assert "No version differs." in made.text and "layers made anew: 0, of" in made.text
+
+
 @pytest.mark.parametrize("broken", ["lock", "verify"])
 def test_what_fails_half_way_leaves_nothing(repository: Path, broken: str) -> None:
     before = git(repository, "for-each-ref")
