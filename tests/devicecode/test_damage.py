@@ -69,6 +69,14 @@ def test_a_container_that_was_zeroed_is_never_native(data: bytes) -> None:
             assert status(zeroed(data, code_at, entry.offset + entry.size)) == Support.BROKEN
 
 
+@pytest.mark.parametrize("data", [WHOLE, BARE], ids=["with pointers", "without"])
+def test_a_hole_that_ends_among_the_names_of_sections_is_broken(data: bytes) -> None:
+    """Without its name, a section of device code is one of the many others."""
+    first, *_, last = containers(data)
+    for end in range(last.end, len(data)):
+        assert status(zeroed(data, first.offset - 64, end)) == Support.BROKEN, end
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_hole_in_device_code_is_never_native(draw: st.DataObject) -> None:
