@@ -11,7 +11,8 @@ them.
   not resized (without --resize); whole picture (no crop); cut (a random square of 224 x 224, not
   resized, and flips; from JPEGs, and from pixels made by `--encoding uint8 --resize 256`); squares
   (`--resize 224 --square`) with flips; squares as they are, the same work as the usual TFRecords;
-  uint8 (pixels as they are); kept (as the first, with `--cache memory`, after it has decoded all).
+  uint8 (pixels as they are); kept (as the first, with `--cache memory`, after it has decoded all);
+  twice and 4 times (as the first, with `--augment-repeats`: so many crops of each picture).
 * Keras: image_dataset_from_directory on the folder of files, with a prefetch.
 * usual TFRecords, as a well-known blog post shows them: JPEGs of 224 x 224, quality 95, augmented
   when they were written; parallel reads, a map for each record, a prefetch, uint8 out. The shuffle
@@ -63,6 +64,8 @@ OURS = {
     "ours, squares": (USUAL, "libjpeg-turbo for ours, squares"),
     "ours, squares, as they are": (USUAL, "libjpeg-turbo for ours, squares"),
     "ours, uint8, cut": (KERAS, USUAL),
+    "ours, twice": (),
+    "ours, 4 times": (),
     "ours, not resized": (),
     "ours, whole picture": (),
     "ours, uint8": (),
@@ -130,6 +133,8 @@ def measure(folder: Path) -> tuple[dict[str, float], dict[str, float], float]:
         "ours, squares": lambda: ours(jpegs, flip="horizontal"),
         "ours, squares, as they are": lambda: ours(jpegs),
         "ours, uint8, cut": lambda: ours(larger, **cut),
+        "ours, twice": lambda: ours(resized, copies=2, **crop),
+        "ours, 4 times": lambda: ours(resized, copies=4, **crop),
         "ours, not resized": lambda: ours(whole, **crop),
         "ours, whole picture": lambda: ours(whole),
         "ours, uint8": lambda: ours(squares),
@@ -167,8 +172,9 @@ def one(images: Pictures) -> tuple[float, float]:
         return count / (time.perf_counter() - began), (time.process_time() - used) / count
 
 
-def ours(folder: Path, keep: str = "none", **how: Any) -> Pictures:
-    """The trainer's own pipeline over records, augmented by `how`; `keep` is --cache."""
+def ours(folder: Path, keep: str = "none", copies: int = 1, **how: Any) -> Pictures:
+    """The trainer's own pipeline over records, augmented by `how`; `keep` is --cache, `copies`
+    --augment-repeats."""
     import tensorflow as tf
 
     from trainer.input import data, splits
@@ -183,6 +189,7 @@ def ours(folder: Path, keep: str = "none", **how: Any) -> Pictures:
         seed=0,
         consumed=0,
         augmentation=Augmentation(**how),
+        copies=copies,
         keep=keep,
     )
     for images, _ in dataset:

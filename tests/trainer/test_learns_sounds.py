@@ -247,7 +247,7 @@ def test_what_is_drawn_is_the_same_after_a_restart(made: Path) -> None:
 def test_a_run_that_was_stopped_ends_with_the_same_bits(
     made: Path, tmp_path: Path, task: Task
 ) -> None:
-    options = ("--records", made, "--batch", 16, "--noise", 0.1)
+    options = ("--records", made, "--batch", 16, "--noise", 0.1, "--augment-repeats", 2)
     options += ("--checkpoint-every", 10, "--image-size", 16, *QUIET)
     assert task(*options, "--job-dir", tmp_path / "one", "--steps", 20)[0] == 0
     assert task(*options, "--job-dir", tmp_path / "two", "--steps", 10)[0] == 0

@@ -1,9 +1,9 @@
 """Decoded pictures, kept for a run: each JPEG is decoded once, and every epoch reads its pixels.
 
-The order, the random numbers and the pictures are those of decoding again each time, so --cache
-changes nothing but the time of a step. All pictures of a worker lie one after the other in one
-block, in memory or in a file on a local disk that is mapped into memory. The file has no name, so
-it goes with the process; a restarted run decodes again, into the same bytes.
+The order, the random numbers and the pictures are those of decoding again each time, but for the
+colours at the edge of a crop (docs/data.md). All pictures of a worker lie one after the other in
+one block, in memory or in a file on a local disk that is mapped into memory. The file has no name,
+so it goes with the process; a restarted run decodes again, into the same bytes.
 """
 
 import mmap

@@ -66,6 +66,10 @@ class _Stored:
         """Is the size of each known, and of use: for a crop, or to decode at a half?"""
         return self.smallest > 0 and (not how.whole or self.most >= 2 * image_size)
 
+    def halves(self, image_size: int, how: Augmentation) -> bool:
+        """May a JPEG be decoded at a half or less, as large as the crop allows?"""
+        return min(self.most, how.cut or self.most) >= 2 * image_size
+
     def check_kept(self, image_size: int, how: Augmentation, keep: str) -> None:
         """Refuse to keep decoded what is no JPEG, of unknown size, or decoded at a half for some
         crops. Raises UsageError."""
@@ -74,7 +78,7 @@ class _Stored:
                 f"--cache {keep}: takes records of JPEGs that trainer.records made, with the "
                 "dataset.json beside them"
             )
-        if min(self.most, how.cut or self.most) >= 2 * image_size:
+        if self.halves(image_size, how):
             raise UsageError(
                 f"--cache {keep}: pictures with a shorter side of {self.most} are decoded at a "
                 f"half for --image-size {image_size}: make smaller records (trainer.records "
@@ -100,19 +104,20 @@ def training(
     """Endless batches of one worker: (uint8 images, targets), as targets.read has them, or with
     `mix` (uint8 images, float32 [n, classes] shares of the classes).
 
-    `batch_size` is a replica's; `consumed` counts the examples that all workers together have
-    already trained on. Each example comes `copies` times in a row, augmented anew each time. `keep`
-    is --cache. Raises UsageError where this worker has no records, or where they cannot be kept.
+    `batch_size` is a replica's, a multiple of `copies`; `consumed` counts the examples that all
+    workers together have already trained on. Each example comes `copies` times in a row, augmented
+    anew each time. `keep` is --cache. Raises UsageError where this worker has no records, or where
+    they cannot be kept.
     """
     worker, workers = context.input_pipeline_id, context.num_input_pipelines
     if not mix.none and batch_size < 2 * copies:
         raise UsageError("--mixup and --cutmix: each replica needs a batch of 2 pictures or more")
     pieces = part(shards, worker, workers)
-    own = (repeats.size(pieces) if repeats else parts.size(pieces)) * copies
+    own = repeats.size(pieces) if repeats else parts.size(pieces)
     if not own:
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
-    first, offset = parts.position(consumed, workers, own)
+    first, offset = parts.position(consumed // copies, workers, own)
     stored = _Stored(shards[0].sound, shards[0].side, *_jpeg(shards), shards[0].target)
     size, together = window(shards), group(shards)
     source = _source(pieces, classes, stored, image_size, augmentation, keep)
@@ -125,18 +130,7 @@ def training(
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
     examples = tf.data.Dataset.range(first, tf.int64.max).flat_map(epoch)
-    if stored.side == image_size and augmentation.none:  # Nothing to do for each: a batch at once.
-        batches = examples.batch(batch_size, drop_remainder=True).map(
-            lambda contents, labels, *_: (_pixels(contents, image_size), labels),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-    else:
-        batches = examples.map(
-            _example(stored, image_size, augmentation, source),
-            num_parallel_calls=reading.under_way(),
-            deterministic=True,
-        ).batch(batch_size, drop_remainder=True)
+    batches = _batched(examples, batch_size, stored, image_size, augmentation, source, copies)
     if not mix.none:
         made = consumed // workers // batch_size
         batches = mixing.mixed(batches, mix, classes, seed, worker, made, copies)
@@ -159,34 +153,85 @@ def _source(
     return cache.decoded(pieces, classes, stored.target, keep)
 
 
+def _batched(
+    examples: tf.data.Dataset,
+    batch_size: int,
+    stored: _Stored,
+    image_size: int,
+    how: Augmentation,
+    source: reading.Files | cache.Decoded,
+    copies: int,
+) -> tf.data.Dataset:
+    """Batches of (uint8 images, labels) of what `_shuffled` gives."""
+    if stored.side == image_size and how.none and copies == 1:  # Nothing to do: a batch at once.
+        return examples.batch(batch_size, drop_remainder=True).map(
+            lambda contents, labels, *_: (_pixels(contents, image_size), labels),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+    batches = examples.map(
+        _example(stored, image_size, how, source, copies),
+        num_parallel_calls=reading.under_way(),
+        deterministic=True,
+    ).batch(batch_size // copies, drop_remainder=True)
+    return batches if copies == 1 else batches.map(_side_by_side)
+
+
 def _example(
-    stored: _Stored, image_size: int, how: Augmentation, source: reading.Files | cache.Decoded
+    stored: _Stored,
+    image_size: int,
+    how: Augmentation,
+    source: reading.Files | cache.Decoded,
+    copies: int,
 ) -> Callable[..., Any]:
-    """The function that makes (uint8 image, label) of (content, label, augment.View)."""
+    """The function that makes (uint8 image, label) of (content, label, augment.View); of several
+    copies (uint8 images, labels), from a JPEG that is decoded once."""
     sound, side, least, most = stored.sound, stored.side, stored.least, stored.most
+    kept = isinstance(source, cache.Decoded)
+    once = copies > 1 and least > 0 and not stored.halves(image_size, how)
     in_bytes = stored.exact(image_size, how) and not how.repaints
 
-    def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
-        if sound:
-            samples = augment.piece(content, sound, view["draws"], how)
-            image = spectrograms.picture(samples, sound.rate, image_size)
-            return _uint8(augment.change(image, view, how)), label
+    def opened(content: tf.Tensor) -> tf.Tensor:
+        """What all copies have in common: decoded pixels, where each is decoded alike."""
         if isinstance(source, cache.Decoded):
-            image = _slice(source.picture(content), view["seen"])
-        elif side:
-            image = _pixels(content[None], side)[0]
-            image = image if how.whole else _slice(image, view["seen"])
+            return source.picture(content)
+        if side:
+            return _pixels(content[None], side)[0]
+        return tf.io.decode_jpeg(content, channels=3) if once else content
+
+    def made(common: tf.Tensor, view: augment.View) -> tf.Tensor:
+        if sound:
+            samples = augment.piece(common, sound, view["draws"], how)
+            image = spectrograms.picture(samples, sound.rate, image_size)
+            return _uint8(augment.change(image, view, how))
+        if kept or side or once:
+            image = _slice(common, view["seen"]) if "seen" in view else common
         elif least:
-            image = _jpeg_view(content, view.get("seen"), image_size, how, most)
+            image = _jpeg_view(common, view.get("seen"), image_size, how, most)
         else:
-            image = _view(content, view.get("draws"), image_size, how)
+            image = _view(common, view.get("draws"), image_size, how)
         image = augment.placed(image, view)
         if in_bytes:
-            return tf.ensure_shape(image, [image_size, image_size, 3]), label
-        image = augment.change(_resized(image, image_size), view, how)
-        return _uint8(image), label
+            return tf.ensure_shape(image, [image_size, image_size, 3])
+        return _uint8(augment.change(_resized(image, image_size), view, how))
+
+    def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
+        common = opened(content)
+        if copies == 1:
+            return made(common, view), label
+        views = [{name: one[number] for name, one in view.items()} for number in range(copies)]
+        return tf.stack([made(common, one) for one in views]), tf.stack([label] * copies)
 
     return example
+
+
+def _side_by_side(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """[n, copies, ...] as [n * copies, ...]."""
+    shapes = (one.shape.as_list() for one in batch)
+    return tuple(
+        tf.reshape(one, [n * copies, *rest])
+        for one, (n, copies, *rest) in zip(batch, shapes, strict=True)
+    )
 
 
 def evaluation_batches(
@@ -300,7 +345,7 @@ def _shuffled(
     copies: int,
 ) -> tf.data.Dataset:
     """(content, label, augment.View) of the examples of `source`, in the order that `key` (two
-    int64) gives.
+    int64) gives; with several `copies`, the view has one more axis for them in front.
 
     Several files are read at once, in random order, and examples are drawn at random from a window
     of `size`. Small work that is the same for each example is done for a group at once.
@@ -311,11 +356,16 @@ def _shuffled(
     def prepared(number: tf.Tensor, examples: tf.Tensor) -> tuple[Any, ...]:
         contents, labels, sizes = source.examples(examples)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
-        shape = [tf.shape(labels)[0], augment.DRAWS]
+        shape = [tf.shape(labels)[0] * copies, augment.DRAWS]
         draws = tf.random.stateless_uniform(shape, seed, alg="philox")
         if isinstance(source.form, Sound):
-            return contents, labels, {"draws": draws}
-        return contents, labels, augment.views(draws, sizes, augmentation)
+            views = {"draws": draws}
+        else:
+            sizes = sizes if sizes is None else tf.repeat(sizes, copies, axis=0)
+            views = augment.views(draws, sizes, augmentation)
+        if copies > 1:
+            views = {name: _of_copies(one, copies) for name, one in views.items()}
+        return contents, labels, views
 
     examples = tf.data.Dataset.from_tensor_slices(
         tuple(tf.gather(tf.constant(column), order) for column in source.columns)
@@ -329,10 +379,13 @@ def _shuffled(
         examples = examples.flat_map(
             lambda one: tf.data.Dataset.from_tensors(one).repeat(times[source.label(one)])
         )
-    drawn = _drawn(examples, size, key)
-    if copies > 1:
-        drawn = drawn.flat_map(lambda one: tf.data.Dataset.from_tensors(one).repeat(copies))
-    return drawn.batch(group).enumerate().map(prepared).prefetch(1).unbatch()
+    together = _drawn(examples, size, key).batch(max(1, group // copies))
+    return together.enumerate().map(prepared).prefetch(1).unbatch()
+
+
+def _of_copies(flat: tf.Tensor, copies: int) -> tf.Tensor:
+    """[n * copies, ...] as [n, copies, ...]."""
+    return tf.reshape(flat, [-1, copies, *flat.shape[1:]])
 
 
 def _drawn(examples: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Dataset:

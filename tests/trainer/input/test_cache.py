@@ -70,6 +70,19 @@ def test_kept_pictures_give_the_same_batches_to_the_bit(
         np.testing.assert_equal(batches(shards, 8, keep, **options), decoded)
 
 
+def test_copies_of_a_picture_that_is_decoded_once_are_cut_as_from_a_kept_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(tf.image, "decode_and_crop_jpeg")
+    shards = splits.find(str(records(tmp_path)), "train")
+    how = augment.Augmentation(crop=0.3, flip="both", turn=True, erase=0.2)
+    options: dict[str, Any] = {"augmentation": how, "copies": 2, "consumed": 8}
+    kept = batches(shards, 8, cache.MEMORY, **options)
+    np.testing.assert_equal(batches(shards, 8, cache.NONE, **options), kept)
+    images = np.concatenate([images for images, _ in kept])
+    assert all((one != other).any() for one, other in zip(images[::2], images[1::2], strict=True))
+
+
 def test_a_balanced_epoch_repeats_kept_pictures_alike(tmp_path: Path) -> None:
     shards = splits.find(str(records(tmp_path)), "train")
     repeats = balance.Repeats.balanced(splits.labels(shards, 2), 2)
