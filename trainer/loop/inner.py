@@ -144,24 +144,30 @@ class Trainer:
 
     def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
         """An endless iterator over training batches, after `consumed` examples."""
-
-        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return data.training(
-                shards,
-                context,
-                batch_size=self.replica_batch_size,
-                image_size=self.config.image_size,
-                classes=self.classes,
-                seed=self.config.seed,
-                consumed=consumed,
-                augmentation=augment.of(self.config),
-                mix=mixing.of(self.config),
-                repeats=self.repeats,
-                copies=self.config.augment_repeats,
-                keep=self.config.cache,
+        return iter(
+            self.strategy.distribute_datasets_from_function(
+                lambda context: self._batches_of(context, shards, consumed)
             )
+        )
 
-        return iter(self.strategy.distribute_datasets_from_function(make))
+    def _batches_of(
+        self, context: tf.distribute.InputContext, shards: tuple[Shard, ...], consumed: int
+    ) -> tf.data.Dataset:
+        """The endless batches of one worker."""
+        return data.training(
+            shards,
+            context,
+            batch_size=self.replica_batch_size,
+            image_size=self.config.image_size,
+            classes=self.classes,
+            seed=self.config.seed,
+            consumed=consumed,
+            augmentation=augment.of(self.config),
+            mix=mixing.of(self.config),
+            repeats=self.repeats,
+            copies=self.config.augment_repeats,
+            keep=self.config.cache,
+        )
 
     def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:
         """Make `count` steps: METRICS, each with one value a step. Raises WithoutXla."""

@@ -16,6 +16,7 @@ from trainer.config import Config, UsageError
 from trainer.job import markers
 from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled, Torn
 from trainer.job.preemption import Preempted, Preemption
+from trainer.loop import distribution
 from trainer.loop.inner import Evaluation, Trainer, WithoutXla
 from trainer.loop.judge import Judge
 from trainer.loop.waiting import Waits
@@ -352,9 +353,19 @@ class Controller:
         self.watch.end(self.run_, "preempted")
         self.run_.writer.flush()
         self._together([0.0])  # No rank may exit while the chief still writes.
+        self._part()
         if trouble is not None and not isinstance(trouble, Spoiled):
             raise trouble  # After a spoiled snapshot, the next run uses the checkpoint before it.
         raise Preempted(self.position.step)
+
+    def _part(self) -> None:
+        """A rank may come out of a vote and exit before another has its result. So all vote once
+        more; who is gone by then came through the vote before."""
+        try:
+            self._together([0.0])
+        except Exception as error:
+            if not distribution.lost_peer(error):
+                raise
 
     def _inline(self, too_soon: bool) -> bool:
         """Evaluate between two steps, unless it is too soon. Returns whether to stop early."""

@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import augment, cache, data, mixing
+from trainer.input import cache
 from trainer.input.parts import Shard
 from trainer.job import markers, storage
 from trainer.job.preemption import RESTART, Preemption
@@ -99,19 +99,8 @@ class ParameterServers(inner.Trainer):
         """One iterator for each worker, over its own part of the records."""
 
         def make(worker: int) -> tf.data.Dataset:
-            return data.training(
-                shards,
-                tf.distribute.InputContext(self.pipelines, worker, self.pipelines),
-                batch_size=self.config.batch_size,
-                image_size=self.config.image_size,
-                classes=self.classes,
-                seed=self.config.seed,
-                consumed=consumed,
-                augmentation=augment.of(self.config),
-                mix=mixing.of(self.config),
-                repeats=self.repeats,
-                copies=self.config.augment_repeats,
-            )
+            context = tf.distribute.InputContext(self.pipelines, worker, self.pipelines)
+            return self._batches_of(context, shards, consumed)
 
         spec = make(0).element_spec
 

@@ -31,10 +31,7 @@ def main() -> None:
     said = {"mine": mean.numpy().tolist()}
     trainer.synchronise()
     said["agreed"] = mean.numpy().tolist()
-    trainer.vote([0.0])
     sys.stdout.write(json.dumps(said) + "\n")
-    sys.stdout.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":
