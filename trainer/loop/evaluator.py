@@ -14,8 +14,7 @@ from trainer.job import markers, storage
 from trainer.job.checkpoints import Checkpoint, Checkpoints, Torn
 from trainer.job.lease import Lease
 from trainer.loop import inner
-from trainer.loop.judge import Judge
-from trainer.loop.outer import tell
+from trainer.loop.judge import Judge, tell
 from trainer.loop.setup import Setup
 from trainer.model import export, networks, optimization
 from trainer.observe import insight

@@ -1,10 +1,11 @@
-"""Which evaluation was the best one, and whether the run should stop early."""
+"""What an evaluation says: in words, whether it is the best one, and whether to stop early."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.config import METRICS
+from trainer.report import say
 
 
 @dataclass
@@ -42,3 +43,14 @@ class Judge:
     def restore(self, state: dict[str, Any]) -> None:
         self.best, self.best_step = state.get("best"), state.get("best_step", 0)
         self.waited = state.get("waited", 0)
+
+
+def tell(step: int, result: dict[str, float]) -> None:
+    """Report an evaluation."""
+    text = f"step {step}: validation loss {result['loss']:.4f}, "
+    if "accuracy" in result:
+        text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
+    else:
+        text += f"mean absolute error {result['mae']:.4g} on {result['examples']} examples"
+    fields: dict[str, Any] = {**result, "seconds": round(result["seconds"], 2)}
+    say("evaluated", text, step=step, **fields)

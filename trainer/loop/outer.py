@@ -18,7 +18,7 @@ from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled, 
 from trainer.job.preemption import Preempted, Preemption
 from trainer.loop import distribution
 from trainer.loop.inner import Evaluation, Trainer, WithoutXla
-from trainer.loop.judge import Judge
+from trainer.loop.judge import Judge, tell
 from trainer.loop.waiting import Waits
 from trainer.observe.observer import Observer, Run, Watch
 from trainer.report import say
@@ -497,14 +497,3 @@ class Controller:
 
     def _due(self, period: int) -> bool:
         return bool(period) and self.position.step % period == 0 and self.position.step > 0
-
-
-def tell(step: int, result: dict[str, float]) -> None:
-    """Report an evaluation."""
-    text = f"step {step}: validation loss {result['loss']:.4f}, "
-    if "accuracy" in result:
-        text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
-    else:
-        text += f"mean absolute error {result['mae']:.4g} on {result['examples']} examples"
-    fields: dict[str, Any] = {**result, "seconds": round(result["seconds"], 2)}
-    say("evaluated", text, step=step, **fields)
