@@ -187,14 +187,20 @@ def _classes(run: Run) -> str:
     if run.tally is None:
         return ""
     found = run.tally.table(run.names)
-    rows = [["-" if value is None else value for value in row.values()] for row in found]
     heads = list(found[0])
     title = "Values" if heads[0] == "value" else "Classes"
+    shares = ".4f" if title == "Classes" else ""  # values have units of their own
+    rows = [[_number(value, shares) for value in row.values()] for row in found]
     parts = [f"<h2>{title}</h2><div class=row>", _table(heads, rows)]
     matrix = run.tally.confusion
     if matrix is not None and len(run.names) <= _SHOWN:
         parts.append(_picture(drawing.confusion(matrix, run.names), "confusion"))
     return "".join([*parts, "</div>"])
+
+
+def _number(value: Any, shown: str) -> str:
+    """ "-" for None. shown: how a float is formatted."""
+    return "-" if value is None else format(value, shown if isinstance(value, float) else "")
 
 
 def _mistakes(mistakes: Sequence[tuple[np.ndarray, Sequence[str]]], target: str) -> str:

@@ -83,3 +83,14 @@ def test_names_of_classes_cannot_break_the_page_and_bad_values_are_left_out() ->
     drawn = page.chart("loss", {"loss, training": [(1, 2.0), (2, float("nan")), (3, 1.0)]})
     assert "nan" not in drawn
     assert page.chart("loss", {}) == ""
+
+
+def test_shares_of_a_class_have_four_places_and_values_are_as_they_are() -> None:
+    assert [page._number(one, ".4f") for one in (1.0, 0.25, 18, "cat", None)] == [
+        "1.0000",
+        "0.2500",
+        "18",
+        "cat",
+        "-",
+    ]
+    assert page._number(1234.5, "") == "1234.5"
