@@ -4,13 +4,14 @@
 # All other commands are those of `builder` (.venv/bin/builder --help).
 
 GPU ?= v100
+export LONG_SECONDS ?= 60
 VENV := .venv
 BUILDER := $(VENV)/bin/builder
 PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest --numprocesses 3 --dist loadscope
 
 .DEFAULT_GOAL := help
-.PHONY: help image images push test test-fast check format lock requirements bench fuzz clean
+.PHONY: help image images push test test-fast test-long check format lock requirements bench dist clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,24 +27,29 @@ images: $(VENV)/.build  ## build and prove every target
 push: $(VENV)/.build  ## push every image that has a valid receipt
 	@$(BUILDER) push $(if $(REGISTRY),--registry $(REGISTRY))
 
-test: $(VENV)/.test  ## run all tests, with a real engine, registry and TensorFlow
-	@$(PYTEST) -m "not alone"
-	@$(PYTHON) -m pytest -m alone $$(grep -rl --include="test_*.py" "mark.alone" tests)  # collecting all takes half a minute
+test: $(VENV)/.test  ## run the tests, with a real engine, registry and TensorFlow
+	@$(PYTEST) -m "not alone and not long"
+	@$(PYTHON) -m pytest -m "alone and not long" $$(grep -rl --include="test_*.py" "mark.alone" tests)  # collecting all takes half a minute
 
 test-fast: $(VENV)/.test  ## run the tests that need no engine, network or TensorFlow
-	@$(PYTEST) -q -m "not engine and not network and not tensorflow and not slow"
+	@$(PYTEST) -q -m "not engine and not network and not tensorflow and not slow and not long"
+
+test-long: $(VENV)/.test  ## run what takes minutes: every target, campaigns of kills, fuzzing. LONG_SECONDS=60 each
+	@$(PYTHON) -m pytest -m long $$(grep -rl --include="test_*.py" "mark.long" tests)
+	@$(PYTHON) -m bench.fuzz --first $$(date +%s) --seconds $(LONG_SECONDS)
 
 check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, locks, Dockerfiles
 	@$(PYTHON) -m ruff format --check --quiet .
 	@$(PYTHON) -m ruff check --quiet .
 	@$(PYTHON) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
+	@cd packages/cloudbuild-local && ../../$(VENV)/bin/lint-imports --no-cache
 	@$(VENV)/bin/shellcheck scripts/bootstrap .ci/run
 	@$(VENV)/bin/hadolint --failure-threshold info builder.Dockerfile images/*/Dockerfile
 	@$(BUILDER) check
 	@$(BUILDER) lock --check
 	@$(BUILDER) render --check
-	@$(BUILDER) --quiet cloud validate cloudbuild.yaml
+	@$(BUILDER) --quiet cloud validate --strict cloudbuild.yaml cloudbuild.advisories.yaml
 	@$(PYTHON) -m pytest --quiet --no-header tests/test_house.py
 	@echo "make check: all passed"
 
@@ -59,8 +65,8 @@ requirements: $(VENV)/.build  ## lock the factory's own Python packages again
 bench: $(VENV)/.test  ## compare the factory with the alternatives; takes hours
 	@$(PYTHON) -m bench
 
-fuzz: $(VENV)/.test  ## damaged libraries, documents, answers and archives, for an hour
-	@$(PYTHON) -m bench.fuzz --first $$(date +%s) --seconds 3600
+dist: $(VENV)/.build  ## build the wheels and source distributions of the factory and its packages
+	@for folder in . packages/*/; do $(VENV)/bin/uv build --quiet --out-dir dist $$folder || exit 1; done
 
 clean:  ## stop the private engine; remove builds and the environment
 	@if [ -x $(BUILDER) ]; then $(BUILDER) engine stop --remove; fi

@@ -16,7 +16,6 @@ NAMES = (
     "prune",
     "trainer_loop",
     "input_pipeline",
-    "hostile",
 )
 
 
@@ -51,10 +50,6 @@ def run(name: str, chosen: argparse.Namespace) -> int:
         from bench import startup
 
         return startup.main()
-    if name == "hostile":
-        from bench import hostile
-
-        return hostile.main()
     if name == "image":
         from bench import image
 

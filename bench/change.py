@@ -30,9 +30,9 @@ from bench.image import (
     prepared,
     usual_dockerfile,
 )
+from builder.config import image_yaml
 from builder.core.project import BUILD, find_root
-from builder.engine import private
-from builder.spec import catalogue
+from builder.engine import Engine
 from tests.registry.server import registry
 
 CHANGES = 15
@@ -45,7 +45,7 @@ def main(target: str, folder: Path) -> int:
     """Measure, print, write results/change.json."""
     root = find_root(Path(__file__).parent)
     needed = NEEDED.get(target, NEEDED_GPU)
-    if not catalogue.load(root, target).has_own_base:
+    if not image_yaml.load(root, target).has_own_base:
         print(f"change: {target} stands on a published base: nothing to compare", file=sys.stderr)
         return 1
     if not enough_disk("change", folder, needed):
@@ -105,14 +105,14 @@ def our_way(setting: Setting) -> Callable[[], float]:
     return changing(setting, lambda: builder("build", "--to-registry"))
 
 
-def their_way(setting: Setting, docker: private.Endpoint) -> Callable[[], float]:
+def their_way(setting: Setting, docker: Engine) -> Callable[[], float]:
     """The same with the usual Dockerfile, which was built and pushed once already."""
     image = f"{setting.host}/theirs:{setting.target}"
     build = usual_dockerfile(setting, image)
 
     def both() -> None:
         build(docker)
-        command(docker.docker, "push", image, env=client(docker))
+        command(docker.cli, "push", image, env=client(docker))
 
     both()
     return changing(setting, both)

@@ -27,9 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from builder.devicecode.inventory import Library
+from builder.devicecode import inventory
+from builder.devicecode.library import Library
 from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, PTX
-from builder.devicecode.verdict import Audit, audit
+from builder.devicecode.verdict import Audit
 
 STACK = "tensorflow[and-cuda]==2.21.0"
 CUOBJDUMP = "nvidia-cuda-cuobjdump==13.5.37"
@@ -74,7 +75,7 @@ def wheel(requirement: str, cuobjdump: Path, temporary: Path) -> int:
     """Compare both sides on one wheel and print a row; how many libraries they read differently."""
     with tempfile.TemporaryDirectory(dir=temporary) as name:
         folder = install(requirement, Path(name), "--no-deps")
-        found = audit([folder]).libraries
+        found = inventory.of_folder(folder)
         read = {library.path: seen_by_us(library) for library in found if not library.broken}
         listed = {path: seen_by_nvidia(cuobjdump, path) for path in read}
         different = [path for path in read if read[path] != listed[path]]
@@ -132,7 +133,7 @@ def compare(folder: Path, cuobjdump: Path) -> int:
 
 def judged(folder: Path) -> Audit:
     """The audit of a folder, judged for each of DEVICES."""
-    found = audit([folder])
+    found = Audit(inventory.of_folder(folder))
     for device in DEVICES:
         _ = found.verdict(device).status
     return found

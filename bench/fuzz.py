@@ -9,6 +9,7 @@ its kind and its number alone. `python -m bench.fuzz libraries --first N --cases
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import io
 import json
@@ -27,17 +28,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.environments import environments
-from builder.cloudbuild.reader import buildfile
+from builder.config import image_yaml
 from builder.core.errors import FactoryError
-from builder.devicecode.inventory import from_files, read
+from builder.devicecode import inventory, layers, tars
+from builder.devicecode.library import read
 from builder.devicecode.pruning.fatbin import containers
 from builder.devicecode.pruning.rule import compute_capability
 from builder.devicecode.verdict import Support, judge
 from builder.jobs.description import reading
 from builder.prove import receipts
-from builder.prove.audit import in_registry, tars
 from builder.registry import decoding, manifests
-from builder.spec import catalogue
+from cloudbuild_local import rules
+from cloudbuild_local.errors import InputError as RefusedBuild
+from cloudbuild_local.reader import document
 from tests.devicecode.writer import Part, container, digest, library, ptx, sass
 
 ROOT = Path(__file__).parents[1]
@@ -101,7 +104,8 @@ def libraries(number: int) -> None:
     if with_record:
         record = f"nvidia/libkernels.so.1,sha256={known},{size}\n".encode()
         files.append(("site/nvidia_x-1.0.dist-info/RECORD", record))
-    (found,) = from_files((name, io.BytesIO(content)) for name, content in files)
+    stream = ((name, io.BytesIO(content)) for name, content in files)
+    (found,) = inventory.of_stream(stream).compared()
     status = judge(found, _GPU).status
     if status < Support.UNKNOWN:
         raise AssertionError(f"{how}: {status}")
@@ -122,7 +126,7 @@ def headers(number: int) -> None:
         data[at : at + chance.choice((1, 2, 4, 8))] = chance.choice(
             [b"\0" * 8, b"\xff" * 8, b"\x01", b"\x7f" * 4, chance.randbytes(8)]
         )
-    (found,) = from_files([("libkernels.so.1", io.BytesIO(bytes(data)))])
+    (found,) = inventory.of_stream([("libkernels.so.1", io.BytesIO(bytes(data)))]).compared()
     str(judge(found, _GPU))
 
 
@@ -131,7 +135,8 @@ def texts() -> tuple[tuple[str, str], ...]:
     """Documents that people wrote, each with its kind."""
     found = [("image", path) for path in sorted((ROOT / "images").glob("*/image.yaml"))]
     found += [("job", path) for path in sorted((ROOT / "jobs").glob("*.yaml"))]
-    builds = sorted((ROOT / "tests/cloudbuild/projects").rglob("cloudbuild*.yaml"))
+    package = ROOT / "packages" / "cloudbuild-local"
+    builds = sorted((package / "tests" / "projects").rglob("cloudbuild*.yaml"))
     found += [("build", path) for path in (ROOT / "cloudbuild.yaml", *builds)]
     return tuple((kind, path.read_text(encoding="utf-8")) for kind, path in found)
 
@@ -163,11 +168,12 @@ def documents(number: int) -> None:
     kind, text = chance.choice(texts())
     text = mutated(chance, text)
     if kind == "image":
-        catalogue.parse(text, Path("images/x/image.yaml"))
+        image_yaml.parse(text, Path("images/x/image.yaml"))
     elif kind == "job":
         reading.parse(text, Path("jobs/x.yaml"))
     else:
-        buildfile.parse(text, Path("cloudbuild.yaml"))
+        with contextlib.suppress(RefusedBuild):
+            rules.check(document.parse(text, Path("cloudbuild.yaml")))
 
 
 _ODD: tuple[Any, ...] = (
@@ -270,7 +276,7 @@ def archives(number: int) -> None:
         zipped[chance.randrange(len(zipped))] ^= chance.randint(0, 255)
         packed = bytes(zipped)
     try:
-        in_registry.read_layer(io.BytesIO(packed[: chance.randint(0, len(packed)) or None]))
+        layers.read(io.BytesIO(packed[: chance.randint(0, len(packed)) or None]))
     except tars.BROKEN:
         pass
     except OSError as error:

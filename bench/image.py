@@ -2,13 +2,13 @@
 
 The usual Dockerfile is the one that a well-known blog post shows: Debian's Python and pip, one
 `pip install` layer without a cache, then the trainer; `docker build` and `docker push` with their
-defaults (gzip). Both ways have the same OS root, engine software, TensorFlow, trainer and network.
+defaults (gzip). Both ways have the same rootfs, engine software, TensorFlow, trainer and network.
 
 Each way gets private engines and an empty registry on loopback of its own. An engine is empty when
 its step begins, and is removed afterwards. Ours runs first: a cache between this machine and the
 package index can then only help the other way.
 
-Times are those of whole commands. Both ways have the OS root before the clock starts: Debian's
+Times are those of whole commands. Both ways have the rootfs before the clock starts: Debian's
 required packages, apt, Python and certificates, one layer. Theirs has it as an image in its engine,
 ours in its store of layers. Ours has a cache of its own, which is empty but for that layer.
 """
@@ -33,27 +33,26 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from bench import Row, bytecode, command, enough_disk, load, report, seconds
 from builder import contract
-from builder.bases import osroot, plan, store
-from builder.bases.assembled import assemble
-from builder.bases.layer import Layer
-from builder.bases.loading import load as load_image
-from builder.bases.store import Store
-from builder.core import debian, network
+from builder.config import compatibility, debian, image_yaml, lockfile
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
 from builder.core.settings import Settings
-from builder.engine import connect, private
-from builder.lock import model
+from builder.engine import Engine, private
+from builder.engine.discovery import connect
+from builder.image import content_store, plan, rootfs
+from builder.image.assembled import assemble
+from builder.image.content_store import ContentStore
+from builder.image.layer import Layer
+from builder.image.loading import load as load_image
 from builder.prove.smoke import RECORDS
-from builder.spec import catalogue, compatibility
 from tests.registry.server import registry
 
 CHANGES = 5
 """Code changes on a warm engine; the median counts."""
 NEW_ENGINES = 3
 """Engines without the base, for our way. The other way is measured on one: it builds everything."""
-ROOT_IMAGE = "training-os-root:bench"
-"""The OS root in the engine of the other way."""
+ROOT_IMAGE = "training-rootfs:bench"
+"""The rootfs in the engine of the other way."""
 OTHER_RELEASE = "2.20.0"
 """The TensorFlow that a warm machine changes to."""
 NEEDED = {"cpu": 8e9, "tpu": 10e9}
@@ -108,7 +107,7 @@ class Setting:
     """What both ways share; `host` is the registry of the measured way."""
 
     target: str
-    spec: catalogue.ImageSpec
+    spec: image_yaml.ImageSpec
     requirement: str
     plan: plan.BasePlan
     root: Layer
@@ -135,7 +134,7 @@ def main(target: str, folder: Path) -> int:
     root = find_root(Path(__file__).parent)
     if not enough_disk("image", folder, NEEDED_ALL):
         return 1
-    if not catalogue.load(root, target).has_own_base:
+    if not image_yaml.load(root, target).has_own_base:
         print(f"image: {target} stands on a published base: nothing to compare", file=sys.stderr)
         return 1
     before = load()
@@ -155,7 +154,7 @@ def main(target: str, folder: Path) -> int:
     facts = {
         "target": f"{target}, {requirement(root, target)}",
         "load": f"{before} before, {load()} after",
-        "order": "ours first, then theirs; each engine or store held only the OS root",
+        "order": "ours first, then theirs; each engine or store held only the rootfs",
         "network": "the package index that this machine is set up for; the registry is on loopback",
     }
     for name, one in taken.items():
@@ -167,23 +166,23 @@ def main(target: str, folder: Path) -> int:
 
 def requirement(root: Path, target: str) -> str:
     """TensorFlow as pip takes it."""
-    return compatibility.resolve(catalogue.load(root, target)).tensorflow_requirement
+    return compatibility.resolve(image_yaml.load(root, target)).tensorflow_requirement
 
 
 def prepared(root: Path, target: str, place: Path, host: str) -> Setting:
-    """A copy of the project in `place`, and the OS root of the target in this machine's store."""
-    spec = catalogue.load(root, target)
+    """A copy of the project in `place`, and the rootfs of the target in this machine's store."""
+    spec = image_yaml.load(root, target)
     stack = compatibility.resolve(spec)
-    base = plan.plan(spec, stack, model.read(root, target))
+    base = plan.plan(spec, stack, lockfile.read(root, target))
     settings = Settings(engine="private")
     scratch = place / "maker"
 
     def made() -> Layer:
-        archives = debian.archives(settings, network.discover())
-        return osroot.make(base.root, connect(settings), archives, kept, base.compression)
+        archives = debian.archives(settings)
+        return rootfs.make(base.rootfs, connect(settings), archives, kept, base.compression)
 
-    kept = store.of_this_machine()
-    layer = kept.find(base.root.plan(base.compression).key)
+    kept = content_store.of_this_machine()
+    layer = kept.find(base.rootfs.plan(base.compression).key)
     if layer is None:
         with patch.dict(os.environ, {private.ENVIRONMENT: str(scratch)}):
             try:
@@ -243,7 +242,7 @@ def ours(setting: Setting, taken: Taken) -> None:
     with engine(setting, with_root=False):
         taken.measure(
             "all targets",
-            lambda: command(program, "build", *catalogue.targets(setting.project),
+            lambda: command(program, "build", *image_yaml.targets(setting.project),
                             cwd=setting.project, env=alone),
         )  # fmt: skip
 
@@ -253,10 +252,10 @@ def theirs(setting: Setting, taken: Taken) -> None:
     image = f"{setting.host}/theirs:{setting.target}"
     build = usual_dockerfile(setting, image)
 
-    def push(docker: private.Endpoint) -> None:
-        command(docker.docker, "push", image, env=client(docker))
+    def push(docker: Engine) -> None:
+        command(docker.cli, "push", image, env=client(docker))
 
-    def both(docker: private.Endpoint, number: int) -> float:
+    def both(docker: Engine, number: int) -> float:
         setting.change(number)
         began = time.perf_counter()
         build(docker)
@@ -278,13 +277,12 @@ def theirs(setting: Setting, taken: Taken) -> None:
         taken.put("change, new engine", both(docker, CHANGES))
 
 
-def usual_dockerfile(setting: Setting, image: str) -> Callable[[private.Endpoint], None]:
+def usual_dockerfile(setting: Setting, image: str) -> Callable[[Engine], None]:
     """A function that builds the usual image; writes its Dockerfile and the network secrets."""
     folder = setting.scratch / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)
-    host = network.discover()
-    archives = debian.archives(Settings(), host)
-    secrets = host.secrets("".join(debian.sources(archives, setting.plan.root.suite, host)))
+    sources = debian.archives(Settings()).sources(setting.plan.rootfs.suite)
+    secrets = debian.build_secrets("".join(sources))
     for name, content in secrets.items():
         (folder / name).write_bytes(content)
     mounts = " ".join(f"--mount=type=secret,id={name}" for name in secrets)
@@ -292,9 +290,9 @@ def usual_dockerfile(setting: Setting, image: str) -> Callable[[private.Endpoint
         DOCKERFILE.format(root=ROOT_IMAGE, secrets=mounts, requirement=setting.requirement)
     )
 
-    def build(docker: private.Endpoint) -> None:
+    def build(docker: Engine) -> None:
         command(
-            docker.docker, "build", "--network=host", f"--tag={image}",
+            docker.cli, "build", "--network=host", f"--tag={image}",
             *(f"--secret=id={name},src={folder / name}" for name in secrets),
             setting.project, env=client(docker),
         )  # fmt: skip
@@ -307,15 +305,15 @@ def started(setting: Setting, taken: Taken, image: str) -> None:
     records = setting.project / "records"
     shutil.copytree(RECORDS, records, dirs_exist_ok=True)
     with engine(setting, with_root=False) as docker:
-        taken.measure("pull", lambda: command(docker.docker, "pull", image, env=client(docker)))
+        taken.measure("pull", lambda: command(docker.cli, "pull", image, env=client(docker)))
         taken.put("first step", first_step(docker, image, records))
 
 
-def first_step(docker: private.Endpoint, image: str, records: Path) -> float:
+def first_step(docker: Engine, image: str, records: Path) -> float:
     """Seconds until the trainer reports its first step. Raises RuntimeError if it makes none."""
     arguments = ["--records=/records", "--job-dir=/tmp/job", "--steps=1000", "--batch=16"]
     run = [
-        str(docker.docker),
+        str(docker.cli),
         "run",
         "--rm",
         "--name=first-step",
@@ -334,7 +332,7 @@ def first_step(docker: private.Endpoint, image: str, records: Path) -> float:
         if not made_one:
             said.seek(0)
             raise RuntimeError(f"the trainer ended before its first step\n{said.read()[-2000:]}")
-    command(docker.docker, "kill", "first-step", env=client(docker))
+    command(docker.cli, "kill", "first-step", env=client(docker))
     process.wait()
     return spent
 
@@ -343,36 +341,36 @@ def first_step(docker: private.Endpoint, image: str, records: Path) -> float:
 
 
 @contextmanager
-def engine(setting: Setting, with_root: bool = True) -> Iterator[private.Endpoint]:
-    """An empty engine, with the OS root unless told otherwise; removed afterwards with its data."""
+def engine(setting: Setting, with_root: bool = True) -> Iterator[Engine]:
+    """An empty engine, with the rootfs unless told otherwise; removed afterwards with its data."""
     data = setting.scratch / "engine"
-    endpoint = private.start(data)
+    own = private.start(data)
     try:
         if with_root:
             with patch.dict(os.environ, {private.ENVIRONMENT: str(data)}):
                 docker = connect(Settings(engine="private"))
-            image = assemble([(setting.root, "OS root")], {"Cmd": ["bash"]})
-            load_image(docker, image, store.of_this_machine().path, ROOT_IMAGE)
-        yield endpoint
+            image = assemble([(setting.root, "rootfs")], {"Cmd": ["bash"]})
+            load_image(docker, image, content_store.of_this_machine(), ROOT_IMAGE)
+        yield own
     finally:
         private.remove(data)
         shutil.rmtree(data, ignore_errors=True)
 
 
 def give_root(setting: Setting) -> None:
-    """Put the OS root's layer into the store of our way."""
+    """Put the rootfs's layer into the store of our way."""
     with (
-        store.of_this_machine().path(setting.root).open("rb") as source,
+        content_store.of_this_machine().path(setting.root).open("rb") as source,
         own_store(setting).writing() as file,
     ):
         shutil.copyfileobj(source, file)
         own_store(setting).keep(file, setting.root)
 
 
-def own_store(setting: Setting) -> Store:
+def own_store(setting: Setting) -> ContentStore:
     """The store of our way."""
     with patch.dict(os.environ, {"XDG_CACHE_HOME": str(setting.cache)}):
-        return store.of_this_machine()
+        return content_store.of_this_machine()
 
 
 def forget(setting: Setting) -> None:
@@ -382,7 +380,7 @@ def forget(setting: Setting) -> None:
 
 def other_release(setting: Setting) -> None:
     """Give the target OTHER_RELEASE of TensorFlow."""
-    file = setting.project / catalogue.IMAGES / setting.target / "image.yaml"
+    file = setting.project / image_yaml.IMAGES / setting.target / "image.yaml"
     kept = [one for one in file.read_text().splitlines() if not one.startswith("tensorflow:")]
     file.write_text("\n".join([*kept, f"tensorflow: {OTHER_RELEASE}"]) + "\n")
 
@@ -397,7 +395,7 @@ def builder_environment(setting: Setting) -> dict[str, str]:
     }
 
 
-def client(docker: private.Endpoint) -> Mapping[str, str]:
+def client(docker: Engine) -> Mapping[str, str]:
     """The environment of docker's own client."""
     return {**os.environ, **docker.environment}
 
@@ -465,10 +463,10 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
     whole = "docker build + docker push"
     plan: Sequence[tuple[str, str, str, str, str, float | None]] = (
         ("cold build", "cold build", "cold build", "docker build", "one run, builder build; "
-         "no cache but the OS root", 0.20),
+         "no cache but the rootfs", 0.20),
         ("bytes to pull", "bytes", "bytes", "its layers", "manifest in the registry", 0.70),
         ("all targets cold, against one", "all targets", "", "ours, one target",
-         "one run each, builder build; no cache but the OS root of the one", 2.0),
+         "one run each, builder build; no cache but the rootfs of the one", 2.0),
         ("a new TensorFlow release on a warm machine", "new release", "new release",
          "docker build", f"one run, builder build with {OTHER_RELEASE}; builder lock before it is "
          "not counted", 0.10),
@@ -487,7 +485,7 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
         ("code change to pushed image, engine without the base", "change, new engine",
          "change, new engine", whole,
          f"builder build --to-registry, median of {NEW_ENGINES} empty engines, not proven; theirs "
-         f"{one} on an engine with the OS root", 0.05),
+         f"{one} on an engine with the rootfs", 0.05),
         ("pull onto an empty engine", "pull", "pull", "docker pull",
          f"{one}, docker pull from loopback: decompress and unpack, no network", None),
         ("first training step after the pull", "first step", "first step", "docker run",

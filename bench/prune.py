@@ -40,12 +40,12 @@ from bench.image import (
     usual_dockerfile,
 )
 from builder import contract
+from builder.config import image_yaml
 from builder.core.errors import FactoryError
 from builder.core.project import find_root
-from builder.engine import private
-from builder.pipeline.prepare import prepare
+from builder.engine import Engine
+from builder.pipeline.make import prepare
 from builder.prove.smoke import RECORDS
-from builder.spec import catalogue
 from tests.registry.server import registry
 
 TARGETS = ("v100", "t4", "a100", "l4", "h100")
@@ -116,7 +116,7 @@ class Measured:
 def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
     """Measure, print, write results/prune.json; 1 if something could not be measured."""
     root = find_root(Path(__file__).parent)
-    unknown = [name for name in targets if name not in catalogue.targets(root)]
+    unknown = [name for name in targets if name not in image_yaml.targets(root)]
     if unknown:
         print(f"prune: no such target: {', '.join(unknown)}", file=sys.stderr)
         return 1
@@ -172,7 +172,7 @@ def groups(project: Path, targets: Sequence[str]) -> list[Group]:
     for mode in MODES:
         for target in targets:
             write(project, mode, target)
-            base = prepare(project, target).plan.base
+            base = prepare(project, target).base
             assert base
             bases.setdefault(base.hash, []).append((mode, target))
     made = [Group(base, tuple(variants)) for base, variants in bases.items()]
@@ -181,22 +181,20 @@ def groups(project: Path, targets: Sequence[str]) -> list[Group]:
 
 def write(project: Path, mode: str, target: str) -> None:
     """Set `prune:` of a target in the copy of the project, and render it."""
-    from builder.render import committed
+    from builder.image import dockerfile
 
     file = project / "images" / target / "image.yaml"
     kept = [
         line for line in file.read_text().splitlines() if not re.match("prune|size_budget", line)
     ]
     file.write_text("\n".join([*kept, "size_budget: 9 GB", f"prune: {mode}"]) + "\n")
-    committed.write(project, [target])
+    dockerfile.write(project, dockerfile.texts(project, dockerfile.load_all(project, [target])))
 
 
 # --- one base -------------------------------------------------------------------------------------
 
 
-def measure(
-    setting: Setting, docker: private.Endpoint, group: Group, done: dict[str, Measured]
-) -> None:
+def measure(setting: Setting, docker: Engine, group: Group, done: dict[str, Measured]) -> None:
     """Build and push the images of one base, remove them, then pull and start them elsewhere."""
     variants = group.variants or ((POST, ""),)
     made = [Measured(mode, target, base=group.base) for mode, target in variants]
@@ -244,16 +242,14 @@ def kept(one: Measured, done: dict[str, Measured]) -> Iterator[None]:
     bench.keep("prune", rows(found), facts(found), measured=[asdict(each) for each in found])
 
 
-def build(setting: Setting, docker: private.Endpoint, one: Measured) -> str:
+def build(setting: Setting, docker: Engine, one: Measured) -> str:
     """Build and push one image; its reference. Ours is proven before the push."""
     if one.mode == POST:
         remove(docker, cache(docker))
         image = f"{setting.host}/{place(one)}"
         made = usual_dockerfile(setting, image)
         one.values["build"] = seconds(lambda: made(docker))
-        one.values["push"] = seconds(
-            lambda: command(docker.docker, "push", image, env=client(docker))
-        )
+        one.values["push"] = seconds(lambda: command(docker.cli, "push", image, env=client(docker)))
         return image
     write(setting.project, one.mode, one.target)
     environment = builder_environment(setting)
@@ -281,9 +277,9 @@ def start(setting: Setting, one: Measured, image: str) -> None:
     shutil.copytree(RECORDS, records, dirs_exist_ok=True)
     with engine(there, with_root=False) as docker:
         environment = client(docker)
-        one.values["pull"] = seconds(lambda: command(docker.docker, "pull", image, env=environment))
+        one.values["pull"] = seconds(lambda: command(docker.cli, "pull", image, env=environment))
         one.values["first_step"] = first_step(docker, image, records)
-        run = [str(docker.docker), "run", "--rm", "--network=none", "--user=0:0"]
+        run = [str(docker.cli), "run", "--rm", "--network=none", "--user=0:0"]
         run.append(f"--env={contract.ACCELERATOR}={contract.CPU}")
         words = ("--entrypoint=du", image, "-sx", "--block-size=1", "--apparent-size", "/")
         one.values["apparent_bytes"] = int(command(*run, *words, env=environment).split()[0])
@@ -295,25 +291,27 @@ def start(setting: Setting, one: Measured, image: str) -> None:
         one.opened, one.failed = answer["opened"], answer["failed"]
 
 
-def cache(docker: private.Endpoint) -> set[str]:
+def cache(docker: Engine) -> set[str]:
     """The ids of the engine's build cache, without the mounts that hold downloads."""
-    listed = command(docker.docker, "buildx", "du", "--format=json", env=client(docker))
+    listed = command(docker.cli, "buildx", "du", "--format=json", env=client(docker))
     records = (json.loads(line) for line in listed.splitlines() if line.startswith("{"))
     return {record["ID"] for record in records if record["Type"] == "regular"}
 
 
-def remove(docker: private.Endpoint, made: Iterable[str]) -> None:
-    """Remove every image of the engine but the OS root, and the layers `made` from its cache."""
+def remove(docker: Engine, made: Iterable[str]) -> None:
+    """Remove every image of the engine but the rootfs, and the layers `made` from its cache."""
     environment = client(docker)
-    listed = command(docker.docker, "images", "--format={{.Repository}}:{{.Tag}}", env=environment)
-    images = [name for name in listed.split() if "os-root" not in name and "<none>" not in name]
+    listed = command(docker.cli, "images", "--format={{.Repository}}:{{.Tag}}", env=environment)
+    images = [
+        name for name in listed.split() if "training-rootfs" not in name and "<none>" not in name
+    ]
     if images:
-        command(docker.docker, "image", "rm", "--force", *images, env=environment)
+        command(docker.cli, "image", "rm", "--force", *images, env=environment)
     left = set(made)
     for _ in range(8):  # a layer can be removed only after those on top of it
         for name in left:
             words = ("buildx", "prune", "--force", "--all", f"--filter=id={name}")
-            command(docker.docker, *words, env=environment)
+            command(docker.cli, *words, env=environment)
         left &= cache(docker)
         if not left:
             return

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from bench import Row, bytecode, command, load, median_seconds, report
+from builder.config import image_yaml
 from builder.core.errors import OutsideError
 from builder.core.project import find_root
 from builder.engine import private
-from builder.spec import catalogue
 
 RUNS = 10
 PROCESSES = 5
@@ -29,12 +29,10 @@ WARM = 20
 OURS = """
 import json, sys, time
 from pathlib import Path
-from builder.render import dockerfiles
-from builder.spec import catalogue, compatibility
+from builder.image import dockerfile
 root = Path(sys.argv[1])
 def work():
-    for target in catalogue.targets(root):
-        dockerfiles.render_target(root, target)
+    dockerfile.load_all(root)
 """
 HPCCM = """
 import json, sys, time
@@ -69,7 +67,7 @@ Stage0 += runscript(commands=['python3 -m trainer.task'])
 def main() -> int:
     """Measure, print, write results/startup.json."""
     root = find_root(Path(__file__).parent)
-    targets = catalogue.targets(root)
+    targets = image_yaml.targets(root)
     with tempfile.TemporaryDirectory(prefix="startup-") as name:
         scratch = Path(name)
         recipes = [scratch / f"{target}.py" for target in targets]
@@ -154,11 +152,11 @@ def bake_file(targets: tuple[str, ...]) -> dict[str, object]:
 
 def baked(file: Path) -> str:
     """`buildx bake --print`, with the private engine's own buildx."""
-    endpoint = private.status().endpoint
-    if endpoint is None:
+    engine = private.status().engine
+    if engine is None:
         raise OutsideError("the private engine does not run", "builder engine start")
-    environment = {"HOME": str(file.parent), **endpoint.environment}
-    return command(endpoint.buildx, "bake", "--print", "--file", file, env=environment)
+    environment = {"HOME": str(file.parent), **engine.environment}
+    return command(engine.buildx[0], "bake", "--print", "--file", file, env=environment)
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import enough_disk, keep, load
-from builder.cloudbuild.reader import buildfile
+from builder.cloudbuild import buildfile
 from builder.core.project import find_root
 from builder.core.settings import Settings
 from builder.engine import Engine, hosted
@@ -70,12 +70,12 @@ def supplied(root: Path, server: RegistryServer, engine: Engine) -> Supplies:
 
     engine: makes them.
     """
-    there = Supplies(
+    supplies = Supplies(
         f"{server.host}/team/training", f"{server.host}/root:slim", f"{server.host}/docker:20.10"
     )
     start, _ = builder_image.root_image(root, Settings(), engine)
     api: Any = engine.client.api
-    api.tag(start, *there.root.rsplit(":", 1))
+    api.tag(start, *supplies.root.rsplit(":", 1))
     program = install(lambda _: None, WORKER).folder / "root/usr/bin/docker"
     dockerfile = f"FROM {start}\nCOPY docker /usr/bin/docker\n".encode()
     context = io.BytesIO()
@@ -86,31 +86,31 @@ def supplied(root: Path, server: RegistryServer, engine: Engine) -> Supplies:
         tar.addfile(info, io.BytesIO(dockerfile))
     context.seek(0)
     engine.client.images.build(
-        fileobj=context, custom_context=True, tag=there.client, rm=True, forcerm=True
+        fileobj=context, custom_context=True, tag=supplies.client, rm=True, forcerm=True
     )
-    for name in (there.root, there.client):
+    for name in (supplies.root, supplies.client):
         for line in api.push(name, stream=True, decode=True):
             if "error" in line:
                 raise RuntimeError(f"{name}: {line['error']}")
-    return there
+    return supplies
 
 
-def carry_out(root: Path, target: str, there: Supplies, folder: Path) -> Carried:
+def carry_out(root: Path, target: str, supplies: Supplies, folder: Path) -> Carried:
     """Clone the commit of `root`, carry its build out, and judge what it pushed.
 
     Raises RuntimeError with the end of the log if the build fails or its image is not proven.
     """
     project = folder / f"project-{target}"
     subprocess.run(["git", "clone", "--quiet", str(root), str(project)], check=True)
-    values = f"_GPU={target},_REGISTRY={there.repository},_ROOT={there.root}"
+    values = f"_GPU={target},_REGISTRY={supplies.repository},_ROOT={supplies.root}"
     arguments = ["cloudbuild.yaml", "--engine-profile", "hosted", "--substitutions", values]
-    first = buildfile.load(project / "cloudbuild.yaml").build.steps[0].name
-    arguments += ["--map", f"{first}={there.client}", "--host-network", "--host-configuration"]
+    first = buildfile.load(project / "cloudbuild.yaml").steps[0].name
+    arguments += ["--map", f"{first}={supplies.client}", "--host-network", "--host-configuration"]
     with disk_of_engines() as disk:
         done = _builder(project, "cloud", "run-local", *arguments, "--json")
     answer = json.loads(done.stdout)
     began, ended = (_seconds(answer[name]) for name in ("startTime", "finishTime"))
-    tag = f"{there.repository}:{target}"
+    tag = f"{supplies.repository}:{target}"
     verified = json.loads(_builder(project, "verify", tag, "--json").stdout)
     return Carried(
         target, verified["digest"], ended - began,
@@ -140,20 +140,20 @@ def _seconds(stamp: str) -> float:
 @contextmanager
 def disk_of_engines() -> Iterator[list[int]]:
     """What the throwaway engines had on their disk in bytes, looked at every 20 seconds."""
-    over, seen = threading.Event(), list[int]()
+    over, sizes = threading.Event(), list[int]()
 
     def look() -> None:
         while not over.wait(20):
             folders = [str(path) for path in data_home().glob("worker_*")]
             command = ["du", "--summarize", "--total", "--block-size=1", *folders]
-            said = subprocess.run(command, capture_output=True, text=True).stdout.split()
-            if folders and len(said) > 1:
-                seen.append(int(said[-2]))
+            words = subprocess.run(command, capture_output=True, text=True).stdout.split()
+            if folders and len(words) > 1:
+                sizes.append(int(words[-2]))
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        yield seen
+        yield sizes
     finally:
         over.set()
         thread.join()
@@ -167,24 +167,24 @@ def main() -> int:
     root = find_root(Path(__file__).parent)
     if not enough_disk("worker", chosen.folder, NEEDED):
         return 1
-    found, before = [], load()
+    builds, before = [], load()
     with (
         tempfile.TemporaryDirectory(prefix="bench-worker-", dir=chosen.folder) as scratch,
         registry(Path(scratch) / "registry") as server,
     ):
         with hosted.worker(int(7e9)) as maker:  # a newer engine pushes what this one cannot pull
-            there = supplied(root, server, maker.engine)
+            supplies = supplied(root, server, maker.engine)
         for target in chosen.targets:
-            one = carry_out(root, target, there, Path(scratch))
-            found.append(one)
+            done = carry_out(root, target, supplies, Path(scratch))
+            builds.append(done)
             print(
-                f"{target}: {one.digest}, {one.seconds / 60:.1f} min, "
-                f"memory {one.peak / 1e9:.2f} of {one.limit / 1e9:.1f} GB, "
-                f"disk {one.disk / 1e9:.1f} GB",
+                f"{target}: {done.digest}, {done.seconds / 60:.1f} min, "
+                f"memory {done.peak / 1e9:.2f} of {done.limit / 1e9:.1f} GB, "
+                f"disk {done.disk / 1e9:.1f} GB",
                 flush=True,
             )
     facts = {"load": f"{before} before, {load()} after", "engine": "Docker 20.10.24"}
-    keep("worker", [], facts, builds=[vars(one) for one in found])
+    keep("worker", [], facts, builds=[vars(done) for done in builds])
     return 0
 
 

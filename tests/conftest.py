@@ -6,18 +6,17 @@ import functools
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from builder import engine
-from builder.core import files, mirrors
 from builder.core.settings import Settings
-from builder.engine import Engine
-from builder.engine.private.packages import Packages, unpack
+from builder.engine import Engine, discovery
+from tests.debian import static
+from tests.registry.server import RegistryServer, registry
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("sh", "cat", "cp", "dd", "echo", "find", "ls", "mkdir", "sleep", "touch", "wc")
@@ -94,10 +93,9 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A project with this repository's targets and templates and a small trainer, not checked."""
+    """A project with this repository's targets and a small trainer, not checked."""
     root = tmp_path / "project"
-    for name in ("images", "templates"):
-        shutil.copytree(ROOT / name, root / name)
+    shutil.copytree(ROOT / "images", root / "images")
     (root / "trainer").mkdir()
     for name, text in {"__init__.py": "", "task.py": "print('trained')\n"}.items():
         (root / "trainer" / name).write_text(text)
@@ -124,18 +122,20 @@ def write_target(project: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session", name="engine")
 def connected() -> Engine:
-    return engine.connect(Settings())
+    return discovery.connect(Settings())
+
+
+@pytest.fixture(scope="session")
+def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """One docker-registry for the whole run; each test takes a repository of its own in it."""
+    with registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def busybox() -> Path:
     """A program that runs without any library: the smallest root there is."""
-    packages = Packages(mirrors.host_suite())
-    folder = files.cache_home() / "busybox"
-    with files.locked(folder.parent / ".busybox.lock"):
-        if not (folder / "bin/busybox").exists():
-            unpack(packages.download(packages.candidates(["busybox-static"])), folder)
-    return folder / "bin/busybox"
+    return static("busybox-static") / "bin/busybox"
 
 
 @pytest.fixture

@@ -1,36 +1,71 @@
 """For tests: programs from Debian's packages, without installing any."""
 
+from __future__ import annotations
+
 import hashlib
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from builder.config.debian import host_suite
 from builder.core import files
 from builder.core.errors import OutsideError
-from builder.core.mirrors import host_suite
-from builder.engine.private.packages import Packages, launcher, unpack
+from builder.engine.private.packages import Packages, unpack
 
 
 def tool(program: str, packages: Sequence[str] = (), suite: str | None = None) -> Path:
-    """A program of Debian's, brought with its libraries into a private folder: path to run it.
+    """Return the path of a program of Debian's, brought with its libraries into a private folder.
 
     `packages` defaults to the package of the same name, `suite` to the host's own.
     """
     source = Packages(suite or host_suite())
-    versions = source.closure(packages or (program,))
-    key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:16]
-    folder = files.cache_home() / "tools" / f"{program}-{key}"
+    fetched = source.download(packages or (program,), dependencies=True)
+    versions = sorted((package.name, package.version) for package in fetched)
+    folder = files.cache_home() / "tools" / f"{program}-{_short(versions)}"
     run = folder / "bin" / program
     with files.locked(folder.parent / f".{program}.lock"):
         if not run.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            unpack(source.download(versions), folder / "root")
-            found = [folder / "root" / path / program for path in ("usr/bin", "usr/sbin", "bin")]
-            real = next((path for path in found if path.exists()), None)
+            unpack(fetched, folder / "root")
+            places = [folder / "root" / path / program for path in ("usr/bin", "usr/sbin", "bin")]
+            real = next((path for path in places if path.exists()), None)
             if real is None:
                 raise OutsideError(
                     f"Debian {source.suite}: {', '.join(packages or (program,))} has no {program}",
-                    "name the package that holds it",
+                    "name the package that has it",
                 )
             files.write(run, launcher(folder / "root", real), 0o755)
     return run
+
+
+def static(package: str) -> Path:
+    """Return a folder with the files of a package whose programs need no library."""
+    folder = files.cache_home() / "tools" / package
+    with files.locked(folder.parent / f".{package}.lock"):
+        if not folder.exists():
+            unpack(Packages(host_suite()).download([package]), folder)
+    return folder
+
+
+def launcher(root: Path, program: Path) -> str:
+    """Return a shell script that runs a program of an unpacked root with the root's libraries.
+
+    It calls the root's own loader, so that the host's libc does not matter. It calls a statically
+    linked program directly.
+    """
+    loader = next(iter(sorted(root.glob("**/lib/*-linux-gnu*/ld-linux*.so.*"))), None)
+    call = f"exec {shlex.quote(str(program))}"
+    with program.open("rb") as file:
+        dynamic = b"/ld-linux" in file.read(4096)
+    if loader and dynamic:
+        paths = sorted({str(path.parent) for path in root.glob("**/lib/*-linux-gnu*/*.so*")})
+        call = (
+            f"exec {shlex.quote(str(loader))} --argv0 {shlex.quote(program.name)}"
+            f" --library-path {shlex.quote(':'.join(paths))} {shlex.quote(str(program))}"
+        )
+    return f'#!/bin/sh\n{call} "$@"\n'
+
+
+def _short(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]

@@ -1,25 +1,25 @@
-"""The command line: each command parses, calls one function and prints. No logic stands here."""
+"""The command line: each command parses, calls one function and prints. No logic stands here.
+
+A command's module is imported when the command is called, so that `builder --help` is quick.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import io
 import os
 import sys
-import traceback
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from builder.cli import audit, images, inputs, machine, registry, tensorboard
-from builder.cli.cloud import cloud_app
-from builder.cli.common import OPTIONS
-from builder.cli.job import job_app
-from builder.cli.show import show_app
-from builder.cli.sign import sign_app
-from builder.core.display import masked, plain
-from builder.core.errors import FactoryError, OutsideError, refusal
+if TYPE_CHECKING:
+    from builder.core.errors import OutsideError
 
-HELP = """From one small file per accelerator to a proven TensorFlow training image.
+HELP: Final = """From one small file per accelerator to a proven TensorFlow training image.
 
 The steps of an image, each a command:
 
@@ -34,8 +34,77 @@ The steps of an image, each a command:
 `builder image v100` builds and proves in one go. It does nothing when nothing changed.
 """
 
+COMMANDS: Final = {
+    "image": ("images:image", "Build and prove images, in one go."),
+    "build": ("images:build", "Build images; targets that share a base make it once."),
+    "smoke": ("images:smoke", "Prove images with a real training run."),
+    "push": ("registry:push", "Push proven images, each with its receipt."),
+    "verify": ("registry:verify", "Check that an image in a registry has a valid receipt."),
+    "promote": ("registry:promote", "Move a tag to a proven image, or back."),
+    "lock": ("inputs:lock", "Choose every version and hash; write the lock files."),
+    "render": ("inputs:render", "Write the Dockerfiles and cloudbuild.yaml."),
+    "audit": ("audit:audit", "Say which GPUs the libraries have kernels for."),
+    "report": ("audit:report", "List what an image holds, by package and library."),
+    "explain": ("inputs:explain", "Say why each version is what it is."),
+    "check": ("inputs:check", "Check that tables, targets, locks, jobs and schemas agree."),
+    "schema": ("inputs:schema", "Write images/schema.json, for editors of image.yaml."),
+    "list": ("images:list_targets", "List the targets; say which are built and proven."),
+    "tensorboard": ("tensorboard:tensorboard", "Show jobs in TensorBoard, several in one view."),
+    "doctor": (
+        "machine:doctor",
+        "Check this machine, or what a build in the cloud or a job needs.",
+    ),
+    "cache": ("machine:cache", "Show what the factory keeps on this machine; remove old layers."),
+    "show": ("show:show_app", "Show what a target is made of, and whose images count."),
+    "engine": ("machine:engine_app", "The private engine: for machines without Docker."),
+    "cloud": ("cloud:cloud_app", "Google Cloud Build: in the cloud, and on every push to git."),
+    "job": ("job:job_app", "Training jobs: on this machine, on Vertex AI or on Kubernetes."),
+    "sign": ("sign:sign_app", "Make keys that sign images."),
+}
+"""By its name: where a command or a group of commands is (MODULE:NAME), and its first sentence."""
+
+
+class Commands(TyperGroup):
+    """The commands of COMMANDS, each imported when it is called."""
+
+    def list_commands(self, _: object) -> list[str]:
+        """Return their names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, _: object, cmd_name: str) -> Any:
+        """Return a command by its name, None for none."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = _imported(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name; for another name, the ones that are near."""
+        for name in COMMANDS if args[0] not in COMMANDS else ():
+            self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, _: object, formatter: Any) -> None:
+        """Write their names and first sentences, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(f"builder.cli.{module}"), attribute)
+    alone = typer.Typer(rich_markup_mode=None)
+    alone.callback()(lambda: None)
+    if isinstance(command, typer.Typer):
+        alone.add_typer(command, name=name)
+    else:
+        alone.command(name)(command)
+    group: Any = typer.main.get_command(alone)
+    return group.commands[name]
+
+
 app = typer.Typer(
     name="builder",
+    cls=Commands,
     help=HELP,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -54,42 +123,21 @@ def options(
         bool, typer.Option("--quiet", "-q", help="Show results and errors only.")
     ] = False,
 ) -> None:
+    """Keep the options that stand before the command."""
+    from builder.cli.common import OPTIONS
+
     OPTIONS.debug, OPTIONS.verbose, OPTIONS.quiet = debug, verbose, quiet
 
 
-for command in (
-    images.image,
-    images.build,
-    images.smoke,
-    registry.push,
-    registry.verify,
-    registry.promote,
-    inputs.lock,
-    inputs.render,
-    audit.audit,
-    audit.report,
-    inputs.explain,
-    inputs.check,
-    inputs.schema,
-):
-    app.command()(command)
-app.command("list")(images.list_targets)
-app.command()(tensorboard.tensorboard)
-app.command()(machine.doctor)
-app.command()(machine.cache)
-app.add_typer(show_app, name="show")
-app.add_typer(machine.engine_app, name="engine")
-app.add_typer(cloud_app, name="cloud")
-app.add_typer(job_app, name="job")
-app.add_typer(sign_app, name="sign")
+# --- errors ---------------------------------------------------------------------------------------
 
 
-def main() -> NoReturn:
+def main(program: typer.Typer = app) -> NoReturn:
     """Run the command line. An error becomes two lines and an exit code."""
     _prepare_streams()
     try:
         try:
-            app()
+            program()
         except SystemExit as end:
             if isinstance(end.__context__, BrokenPipeError):  # typer calls that 1
                 raise end.__context__ from None
@@ -100,28 +148,37 @@ def main() -> NoReturn:
     except BrokenPipeError:
         _leave(141)
     except Exception as error:
-        if OPTIONS.debug:
-            _leave(getattr(error, "exit_code", 1), traceback.format_exc().rstrip())
-        known = error if isinstance(error, FactoryError) else _refusal(error)
-        if known is None:
-            _leave(
-                1,
-                f"error: {type(error).__name__}: {error}",
-                "fix:   this is a bug in the factory; builder --debug shows where",
-            )
-        log = [f"    {line}" for line in getattr(known, "log", ())]  # of a failed step of a build
-        fix = [f"fix:   {known.fix}"] if known.fix else []
-        _leave(known.exit_code, *log, f"error: {known.message}", *fix)
+        code, lines = _explained(error)
+        _leave(code, *lines)
     _leave(0)
 
 
+def _explained(error: Exception) -> tuple[int, list[str]]:
+    """Return the exit code of an error, and the lines that tell a person of it."""
+    from builder.cli.common import OPTIONS
+    from builder.core.errors import FactoryError
+
+    if OPTIONS.debug:
+        import traceback
+
+        return int(getattr(error, "exit_code", 1)), [traceback.format_exc().rstrip()]
+    known = error if isinstance(error, FactoryError) else _refusal(error)
+    if known is None:
+        fix = "fix:   this is a bug in the factory; builder --debug shows where"
+        return 1, [f"error: {type(error).__name__}: {error}", fix]
+    log = [f"    {line}" for line in getattr(known, "log", ())]  # of a failed step of a build
+    fixes = [f"fix:   {known.fix}"] if known.fix else []
+    return known.exit_code, [*log, f"error: {known.message}", *fixes]
+
+
 def _refusal(error: Exception) -> OutsideError | None:
-    """What the operating system refused, wherever that was; None for a fault of the factory."""
+    """Return what the operating system refused; None for a fault of the factory."""
+    from builder.core.errors import OutsideError, refusal
+
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         name = error.object.encode(errors="backslashreplace").decode()
-        return OutsideError(
-            f"{name}: the name is not UTF-8", "give the file or folder another name"
-        )
+        fix = "give the file or folder another name"
+        return OutsideError(f"{name}: the name is not UTF-8", fix)
     if not isinstance(error, OSError):
         return None
     temporary = os.environ.get("TMPDIR", "/tmp")
@@ -143,12 +200,14 @@ def _prepare_streams() -> None:
 
 def _leave(code: int, *lines: str) -> NoReturn:
     """End with these lines on stderr. A stream that takes nothing more changes no exit code."""
-    for stream, text in (
-        (sys.stdout, ""),
-        (sys.stderr, "".join(f"{plain(masked(line))}\n" for line in lines)),
-    ):
+    text = ""
+    if lines:
+        from builder.core.display import masked, plain
+
+        text = "".join(f"{plain(masked(line))}\n" for line in lines)
+    for stream, last in ((sys.stdout, ""), (sys.stderr, text)):
         try:
-            stream.write(text)
+            stream.write(last)
             stream.flush()
         except OSError:
             with contextlib.suppress(OSError):

@@ -1,8 +1,11 @@
-"""`builder audit` and `report`: which GPUs libraries have kernels for, and what an image holds."""
+"""`builder audit` and `report`: which GPUs libraries have kernels for, and what an image holds.
+
+The package device-code-audit installs `builder audit` as a program of its own (`main`).
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -20,15 +23,23 @@ from builder.cli.common import (
 from builder.cli.console import size
 
 if TYPE_CHECKING:
-    from builder.devicecode.inventory import Library
-    from builder.prove.audit.table import PackageSize
+    from builder.prove.report import PackageSize
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from builder import __version__
+
+        show(__version__)
+        raise typer.Exit
 
 
 def audit(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Targets, images (engine or registry), folders, wheels.", metavar="SOURCE"
+            help="Folders, wheels, libraries, images (registry, engine, archive), targets.",
+            metavar="SOURCE",
         ),
     ] = None,
     everything: Annotated[
@@ -40,43 +51,66 @@ def audit(
     ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="Write annotations for GitHub instead of a table.")
+    ] = False,
     as_json: Json = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which.")
+    ] = False,
 ) -> None:
     """Say which GPUs the libraries have kernels for.
 
-    A target is judged for its own GPU; exit code 4 says that it does not run there. Anything else
-    is judged for every known GPU, or for those of --gpu.
+    It reads the files alone, without a GPU and without CUDA. Sources are judged for the GPUs of
+    --gpu, or for every known one; a target is judged for its own. Exit code 4 says that a library
+    does not run on a GPU that was named.
     """
     from functools import cache
 
-    from builder import engine as engines
-    from builder.core.errors import InputError
     from builder.core.settings import load
+    from builder.engine.discovery import connect
     from builder.prove import audit as auditing
+    from builder.prove import report
 
-    project: Path | None = None
-    try:
-        project = root()
-    except InputError:  # folders, wheels and images can be read outside of a project
-        if everything:
-            raise
+    project = root() if everything else _project()
     where = load(project or Path.cwd(), registry=registry, engine=engine)
     with reporter() as shown:
-        found = auditing.audit(
+        audited = auditing.audit(
             project,
             where,
-            cache(lambda start: engines.connect(where, start, shown.on_event)),
+            cache(lambda start: connect(where, start, shown.on_event)),
             sources or (),
             everything,
             gpu or (),
             shown.on_event,
         )
     if as_json:
-        out([one.as_dict() for one in found])
+        out([report.as_dict(source) for source in audited])
     else:
-        for line in auditing.table(found):
-            show(f"{line}")
-    auditing.require(found)
+        for line in report.github_lines(audited) if github else report.table(audited):
+            show(line)
+    auditing.require(audited)
+
+
+def _project() -> Path | None:
+    """Return the project's folder, None outside of one."""
+    from builder.core.errors import InputError
+
+    try:
+        return root()
+    except InputError:
+        return None
+
+
+def main() -> NoReturn:
+    """Run `builder audit` as the program device-code-audit."""
+    from builder import cli
+
+    program = typer.Typer(
+        rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+    )
+    program.command(context_settings={"help_option_names": ["-h", "--help"]})(audit)
+    cli.main(program)
 
 
 def report(
@@ -102,12 +136,13 @@ def report(
         _page(target, html, osv, registry)
         return
     from builder.devicecode.verdict import carries
-    from builder.engine import connect
+    from builder.engine.discovery import connect
     from builder.prove import audit as auditing
+    from builder.prove.report import by_package
 
     with reporter() as shown:
         where = settings(engine=engine)
-        (found,) = auditing.audit(
+        (audited,) = auditing.audit(
             root(),
             where,
             lambda start: connect(where, start, shown.on_event),
@@ -115,12 +150,7 @@ def report(
             gpus=["V100"],  # libraries are listed, nothing is judged
             on_event=shown.on_event,
         )
-    packages = auditing.left(found.found)
-    rows = [
-        (package, library, auditing.device_code(library), carries(library))
-        for package in packages
-        for library in package.libraries
-    ]
+    packages = by_package(audited.libraries.libraries)
     if as_json:
         out(
             [
@@ -128,49 +158,53 @@ def report(
                     "package": package.name,
                     "library": library.path,
                     "bytes": library.size,
-                    "device_code_bytes": kernels,
-                    "carries": held,
+                    "device_code_bytes": library.device_code,
+                    "carries": carries(library),
                 }
-                for package, library, kernels, held in rows
+                for package in packages
+                for library in package.libraries
             ]
         )
         return
-    _show_libraries(rows)
+    _show_packages(packages)
 
 
-def _show_libraries(rows: Sequence[tuple["PackageSize", "Library", int, tuple[str, ...]]]) -> None:
-    """Each package with its large libraries. rows: the bytes of device code, and its targets."""
-    told = None
-    for package, library, kernels, held in rows:
-        if package is not told:
-            count = f"{len(package.libraries)} libraries"
-            show(f"{package.name or 'no package'}: {size(package.size)} in {count}")
-            told = package
-        if library.size >= 1_000_000:
-            what = f", {size(kernels)} device code: {', '.join(held)}" if kernels else ""
-            show(f"    {size(library.size):>9}  {library.name}{what}")
+def _show_packages(packages: Sequence["PackageSize"]) -> None:
+    """Show each package with its large libraries."""
+    from builder.devicecode.verdict import carries
+
+    for package in packages:
+        count = f"{len(package.libraries)} libraries"
+        show(f"{package.name or 'no package'}: {size(package.size)} in {count}")
+        for library in package.libraries:
+            if library.size >= 1_000_000:
+                line = f"    {size(library.size):>9}  {library.name}"
+                if library.device_code:
+                    targets = ", ".join(carries(library))
+                    line += f", {size(library.device_code)} device code: {targets}"
+                show(line)
 
 
 def _page(target: str, file: Path, osv: str | None, registry: str | None) -> None:
-    """`builder report --html`."""
+    """Write the page of `builder report --html`."""
     from datetime import UTC, datetime
 
+    from builder.config import image_yaml
     from builder.core import files
     from builder.jobs.cost import hour, prices
-    from builder.pipeline import imagehtml, imagepage
-    from builder.spec import catalogue
+    from builder.pipeline import report as pages
     from builder.trust import advisories
 
     where, today = settings(registry=registry), datetime.now(UTC).date()
     address = osv or advisories.ADDRESS
     with reporter() as shown:
         page = (
-            imagepage.of_target(root(), target, address, today)
-            if target in catalogue.targets(root())
-            else imagepage.of_reference(target, where, address, today, shown.on_event)
+            pages.of_target(root(), target, address, today)
+            if target in image_yaml.targets(root())
+            else pages.of_reference(target, where, address, shown.on_event)
         )
     costs = hour.costs(page.facts["accelerator"], page.size, prices.load(root()))
-    files.write(file, imagehtml.html(page, costs))
+    files.write(file, pages.html(page, costs))
     say(f"wrote {file}")
-    if page.not_asked:
-        say(f"advisories were not looked up: {page.not_asked}")
+    if page.not_looked_up:
+        say(f"advisories were not looked up: {page.not_looked_up}")

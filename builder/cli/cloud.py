@@ -3,15 +3,16 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from builder.cli import cloud_local
-from builder.cli.cloud_triggers import Project, Region, Substitutions, connected, triggers_app
 from builder.cli.common import (
     All,
+    EngineChoice,
     Json,
     Registry,
     Targets,
@@ -24,261 +25,177 @@ from builder.cli.common import (
     show,
 )
 from builder.cli.console import duration
+from builder.cli.option_groups import expanded
 
 if TYPE_CHECKING:
     from builder.cloudbuild.clients import Clients
-    from builder.cloudbuild.doctor import Needs
-    from builder.cloudbuild.reader.buildfile import BuildFile
-    from builder.cloudbuild.submission import Finished
-    from builder.cloudbuild.submission.staging import StagedSource
 
 cloud_app = typer.Typer(
     help="Google Cloud Build: in the cloud, on every push to git, and on this machine.",
     no_args_is_help=True,
 )
-cloud_app.add_typer(triggers_app, name="triggers")
-
-# --- on this machine (builder/cli/cloud_local.py) -------------------------------------------------
-
-cloud_app.command("validate")(cloud_local.validate)
-cloud_app.command("run-local")(cloud_local.run_local)
-cloud_app.command("schema")(cloud_local.schema)
-
-# --- in the cloud ---------------------------------------------------------------------------------
+cloud_app.command("validate", context_settings=cloud_local.PASSED_ON)(cloud_local.validate)
+cloud_app.command("run-local", context_settings=cloud_local.PASSED_ON)(cloud_local.run_local)
 
 BuildId = Annotated[str, typer.Argument(metavar="BUILD", help="A build's id.")]
-
 File = Annotated[Path | None, typer.Option(help="Another file than cloudbuild.yaml.")]
-Async = Annotated[bool, typer.Option("--async", help="Submit the build, and return.")]
-KeepSource = Annotated[
-    bool, typer.Option("--keep-source", help="Leave the staged source, for builder cloud retry.")
-]
-ServiceAccount = Annotated[str | None, typer.Option(help="The account that the build runs as.")]
-WorkerPool = Annotated[str | None, typer.Option(help="A private pool.")]
-StagingBucket = Annotated[str | None, typer.Option(help="The bucket for the source.")]
-MachineType = Annotated[str | None, typer.Option(help="For example E2_HIGHCPU_8.")]
-ShowRequest = Annotated[
-    bool, typer.Option("--dry-run", help="Print the request as JSON, and send nothing.")
-]
-Logging = Annotated[str | None, typer.Option(help="CLOUD_LOGGING_ONLY, GCS_ONLY, LEGACY or NONE.")]
+Async = Annotated[bool, typer.Option("--async", help="Start the build, and return.")]
+Substitutions = Annotated[list[str] | None, typer.Option(metavar="_NAME=VALUE,...")]
+
+
+@dataclass(frozen=True)
+class InCloud:
+    """The project that a command is about; None stands for the setting of builder.toml."""
+
+    project: Annotated[str | None, typer.Option(help="The project's id.")] = None
+    region: Annotated[str | None, typer.Option(help="global, or a region.")] = None
+
+
+@dataclass(frozen=True)
+class Submission(InCloud):
+    """How a build is submitted."""
+
+    service_account: Annotated[str | None, typer.Option(help="The build's account.")] = None
+    worker_pool: Annotated[str | None, typer.Option(help="A private pool.")] = None
+    staging_bucket: Annotated[str | None, typer.Option(help="The bucket for the source.")] = None
+    machine_type: Annotated[str | None, typer.Option(help="For example E2_HIGHCPU_8.")] = None
+    logging: Annotated[
+        str | None, typer.Option(help="CLOUD_LOGGING_ONLY, GCS_ONLY, LEGACY or NONE.")
+    ] = None
+
+
+def connected(cloud: InCloud, sending: bool = True) -> "Clients":
+    """Return the clients of the project, by builder.toml and the flags of a command."""
+    from builder.cloudbuild.clients import connect, without_login
+    from builder.core.settings import load_cloud
+
+    return (connect if sending else without_login)(load_cloud(root(), **asdict(cloud)))
+
+
+# --- builds ---------------------------------------------------------------------------------------
 
 
 @cloud_app.command("build")
+@expanded
 def cloud_build(
+    cloud: Submission,
     targets: Targets = None,
     everything: All = False,
     file: File = None,
     substitutions: Substitutions = None,
-    dry_run: ShowRequest = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request.")] = False,
     run_async: Async = False,
-    keep_source: KeepSource = False,
+    keep_source: Annotated[
+        bool, typer.Option("--keep-source", help="Leave the source, for builder cloud retry.")
+    ] = False,
     registry: Registry = None,
-    project: Project = None,
-    region: Region = None,
-    service_account: ServiceAccount = None,
-    worker_pool: WorkerPool = None,
-    staging_bucket: StagingBucket = None,
-    machine_type: MachineType = None,
-    logging: Logging = None,
     as_json: Json = False,
 ) -> None:
     """Build, prove and push targets in Cloud Build, and follow the log.
 
     Ctrl-C asks whether to cancel the build.
     """
-    from builder.cloudbuild import submission
-    from builder.cloudbuild.reader.buildfile import load
-
-    names = _targets(targets, everything) if file is None or targets or everything else ()
-    where = settings(registry=registry)
-    read = load(file or root() / "cloudbuild.yaml")
-    clients = connected(
-        sending=not dry_run,
-        project=project,
-        region=region,
-        service_account=service_account,
-        worker_pool=worker_pool,
-        staging_bucket=staging_bucket,
-        machine_type=machine_type,
-        logging=logging,
-    )
-    given = _substitutions(read, names, where.registry, clients, substitutions)
-    if dry_run:
-        out(submission.shown(clients, read, given, names))
-        _say_forecast(clients, read, names)
-        say("not sent; a submission adds the staged source's name and a tag of its own")
-        return
-    keep = keep_source or run_async
-    with submission.submitted(clients, read, root(), given, names, keep, _say_source) as made:
-        say(f"build {made.build.id}\n  {made.build.log_url}")
-        if run_async:
-            if as_json:
-                out(submission.row(made.build))
-            return
-        with _cancelling(clients, made.build, made.staging):
-            done = _follow(clients, made.build)
-        done = submission.compared(done)
-    _told(done, as_json)
-
-
-def _targets(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
+    from builder.cloudbuild import buildfile, submit
     from builder.pipeline.changes import known_targets
 
-    return known_targets(root(), chosen(targets, everything))
+    names: tuple[str, ...] = ()
+    if file is None or targets or everything:
+        names = known_targets(root(), chosen(targets, everything))
+    path, clients = file or root() / "cloudbuild.yaml", connected(cloud, sending=not dry_run)
+    build, repository = _loaded(path), settings(registry=registry).registry
+    values = submit.substitutions(
+        build, names, repository, clients.settings.region, submit.commit(root()),
+        buildfile.assignments(substitutions or ()),
+    )  # fmt: skip
+    cloud_local.refuse(path, values)
+    if dry_run:
+        _show_request(clients, path, build, values, names)
+        return
+    keep = keep_source or run_async
+    with submit.submitted(clients, build, root(), values, names, keep) as (started, source):
+        say(f"source: {source} ({source.size:,} bytes)\nbuild {started.id}\n  {started.log_url}")
+        _follow(clients, started, run_async, as_json, source)
 
 
-def _substitutions(
-    file: "BuildFile",
-    targets: tuple[str, ...],
-    registry: str | None,
-    clients: "Clients",
-    given: list[str] | None,
-) -> dict[str, str]:
-    from builder.cloudbuild import submission
-    from builder.cloudbuild.commit import from_git, is_clean
-    from builder.cloudbuild.reader.substitutions import assignments
-
-    commit = from_git(root()) if is_clean(root()) else {}
-    region = clients.settings.region
-    return submission.values(
-        file, targets, registry, region, commit, assignments(tuple(given or ()))
-    )
-
-
-def _say_source(source: "StagedSource") -> None:
-    say(f"source: {source} ({source.size:,} bytes)")
-
-
-def _follow(clients: "Clients", build: Any) -> "Finished":
-    """Follow a build's log to its end, on stderr. Raises if the build did not succeed."""
-    from builder.cloudbuild import submission
-
-    with reporter() as shown:
-        done = submission.watch(clients, build, shown.line, shown.on_event)
-    if done.note:
-        say(f"note: {done.note}")
-    return submission.judged(done)
-
-
-@contextmanager
-def _cancelling(clients: "Clients", build: Any, staging: Any = None) -> Iterator[None]:
-    """Ctrl-C asks whether to cancel the build. Without a terminal, the build goes on."""
-    from builder.cloudbuild import submission
+def _loaded(path: Path) -> Any:
+    """Read a build file. Raises InputError, with the line where cloudbuild-local is installed."""
+    from builder.cloudbuild import buildfile
+    from builder.core.errors import InputError
 
     try:
-        yield
-    except KeyboardInterrupt:
-        say()
-        asked = f"cancel build {build.id}, too?"
-        if sys.stdin.isatty() and typer.confirm(asked, default=False, err=True):
-            submission.cancel(clients, build.id)
-            say(f"build {build.id} is cancelled")
-        else:
-            if staging:
-                staging.keep = True  # the build still reads it
-            say(f"build {build.id} goes on: builder cloud logs {build.id}")
+        return buildfile.load(path)
+    except InputError:
+        cloud_local.refuse(path, {})
         raise
 
 
-def _told(done: "Finished", as_json: bool) -> None:
-    from dataclasses import asdict
+def _show_request(
+    clients: "Clients", path: Path, build: Any, values: dict[str, str], targets: tuple[str, ...]
+) -> None:
+    """Print the request of a build, and what it takes of its machine."""
+    from builder.cloudbuild import submit
+    from builder.doctor import cloudbuild
 
-    took = f" in {duration(done.seconds)}" if done.seconds else ""
-    say(f"build {done.id}: {done.status}{took}")
+    out(submit.request(clients, build, values, targets))
+    needs, options = cloudbuild.needs(root(), path, targets), cloudbuild.BuildOptions.read(path)
+    for finding in cloudbuild.estimate(clients.settings, options, needs):
+        say(f"{finding.name}: {finding.message}")
+    say("not sent; a submission adds the staged source's name and a tag of its own")
+
+
+def _follow(
+    clients: "Clients", build: Any, run_async: bool, as_json: bool, source: Any = None
+) -> None:
+    """Follow a build's log to its end, on stderr. Raises if the build did not succeed."""
+    from builder.cloudbuild import follow, outcome
+
+    if run_async:
+        if as_json:
+            out(outcome.row(build))
+        return
+    with _cancelling(clients, build, source), reporter() as progress:
+        done = outcome.judged(follow.watch(clients, build, progress.line, progress.on_event))
+    say(f"build {done.id}: {done.status} in {duration(done.seconds)}")
     for image in done.images:
-        same = "as in the registry" if image.registry else "not compared with the registry"
-        say(f"  {image.name}  {image.digest}  ({same})")
+        say(f"  {image.name}  {image.digest}")
     if done.note:
         say(f"note: {done.note}")
     if as_json:
         out(asdict(done))
 
 
-@cloud_app.command("doctor")
-def cloud_doctor(
-    file: File = None,
-    registry: Registry = None,
-    project: Project = None,
-    region: Region = None,
-    as_json: Json = False,
-) -> None:
-    """Look at what a build needs in the project, and at what it may cost. Changes nothing."""
-    from dataclasses import asdict
+@contextmanager
+def _cancelling(clients: "Clients", build: Any, source: Any = None) -> Iterator[None]:
+    """Ctrl-C asks whether to cancel the build. Without a terminal, the build goes on."""
+    from builder.cloudbuild import builds
 
-    from builder.cloudbuild.doctor import examine
-    from builder.cloudbuild.reader.buildfile import load
-    from builder.core.errors import CheckFailed
-
-    read = load(file or root() / "cloudbuild.yaml")
-    clients = connected(project=project, region=region)
-    findings = examine(clients, read, settings(registry=registry).registry, _needs(read))
-    if as_json:
-        out([asdict(finding) for finding in findings])
-    for finding in () if as_json else findings:
-        show(f"{finding.state:<5} {finding.name}: {finding.seen}")
-        if finding.remedy:
-            show(f"      {finding.remedy}")
-    bad = [finding for finding in findings if finding.state == "bad"]
-    if bad:
-        raise CheckFailed(f"{len(bad)} findings prevent a build", bad[0].remedy)
-
-
-def _needs(file: "BuildFile", targets: tuple[str, ...] = ()) -> "Needs | None":
-    """What a build of these targets, or of all, uses. None for a file of another's making."""
-    from builder.cloudbuild.doctor import Needs
-    from builder.render import cloud
-    from builder.render.dockerfiles import load_all
-
-    if file.path != root() / cloud.CLOUDBUILD or not cloud.has_cloud(root()):
-        return None
-    machine = file.build.options.machine_type
-    made = load_all(root(), targets or None)
-    return Needs(cloud.memory_gb(machine), cloud.disk_gb(made, cloud.side_by_side(machine)))
-
-
-def _say_forecast(clients: "Clients", file: "BuildFile", targets: tuple[str, ...]) -> None:
-    from builder.cloudbuild.doctor import forecast
-
-    for finding in forecast(clients.settings, file, _needs(file, targets)):
-        say(f"{finding.name}: {finding.seen}")
-
-
-@cloud_app.command("status")
-def cloud_status(
-    build: BuildId, project: Project = None, region: Region = None, as_json: Json = False
-) -> None:
-    """Show the state of a build."""
-    from builder.cloudbuild import submission
-
-    found = submission.row(submission.get(connected(project=project, region=region), build))
-    if as_json:
-        out(found)
-        return
-    show(f"{found['id']} {found['status']} {duration(found['seconds'])}")
-    for step in found["steps"]:
-        show(f"  {step['status']:<20} {step['id']}")
-    for image in found["images"]:
-        show(f"  {image['name']}  {image['digest']}")
-    show(f"  {found['detail'] or found['log_url']}")
+    try:
+        yield
+    except KeyboardInterrupt:
+        question = f"\ncancel build {build.id}, too?"
+        if sys.stdin.isatty() and typer.confirm(question, default=False, err=True):
+            builds.cancel(clients, build.id)
+            say(f"build {build.id} is cancelled")
+        else:
+            if source:
+                source.keep = True  # the build still reads it
+            say(f"build {build.id} goes on: builder cloud logs {build.id}")
+        raise
 
 
 @cloud_app.command("logs")
-def cloud_logs(
-    build: BuildId, project: Project = None, region: Region = None, as_json: Json = False
-) -> None:
+@expanded
+def cloud_logs(build: BuildId, cloud: InCloud) -> None:
     """Show a build's log, and follow it while it runs."""
-    from builder.cloudbuild import submission
+    from builder.cloudbuild import builds, follow, outcome
 
-    clients = connected(project=project, region=region)
-    found = submission.get(clients, build)
-    with _cancelling(clients, found), reporter() as shown:
-        line = shown.line if as_json else _print
-        done = submission.watch(clients, found, line)
+    clients = connected(cloud)
+    known = builds.get(clients, build)
+    with _cancelling(clients, known):
+        done = follow.watch(clients, known, _print)
     if done.note:
         say(f"note: {done.note}")
-    if as_json:
-        out(submission.row(submission.get(clients, build)))
-    submission.judged(done)
+    outcome.judged(done)
 
 
 def _print(line: str) -> None:
@@ -287,68 +204,129 @@ def _print(line: str) -> None:
 
 
 @cloud_app.command("cancel")
-def cloud_cancel(build: BuildId, project: Project = None, region: Region = None) -> None:
+@expanded
+def cloud_cancel(build: BuildId, cloud: InCloud) -> None:
     """Cancel a build."""
-    from builder.cloudbuild import submission
+    from builder.cloudbuild import builds, outcome
 
-    found = submission.cancel(connected(project=project, region=region), build)
-    say(f"build {found.id}: {submission.status(found)}")
+    cancelled = builds.cancel(connected(cloud), build)
+    say(f"build {cancelled.id}: {outcome.status(cancelled)}")
 
 
 @cloud_app.command("retry")
+@expanded
 def cloud_retry(
-    build: BuildId,
-    run_async: Annotated[bool, typer.Option("--async", help="Start it, and return.")] = False,
-    project: Project = None,
-    region: Region = None,
-    as_json: Json = False,
+    build: BuildId, cloud: InCloud, run_async: Async = False, as_json: Json = False
 ) -> None:
     """Run a build again, from the same source."""
-    from builder.cloudbuild import submission
+    from builder.cloudbuild import builds
 
-    clients = connected(project=project, region=region)
-    again = submission.retry(clients, build)
+    clients = connected(cloud)
+    again = builds.retry(clients, build)
     say(f"build {again.id}\n  {again.log_url}")
-    if run_async:
-        if as_json:
-            out(submission.row(again))
-        return
-    with _cancelling(clients, again):
-        done = _follow(clients, again)
-    _told(submission.compared(done), as_json)
+    _follow(clients, again, run_async, as_json)
 
 
-@cloud_app.command("list")
-def cloud_list(
-    tag: Annotated[str, typer.Option(help="Only builds with this tag.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
-    project: Project = None,
-    region: Region = None,
-    as_json: Json = False,
-) -> None:
-    """List the latest builds."""
-    from builder.cloudbuild import submission
+# --- triggers -------------------------------------------------------------------------------------
 
-    clients = connected(project=project, region=region)
-    rows = [submission.row(one) for one in submission.listed(clients, tag, limit)]
+triggers_app = typer.Typer(
+    help="Triggers: what a push to git builds, as builder.toml says it.", no_args_is_help=True
+)
+cloud_app.add_typer(triggers_app, name="triggers")
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+
+
+@triggers_app.command("list")
+@expanded
+def triggers_list(cloud: InCloud, as_json: Json = False) -> None:
+    """List the project's triggers, and whether they are as builder.toml says."""
+    from builder.cloudbuild import triggers
+
+    rows = triggers.overview(root(), connected(cloud))
     if as_json:
         out(rows)
-        return
-    for row in rows:
-        what = row["substitutions"].get("_GPU") or " ".join(row["tags"])
-        show(
-            f"{row['id']}  {(row['created'] or '')[:19]}  {row['status']:<10} "
-            f"{duration(row['seconds']):>12}  {what}"
-        )
+    for row in () if as_json else rows:
+        show(f"{row['name']:<32} {row['state']:<12} {row['event']}")
+
+
+@triggers_app.command("apply")
+@expanded
+def triggers_apply(
+    cloud: InCloud,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Make the project's triggers as builder.toml says. Shows the difference first.
+
+    Triggers that builder.toml does not name stay as they are; `delete` removes one.
+    """
+    from builder.cloudbuild import triggers
+
+    clients = connected(cloud)
+    changes = triggers.plan(root(), clients)
+    _change(clients, changes, dry_run)
+    if as_json:
+        out([change.summary for change in changes])
+
+
+@triggers_app.command("delete")
+@expanded
+def triggers_delete(
+    names: Annotated[list[str], typer.Argument(help="Names of triggers.", metavar="NAME")],
+    cloud: InCloud,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete triggers by name."""
+    from builder.cloudbuild import triggers
+
+    clients = connected(cloud)
+    _change(clients, triggers.deletion(clients, names), dry_run)
+
+
+def _change(clients: "Clients", changes: Any, dry_run: bool) -> None:
+    from builder.cloudbuild import triggers
+
+    for change in changes:
+        say("\n  ".join([f"{change.name}: {change.action}", *change.diff]))
+    if all(change.action == "unchanged" for change in changes):
+        say("nothing to change")
+    if not dry_run:
+        triggers.carry_out(clients, changes, on_done=say)
+
+
+@triggers_app.command("run")
+@expanded
+def triggers_run(
+    name: Annotated[str, typer.Argument(help="A trigger's name.", metavar="NAME")],
+    cloud: InCloud,
+    branch: Annotated[str, typer.Option(help="Build this branch.")] = "",
+    tag: Annotated[str, typer.Option(help="Build this tag.")] = "",
+    commit: Annotated[str, typer.Option(help="Build this commit.")] = "",
+    substitutions: Substitutions = None,
+    as_json: Json = False,
+) -> None:
+    """Run a trigger now. `builder cloud logs` follows the build."""
+    from builder.cloudbuild import buildfile, outcome, triggers
+    from builder.core.errors import InputError
+
+    options = {"branch_name": branch, "tag_name": tag, "commit_sha": commit}
+    at = {key: value for key, value in options.items() if value}
+    if len(at) > 1:
+        raise InputError("--branch, --tag and --commit exclude each other", "name one of them")
+    values = buildfile.assignments(substitutions or ())
+    build = triggers.start(connected(cloud), name, at, values)
+    say(f"build {build.id}\n  {build.log_url}\n  builder cloud logs {build.id}")
+    if as_json:
+        out(outcome.row(build))
+
+
+# --- the project's own build ----------------------------------------------------------------------
 
 
 @cloud_app.command("changed")
 def cloud_changed(
     targets: Annotated[
         list[str] | None, typer.Argument(help="Only of these (default: all).", metavar="TARGET")
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Compare with this commit instead of with the registry.")
     ] = None,
     registry: Registry = None,
     as_json: Json = False,
@@ -357,40 +335,33 @@ def cloud_changed(
 
     A target counts as changed if the registry cannot tell.
     """
-    from dataclasses import asdict
-
     from builder.pipeline.changes import changed
 
-    found = changed(root(), settings(registry=registry), targets or ["all"], since)
+    verdicts = changed(root(), settings(registry=registry), targets or ["all"])
     if as_json:
-        out([asdict(one) for one in found])
-        return
-    for one in found:
-        say(f"{one.target}: {one.why}")
-        if one.changed:
-            show(f"{one.target}")
+        out([asdict(verdict) for verdict in verdicts])
+    for verdict in () if as_json else verdicts:
+        say(f"{verdict.target}: {verdict.why}")
+        if verdict.changed:
+            show(f"{verdict.target}")
 
 
 @cloud_app.command("builder-image")
 def cloud_builder_image(
-    registry: Registry = None,
-    engine: Annotated[
-        str | None, typer.Option("--engine", help="auto, machine or private.")
-    ] = None,
-    as_json: Json = False,
+    registry: Registry = None, engine: EngineChoice = None, as_json: Json = False
 ) -> None:
     """Build the image that cloudbuild.yaml's steps run in, on this machine's engine.
 
     For `run-local` on a machine that cannot reach Docker Hub or gcr.io: the image stands in for
     theirs.
     """
-    from builder.engine import connect
+    from builder.engine.discovery import connect
     from builder.pipeline.builder_image import build
 
-    with reporter() as shown:
-        where = settings(registry=registry, engine=engine)
-        made = build(root(), where, connect(where, on_event=shown.on_event), shown.on_event)
-    say(f"{made.reference}")
-    say(f"builder cloud run-local --map gcr.io/cloud-builders/docker={made.reference}")
+    with reporter() as progress:
+        chosen_settings = settings(registry=registry, engine=engine)
+        machine = connect(chosen_settings, on_event=progress.on_event)
+        image = build(root(), chosen_settings, machine, progress.on_event)
+    say(f"{image.reference}\nrun-local --map gcr.io/cloud-builders/docker={image.reference}")
     if as_json:
-        out({"reference": made.reference, "digest": made.digest})
+        out({"reference": image.reference, "digest": image.digest})

@@ -1,4 +1,4 @@
-"""What every command uses: shared options, output, and the targets of a call."""
+"""Shared options, output, and the targets of a call."""
 
 import json
 import sys
@@ -38,28 +38,28 @@ EngineChoice = Annotated[str | None, typer.Option("--engine", help="auto, machin
 
 
 def reporter() -> Reporter:
-    """What shows the progress of this call."""
+    """Return what shows the progress of this call."""
     return Reporter(verbose=OPTIONS.verbose, quiet=OPTIONS.quiet)
 
 
 def say(text: str = "") -> None:
-    """A line for people: on stderr, because stdout carries data only."""
+    """Write a line for people to stderr, because stdout carries data only."""
     if not OPTIONS.quiet:
         sys.stderr.write(plain(masked(text)) + "\n")
 
 
 def show(text: str) -> None:
-    """A result for people: on stdout, with no credentials and no escape sequences in it."""
+    """Write a result for people to stdout, without credentials and escape sequences."""
     sys.stdout.write(plain(masked(text)) + "\n")
 
 
 def out(data: Any) -> None:
-    """Data for machines: JSON on stdout."""
+    """Write data for machines to stdout, as JSON."""
     sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
 
 
 def root() -> Path:
-    """The project's folder. Raises InputError outside of one."""
+    """Return the project's folder. Raises InputError outside of one."""
     from builder.core.project import find_root
 
     return find_root()
@@ -68,20 +68,20 @@ def root() -> Path:
 def settings(
     registry: str | None = None, engine: str | None = None, key: str | None = None
 ) -> "Settings":
-    """builder.toml, the environment and these options. Raises InputError."""
+    """Return builder.toml under the environment and these options. Raises InputError."""
     from builder.core.settings import load
 
-    return load(root(), registry=registry, engine=engine, key=key)
+    return load(root(), registry=registry, engine=engine, tables={"trust": {"key": key}})
 
 
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
-    """The targets of this call. Raises InputError if none is named."""
+    """Return the targets of this call. Raises InputError if none is named."""
+    from builder.config import image_yaml
     from builder.core.errors import InputError
-    from builder.spec import catalogue
 
-    known = catalogue.targets(root())
+    known = image_yaml.targets(root())
     if everything or targets == ["all"]:
         return known
     if targets:
-        return catalogue.named(root(), targets)
+        return image_yaml.named(root(), targets)
     raise InputError("no target named", f"name one of {', '.join(known)}, or --all")

@@ -1,24 +1,27 @@
 """Show events to a person: live bars on a terminal, plain lines elsewhere."""
 
+from __future__ import annotations
+
 import re
 import sys
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from builder.core.display import plain
 from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
 
-# Steps that BuildKit adds itself, and its name for a RUN whose first line is a comment.
-_HOUSEKEEPING = re.compile(r"\[(internal|context [^]]*)\]|exporting to image:|\] FROM ")
-_HEREDOC = re.compile(r"RUN <<'END' \(# (.*?)(\.\.\.)?\)")
+_HOUSEKEEPING: Final = re.compile(r"\[(internal|context [^]]*)\]|exporting to image:|\] FROM ")
+"""Steps that BuildKit adds itself."""
+_HEREDOC: Final = re.compile(r"RUN <<'END' \(# (.*?)(\.\.\.)?\)")
+"""BuildKit's name of a RUN whose first line is a comment."""
 
-PLAIN_INTERVAL = 15.0
+PLAIN_INTERVAL: Final = 15.0
 """Seconds between two progress lines of one step if there is no terminal."""
 
 
 def size(count: int | None) -> str:
-    """1234567 -> '1.2 MB': decimal units, as registries and disks use them."""
+    """Return 1234567 as '1.2 MB': decimal units, as registries and disks use them."""
     if count is None:
         return "unknown"
     value = float(count)
@@ -30,17 +33,12 @@ def size(count: int | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for a person to read: '0.4 s', '12 s', '3 min 05 s'."""
+    """Return seconds for a person to read: '0.4 s', '12 s', '3 min 05 s'."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
-
-
-def shown(name: str) -> str:
-    """The name of a step, without the quotes that BuildKit puts around a heredoc."""
-    return _HEREDOC.sub(r"\1", name)
 
 
 class Reporter:
@@ -50,8 +48,7 @@ class Reporter:
         self.verbose = verbose
         self.quiet = quiet
         self.started: dict[str, float] = {}
-        self.spoken: dict[str, float] = {}
-        self.last_lines: dict[str, str] = {}
+        self.printed: dict[str, float] = {}
         self.progress: Any = None
         self.tasks: dict[str, Any] = {}
 
@@ -84,11 +81,10 @@ class Reporter:
         """Write one line of text that stays on the screen."""
         if self.quiet:
             return
-        text = plain(text)
         if self.progress is not None:
-            self.progress.console.print(text, markup=False, highlight=False)
+            self.progress.console.print(plain(text), markup=False, highlight=False)
         else:
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(plain(text) + "\n")
             sys.stderr.flush()
 
     def on_event(self, event: Event) -> None:
@@ -99,46 +95,39 @@ class Reporter:
             case StepProgress(name, current, total, unit):
                 self._advance(name, current, total, unit)
             case StepLog(name, text):
-                self._log(name, text)
+                if self.verbose:
+                    self.line(f"    {text}")
+                else:
+                    self._show(name, text[: 60 if self.progress is not None else 100])
             case StepDone():
                 self._done(event)
 
     def _start(self, name: str) -> None:
-        now = time.monotonic()
-        self.started[name] = now
-        self.spoken[name] = now
+        self.started[name] = self.printed[name] = time.monotonic()
         if self.progress is not None:
-            self.tasks[name] = self.progress.add_task(shown(name), total=None, detail="")
+            self.tasks[name] = self.progress.add_task(_title(name), total=None, detail="")
         elif self.verbose:
             self.line(f"  > {name}")
 
     def _advance(self, name: str, current: int, total: int | None, unit: str) -> None:
         if name not in self.started:
             self._start(name)
-        now = time.monotonic()
-        elapsed = now - self.started[name]
-        text = f"{size(current) if unit == 'bytes' else current}"
+        elapsed = time.monotonic() - self.started[name]
+        text = size(current) if unit == "bytes" else str(current)
         if total:
             text += f" of {size(total) if unit == 'bytes' else total}"
-            if current and elapsed > 3 and current < total:
+            if elapsed > 3 and 0 < current < total:
                 text += f", {duration(elapsed * (total - current) / current)} left"
-        if self.progress is not None:
-            self.progress.update(self.tasks[name], completed=current, total=total, detail=text)
-        elif now - self.spoken[name] >= PLAIN_INTERVAL:
-            self.spoken[name] = now
-            self.line(f"    {shown(name)}: {text}")
+        self._show(name, text, completed=current, total=total)
 
-    def _log(self, name: str, text: str) -> None:
-        self.last_lines[name] = text
-        if self.verbose:
-            self.line(f"    {text}")
-        elif self.progress is not None and name in self.tasks:
-            self.progress.update(self.tasks[name], detail=text[:60])
-        elif (
-            name in self.spoken and (now := time.monotonic()) - self.spoken[name] >= PLAIN_INTERVAL
-        ):
-            self.spoken[name] = now
-            self.line(f"    {shown(name)}: {text[:100]}")
+    def _show(self, name: str, detail: str, **bar: int | None) -> None:
+        """Show what a step is doing: in its bar, or now and then in a line."""
+        if self.progress is not None:
+            if name in self.tasks:
+                self.progress.update(self.tasks[name], detail=detail, **bar)
+        elif name in self.printed and time.monotonic() - self.printed[name] >= PLAIN_INTERVAL:
+            self.printed[name] = time.monotonic()
+            self.line(f"    {_title(name)}: {detail}")
 
     def _done(self, event: StepDone) -> None:
         self.started.pop(event.name, None)
@@ -149,4 +138,9 @@ class Reporter:
         mark = "x" if event.error else "="
         took = "cached" if event.cached else duration(event.seconds)
         detail = event.error or event.detail
-        self.line(f"  {mark} {shown(event.name)}  {took}" + (f"  {detail}" if detail else ""))
+        self.line(f"  {mark} {_title(event.name)}  {took}" + (f"  {detail}" if detail else ""))
+
+
+def _title(name: str) -> str:
+    """Return the name of a step, without the quotes that BuildKit puts around a heredoc."""
+    return _HEREDOC.sub(r"\1", name)

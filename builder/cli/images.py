@@ -1,6 +1,7 @@
 """`builder image`, `build`, `smoke` and `list`: make images, prove them, list them."""
 
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from builder.cli.common import (
     show,
 )
 from builder.cli.console import duration, size
-from builder.cli.job_local import Module, Package
+from builder.cli.job_sent import Module, Package
 from builder.cli.registry import show_push
 
 if TYPE_CHECKING:
@@ -54,34 +55,32 @@ def image(
             chosen(targets, everything), package, module, push, settings(registry, engine), as_json
         )
         return
-    from builder.engine import connect
-    from builder.pipeline import prepare, prove
+    from builder.engine.discovery import connect
+    from builder.pipeline import make, proof, repository
     from builder.pipeline.push import push_target
 
+    names, where = chosen(targets, everything), settings(registry=registry, engine=engine)
     with reporter() as shown:
-        where = settings(registry=registry, engine=engine)
-        prepared = [prepare.prepare(root(), target) for target in chosen(targets, everything)]
-        docker = connect(where, on_event=shown.on_event)
-        made = prove.make_all(root(), where, docker, prepared, shown.on_event)
+        docker = cache(lambda: connect(where, on_event=shown.on_event))
+        check = repository.base_check(where)
+        made = make.make(root(), where, names, docker, proof.prove_once, check, shown.on_event)
         pushed = [
-            push_target(
-                root(), where, docker, one.record.target, tag or (), on_event=shown.on_event
-            )
-            for one in made
-            if push
+            push_target(root(), where, docker(), name, tag or (), shown.on_event)
+            for name in (names if push else ())
         ]
-    for one in made:
-        if one.unchanged:
-            say(f"{one.record.target}: nothing to do, {one.record.reference} is up to date")
-            digest = one.record.digest or one.record.image_id
-            say(f"  {digest}, proven {one.receipt.made_at} on {one.receipt.device}")
+    for proven in made:
+        record, receipt = proven.record, proven.receipt
+        if proven.unchanged:
+            say(f"{record.target}: nothing to do, {record.reference} is up to date")
+            digest = record.digest or record.image_id
+            say(f"  {digest}, proven {receipt.made_at} on {receipt.device}")
         else:
-            show_image(one.record)
-            show_receipt(one.receipt)
-    for two in pushed:
-        show_push(two)
+            show_image(record)
+            show_receipt(receipt)
+    for image in pushed:
+        show_push(image)
     if as_json:
-        out([image_json(one.record, one.receipt) for one in made])
+        out([image_json(proven.record, proven.receipt) for proven in made])
 
 
 def build(
@@ -130,70 +129,61 @@ def build(
         show_plan(names, where, no_cache, as_json)
     elif to_registry or to_layout:
         build_elsewhere(names, where, base_only, to_layout, as_json)
-    elif base_only:
-        build_bases(names, where, no_cache, as_json)
     else:
-        build_on_engine(names, where, no_cache, as_json)
+        build_on_engine(names, where, base_only, no_cache, as_json)
 
 
 def show_plan(names: tuple[str, ...], where: "Settings", no_cache: bool, as_json: bool) -> None:
     """`builder build --dry-run`."""
-    from builder.engine import connect
-    from builder.pipeline import bases
-    from builder.pipeline.prepare import prepare
+    from builder.engine.discovery import connect
+    from builder.pipeline import make, repository
 
     with reporter() as shown:
-        items = bases.by_hash([prepare(root(), target) for target in names])
-        docker = connect(where, on_event=shown.on_event)
-        seen = bases.outlook(where, docker, items, no_cache)
-    tags = [f"base-{hash_}" for hash_ in items]
+        targets = [make.prepare(root(), name) for name in names]
+        engine = connect(where, on_event=shown.on_event)
+        check = repository.base_check(where)
+        planned = make.plan_load(where, engine, targets, no_cache=no_cache, check_base=check)
+    tags = list(dict.fromkeys(target.base.tag for target in targets if target.base))
     if as_json:
-        out({"bases": tags, **asdict(seen.forecast)})
+        out({"bases": tags, **asdict(planned.estimate)})
     else:
-        show(f"{', '.join(tags)}: {seen.forecast}")
+        show(f"{', '.join(tags)}: {planned.estimate}")
 
 
 def build_on_engine(
-    names: tuple[str, ...], where: "Settings", no_cache: bool, as_json: bool
+    names: tuple[str, ...], where: "Settings", base_only: bool, no_cache: bool, as_json: bool
 ) -> None:
-    """`builder build`."""
-    from builder.engine import connect
-    from builder.pipeline import build as building
-    from builder.pipeline.prepare import prepare
+    """`builder build`, also with `--base-only`."""
+    from builder.engine.discovery import connect
+    from builder.pipeline import make, repository
 
     with reporter() as shown:
-        prepared = [prepare(root(), target) for target in names]
-        docker = connect(where, on_event=shown.on_event)
-        records = building.build(
-            root(), where, docker, prepared, no_cache=no_cache, on_event=shown.on_event
-        )
-    for record in records:
-        show_image(record)
+        targets = [make.prepare(root(), name) for name in names]
+        engine = connect(where, on_event=shown.on_event)
+        check = repository.base_check(where)
+        if base_only:
+            bases = make.load_bases(
+                where, engine, targets, no_cache=no_cache, check_base=check,
+                on_event=shown.on_event,
+            )  # fmt: skip
+        else:
+            built = make.build(
+                root(), where, engine, targets, no_cache=no_cache, check_base=check,
+                on_event=shown.on_event,
+            )  # fmt: skip
+    if base_only:
+        rows = [
+            {"reference": base.reference, "digest": base.image.digest, "origin": base.origin}
+            for base in bases.values()
+        ]
+        for row in rows:
+            say(f"{row['reference']}  {row['digest']}  ({row['origin']})")
+    else:
+        rows = [image_json(record) for record in built]
+        for record in built:
+            show_image(record)
     if as_json:
-        out([image_json(record) for record in records])
-
-
-def build_bases(names: tuple[str, ...], where: "Settings", no_cache: bool, as_json: bool) -> None:
-    """`builder build --base-only`."""
-    from builder.engine import connect
-    from builder.pipeline import bases
-    from builder.pipeline.prepare import prepare
-
-    with reporter() as shown:
-        prepared = [prepare(root(), target) for target in names]
-        docker = connect(where, on_event=shown.on_event)
-        made = bases.on_engine(
-            root(), where, docker, prepared, no_cache=no_cache, on_event=shown.on_event
-        )
-    for base in made.values():
-        say(f"{base.reference}  {base.image.digest}  ({base.origin})")
-    if as_json:
-        out(
-            [
-                {"reference": one.reference, "digest": one.image.digest, "origin": one.origin}
-                for one in made.values()
-            ]
-        )
+        out(rows)
 
 
 def build_elsewhere(
@@ -204,24 +194,27 @@ def build_elsewhere(
     as_json: bool,
 ) -> None:
     """`builder build --to-registry` and `--to-layout`. folder: of the layout."""
-    from builder.pipeline import to_layout, to_registry
+    from builder.pipeline import export, repository
 
     def engine() -> "Engine":
-        from builder.engine import connect
+        from builder.engine.discovery import connect
 
         return connect(where, on_event=shown.on_event)
 
     with reporter() as shown:
+        check, events = repository.base_check(where), shown.on_event
         if folder:
-            sent = to_layout.write(root(), where, names, base_only, folder, engine, shown.on_event)
+            exported = export.to_layout(
+                root(), where, names, base_only, folder, engine, check, events
+            )
         elif base_only:
-            sent = to_registry.build_bases(root(), where, names, engine, shown.on_event)
+            exported = export.bases_to_registry(root(), where, names, engine, check, events)
         else:
-            sent = to_registry.build(root(), where, names, engine, shown.on_event)
-    for one in sent:
-        say(f"{one.reference}  {one.digest}")
+            exported = export.to_registry(root(), where, names, engine, check, events)
+    for image in exported:
+        say(f"{image.reference}  {image.digest}")
     if as_json:
-        out([{"reference": one.reference, "digest": one.digest} for one in sent])
+        out([asdict(image) for image in exported])
 
 
 def smoke(
@@ -236,15 +229,15 @@ def smoke(
     image holds nothing it should not, that a training run learns, survives a kill and resumes, and
     that its outputs can be read.
     """
-    from builder.engine import connect
-    from builder.pipeline import prepare, prove
+    from builder.engine.discovery import connect
+    from builder.pipeline import make, proof
 
     with reporter() as shown:
         docker = connect(settings(engine=engine), on_event=shown.on_event)
-        receipts = []
-        for target in chosen(targets, everything):
-            item = prepare.prepare(root(), target)
-            receipts.append(prove.prove_built(root(), docker, item, shown.on_event))
+        receipts = [
+            proof.prove_built(root(), docker, make.prepare(root(), name), shown.on_event)
+            for name in chosen(targets, everything)
+        ]
     for receipt in receipts:
         show_receipt(receipt)
     if as_json:
@@ -253,9 +246,9 @@ def smoke(
 
 def list_targets(as_json: Json = False) -> None:
     """List the targets; say which are built and proven."""
-    from builder.pipeline import prove
+    from builder.pipeline import proof
 
-    rows = prove.overview(root())
+    rows = proof.overview(root())
     if as_json:
         out(rows)
         return
@@ -267,7 +260,7 @@ def list_targets(as_json: Json = False) -> None:
 
 
 def show_image(record: "ImageRecord") -> None:
-    """What a build made, for a person."""
+    """Show what a build made."""
     budget = size(record.budget_bytes)
     over = "  OVER BUDGET" if record.over_budget else ""
     say(f"{record.target}: {record.reference}")
@@ -278,7 +271,7 @@ def show_image(record: "ImageRecord") -> None:
     )
     say("  largest   " + ", ".join(f"{name} {size(count)}" for name, count in record.packages[:4]))
     say(f"  base      {record.base} ({record.base_origin})")
-    say(f"  OS root   {record.root}")
+    say(f"  rootfs    {record.root}")
     if record.prune == "all":
         from builder.devicecode.pruning.prune import EULA
 
@@ -287,15 +280,15 @@ def show_image(record: "ImageRecord") -> None:
 
 
 def show_receipt(receipt: "Receipt") -> None:
-    """What a receipt says, for a person."""
+    """Show what a receipt proves."""
     took = sum(check.seconds for check in receipt.checks)
     checks = ", ".join(check.name for check in receipt.checks)
     say(f"{receipt.target}: proven on {receipt.device} in {duration(took)}: {checks}")
 
 
 def image_json(record: "ImageRecord", receipt: "Receipt | None" = None) -> dict[str, Any]:
-    """What build/<target>/image.json holds, with the receipt."""
-    found: dict[str, Any] = {**asdict(record), "over_budget": record.over_budget}
+    """Return what build/<target>/image.json holds, with the receipt."""
+    content: dict[str, Any] = {**asdict(record), "over_budget": record.over_budget}
     if receipt is not None:
-        found["receipt"] = receipt.model_dump(mode="json")
-    return found
+        content["receipt"] = receipt.model_dump(mode="json")
+    return content

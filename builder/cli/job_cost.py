@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.common import Json, out, root, say, settings
-from builder.cli.job_place import Context, Namespace, On, Project, Region, place
+from builder.cli.job_sent import backend_of
+from builder.cli.option_groups import Where as Backends
+from builder.cli.option_groups import expanded
 
 if TYPE_CHECKING:
     from builder.jobs.cost.prices import Prices
-    from builder.jobs.cost.quote import Quote, Wanted
+    from builder.jobs.cost.quote import Wanted
 
 Job = Annotated[
     str | None, typer.Argument(metavar="[JOB]", help="jobs/JOB.yaml; with --after a sent job.")
@@ -55,11 +57,9 @@ OwnPrices = Annotated[
 ]
 
 
-Place = tuple[str | None, str | None, str | None, str | None, str | None]
-"""--on, --project, --region, --context, --namespace."""
-
-
+@expanded
 def cost(
+    backends: Backends,
     job: Job = None,
     lasting: Lasting = None,
     measured: Measured = None,
@@ -78,11 +78,6 @@ def cost(
     ml_units: MlUnits = None,
     where: Where = "americas",
     prices: OwnPrices = None,
-    on: On = None,
-    project: Project = None,
-    region: Region = None,
-    context: Context = None,
-    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Show what a job costs, before it runs or after, line by line.
@@ -114,8 +109,7 @@ def cost(
             restart=length("--restart-time", restart_time) or 0.0,
             preemptions=preemptions,
         )
-        asked = (on, project, region, context, namespace)
-        answer |= _quote(job, after, table, wanted, asked)
+        answer |= _quote(job, after, table, wanted, backends)
     if as_json:
         out(answer)
 
@@ -142,52 +136,21 @@ def _quote(
     after: bool,
     table: "Prices",
     wanted: "Wanted",
-    asked: Place,
+    where: Backends,
 ) -> dict[str, Any]:
     """The bill of a job, before or after it ran."""
     from builder.jobs import description
+    from builder.jobs.backends import choose
     from builder.jobs.cost import quote
-    from builder.jobs.places import choose
-    from builder.jobs.places.kubernetes import cluster
-    from builder.jobs.places.kubernetes import prepare as for_a_cluster
-    from builder.jobs.places.vertex import prepare
+    from builder.jobs.prepare import SendOptions, prepare
 
-    found: Quote
-    on, project, region, *flags = asked
-    choose.Asked(*asked).known()
-    if not after and description.load(root(), job).chooses:
-        return _ways(job, table, wanted, asked)
     if after:
-        found = quote.after(place(*asked, job).find(job), table, wanted)
-    elif on == choose.KUBERNETES:
-        where = cluster.load(root(), dict(zip(("context", "namespace"), flags, strict=True)))
-        ready = for_a_cluster.planned(root(), job, settings(), where)
-        found = quote.before(root(), ready, table, wanted)
+        found = quote.after(backend_of(where, job).find(job), table, wanted)
     else:
-        options = prepare.VertexOptions(project, region)
-        ready, _ = prepare.prepare(root(), job, settings(), options)
+        described = description.load(root(), job)
+        backend = choose.remote(root(), described, asdict(where))
+        ready = prepare(root(), described, settings(), backend, SendOptions())
         found = quote.before(root(), ready, table, wanted)
     for text in quote.told(found, table):
         say(text)
     return quote.as_json(found)
-
-
-def _ways(job: str, table: "Prices", wanted: "Wanted", asked: Place) -> dict[str, Any]:
-    """What each way to run a job costs an hour, in the order in which they are tried; and the whole
-    bill of the first."""
-    from builder.cli.job_sent import order
-    from builder.jobs.cost import quote
-    from builder.jobs.places import candidates
-
-    on, project, region, context, namespace = asked
-    vertex = {"project": project, "region": region}
-    cluster = {"context": context, "namespace": namespace}
-    options = candidates.SendOptions(on, vertex, cluster, send=False)
-    found = candidates.ways(root(), job, settings(), options, table)
-    for line in order(found):
-        say(line)
-    first = quote.before(root(), found.candidates[0].request, table, wanted)
-    for text in quote.told(first, table):
-        say(text)
-    each = [{"told": one.told, "usd_an_hour": one.usd} for one in found.candidates]
-    return {**quote.as_json(first), "ways": each, "left_out": list(found.left_out)}

@@ -10,22 +10,20 @@ import typer
 
 from builder.cli.common import OPTIONS, EngineChoice, Json, out, reporter, root, say, settings
 from builder.cli.console import duration
-from builder.cli.job_place import AnyPlace, Context, Namespace, Project, Region
+from builder.cli.job_sent import Arguments, Module, Package, backend_of
+from builder.cli.option_groups import Where, expanded
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
     from builder.core.settings import Settings
     from builder.engine import Engine
+    from builder.jobs.backends.local.replicas import LocalJob
     from builder.jobs.description import Study
-    from builder.jobs.places.local.replicas import LocalJob
     from builder.jobs.running import JobEvent, OnJobEvent
     from builder.jobs.studies.results import StudyOutcome
 
 Job = Annotated[
     str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, a file, or a target of images/.")
-]
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- ARGS]", help="For the trainer, after --.")
 ]
 Records = Annotated[
     Path | None,
@@ -39,13 +37,6 @@ Buckets = Annotated[
     typer.Option(help="A folder whose folders stand for buckets (default: build/buckets)."),
 ]
 OtherImage = Annotated[str | None, typer.Option(help="Another image than the job's.")]
-Package = Annotated[
-    Path | None,
-    typer.Option("--package", help="A folder with a Python program: no Dockerfile is needed."),
-]
-Module = Annotated[
-    str | None, typer.Option("--module", help="The module to start, as after python -m.")
-]
 KillAt = Annotated[
     list[str] | None,
     typer.Option(metavar="ROLE:INDEX@STEP", help="Kill a replica at a step (or @20s)."),
@@ -64,7 +55,7 @@ Seed = Annotated[int, typer.Option(help="Of a study: the seed of its choices.")]
 
 def connected(where: "Settings", on_event: "OnEvent") -> "Engine":
     """The engine of these settings."""
-    from builder.engine import connect
+    from builder.engine.discovery import connect
 
     return connect(where, on_event=on_event)
 
@@ -98,7 +89,7 @@ def local(
     the job ends when the chief ends, with the chief's exit code. A job with a study runs once for
     each trial, a few at a time; the same command continues an interrupted study.
     """
-    from builder.jobs.places.local import kills, prepare
+    from builder.jobs.backends.local import kills, prepare
 
     given = prepare.LocalOptions(
         image=image,
@@ -125,7 +116,7 @@ def local(
 def _run(docker: "Engine", job: "LocalJob", strikes: Any, as_json: bool) -> None:
     """Run one job, show its table, and end with its exit code."""
     from builder.jobs import show
-    from builder.jobs.places.local import run
+    from builder.jobs.backends.local import run
     from builder.jobs.pools import replica_names
 
     tell = _line_writer(replica_names(job.pools))
@@ -145,7 +136,7 @@ def _study(
     as_json: bool,
 ) -> None:
     """Run a study here, show its table, and end with its exit code."""
-    from builder.jobs.places.local import trials
+    from builder.jobs.backends.local import trials
 
     run_study(
         lambda tell: trials.run_study(
@@ -197,22 +188,19 @@ def _show(outcome: Any, table: Any, where: str) -> None:
     say(f"  {where}")
 
 
+@expanded
 def watch(
     job: Annotated[
         str, typer.Argument(metavar="JOB", help="A job that runs or ran, here or elsewhere.")
     ],
+    where: Where,
     html: Annotated[
         Path | None, typer.Option(help="Write the job as one HTML page once it is over.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and end.")] = False,
-    on: AnyPlace = None,
     poll: Annotated[
         float, typer.Option(help="Seconds between two looks elsewhere.", min=0.05)
     ] = 10.0,
-    project: Project = None,
-    region: Region = None,
-    context: Context = None,
-    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Show one page of a job: state, step, loss, speed, input wait, CPU, memory, GPU.
@@ -226,14 +214,13 @@ def watch(
     from rich.live import Live
 
     from builder.core.files import write
-    from builder.jobs.places import choose
     from builder.jobs.watch import html as report
     from builder.jobs.watch.page import page
     from builder.jobs.watch.reader import Reader
 
-    asked = choose.Asked(on, project, region, context, namespace)
-    place, found, pause = choose.watched(root(), job, asked, poll)
-    reader = Reader(place, found)
+    backend = backend_of(where, job)
+    reader = Reader(backend, backend.find(job))
+    pause = 1.0 if backend.name == "local" else poll
     view = reader.view()
     console = Console(stderr=True, highlight=False)
     if not (once or as_json or view.over):
@@ -263,7 +250,7 @@ def image_of_package(
     """`builder image TARGET --package DIR --module NAME`."""
     from dataclasses import asdict
 
-    from builder.engine import connect
+    from builder.engine.discovery import connect
     from builder.jobs import package as packages
 
     program = packages.program(package, module)

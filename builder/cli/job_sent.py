@@ -1,15 +1,15 @@
-"""`builder job submit, status, list, logs, wait, cancel`: jobs sent to Vertex AI or a cluster."""
+"""`builder job submit, status, list, logs, wait, cancel`: jobs on Vertex AI and in clusters."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli import job_kubernetes, job_local
 from builder.cli.common import (
     OPTIONS,
     EngineChoice,
@@ -22,29 +22,25 @@ from builder.cli.common import (
     settings,
 )
 from builder.cli.console import duration
-from builder.cli.job_place import (
-    Context,
-    Namespace,
-    Nodes,
-    On,
-    Project,
-    PullSecret,
-    Queue,
-    Region,
-    ServiceAccount,
-    place,
-)
+from builder.cli.option_groups import Cluster, Where, expanded
 from builder.core.display import plain
 
 if TYPE_CHECKING:
-    from builder.jobs.places.candidates import Ways
-    from builder.jobs.places.protocol import JobStatus, LogLine, Place
-    from builder.jobs.submission import Submitted, Tried
+    from builder.jobs.backends.protocol import Backend, JobStatus, LogLine, RemoteBackend
+    from builder.jobs.ready import Ready
+    from builder.jobs.submission import Submitted
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, or a file's path.")]
 SentName = Annotated[
     str,
     typer.Argument(metavar="JOB", help="The job's name (its newest), display name or number."),
+]
+Package = Annotated[
+    Path | None,
+    typer.Option("--package", help="A folder with a Python program: no Dockerfile is needed."),
+]
+Module = Annotated[
+    str | None, typer.Option("--module", help="The module to start, as after python -m.")
 ]
 Again = Annotated[
     bool, typer.Option("--again", help="Run it a second time, in a folder of its own.")
@@ -55,11 +51,7 @@ Stream = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run",
-        help="Create nothing. kubernetes: let the cluster check it, write its YAML. Of a job with "
-        "alternatives: the order in which they are tried.",
-    ),
+    typer.Option("--dry-run", help="Ask whether the job would be taken, and show what is sent."),
 ]
 Poll = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)]
 Arguments = Annotated[
@@ -67,13 +59,33 @@ Arguments = Annotated[
 ]
 
 
+def backend_of(where: Where, job: str | None = None) -> "Backend":
+    """Return the backend to ask about a job."""
+    from builder.jobs.backends import choose
+
+    return choose.asked(root(), asdict(where), job)
+
+
+def as_text(backend: "RemoteBackend", ready: "Ready") -> str:
+    """Return what is sent as a person reads it: YAML for kubectl, else JSON."""
+    import json
+
+    from builder.core import yamlfile
+    from builder.jobs.backends import choose
+
+    values = backend.render(ready)
+    if backend.name == choose.KUBERNETES:
+        return yamlfile.dump(values)
+    return json.dumps(values, indent=2) + "\n"
+
+
 # --- showing --------------------------------------------------------------------------------------
 
 
-def notes(found: tuple[str, ...]) -> None:
-    """What a person should know about a job before it is sent."""
-    for note in found:
-        say(f"note: {note}")
+def notes(lines: tuple[str, ...]) -> None:
+    """Show what a person should know about a job before it is sent."""
+    for line in lines:
+        say(f"note: {line}")
 
 
 def _line(job: "JobStatus") -> str:
@@ -88,7 +100,7 @@ def _show(job: "JobStatus") -> None:
         say(f"  {job.console}")
     for pool in job.pools:
         with_ = f" with {pool.accelerators} x {pool.accelerator}" if pool.accelerator else ""
-        say(f"  {pool.count} x {pool.role}: {pool.machine}{with_}")
+        say(f"  {pool.count} x {pool.role}: {pool.machine}{with_}".rstrip(": "))
     if job.output:
         say(f"  writes to {job.output}")
     for trial in job.trials:
@@ -104,12 +116,12 @@ def _json(job: "JobStatus") -> dict[str, Any]:
 
 
 def _line_writer(job: "JobStatus") -> Any:
-    """A callback that writes each line with its replica's name, in its colour."""
+    """Return a callback that writes each line with its replica's name, in its colour."""
     from rich.console import Console
     from rich.text import Text
 
     from builder.jobs import show
-    from builder.jobs.places.protocol import SERVICE
+    from builder.jobs.backends.protocol import SERVICE
     from builder.jobs.pools import replica_names
 
     names = [*replica_names(job.pools), SERVICE]
@@ -117,53 +129,55 @@ def _line_writer(job: "JobStatus") -> Any:
     width = max(len(name) for name in names)
     console = Console(stderr=True, highlight=False)
 
-    def tell(line: "LogLine") -> None:
+    def write(line: "LogLine") -> None:
         if OPTIONS.quiet:
             return
         who = f"{line.replica}" + (f"/{line.trial}" if line.trial else "")
         text = Text(f"{who:<{width}} ", style=colours.get(line.replica, "dim"))
         console.print(text.append(plain(line.text), style="none"), soft_wrap=True)
 
-    return tell
+    return write
 
 
 # --- waiting --------------------------------------------------------------------------------------
 
 
 def _follow(
-    there: "Place[Any]", job: "JobStatus", poll: float, replica: str | None = None
+    backend: "Backend", job: "JobStatus", poll: float, replica: str | None = None
 ) -> "JobStatus":
     from builder.jobs import following
 
-    tell = _line_writer(job)
-    with _goes_on(there, job):
-        return following.follow(there, job, tell, replica=replica, pause=lambda: time.sleep(poll))
+    write = _line_writer(job)
+    with _interruptible(backend, job):
+        return following.follow(
+            backend, job, write, replica=replica, pause=lambda: time.sleep(poll)
+        )
 
 
 def _wait(
-    there: "Place[Any]", job: "JobStatus", poll: float, timeout: float | None = None
+    backend: "Backend", job: "JobStatus", poll: float, timeout: float | None = None
 ) -> "JobStatus":
     """Say each new state until the job ends."""
     from builder.jobs import following
 
-    seen = [""]
+    states = [""]
 
-    def look(now: "JobStatus") -> None:
-        if now.state != seen[0]:
+    def show_state(now: "JobStatus") -> None:
+        if now.state != states[-1]:
             say(f"{now.display_name}: {now.state}")
-            seen[0] = now.state
+            states.append(now.state)
 
-    with _goes_on(there, job):
-        return following.wait(there, job, poll=poll, timeout=timeout, on_look=look)
+    with _interruptible(backend, job):
+        return following.wait(backend, job, poll=poll, timeout=timeout, on_look=show_state)
 
 
 @contextlib.contextmanager
-def _goes_on(there: "Place[Any]", job: "JobStatus") -> Iterator[None]:
-    """Ctrl-C ends the watching, not the job."""
+def _interruptible(backend: "Backend", job: "JobStatus") -> Iterator[None]:
+    """Within the block, Ctrl-C ends the watching, not the job."""
     try:
         yield
     except KeyboardInterrupt:
-        flags = f"{job.id} --on {there.on}"
+        flags = f"{job.id} --on {backend.name}"
         say(f"{job.display_name} goes on: builder job logs {flags} --follow, or cancel {flags}")
         raise
 
@@ -179,68 +193,19 @@ def _end(job: "JobStatus", as_json: bool) -> None:
 # --- submit ---------------------------------------------------------------------------------------
 
 
-def order(found: "Ways") -> Iterator[str]:
-    """The ways to run a job, in the order in which they are tried."""
-    for number, one in enumerate(found.candidates, 1):
-        price = "price unknown" if one.usd is None else f"USD {one.usd:,.4f} an hour"
-        yield f"{number}. {one.told}: {price}"
-    for text in found.left_out:
-        yield f"note: {text}"
-
-
-def _send(job: str, found: "Ways", again: bool) -> "Submitted":
-    """Send a job, and keep what was tried where there are several ways to run it."""
-    from builder.jobs import submission
-    from builder.jobs.places.choose import SENT
-    from builder.jobs.room import record
-
-    folder, candidates = root() / SENT, found.candidates
-    search = record.Search(len(candidates))
-
-    def keep(tried: "tuple[Tried, ...]") -> None:
-        nonlocal search
-        search = record.Search(len(candidates), tried)
-        record.write(folder, name, search)
-
-    name = candidates[0].request.job.id
-    several = candidates[0].request.group is not None
-    if several:
-        keep(())
-        for line in order(found):
-            say(line)
-    try:
-        with reporter() as shown:
-            sent = submission.submit_first(
-                candidates, locks=folder, again=again, on_tried=keep, on_event=shown.on_event
-            )
-    except KeyboardInterrupt:
-        if several:
-            say(f"interrupted: builder job submit {job} goes on, builder job cancel ends the job")
-        raise
-    if several:
-        record.write(folder, name, record.ended(search, sent))
-    return sent
-
-
+@expanded
 def submit(
     job: JobName,
+    where: Where,
+    cluster: Cluster,
     arguments: Arguments = None,
-    package: job_local.Package = None,
-    module: job_local.Module = None,
+    package: Package = None,
+    module: Module = None,
     again: Again = False,
     wait: Wait = False,
     stream: Stream = False,
     dry_run: DryRun = False,
     poll: Poll = 10.0,
-    on: On = None,
-    project: Project = None,
-    region: Region = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    queue: Queue = None,
-    service_account: ServiceAccount = None,
-    nodes: Nodes = None,
-    pull_secret: PullSecret = None,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
@@ -256,108 +221,84 @@ def submit(
     runs. With --wait or --logs the exit code is the job's.
     """
     from builder.core.events import ignore
-    from builder.jobs import description
-    from builder.jobs.cost import prices
+    from builder.engine.discovery import connect
+    from builder.jobs import description, submission
+    from builder.jobs.backends import choose
     from builder.jobs.images import ProgramFolder
-    from builder.jobs.places import candidates, choose
+    from builder.jobs.prepare import SendOptions, prepare
 
-    vertex = {"project": project, "region": region}
-    cluster = {"context": context, "namespace": namespace, "queue": queue, "nodes": nodes}
-    cluster |= {"service_account": service_account, "pull_secret": pull_secret}
-    choose.Asked(on).known()
     chosen = settings(registry=registry, engine=engine)
-    connect = lambda: job_local.connected(chosen, ignore)  # noqa: E731
-    program = ProgramFolder(package, module, connect) if package else None
-    given = tuple(arguments or ())
-    if on == choose.KUBERNETES and not dry_run and description.load(root(), job).study:
-        job_kubernetes.study(job, chosen, cluster, program, given, as_json)
-    asked = candidates.SendOptions(on, vertex, cluster, given, program)
+    program = (
+        ProgramFolder(package, module, lambda: connect(chosen, on_event=ignore))
+        if package
+        else None
+    )
+    options = SendOptions(tuple(arguments or ()), program, pushed=True)
+    described = description.load(root(), job)
+    backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
     with reporter() as shown:
-        found = candidates.ways(root(), job, chosen, asked, prices.load(root()), shown.on_event)
-    notes(found.candidates[0].request.notes)
-    if dry_run:
-        sys.stdout.write(_dry_run(found))
-        return
-    sent = _send(job, found, again)
-    _report(sent.place or found.candidates[0].place, sent, wait, stream, poll, as_json)
-
-
-def _dry_run(found: "Ways") -> str:
-    """What the cluster would get; of a job with several ways the order in which they are tried."""
-    first = found.candidates[0]
-    if first.request.group is None:
-        return job_kubernetes.dry_run(first.place, first.request)
-    return "".join(f"{line}\n" for line in order(found))
+        ready = prepare(root(), described, chosen, backend, options, shown.on_event)
+        notes((*ready.notes, *backend.preflight(ready)))
+        if dry_run:
+            sys.stdout.write(as_text(backend, ready))
+            return
+        memory = submission.Memory(root() / choose.REMEMBERED)
+        sent = submission.submit(backend, ready, memory, again=again, on_event=shown.on_event)
+    _report(backend, sent, wait, stream, poll, as_json)
 
 
 def _report(
-    there: "Place[Any]",
-    sent: "Submitted",
-    wait: bool,
-    stream: bool,
-    poll: float,
-    as_json: bool,
+    backend: "Backend", sent: "Submitted", wait: bool, stream: bool, poll: float, as_json: bool
 ) -> None:
     """Say what was sent; with `wait` or `stream`, how it ended."""
-    for one in sent.tried:
-        say(f"no room: {one.told}: {one.why}")
     if not sent.created:
-        say(f"{sent.job.display_name}: {sent.why}; --again runs it a second time")
+        say(f"{sent.job.display_name}: {sent.reason}; --again runs it a second time")
     if stream:
-        _end(_follow(there, sent.job, poll), as_json)
+        _end(_follow(backend, sent.job, poll), as_json)
     if wait:
-        _end(_wait(there, sent.job, poll), as_json)
+        _end(_wait(backend, sent.job, poll), as_json)
     _show(sent.job)
     if as_json:
-        tried = [asdict(one) for one in sent.tried]
-        out({**_json(sent.job), "made": sent.created, "tried": tried})
+        out({**_json(sent.job), "is_new": sent.created})
 
 
 # --- asking ---------------------------------------------------------------------------------------
 
 
-def status(
-    job: SentName,
-    on: On = None,
-    project: Project = None,
-    region: Region = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
-) -> None:
-    """Show the state of a job that was sent."""
-    found = place(on, project, region, context, namespace, job).find(job)
+@expanded
+def status(job: SentName, where: Where, as_json: Json = False) -> None:
+    """Show the state of a job."""
+    found = backend_of(where, job).find(job)
     _show(found)
     if as_json:
         out(_json(found))
 
 
+@expanded
 def list_jobs(
+    where: Where,
     job: Annotated[
         str | None, typer.Argument(metavar="[JOB]", help="Only those of this description.")
     ] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
-    on: On = None,
-    project: Project = None,
-    region: Region = None,
-    context: Context = None,
-    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """List the jobs of a region or a namespace, newest first."""
-    there = place(on, project, region, context, namespace, job)
-    found = there.newest(job, limit)
-    for one in found:
-        made = one.created.strftime("%Y-%m-%d %H:%M") if one.created else ""
-        say(f"{made}  {one.id}  {_line(one)}")
-    if not found:
-        say(f"no jobs in {there.where}")
+    """List the jobs of a region, of a namespace or of this machine, newest first."""
+    backend = backend_of(where, job)
+    jobs = backend.list(job, limit)
+    for one in jobs:
+        created = one.created.strftime("%Y-%m-%d %H:%M") if one.created else ""
+        say(f"{created}  {one.id}  {_line(one)}")
+    if not jobs:
+        say(f"no jobs in {backend.location}")
     if as_json:
-        out([_json(one) for one in found])
+        out([_json(one) for one in jobs])
 
 
+@expanded
 def logs(
     job: SentName,
+    where: Where,
     replica: Annotated[
         str | None, typer.Option(help="Only this one, such as worker-0 or workerpool1-0.")
     ] = None,
@@ -365,56 +306,41 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Until the job ends; its exit code is the job's.")
     ] = False,
     poll: Poll = 10.0,
-    on: On = None,
-    project: Project = None,
-    region: Region = None,
-    context: Context = None,
-    namespace: Namespace = None,
 ) -> None:
     """Show the lines of a job's replicas, each with its replica's name."""
-    there = place(on, project, region, context, namespace, job)
-    found = there.find(job)
+    backend = backend_of(where, job)
+    found = backend.find(job)
     if follow:
-        _end(_follow(there, found, poll, replica), False)
-    tell = _line_writer(found)
-    for line in there.log(found, replica).new():
-        tell(line)
+        _end(_follow(backend, found, poll, replica), False)
+    write = _line_writer(found)
+    for line in backend.logs(found, replica).read():
+        write(line)
 
 
+@expanded
 def wait(
     job: SentName,
+    where: Where,
     timeout: Annotated[str | None, typer.Option(help="Such as 2h; then exit code 3.")] = None,
     poll: Poll = 10.0,
-    on: On = None,
-    project: Project = None,
-    region: Region = None,
-    context: Context = None,
-    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Wait for a job's end; the exit code is the job's."""
     from builder.jobs import description
 
     limit = description.length("--timeout", timeout)
-    there = place(on, project, region, context, namespace, job)
-    _end(_wait(there, there.find(job), poll, limit), as_json)
+    backend = backend_of(where, job)
+    _end(_wait(backend, backend.find(job), poll, limit), as_json)
 
 
-def cancel(
-    job: SentName,
-    on: On = None,
-    project: Project = None,
-    region: Region = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
-) -> None:
-    """End a job that was sent."""
-    there = place(on, project, region, context, namespace, job)
-    found = there.find(job)
+@expanded
+def cancel(job: SentName, where: Where, as_json: Json = False) -> None:
+    """End a job."""
+    backend = backend_of(where, job)
+    found = backend.find(job)
     if not found.active:
         say(f"{found.display_name}: it has {found.state} already")
-    ended = there.cancel(found)
+    ended = backend.cancel(found)
     _show(ended)
     if as_json:
         out(_json(ended))

@@ -1,42 +1,117 @@
 """`builder doctor` and `builder engine`: the machine that builds."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.common import EngineChoice, Json, Registry, out, reporter, say, settings, show
+from builder.cli.common import (
+    EngineChoice,
+    Json,
+    Registry,
+    out,
+    reporter,
+    root,
+    say,
+    settings,
+    show,
+)
+from builder.cli.option_groups import Cluster, Where, expanded
 
 if TYPE_CHECKING:
-    from builder.core.checkup import Finding
+    from collections.abc import Iterable, Mapping
+
+    from builder.core.settings import Settings
+    from builder.doctor import Finding
 
 engine_app = typer.Typer(
     help="The private engine: for machines without Docker.", no_args_is_help=True
 )
 
 
-def doctor(registry: Registry = None, engine: EngineChoice = None, as_json: Json = False) -> None:
-    """Check this machine: engine, disk, registry, network."""
-    from builder.doctor import examine
+@expanded
+def doctor(
+    where: Where,
+    cluster: Cluster,
+    cloud: Annotated[
+        bool, typer.Option("--cloud", help="Check a build in Cloud Build instead.")
+    ] = False,
+    job: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Check a job and the backend that gets it.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="--cloud: another file than cloudbuild.yaml.")
+    ] = None,
+    registry: Registry = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Check this machine, or what a build in the cloud or a job needs. Changes nothing.
 
-    report(examine(settings(registry=registry, engine=engine)), "a build", as_json)
+    \b
+    builder doctor                           engine, disk, registry, network
+    builder doctor --cloud                   APIs, rights, account, memory, disk, cost
+    builder doctor --on kubernetes           access, JobSet, rights, queue, accounts
+    builder doctor --job cats                and what this job needs: image, bucket, quota
 
-
-def report(findings: "Sequence[Finding]", what: str, as_json: bool) -> None:
-    """Show findings. Raises CheckFailed where one of them prevents `what`."""
+    Each finding that prevents the work has the command that mends it; then the exit code is 4.
+    """
     from builder.core.errors import CheckFailed
+    from builder.doctor import machine
 
+    chosen = settings(registry=registry, engine=engine)
+    findings: list[Finding] = []
+    if cloud:
+        findings += _cloud(file, chosen.registry, where)
+    if job or where.backend:
+        findings += _jobs(job, chosen, {**asdict(where), **asdict(cluster)})
+    if not (cloud or job or where.backend):
+        findings += machine.GROUP.examine(machine.Machine(chosen))
     if as_json:
         out([asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            show(f"{finding.state:<5} {finding.name}: {finding.seen}")
+            show(f"{finding.severity:<8} {finding.name}: {finding.message}")
             if finding.remedy:
-                show(f"      {finding.remedy}")
-    bad = [finding for finding in findings if finding.state == "bad"]
-    if bad:
-        raise CheckFailed(f"{len(bad)} findings prevent {what}", bad[0].remedy)
+                show(f"         {finding.remedy}")
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        raise CheckFailed(f"{len(errors)} errors prevent the work", errors[0].remedy)
+
+
+def _cloud(file: Path | None, registry: str | None, where: Where) -> "Iterable[Finding]":
+    from builder.core.settings import load_cloud
+    from builder.doctor import cloudbuild
+
+    path = file or root() / "cloudbuild.yaml"
+    cloud = load_cloud(root(), project=where.project, region=where.region)
+    needs = cloudbuild.needs(root(), path)
+    build = cloudbuild.BuildOptions.read(path)
+    cloud, project = cloudbuild.connect(cloud)
+    return cloudbuild.GROUP.examine(cloudbuild.CloudBuild(cloud, project, build, registry, needs))
+
+
+def _jobs(
+    name: str | None, chosen: "Settings", flags: "Mapping[str, str | None]"
+) -> "Iterable[Finding]":
+    from builder.doctor import kubernetes, vertex
+    from builder.jobs import description
+    from builder.jobs.backends import choose
+    from builder.jobs.backends.kubernetes.backend import Kubernetes
+    from builder.jobs.backends.vertex.backend import VertexAI
+    from builder.jobs.prepare import SendOptions, prepare
+
+    job = description.load(root(), name) if name is not None else None
+    backend, ready = choose.remote(root(), job, flags), None
+    if job is not None:
+        with reporter() as shown:
+            options = SendOptions(pushed=True)
+            ready = prepare(root(), job, chosen, backend, options, shown.on_event)
+    if isinstance(backend, Kubernetes):
+        return kubernetes.GROUP.examine(kubernetes.ClusterJobs(backend, ready))
+    assert isinstance(backend, VertexAI)
+    return vertex.GROUP.examine(vertex.Vertex(backend.service.known(), ready))
 
 
 def cache(
@@ -46,14 +121,14 @@ def cache(
     days: Annotated[int, typer.Option(help="With --prune: unused for this many days.", min=0)] = 30,
     as_json: Json = False,
 ) -> None:
-    """Show what the factory keeps on this machine, and remove layers that are not used any more."""
+    """Show what the factory keeps on this machine; remove old layers."""
     import time
 
-    from builder.bases import store
     from builder.cli.console import size
     from builder.core import files
+    from builder.image import content_store
 
-    freed = store.of_this_machine().prune(time.time() - days * 86400) if prune else 0
+    freed = content_store.of_this_machine().prune(time.time() - days * 86400) if prune else 0
     sizes = files.sizes(files.cache_home())
     if as_json:
         out({"folder": str(files.cache_home()), "sizes": sizes, "freed": freed})
@@ -71,8 +146,8 @@ def engine_start() -> None:
     from builder.engine import private
 
     with reporter() as shown:
-        endpoint = private.start(on_event=shown.on_event)
-    show(f"export DOCKER_HOST={endpoint.host}")
+        engine = private.start(on_event=shown.on_event)
+    show(f"export DOCKER_HOST={engine.host}")
 
 
 @engine_app.command("stop")
@@ -94,10 +169,10 @@ def engine_status(as_json: Json = False) -> None:
     """Say whether the private engine runs, and where."""
     from builder.engine import private
 
-    found = private.status()
+    status = private.status()
     if as_json:
-        out({"state": found.state, "data": found.data, "version": found.version})
+        out({"state": status.state, "data": status.data, "version": status.version})
         return
-    show(f"{found.state} {found.version} {found.detail}\ndata: {found.data}")
-    if found.endpoint:
-        show(f"export DOCKER_HOST={found.endpoint.host}")
+    show(f"{status.state} {status.version} {status.detail}\ndata: {status.data}")
+    if status.engine:
+        show(f"export DOCKER_HOST={status.engine.host}")

@@ -1,6 +1,6 @@
-"""`builder push`, `verify` and `promote`: bring proven images to a registry and name them."""
+"""`builder push`, `verify` and `promote`: proven images in a registry, and their tags."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,24 +42,24 @@ def push(
     (exit code 4). builder.toml names a key as well: key = "..." in [trust].
     """
     from builder.core.errors import InputError
-    from builder.core.trustsettings import KEYLESS
-    from builder.engine import connect
+    from builder.core.settings import KEYLESS
+    from builder.engine.discovery import connect
     from builder.pipeline import records
     from builder.pipeline.push import push_target
 
     if key and keyless:
         raise InputError("--key and --keyless are two ways to sign", "name one of them")
-    where = settings(registry=registry, engine=engine, key=KEYLESS if keyless else key)
+    chosen = settings(registry=registry, engine=engine, key=KEYLESS if keyless else key)
     names = tuple(targets) if targets else records.built_targets(root())
     with reporter() as shown:
-        docker = connect(where, on_event=shown.on_event)
+        docker = connect(chosen, on_event=shown.on_event)
         pushed = [
-            push_target(root(), where, docker, name, tag or (), shown.on_event) for name in names
+            push_target(root(), chosen, docker, name, tag or (), shown.on_event) for name in names
         ]
-    for one in pushed:
-        show_push(one)
+    for image in pushed:
+        show_push(image)
     if as_json:
-        out([asdict(one) for one in pushed])
+        out([asdict(image) for image in pushed])
 
 
 def verify(
@@ -80,31 +80,32 @@ def verify(
     builder.toml names keys and identities as well: prove = ["..."] in [trust].
     """
     from builder.core.errors import InputError
-    from builder.core.trustsettings import NamedIdentity
+    from builder.core.settings import Identity
     from builder.pipeline.verify import verify as check
 
-    where = settings(registry=registry)
+    chosen = settings(registry=registry)
     if bool(identity) != bool(issuer):
         raise InputError(
             "--identity and --issuer belong together: any issuer can claim any identity",
             "name both, such as --issuer https://accounts.google.com",
         )
-    counts = (*(key or ()), *([NamedIdentity(identity, issuer)] if identity and issuer else ()))
-    if counts:
-        where = replace(where, trust=replace(where.trust, prove=counts))
+    named = [Identity(identity=identity, issuer=issuer)] if identity and issuer else []
+    if signers := (*(key or ()), *named):
+        trust = chosen.trust.model_copy(update={"prove": signers})
+        chosen = chosen.model_copy(update={"trust": trust})
     with reporter() as shown:
-        found = check(reference, where, on_event=shown.on_event)
-    say(f"{found.reference}: proven on {found.receipt.device}, {found.receipt.made_at}")
-    say(f"  signed by {found.signer}" if found.signer else "  no signature was asked for")
-    for one in found.receipt.checks:
-        say(f"  {one.name} {one.version}: passed")
+        image = check(reference, chosen, on_event=shown.on_event)
+    say(f"{image.reference}: proven on {image.receipt.device}, {image.receipt.made_at}")
+    say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
+    for result in image.receipt.checks:
+        say(f"  {result.name} {result.version}: passed")
     if as_json:
         out(
             {
-                "reference": found.reference,
-                "digest": found.digest,
-                "signer": found.signer or None,
-                "receipt": found.receipt.model_dump(mode="json"),
+                "reference": image.reference,
+                "digest": image.digest,
+                "signer": image.signer or None,
+                "receipt": image.receipt.model_dump(mode="json"),
             }
         )
 
@@ -115,7 +116,7 @@ def promote(
         str | None, typer.Argument(help="The tag to move: production, or HOST/PATH:production.")
     ] = None,
     back: Annotated[
-        bool, typer.Option("--back", help="Move the tag back to the image it named before.")
+        bool, typer.Option("--back", help="Move the tag to the image that it led to before.")
     ] = False,
     registry: Registry = None,
 ) -> None:
@@ -128,7 +129,7 @@ def promote(
     from builder.core.errors import InputError
     from builder.pipeline import tags
 
-    where = settings(registry=registry)
+    chosen = settings(registry=registry)
     if back == (tag is not None):
         raise InputError(
             "promote takes an image and a tag, or --back and a tag",
@@ -136,18 +137,19 @@ def promote(
         )
     with reporter() as shown:
         if tag is None:
-            moved = tags.rollback(reference, where, on_event=shown.on_event)
+            moved = tags.rollback(reference, chosen, on_event=shown.on_event)
         else:
-            moved = tags.promote(reference, tag, where, on_event=shown.on_event)
-    say(f"{moved.tag} -> {moved.reference}" + (f" (was {moved.previous})" if moved.moved else ""))
+            moved = tags.promote(reference, tag, chosen, on_event=shown.on_event)
+    before = f" (was {moved.previous or 'new'})" if moved.moved else ""
+    say(f"{moved.tag} -> {moved.reference}{before}")
 
 
 def show_push(pushed: "PushedImage") -> None:
-    """What a push sent, for a person."""
+    """Say what a push sent."""
     if pushed.unchanged:
         say(f"{pushed.reference}: already there, nothing sent")
         return
     say(f"{pushed.reference}: {size(pushed.sent)} sent in {duration(pushed.seconds)}")
     say("  tags " + ", ".join(pushed.tags))
     if pushed.signed:
-        say(f"  {len(pushed.signed)} statements signed")
+        say(f"  {len(pushed.signed)} attestations signed")

@@ -1,4 +1,4 @@
-"""`builder show`: what a target is made of, and the project's rules in the words of others."""
+"""`builder show`: what a target is made of, and the project's rules for clusters and scanners."""
 
 import sys
 from typing import Annotated
@@ -22,9 +22,14 @@ def base(
     "download" is what the lock says of the packages. "packed" is what a pull transfers; it is known
     of layers that this machine has made or taken before.
     """
-    from builder.pipeline import bases
+    from builder.core.errors import InputError
+    from builder.image.content_store import base_layers
+    from builder.pipeline.make import prepare
 
-    rows = bases.rows(root(), target)
+    plan = prepare(root(), target).base
+    if plan is None:
+        raise InputError(f"{target}: its base is a published image", "skopeo inspect shows it")
+    rows = base_layers(plan)
     if as_json:
         out(rows)
         return
@@ -39,35 +44,24 @@ def base(
 
 
 @show_app.command()
-def policy(
-    controller: Annotated[
-        str, typer.Option("--for", help="policy-controller, kyverno or binary-authorization.")
-    ] = "policy-controller",
-    registry: Registry = None,
-) -> None:
-    """Write [trust] of builder.toml as YAML for a cluster's admission controller.
+def policy(registry: Registry = None) -> None:
+    """Write [trust] of builder.toml for Sigstore's policy-controller, as YAML.
 
     builder show policy | kubectl apply -f -
     """
-    from builder.core import yamlfile
     from builder.core.errors import InputError
     from builder.pipeline import repository
-    from builder.trust import cluster
+    from builder.trust import admission
     from builder.trust import policy as policies
 
-    if controller not in cluster.WRITERS:
-        raise InputError(
-            f"--for {controller}: no such admission controller is known",
-            f"use {' | '.join(cluster.WRITERS)}",
-        )
-    where = settings(registry=registry)
-    trusted = policies.of(where.trust)
+    chosen = settings(registry=registry)
+    trusted = policies.of(chosen.trust)
     if trusted is None:
         raise InputError(
-            "[trust] names no keys, so there is nothing to ask of a cluster",
-            'write prove = ["keys/prover.pub"] below [trust] in builder.toml',
+            "[trust] names no signers, so there is nothing to ask of a cluster",
+            'write prove = [{ identity = "...", issuer = "..." }] below [trust] in builder.toml',
         )
-    sys.stdout.write(yamlfile.dump(cluster.WRITERS[controller](repository.of(where), trusted)))
+    sys.stdout.write(admission.image_policy(repository.of(chosen), trusted))
 
 
 @show_app.command()
@@ -84,14 +78,13 @@ def vex(
     """
     from datetime import UTC, datetime
 
+    from builder.config import image_yaml, lockfile
     from builder.core.errors import InputError
-    from builder.lock import model
     from builder.pipeline import records, repository
-    from builder.spec import catalogue
     from builder.trust import sbom
     from builder.trust import vex as openvex
 
-    spec = catalogue.load(root(), target)
+    spec = image_yaml.load(root(), target)
     record = records.read(root(), target)
     digest = digest or (record.digest if record else None)
     if not digest:
@@ -99,6 +92,6 @@ def vex(
             f"{target}: the digest of its image is not known here", "name it: --digest sha256:..."
         )
     purl = sbom.image_purl(repository.of(settings(registry=registry), "point"), digest)
-    now = datetime.now(UTC)
-    lock, made_at = model.read(root(), target), now.isoformat(timespec="seconds")
+    lock, now = lockfile.read(root(), target), datetime.now(UTC)
+    made_at = now.isoformat(timespec="seconds")
     out(openvex.document(purl, spec.advisories, lock, made_at, now.date()))

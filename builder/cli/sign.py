@@ -1,4 +1,4 @@
-"""`builder sign`: keys that sign what is said about images."""
+"""`builder sign`: keys that sign attestations."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def key(
     builder sign key ~/keys/prover.key
     """
     from builder.core.errors import InputError
-    from builder.core.trustsettings import private_key
+    from builder.core.settings import outside
     from builder.trust import keys
 
     password = os.environ.get(keys.PASSWORD, "")
@@ -35,6 +35,6 @@ def key(
             f"{path}: {keys.PASSWORD} is not set, and whoever reads this file could sign",
             f"set {keys.PASSWORD}, or say --no-password",
         )
-    made = keys.create(Path(private_key(root(), str(path), "FILE")), password)
+    made = keys.create(outside(root(), path, "FILE"), password)
     say(f"wrote {path}, which stays secret")
     say(f"wrote {made.source}, which whoever verifies needs: commit it")

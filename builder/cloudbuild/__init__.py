@@ -1,1 +1,1 @@
-"""Google Cloud Build: submitted, followed, and carried out on this machine."""
+"""Google Cloud Build: submit the project's build and follow it; triggers on pushes to git."""

@@ -16,248 +16,244 @@ unless its substitutions say so.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
-from builder.cloudbuild import patterns
+from pydantic import Field, ValidationError, model_validator
+
+from builder.core import filemodel
 from builder.core.errors import InputError
-from builder.core.googleapi import account_name
+from builder.core.filemodel import FileModel, matches, refuse
 from builder.core.project import MARKER
-from builder.core.settings import ACCOUNT, ACCOUNT_EXAMPLE, CloudSettings
+from builder.core.settings import Account, CloudSettings
+from builder.core.yamlfile import Mistake
+from builder.googleapi import account_name
 
-PATTERNS = ("branch", "tag", "pull_request")
+PATTERNS: Final = ("branch", "tag", "pull_request")
 """Events of a repository: their value is a pattern."""
-OTHERS = ("topic", "webhook", "manual")
-"""Events without a commit."""
-EVENTS = (*PATTERNS, *OTHERS)
-TEXT = (
-    "name", "description", "repository", *PATTERNS, "topic", "webhook", "ref", "filter", "file",
-    "comment_control", "service_account",
-)  # fmt: skip
-LISTS = ("included", "ignored", "tags")
-FLAGS = ("manual", "invert", "approval", "disabled")
-FIELDS = (*TEXT, *LISTS, *FLAGS, "substitutions")
-COMMENTS = (
+EVENTS: Final = (*PATTERNS, "topic", "webhook", "manual")
+"""All events. The last three bring no commit."""
+
+_GITHUB = re.compile(r"([\w.-]+)/([\w.-]+)")
+_CONNECTED = r"projects/[^/]+/locations/[^/]+/connections/[^/]+/repositories/[^/]+"
+
+# API reference: BuildTrigger.name, PubsubConfig, WebhookConfig; patterns are RE2's.
+Name = Annotated[
+    str,
+    matches(
+        r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,62}[a-zA-Z0-9])?",
+        "a name for a trigger",
+        "write 1 to 64 letters, digits and -",
+    ),
+]
+Repository = Annotated[
+    str,
+    matches(
+        rf"{_GITHUB.pattern}|{_CONNECTED}",
+        "a repository",
+        'write repository = "OWNER/NAME", or the full name of a connected one',
+    ),
+    Field(examples=["acme/training"]),
+]
+Pattern = Annotated[
+    str,
+    matches(
+        r"(?s)(?!.*(?:\(\?<?[=!]|\(\?>|\\[1-9])).*",
+        "a pattern: RE2 has no lookaround, no atomic groups and no backreferences",
+        "write RE2, such as ^main$",
+    ),
+    Field(examples=["^main$"]),
+]
+Topic = Annotated[
+    str, matches(r"projects/[^/]+/topics/[^/]+", "a topic", "write projects/PROJECT/topics/TOPIC")
+]
+Secret = Annotated[
+    str,
+    matches(
+        r"projects/[^/]+/secrets/[^/]+/versions/[^/]+",
+        "the version of a secret",
+        "write projects/PROJECT/secrets/SECRET/versions/VERSION, the webhook's key",
+    ),
+]
+Ref = Annotated[
+    str, matches(r"refs/(heads|tags)/\S+", "a branch or a tag", 'write ref = "refs/heads/main"')
+]
+Key = Annotated[
+    str, matches(r"_[A-Z0-9_]+", "a substitution", 'write _NAME = "VALUE", in capitals')
+]
+Comments = Literal[
     "COMMENTS_DISABLED",
     "COMMENTS_ENABLED",
     "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY",
-)
-NAMES = {
-    "topic": (r"projects/[^/]+/topics/[^/]+", "projects/PROJECT/topics/TOPIC"),
-    "webhook": (
-        r"projects/[^/]+/secrets/[^/]+/versions/[^/]+",
-        "projects/PROJECT/secrets/SECRET/versions/VERSION, the webhook's key",
-    ),
-}
-"""What the value of an event has to look like (API reference: PubsubConfig, WebhookConfig)."""
-
-# API reference: BuildTrigger.name, and a repository of a connection ("2nd generation").
-_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,62}[a-zA-Z0-9])?")
-_GITHUB = re.compile(r"([\w.-]+)/([\w.-]+)")
-_CONNECTED = re.compile(r"projects/[^/]+/locations/[^/]+/connections/[^/]+/repositories/[^/]+")
-_KEY = re.compile(r"_[A-Z0-9_]+")
-_REF = re.compile(r"refs/(heads|tags)/\S+")
+]
 
 
-def wanted(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
-    """The triggers of builder.toml: name -> trigger under the API's JSON names.
+class Table(FileModel):
+    """A table [[cloud.trigger]] as a person wrote it."""
+
+    name: Name
+    repository: Repository
+    description: str = ""
+    branch: Pattern | None = None
+    tag: Pattern | None = None
+    pull_request: Pattern | None = None
+    topic: Topic | None = None
+    webhook: Secret | None = None
+    manual: bool = False
+    ref: Ref | None = None
+    filter: str = ""
+    file: str = "cloudbuild.yaml"
+    included: tuple[str, ...] = Field((), examples=[["images/**"]])
+    ignored: tuple[str, ...] = Field((), examples=[["**/*.md"]])
+    tags: tuple[str, ...] = ()
+    invert: bool = False
+    approval: bool = False
+    disabled: bool = False
+    comment_control: Comments = "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY"
+    service_account: Account | None = None
+    substitutions: dict[Key, str] = Field({}, examples=[{"_GPU": "all"}])
+
+    @property
+    def event(self) -> str:
+        """The name of the event that starts the trigger."""
+        return next(event for event in EVENTS if getattr(self, event))
+
+    @property
+    def is_own_pull_request(self) -> bool:
+        """Whether pull requests run the file that the factory renders: no other was named."""
+        return self.event == "pull_request" and "file" not in self.model_fields_set
+
+    @model_validator(mode="after")
+    def _check(self) -> Table:
+        events = [event for event in EVENTS if getattr(self, event)]
+        if len(events) != 1:
+            raise refuse(
+                f"{' and '.join(events) or 'nothing'} starts it: exactly one of {', '.join(EVENTS)}"
+                " can",
+                'write for example branch = "^main$"',
+            )
+        if (self.event in PATTERNS) == (self.ref is not None):
+            what = "has a commit, and no ref" if self.ref else "brings no commit: it needs a ref"
+            raise refuse(f"a trigger for {self.event} {what}", 'ref = "refs/heads/main"')
+        return self
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines of builder.toml, for one table that begins at a line (from 1)."""
+
+    text: Sequence[str]
+    begin: int
+    mapping: str = "a table"
+
+    def line(self, *path: str | int) -> int:
+        """Return the line of a key of the table, or that of the table."""
+        shape = re.compile(rf"\s*[\"']?{re.escape(str(path[0]) if path else '')}[\"']?\s*=")
+        for number, line in enumerate(self.text[self.begin :], self.begin + 1):
+            if re.match(r"\s*\[", line):
+                break
+            if path and shape.match(line):
+                return number
+        return self.begin
+
+    def written(self, key: str, example: str) -> str:
+        """Return a line that gives `key` a value."""
+        return f'{key} = "{example or "..."}"'
+
+
+def declared(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
+    """Return the triggers of builder.toml: name -> trigger under the API's JSON names.
 
     Raises InputError with file, line and field.
     """
     file = root / MARKER
     text = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    found: dict[str, dict[str, Any]] = {}
-    for begin, table in settings.triggers:
-        reader = _Table(root, text, begin, table)
-        name = reader.name()
-        if name in found:
-            raise reader.bad("name", f"a second trigger is called {name}", "give it another name")
-        found[name] = reader.trigger(settings)
-    return found
-
-
-def last_of(root: Path, text: str, table: Mapping[str, Any], settings: CloudSettings) -> Any:
-    """The trigger of the last table of this builder.toml. Raises InputError as `wanted`."""
-    lines = text.splitlines()
-    begin = max(n for n, line in enumerate(lines, 1) if line == "[[cloud.trigger]]")
-    reader = _Table(root, lines, begin, table)
-    reader.name()
-    return reader.trigger(settings)
-
-
-@dataclass(frozen=True)
-class _Table:
-    """One [[cloud.trigger]]. text: the lines of builder.toml. begin: the table's line, from 1."""
-
-    root: Path
-    text: Sequence[str]
-    begin: int
-    table: Mapping[str, Any]
-
-    def bad(self, key: str, what: str, fix: str) -> InputError:
-        shape = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=")
-        lines = list(enumerate(self.text, 1))[self.begin :]
-        own = []
-        for number, line in lines:
-            if re.match(r"\s*\[", line):
-                break
-            own.append((number, line))
-        at = next((number for number, text in own if shape.match(text)), self.begin)
-        return InputError(f"{MARKER}:{at}: cloud.trigger.{key}: {what}", fix)
-
-    def name(self) -> str:
-        for key, value in self.table.items():
-            if key not in FIELDS:
-                near = difflib.get_close_matches(key, FIELDS, n=1)
-                fix = f"write {near[0]}" if near else f"known: {', '.join(FIELDS)}"
-                raise self.bad(key, "unknown setting", fix)
-            if key in TEXT and not isinstance(value, str):
-                raise self.bad(key, f"expected text, found {value!r}", f'write {key} = "..."')
-            if key in FLAGS and not isinstance(value, bool):
-                raise self.bad(key, f"expected true or false, found {value!r}", f"{key} = true")
-            if key in LISTS and not (
-                isinstance(value, list) and all(isinstance(one, str) for one in value)
-            ):
-                raise self.bad(key, f"expected a list of texts, found {value!r}", f'{key} = ["a"]')
-        name = self.table.get("name", "")
-        if not _NAME.fullmatch(name):
-            raise self.bad(
-                "name",
-                f"{name!r} is not a name for a trigger",
-                "write 1 to 64 letters, digits and -",
-            )
-        return str(name)
-
-    def trigger(self, settings: CloudSettings) -> dict[str, Any]:
-        events = [key for key in EVENTS if key in self.table]
-        if len(events) != 1:
-            raise self.bad(
-                "name",
-                f"{' and '.join(events) or 'nothing'} starts it: exactly one of {', '.join(EVENTS)}"
-                " can",
-                'write for example branch = "^main$"',
-            )
-        (event,) = events
-        self._event(event)
-        file = self.table.get("file", "cloudbuild.yaml")
-        if not (self.root / file).is_file():
-            raise self.bad("file", f"there is no {file}", "builder render, or name another file")
-        made: dict[str, Any] = {
-            "name": self.table["name"],
-            "description": self.table.get("description", ""),
-            "tags": self.table.get("tags", []),
-            "filename": file,
-            "substitutions": self._substitutions(event),
-            "includedFiles": self.table.get("included", []),
-            "ignoredFiles": self.table.get("ignored", []),
-            "disabled": self.table.get("disabled", False),
-            "filter": self.table.get("filter", ""),
-            **(self._source(event) if event in PATTERNS else self._at_a_ref(event, file)),
-        }
-        own = self.table.get("service_account")
-        if event == "pull_request" and "file" not in self.table:
-            self._cannot_write(own, settings.service_account)
-        if account := own or settings.service_account:
-            if not re.fullmatch(ACCOUNT, account):
-                raise self.bad(
-                    "service_account", f"{account!r} is no address", f"write {ACCOUNT_EXAMPLE}"
-                )
-            made["serviceAccount"] = account_name(account)
-        if self.table.get("approval"):
-            made["approvalConfig"] = {"approvalRequired": True}
-        return {key: value for key, value in made.items() if value not in ("", [], {}, False)}
-
-    def _cannot_write(self, own: str | None, writer: str | None) -> None:
-        """A pull request may change the file that is run: its account must not be the one that
-        pushes."""
-        if not own or own == writer:
-            raise self.bad(
+    triggers: dict[str, dict[str, Any]] = {}
+    for begin, values in settings.triggers:
+        lines = _Lines(text, begin)
+        table = _table(lines, values)
+        if table.name in triggers:
+            what = f"a second trigger is called {table.name}"
+            raise _refused(lines, "name", what, "give it another name")
+        if not (root / table.file).is_file():
+            fix = "builder render, or name another file"
+            raise _refused(lines, "file", f"there is no {table.file}", fix)
+        own, writer = table.service_account, settings.service_account
+        if table.is_own_pull_request and own in (None, writer):
+            # a pull request may change the file that is run
+            raise _refused(
+                lines,
                 "service_account",
-                "a pull request would be built with the account that pushes"
-                if own
-                else "a pull request needs an account of its own",
+                "a pull request needs an account of its own, not the one that pushes",
                 "name an account that can read the repository and write logs, and nothing else",
             )
+        triggers[table.name] = _trigger(table, writer)
+    return triggers
 
-    def _event(self, event: str) -> None:
-        value = self.table[event]
-        if event in PATTERNS and (why := patterns.problem(value)):
-            raise self.bad(event, f"{value!r} is not a pattern: {why}", "write RE2, as ^main$")
-        if event in NAMES and not re.fullmatch(NAMES[event][0], value):
-            raise self.bad(event, f"{value!r} is no name", f"write {NAMES[event][1]}")
-        if event in PATTERNS and "ref" in self.table:
-            raise self.bad(
-                "ref", f"a trigger for {event} has none", f"it is for {', '.join(OTHERS)}"
-            )
 
-    def _at_a_ref(self, event: str, file: str) -> dict[str, Any]:
-        """An event without a commit, with the source that its build takes."""
-        ref = self.table.get("ref", "")
-        if not _REF.fullmatch(ref):
-            raise self.bad(
-                "ref", f"{ref!r} is no branch and no tag", 'write ref = "refs/heads/main"'
-            )
-        repository = self.table.get("repository", "")
-        if _CONNECTED.fullmatch(repository):
-            where = {"repository": repository}
-        elif match := _GITHUB.fullmatch(repository):
-            where = {"uri": f"https://github.com/{match[1]}/{match[2]}", "repoType": "GITHUB"}
-        else:
-            raise self._no_repository()
-        started = {
-            "topic": {"pubsubConfig": {"topic": self.table.get("topic")}},
-            "webhook": {"webhookConfig": {"secret": self.table.get("webhook")}},
-            "manual": {},
-        }
-        return {
-            **started[event],
-            "filename": "",  # it lies in gitFileSource
-            "sourceToBuild": {**where, "ref": ref},
-            "gitFileSource": {"path": file, **where, "revision": ref},
-        }
+def _table(lines: _Lines, values: Mapping[str, Any]) -> Table:
+    try:
+        return Table.model_validate(values)
+    except ValidationError as error:
+        mistakes = filemodel.mistakes(lines, error.errors(), Table)
+        named = [
+            replace(mistake, field=f"cloud.trigger.{mistake.field}".rstrip("."))
+            for mistake in mistakes
+        ]
+        raise filemodel.error(MARKER, named) from None
 
-    def _no_repository(self) -> InputError:
-        repository = self.table.get("repository", "")
-        return self.bad(
-            "repository",
-            f"{repository!r} is not a repository" if repository else "no repository is named",
-            'write repository = "OWNER/NAME", or the full name of a connected one',
-        )
 
-    def _source(self, event: str) -> dict[str, Any]:
-        repository = self.table.get("repository", "")
-        invert = {"invertRegex": True} if self.table.get("invert") else {}
-        if event == "pull_request":
-            control = self.table.get("comment_control", COMMENTS[2])
-            if control not in COMMENTS:
-                raise self.bad("comment_control", f"{control!r}", f"one of {', '.join(COMMENTS)}")
-            inner = {
-                "pullRequest": {
-                    "branch": self.table[event],
-                    "commentControl": control,
-                    **invert,
-                }
-            }
-        else:
-            inner = {"push": {event: self.table[event], **invert}}
-        if _CONNECTED.fullmatch(repository):
-            return {"repositoryEventConfig": {"repository": repository, **inner}}
-        if match := _GITHUB.fullmatch(repository):
-            return {"github": {"owner": match[1], "name": match[2], **inner}}
-        raise self._no_repository()
+def _refused(lines: _Lines, key: str, what: str, fix: str) -> InputError:
+    return filemodel.error(MARKER, [Mistake(lines.line(key), f"cloud.trigger.{key}", what, fix)])
 
-    def _substitutions(self, event: str) -> dict[str, str]:
-        given = self.table.get("substitutions", {})
-        if not isinstance(given, dict):
-            raise self.bad("substitutions", "expected a table", '{ _GPU = "all" }')
-        for key, value in given.items():
-            if not _KEY.fullmatch(key) or not isinstance(value, str):
-                raise self.bad(
-                    "substitutions", f"{key} = {value!r} is none", 'write _NAME = "VALUE" in quotes'
-                )
-        default = {"_PUSH": "false"} if event == "pull_request" and "file" not in self.table else {}
-        return {**default, **given}
+
+def _trigger(table: Table, account: str | None) -> dict[str, Any]:
+    """Return the trigger, without what is at its default."""
+    account = table.service_account or account
+    no_push = {"_PUSH": "false"} if table.is_own_pull_request else {}
+    trigger = {
+        "name": table.name,
+        "description": table.description,
+        "tags": list(table.tags),
+        "substitutions": {**no_push, **table.substitutions},
+        "includedFiles": list(table.included),
+        "ignoredFiles": list(table.ignored),
+        "disabled": table.disabled,
+        "filter": table.filter,
+        "serviceAccount": account_name(account) if account else "",
+        "approvalConfig": {"approvalRequired": True} if table.approval else {},
+        **(_of_a_repository(table) if table.event in PATTERNS else _at_a_ref(table)),
+    }
+    return {key: value for key, value in trigger.items() if value not in ("", [], {}, False)}
+
+
+def _of_a_repository(table: Table) -> dict[str, Any]:
+    """Return an event that brings its own commit."""
+    event: dict[str, Any] = {"push": {table.event: getattr(table, table.event)}}
+    if table.event == "pull_request":
+        pull = {"branch": table.pull_request, "commentControl": table.comment_control}
+        event = {"pullRequest": pull}
+    for value in event.values() if table.invert else ():
+        value["invertRegex"] = True
+    repository: dict[str, Any]
+    if match := _GITHUB.fullmatch(table.repository):
+        repository = {"github": {"owner": match[1], "name": match[2], **event}}
+    else:
+        repository = {"repositoryEventConfig": {"repository": table.repository, **event}}
+    return {"filename": table.file, **repository}
+
+
+def _at_a_ref(table: Table) -> dict[str, Any]:
+    """Return an event without a commit, with the source that its build takes."""
+    source = {"repository": table.repository}
+    if match := _GITHUB.fullmatch(table.repository):
+        source = {"uri": f"https://github.com/{match[1]}/{match[2]}", "repoType": "GITHUB"}
+    return {
+        "pubsubConfig": {"topic": table.topic} if table.topic else {},
+        "webhookConfig": {"secret": table.webhook} if table.webhook else {},
+        "sourceToBuild": {**source, "ref": table.ref},
+        "gitFileSource": {"path": table.file, **source, "revision": table.ref},
+    }

@@ -1,44 +1,37 @@
-"""Triggers: the tables [[cloud.trigger]] of builder.toml (trigger_table.py), and Cloud Build's own.
+"""Triggers: the tables [[cloud.trigger]] of builder.toml beside Cloud Build's own.
 
-They are compared. The difference is shown, and then the triggers are changed to match. A request
-names the fields that it changes, so a field that a table cannot name stays as it is, as does a
-trigger that builder.toml does not name.
+They are compared, the difference is shown, and then Cloud Build's are changed to match. An update
+names the fields that a table decides and that differ. So every other field of an existing trigger
+stays as it is, and so does a trigger that builder.toml does not name.
 """
 
 from __future__ import annotations
 
-import difflib
-import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from builder.cloudbuild.clients import Clients, explaining
-from builder.cloudbuild.trigger_table import wanted
-from builder.core import files
+from builder.cloudbuild.trigger_table import declared
 from builder.core.errors import InputError, OutsideError
 from builder.core.project import MARKER
-from builder.core.settings import load_cloud
 
 if TYPE_CHECKING:
-    from google.cloud.devtools.cloudbuild_v1 import BuildTrigger
+    from google.cloud.devtools.cloudbuild_v1 import Build, BuildTrigger
 
 Action = Literal["create", "update", "delete", "unchanged"]
 
-# Fields that the service sets itself.
 _ITS_OWN = ("id", "createTime", "resourceName")
-_ITS_OWN_WITHIN = (
-    ("github", "installationId"),
-    ("repositoryEventConfig", "repositoryType"),
-    ("pubsubConfig", "subscription"),
-    ("pubsubConfig", "state"),
-    ("webhookConfig", "state"),
-)
+"""Fields that the service sets."""
 
-# What a table says of a trigger. Of a message that it names, only these fields; a message that it
-# does not name is removed.
-_FIELDS = ("description", "tags", "filename", "substitutions", "includedFiles", "ignoredFiles")
+_FIELDS = (
+    "description", "tags", "filename", "substitutions", "includedFiles", "ignoredFiles", "disabled",
+    "triggerTemplate", "autodetect", "build",
+)  # fmt: skip
+"""The fields that a table decides, also those that it leaves empty: the last three are another
+event, and another origin of the build."""
 _MESSAGES = {
     "github": ("owner", "name", "push", "pullRequest"),
     "repositoryEventConfig": ("repository", "push", "pullRequest"),
@@ -48,13 +41,12 @@ _MESSAGES = {
     "sourceToBuild": ("uri", "repository", "ref", "repoType"),
     "gitFileSource": ("path", "uri", "repository", "revision", "repoType"),
 }
-# Another event, and another origin of the build: a table names its own instead.
-_INSTEAD = ("triggerTemplate", "autodetect", "build")
+"""Of a message that a table names, only these fields; one that it does not name is removed."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A trigger and the change to make. content: the wanted trigger, under the API's JSON names.
+    """A trigger and the change to make. content: the new trigger, under the API's JSON names.
 
     mask: the fields that an update changes.
     """
@@ -76,259 +68,188 @@ class Planned:
 
 
 def existing(clients: Clients) -> dict[str, BuildTrigger]:
-    """The project's triggers in its region, by name. Raises OutsideError."""
-    from google.cloud.devtools import cloudbuild_v1 as api
-
+    """Return the project's triggers in its region, by name. Raises OutsideError."""
     with explaining(f"the triggers of {clients.parent}"):
-        request = api.ListBuildTriggersRequest(**clients.within)
-        return {one.name: one for one in clients.build.list_build_triggers(request, timeout=60.0)}
+        pages = clients.build.list_build_triggers({"parent": clients.parent}, timeout=60.0)
+        return {trigger.name: trigger for trigger in pages}
 
 
-def _named(clients: Clients, one: Any) -> dict[str, str]:
-    name = one.resource_name or f"{clients.parent}/triggers/{one.id}"
-    return {"name": name, **clients.older_names(trigger_id=one.id)}
+def named(clients: Clients, name: str) -> BuildTrigger:
+    """Return the trigger of this name. Raises OutsideError if there is none."""
+    triggers = existing(clients)
+    if name not in triggers:
+        raise OutsideError(
+            f"{clients.parent} has no trigger {name!r}",
+            f"it has {', '.join(sorted(triggers)) or 'none'}; --region names another region",
+        )
+    return triggers[name]
 
 
-def content(one: Any) -> dict[str, Any]:
-    """A trigger of the service under JSON names, without the fields that the service sets."""
+def content(trigger: BuildTrigger) -> dict[str, Any]:
+    """Return a trigger of the service under JSON names, without what the service sets."""
     from google.cloud.devtools import cloudbuild_v1 as api
     from google.protobuf import json_format  # type: ignore[import-untyped]
 
-    found: dict[str, Any] = json_format.MessageToDict(api.BuildTrigger.pb(one))
-    for key in _ITS_OWN:
-        found.pop(key, None)
-    for outer, inner in _ITS_OWN_WITHIN:
-        if outer in found:
-            found[outer].pop(inner, None)
-    if not found.get("approvalConfig", {}).get("approvalRequired"):
-        found.pop("approvalConfig", None)
-    return found
+    value: dict[str, Any] = json_format.MessageToDict(api.BuildTrigger.pb(trigger))
+    return {name: item for name, item in value.items() if name not in _ITS_OWN}
+
+
+def message(trigger: Mapping[str, Any]) -> BuildTrigger:
+    """Return the API's message of a trigger under JSON names."""
+    from google.cloud.devtools import cloudbuild_v1 as api
+    from google.protobuf import json_format
+
+    value = api.BuildTrigger.pb(api.BuildTrigger())
+    json_format.ParseDict(dict(trigger), value)
+    wrapped: BuildTrigger = api.BuildTrigger.wrap(value)
+    return wrapped
 
 
 # --- the difference -------------------------------------------------------------------------------
 
 
 def plan(root: Path, clients: Clients) -> tuple[Planned, ...]:
-    """The changes that make the triggers as builder.toml says.
+    """Return the changes that make the triggers as builder.toml says.
 
     Raises InputError if builder.toml names none, OutsideError if the service refuses.
     """
-    ours = wanted(root, clients.settings)
+    ours = declared(root, clients.settings)
     if not ours:
-        raise InputError(
-            f"{MARKER} names no trigger", "write a table [[cloud.trigger]], as docs/cloud-build.md"
-        )
+        fix = "write a table [[cloud.trigger]], as docs/cloud-build.md"
+        raise InputError(f"{MARKER} names no trigger", fix)
     theirs = existing(clients)
-    return tuple(planned(name, want, theirs.get(name)) for name, want in ours.items())
+    return tuple(planned(name, trigger, theirs.get(name)) for name, trigger in ours.items())
 
 
-def planned(name: str, want: dict[str, Any], have: Any) -> Planned:
-    if have is None:
-        return Planned(name, "create", tuple(f"+ {line}" for line in _lines(want)), want)
-    now, after = content(have), content(have)
-    want = content(message(want))  # as the service would answer it, without default values
-    mask = tuple(path for path in _said(want) if _at(now, path) != _at(want, path))
-    for path in mask:
-        _set(after, path, _at(want, path))
-    action: Action = "update" if mask else "unchanged"
-    return Planned(name, action, tuple(_diff(now, after)), want, have, mask)
+def planned(name: str, ours: Mapping[str, Any], theirs: BuildTrigger | None) -> Planned:
+    """Return the change that makes an existing trigger (None: there is none) like that of a
+    table."""
+    if theirs is None:
+        return Planned(name, "create", _lines("+", ours), ours)
+    new, old = content(message(ours)), content(theirs)  # both without default values
+    mask = tuple(path for path in _decided(new) if _at(old, path) != _at(new, path))
+    sides = (("-", old), ("+", new))
+    diff = [
+        line
+        for path in mask
+        for sign, side in sides
+        if (value := _at(side, path)) is not None
+        for line in _lines(sign, {path: value})
+    ]
+    return Planned(name, "update" if mask else "unchanged", tuple(diff), new, theirs, mask)
 
 
-def _said(want: Mapping[str, Any]) -> Iterator[str]:
-    """The fields that a table decides, also those that it leaves empty."""
-    yield from (*_FIELDS, "disabled", *_INSTEAD)
-    for message, inner in _MESSAGES.items():
-        yield from (f"{message}.{name}" for name in inner) if message in want else (message,)
-    for name in ("serviceAccount", "filter"):  # else the trigger keeps its own
-        if name in want:
-            yield name
+def _lines(sign: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a line for each field."""
+    return tuple(f"{sign} {name}: {json.dumps(value)}" for name, value in sorted(fields.items()))
+
+
+def _decided(ours: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fields that a table decides. Without an account or a filter, a trigger keeps its
+    own."""
+    yield from _FIELDS
+    for name, inner in _MESSAGES.items():
+        yield from (f"{name}.{part}" for part in inner) if name in ours else (name,)
+    yield from (name for name in ("serviceAccount", "filter") if name in ours)
 
 
 def _at(value: Mapping[str, Any], path: str) -> Any:
     for name in path.split("."):
         value = value.get(name, {})
+    if path == "approvalConfig" and not value.get("approvalRequired"):
+        return None  # the service answers with an empty one
     return value or None
 
 
-def _set(value: dict[str, Any], path: str, to: Any) -> None:
-    *above, last = path.split(".")
-    for name in above:
-        value = value.setdefault(name, {})
-    if to is None:
-        value.pop(last, None)
-    else:
-        value[last] = to
+def deletion(clients: Clients, names: Sequence[str]) -> tuple[Planned, ...]:
+    """Return the deletions of these triggers. Raises OutsideError for one that does not exist."""
+    triggers = {name: named(clients, name) for name in names}
+    return tuple(
+        Planned(name, "delete", _lines("-", content(trigger)), existing=trigger)
+        for name, trigger in triggers.items()
+    )
 
 
-def message(want: Mapping[str, Any]) -> BuildTrigger:
-    """A trigger of its JSON names. Fields that the installed client does not know are left out.
+# --- changes --------------------------------------------------------------------------------------
 
-    Raises json_format.ParseError for a value of another type.
+
+def carry_out(clients: Clients, changes: Sequence[Planned], on_done: Callable[[str], None]) -> None:
+    """Create, change and delete. on_done: gets a line for each.
+
+    Raises OutsideError at the first change that is refused. Those before it are done.
     """
+    for change in changes:
+        if change.action != "unchanged":
+            with explaining(f"trigger {change.name}"):
+                _carry_out(clients, change)
+            on_done(f"{change.name}: {change.action}d")
+
+
+def _carry_out(clients: Clients, change: Planned) -> None:
     from google.cloud.devtools import cloudbuild_v1 as api
-    from google.protobuf import json_format
+    from google.protobuf import field_mask_pb2
 
-    message = api.BuildTrigger.pb(api.BuildTrigger())
-    json_format.ParseDict(dict(want), message, ignore_unknown_fields=True)
-    trigger: BuildTrigger = api.BuildTrigger.wrap(message)
-    return trigger
-
-
-def named(clients: Clients, name: str) -> BuildTrigger:
-    """The trigger of this name. Raises OutsideError if there is none."""
-    found = existing(clients)
-    if name not in found:
-        raise OutsideError(
-            f"{clients.parent} has no trigger {name!r}",
-            f"it has {', '.join(sorted(found)) or 'none'}; --region names another region",
+    if change.action == "create":
+        request = api.CreateBuildTriggerRequest(
+            parent=clients.parent, trigger=message(change.content)
         )
-    return found[name]
+        clients.build.create_build_trigger(request, timeout=60.0)
+    elif change.action == "delete":
+        clients.build.delete_build_trigger({"name": _name(clients, change.existing)}, timeout=60.0)
+    else:
+        trigger = message(change.content)
+        trigger.resource_name = _name(clients, change.existing)
+        mask = field_mask_pb2.FieldMask()
+        mask.FromJsonString(",".join(change.mask))
+        clients.build.update_build_trigger(
+            api.UpdateBuildTriggerRequest(trigger=trigger, update_mask=mask), timeout=60.0
+        )
 
 
-def judged_with(trigger: Mapping[str, Any]) -> tuple[str, dict[str, str], str]:
-    """What a trigger gives its build: the file, the substitutions, the account ("" for none)."""
-    file = trigger.get("filename") or trigger.get("gitFileSource", {}).get("path")
-    values = trigger.get("substitutions", {})
-    return file or "cloudbuild.yaml", dict(values), trigger.get("serviceAccount", "")
+def _name(clients: Clients, trigger: BuildTrigger) -> str:
+    return trigger.resource_name or f"{clients.parent}/triggers/{trigger.id}"
 
 
 def start(
     clients: Clients, name: str, at: Mapping[str, str], substitutions: Mapping[str, str]
-) -> Any:
-    """Run a trigger now. Returns the build.
+) -> Build:
+    """Run a trigger now. Return the build.
 
     at: the commit, as one of branch_name, tag_name, commit_sha; empty for the trigger's own.
     Raises OutsideError.
     """
     from google.cloud.devtools import cloudbuild_v1 as api
 
-    request = api.RunBuildTriggerRequest(
-        _named(clients, named(clients, name)),
-        source=api.RepoSource(**at, substitutions=dict(substitutions)),
-    )
+    source = api.RepoSource(**at, substitutions=dict(substitutions))
+    request = api.RunBuildTriggerRequest(name=_name(clients, named(clients, name)), source=source)
     with explaining(f"trigger {name}"):
-        return clients.build.run_build_trigger(request, timeout=60.0).metadata.build
-
-
-def deletion(clients: Clients, names: Sequence[str]) -> tuple[Planned, ...]:
-    """The deletions of these triggers. Raises OutsideError for one that does not exist."""
-    theirs = {name: named(clients, name) for name in names}
-    return tuple(
-        Planned(
-            name, "delete", tuple(f"- {line}" for line in _lines(content(theirs[name]))),
-            existing=theirs[name],
-        )
-        for name in theirs
-    )  # fmt: skip
-
-
-def _lines(value: Mapping[str, Any]) -> list[str]:
-    return as_yaml(value).splitlines()
-
-
-def _diff(now: Mapping[str, Any], want: Mapping[str, Any]) -> Iterator[str]:
-    for line in difflib.ndiff(_lines(now), _lines(want)):
-        if line[0] in "+-":
-            yield line
-
-
-def as_yaml(value: Mapping[str, Any]) -> str:
-    """YAML sorted by name: the same content gives the same text."""
-    from ruamel.yaml import YAML
-
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style, yaml.width = False, 1000
-    out = io.StringIO()
-    yaml.dump(dict(sorted(value.items())), out)
-    return out.getvalue()
-
-
-def carry_out(clients: Clients, planned: Sequence[Planned], on_done: Callable[[str], None]) -> None:
-    """Create, change and delete. on_done: gets a line for each.
-
-    Raises OutsideError at the first change that is refused. Those before it are done.
-    """
-    from google.cloud.devtools import cloudbuild_v1 as api
-    from google.protobuf import field_mask_pb2
-
-    for one in planned:
-        with explaining(f"trigger {one.name}"):
-            if one.action == "create":
-                request = api.CreateBuildTriggerRequest(
-                    **clients.within, trigger=message(one.content)
-                )
-                clients.build.create_build_trigger(request, timeout=60.0)
-                on_done(f"{one.name}: created")
-            elif one.action == "update":
-                ids, trigger = _named(clients, one.existing), message(one.content)
-                trigger.resource_name, trigger.id = ids.pop("name"), one.existing.id
-                mask = field_mask_pb2.FieldMask()
-                mask.FromJsonString(",".join(one.mask))
-                clients.build.update_build_trigger(
-                    api.UpdateBuildTriggerRequest(ids, trigger=trigger, update_mask=mask),
-                    timeout=60.0,
-                )
-                on_done(f"{one.name}: changed")
-            elif one.action == "delete":
-                clients.build.delete_build_trigger(
-                    api.DeleteBuildTriggerRequest(_named(clients, one.existing)), timeout=60.0
-                )
-                on_done(f"{one.name}: deleted")
+        operation = clients.build.run_build_trigger(request, timeout=60.0)
+    build: Build = operation.metadata.build
+    return build
 
 
 def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
-    """A row for each trigger of the project or of builder.toml: name, state, event."""
-    ours, theirs = wanted(root, clients.settings), existing(clients)
+    """Return a row for each trigger of the project or of builder.toml: name, state, event."""
+    ours, theirs = declared(root, clients.settings), existing(clients)
+    states = {"create": "missing", "update": "differs"}
     rows = []
     for name in sorted(ours.keys() | theirs.keys()):
-        if name not in ours:
-            state = "not ours"
-        else:
+        state = "not ours"
+        if name in ours:
             action = planned(name, ours[name], theirs.get(name)).action
-            state = {"create": "missing", "update": "differs"}.get(action, "as written")
-        shown = ours.get(name) or content(theirs[name])
-        rows.append({"name": name, "state": state, "event": _event(shown)})
+            state = states.get(action, "as written")
+        event = _event(ours.get(name) or content(theirs[name]))
+        rows.append({"name": name, "state": state, "event": event})
     return rows
 
 
-def _event(shown: Mapping[str, Any]) -> str:
-    source = (
-        shown.get("github")
-        or shown.get("repositoryEventConfig")
-        or shown.get("sourceToBuild")
-        or {}
-    )
-    where = source.get("repository") or source.get("uri") or "/".join(
-        part for part in (source.get("owner"), source.get("name")) if part
-    )  # fmt: skip
-    push, pull = source.get("push", {}), source.get("pullRequest", {})
-    found = (
-        (f"pull request to {pull.get('branch')}", pull),
-        (f"branch {push.get('branch')}", push.get("branch")),
-        (f"tag {push.get('tag')}", push.get("tag")),
-        (f"topic {shown.get('pubsubConfig', {}).get('topic')}", "pubsubConfig" in shown),
-        ("webhook", "webhookConfig" in shown),
-        ("by hand", "sourceToBuild" in shown),
-    )
-    what = next((text for text, there in found if there), "another event")
-    return f"{what} of {where}" if where else what
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-
-def write(root: Path, folder: Path, dry_run: bool = False) -> tuple[Path, ...]:
-    """Write a file for each trigger, for `gcloud builds triggers import --source=FILE`.
-
-    dry_run: only name the files.
-    """
-    ours = wanted(root, load_cloud(root))
-    if not ours:
-        raise InputError(f"{MARKER} names no trigger", "write a table [[cloud.trigger]]")
-    paths = []
-    for name, trigger in ours.items():
-        path = folder / f"{name}.yaml"
-        if not dry_run:
-            files.write(path, as_yaml(trigger))
-        paths.append(path)
-    return tuple(paths)
+def _event(trigger: Mapping[str, Any]) -> str:
+    """Return what starts a trigger, in words."""
+    keys = ("github", "repositoryEventConfig", "pubsubConfig", "webhookConfig")
+    event: dict[str, Any] = next((trigger[key] for key in keys if key in trigger), {})
+    if "pullRequest" in event:
+        return f"pull request to {event['pullRequest'].get('branch')}"
+    if push := event.get("push"):
+        kind = "branch" if "branch" in push else "tag"
+        return f"push to {kind} {push.get(kind)}"
+    return f"topic {event['topic']}" if "topic" in event else "webhook" if event else "by hand"

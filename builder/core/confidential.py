@@ -1,7 +1,7 @@
 """What a secret looks like: by a file's name, or by what it holds.
 
-Asked before anything leaves this machine (outgoing.py), of an image's files (where this module runs
-inside the image, on Python 3.8 or newer), and of an image's layers.
+Files are searched before they leave this machine (outgoing.py), in an image (where this module runs
+inside the image, on Python 3.8 or newer), and in an image's layers.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ _CONFIGURATION = re.compile(
 
 
 def secret_in(content: bytes, configuration: bool) -> str | None:
-    """What kind of secret this text holds, if any. configuration: whether it is meant for settings,
-    where every login counts."""
+    """Return what kind of secret this text holds, if any.
+
+    configuration: whether the text is meant for settings, where every login counts.
+    """
     for what, pattern in _PATTERNS.items():
         if what in ONLY_IN_CONFIGURATION and not configuration:
             continue
@@ -70,6 +72,6 @@ def secret_in(content: bytes, configuration: bool) -> str | None:
 
 
 def secret(path: str, content: bytes) -> str | None:
-    """What kind of secret a file is, by its name or by what it holds. path: with slashes."""
+    """Return what kind of secret a file is, by its name or by what it holds. path: with slashes."""
     name = path.rpartition("/")[2]
     return NAMES.get(name) or secret_in(content, bool(_CONFIGURATION.search(path)))

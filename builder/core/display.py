@@ -15,20 +15,16 @@ _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07
 
 
 def masked(text: str) -> str:
-    """The text with the user and the password of each address in it as `***`.
+    """Return the text with the user and the password of each address in it as `***`.
 
     An address may lack its scheme, and a password may hold a slash or an @.
     """
-    return _WORD.sub(lambda word: _masked(word[0]), _QUOTED.sub("//***@", text))
+    return _WORD.sub(lambda word: address(word[0]), _QUOTED.sub("//***@", text))
 
 
 def address(text: str) -> str:
-    """One address with its user and password as `***`, whatever the password holds."""
-    return _masked(text)
-
-
-def _masked(word: str) -> str:
-    parts = _ADDRESS.fullmatch(word)
+    """Return one address with its user and password as `***`, whatever the password holds."""
+    parts = _ADDRESS.fullmatch(text)
     assert parts  # it matches any text
     head, rest = parts["head"] or "", parts["rest"]
     authority = rest.partition("/")[0]
@@ -38,10 +34,10 @@ def _masked(word: str) -> str:
             return f"{head}***{rest[len(user) :]}"
     elif "@" in rest and ":" in authority and not _PORT.match(rest):  # a slash in the password
         return f"{head}***@{rest.rpartition('@')[2]}"
-    return word
+    return text
 
 
 def plain(text: str) -> str:
-    """The text without what moves a terminal's cursor or colours it; its lines stay."""
+    """Return the text without what moves a terminal's cursor or colours it; its lines stay."""
     text = _SEQUENCE.sub("", text)
-    return "".join(one if one.isprintable() or one in "\n\t" else "?" for one in text)
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)

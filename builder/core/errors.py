@@ -1,4 +1,4 @@
-"""The errors that a user can meet: what is wrong, how to fix it, and the exit code.
+"""The errors that a user can meet, each with its fix and its exit code.
 
 Exit codes: 2 the user wrote something wrong, 3 the outside world (engine, registry, network)
 refused, 4 a check did not pass; 1 is a fault of the factory.
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class FactoryError(Exception):
-    """What is wrong (`message`), and how to fix it (`fix`); a line each."""
+    """An error that a person can act on: what is wrong (`message`), how to fix it (`fix`)."""
 
     exit_code = 1
 
@@ -61,16 +61,16 @@ _NO_TEMPORARY: Final = "No usable temporary directory"
 
 
 def refusal(error: OSError, path: str = "") -> OutsideError | None:
-    """What the operating system refused, with the path; None where it is no refusal.
+    """Return what the operating system refused, with the path; None where it is no refusal.
 
-    path: where, if the system's error does not say. This is the only place that tells a full disk,
-    a folder of someone else and the like from a fault of the factory.
+    path: of the file, if the system's error does not say. This is the only place that tells a full
+    disk, a folder of someone else and the like from a fault of the factory.
     """
     if _NO_TEMPORARY in str(error.strerror):
         return OutsideError(str(error.strerror), _FIXES[errno.ENOSPC])
     if error.errno not in _FIXES or type(error).__module__ != "builtins":
         return None  # a library's own error: ssl counts from 1 too
-    where = error.filename2 or error.filename or path
-    where = where.decode("utf-8", "replace") if isinstance(where, bytes) else where
-    shown = f"{where}: " if isinstance(where, str) and where else ""
-    return OutsideError(f"{shown}{error.strerror}", _FIXES[error.errno])
+    name = error.filename2 or error.filename or path
+    name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+    prefix = f"{name}: " if isinstance(name, str) and name else ""
+    return OutsideError(f"{prefix}{error.strerror}", _FIXES[error.errno])

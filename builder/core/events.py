@@ -54,21 +54,17 @@ OnEvent = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The callback of a caller that does not show progress."""
+    """Do nothing: the callback of a caller that does not show progress."""
 
 
 def prefixed(prefix: str, on_event: OnEvent) -> OnEvent:
-    """A callback that puts `prefix` before the steps' names, to tell builds at once apart."""
-
-    def tell(event: Event) -> None:
-        on_event(replace(event, name=f"{prefix}: {event.name}"))
-
-    return tell
+    """Return a callback that puts `prefix` before the steps' names, for builds at once."""
+    return lambda event: on_event(replace(event, name=f"{prefix}: {event.name}"))
 
 
 @dataclass
 class RunningStep:
-    """A step under way. Its StepDone takes `detail`, `cached` and `error` from here."""
+    """A step that runs. Its StepDone takes `detail`, `cached` and `error` from here."""
 
     name: str
     on_event: OnEvent
@@ -89,7 +85,7 @@ class RunningStep:
     def progress(
         self, current: int, total: int | None = None, unit: Literal["bytes", "steps"] = "bytes"
     ) -> None:
-        """Say how far the step is."""
+        """Report how far the step is."""
         self.on_event(StepProgress(self.name, current, total, unit))
 
     def done(self, seconds: float | None = None) -> None:
@@ -99,7 +95,7 @@ class RunningStep:
 
 
 def begin(name: str, on_event: OnEvent) -> RunningStep:
-    """Emit StepStarted for a step that runs elsewhere; its end is told by `done`.
+    """Emit StepStarted and return the step, whose `done` reports its end.
 
     Around a block of code, `step` does both.
     """

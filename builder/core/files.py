@@ -26,7 +26,7 @@ def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` at the end of the block; an error discards it.
+    """Open a new file that takes the place of `path` at the end of the block; an error discards it.
 
     The folder is made where it is missing. The content goes to a name of its own beside `path`,
     which is then renamed. A device or a pipe (`/dev/stdout`) is written to directly.
@@ -51,7 +51,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
         new.replace(path)
     except BaseException as error:
         if isinstance(error, OSError) and error.filename in (None, name):
-            error.filename = str(path)  # so that what is said of a full disk names it
+            error.filename = str(path)  # so that the error of a full disk names it
         new.unlink(missing_ok=True)
         raise
 
@@ -60,7 +60,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold a lock file; the kernel frees it when the process ends, however it ends.
 
-    Another process that holds it is waited for; without `wait` it raises BlockingIOError.
+    Waits for another process that holds it; without `wait` it raises BlockingIOError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -77,20 +77,20 @@ def remove_older(paths: Iterable[Path], seconds: float) -> None:
 
 
 def cache_home() -> Path:
-    """The folder of what the factory can fetch or make again."""
+    """Return the folder of what the factory can fetch or make again."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "training-image-factory"
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """The name of each folder below `folder`, sorted -> bytes of the files in it."""
+    """Return the name of each folder below `folder`, sorted -> bytes of the files in it."""
     return {
-        one.name: sum(path.lstat().st_size for path in one.rglob("*") if path.is_file())
-        for one in sorted(folder.iterdir() if folder.is_dir() else ())
-        if one.is_dir()
+        part.name: sum(path.lstat().st_size for path in part.rglob("*") if path.is_file())
+        for part in sorted(folder.iterdir() if folder.is_dir() else ())
+        if part.is_dir()
     }
 
 
 def hash_of(*parts: str) -> str:
-    """SHA-256 in hex over texts; it also covers where one text ends and the next begins."""
+    """Return a SHA-256 in hex over texts; it also covers where each text ends."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""What may leave this machine: the project's own files, without secrets.
+"""Which files may leave this machine: the project's own, without secrets.
 
-Asked of each file of a build context, of a layer that goes to a registry, of a source that goes to
-Cloud Build, and of the files that are read for a target.
+Each file of a build context, of a layer that goes to a registry, of a source that goes to Cloud
+Build, and each file that is read for a target is checked.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from builder.core import confidential
 from builder.core.errors import InputError
 
-HAND_OVER = "hand it to the build or the job as a secret, or leave it out"
+HAND_OVER: Final = "hand it to the build or the job as a secret, or leave it out"
 
 
 def inside(root: Path, path: Path, shown: str = "") -> None:
-    """Refuse, by name, what is no regular file of the project: a link out of it, a pipe.
-
-    Raises InputError. A file that is not there is no link, and passes.
-    """
+    """Raise InputError, by name, for what is no regular file of the project: a link out of it, a
+    pipe. A file that is not there is no link, and passes."""
     shown = shown or path.relative_to(root).as_posix()
     real = path.resolve()
     if not real.exists():
@@ -42,11 +41,10 @@ def check(
     left_out: Callable[[PurePosixPath], bool],
     fix: str = HAND_OVER,
 ) -> None:
-    """Refuse, by name, a file that must not leave: a link out of the project or to what is left out
-    of it, and a secret.
+    """Raise InputError, by name, for a file that must not leave: a secret, or a link out of the
+    project or to what is left out of it.
 
     root: of what is sent; path: below it. left_out: whether a path relative to `root` stays here.
-    Raises InputError.
     """
     inside(root, path)
     shown = path.relative_to(root).as_posix()

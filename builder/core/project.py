@@ -14,20 +14,20 @@ BUILD = "build"
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The nearest folder at or above `start` (else the working directory) that holds builder.toml.
+    """Return the nearest folder at or above `start` (else the working directory) with builder.toml.
 
     Raises InputError where there is none.
     """
-    here = (start or Path.cwd()).absolute()
-    for folder in (here, *here.parents):
+    begin = (start or Path.cwd()).absolute()
+    for folder in (begin, *begin.parents):
         if (folder / MARKER).is_file():
             return folder
     raise InputError(
-        f"no {MARKER} in {here} or in any folder above it",
+        f"no {MARKER} in {begin} or in any folder above it",
         f"run this inside a project, or create an empty {MARKER} where the project begins",
     )
 
 
 def is_module(path: Path) -> bool:
-    """Whether `python -m` can start this path: it is path.py, or a folder with __main__.py."""
+    """Return whether `python -m` can start this path: path.py, or a folder with __main__.py."""
     return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()

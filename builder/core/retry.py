@@ -1,4 +1,4 @@
-"""Trying again what may pass: a registry that is busy, a connection that broke."""
+"""Attempts that are repeated after a transient error: a busy registry, a broken connection."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from typing import TypeVar
 from builder.core.errors import OutsideError
 
 T = TypeVar("T")
-Said = Callable[[str], None]
-"""Gets one line for each attempt that fails and is made again."""
+OnRetry = Callable[[str], None]
+"""Receives one line for each attempt that failed and is repeated."""
 
 
-def silent(line: str) -> None:
-    """The callback of a caller that does not show failed attempts."""
+def ignore(line: str) -> None:
+    """Do nothing: the callback of a caller that does not show failed attempts."""
 
 
-class Passing(Exception):  # noqa: N818 - one attempt, not the end
-    """An attempt failed in a way that may pass.
+class TransientError(Exception):
+    """An attempt failed, and a later one may succeed.
 
-    after: seconds that the other side asked to wait. final: what is raised where this was the last
-    attempt; by default an OutsideError of `why` and `fix`.
+    after: seconds that the other side asked to wait. final: the error that is raised if this was
+    the last attempt; by default an OutsideError of `why` and `fix`.
     """
 
     def __init__(
         self,
         why: str,
-        fix: str = "",
+        fix: str = "look whether the registry is up, and run this again",
         after: float | None = None,
         final: Exception | None = None,
     ) -> None:
         super().__init__(why)
         self.why = why
-        self.fix = fix or "look whether the registry is up, and run this again"
+        self.fix = fix
         self.after = after
         self.final = final
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How often an attempt is made, and how long the pauses between attempts are, in seconds.
+    """How often an attempt is made, and how many seconds lie between two attempts.
 
-    first: the first pause; each one after it is twice as long. longest: no pause is longer.
+    first: the first pause; each later one is twice as long. longest: no pause is longer.
     """
 
     attempts: int = 6
@@ -54,27 +54,25 @@ class Retry:
     def run(
         self,
         attempt: Callable[[], T],
-        said: Said = silent,
+        on_retry: OnRetry = ignore,
         sleep: Callable[[float], object] | None = None,
     ) -> T:
-        """The result of `attempt()`, which is called again after each `Passing`.
+        """Return the result of `attempt()`, which is called again after each TransientError.
 
-        Pauses vary by a fifth, so that many clients do not come back at the same moment. Where the
-        other side names a pause (Retry-After), that one is kept, up to `longest`. The last failure
-        raises its `final` error, by default OutsideError. sleep: waits for a pause.
+        A pause varies by a fifth, so that many clients do not come back at the same moment. A pause
+        that the other side names (Retry-After) is kept, up to `longest`. After the last attempt the
+        error's `final` is raised, by default OutsideError.
         """
         for number in range(1, self.attempts + 1):
             try:
                 return attempt()
-            except Passing as error:
+            except TransientError as error:
                 if number == self.attempts:
-                    raise self._last(error, number) from error.__cause__
+                    tries = f" (tried {number} times)" if number > 1 else ""
+                    last = error.final or OutsideError(error.why + tries, error.fix)
+                    raise last from error.__cause__
                 pause = self.first * 2 ** (number - 1) * random.uniform(0.8, 1.2)
                 pause = min(self.longest, pause if error.after is None else error.after)
-                said(f"{error.why}; trying again in {pause:.1f} s")
+                on_retry(f"{error.why}; trying again in {pause:.1f} s")
                 (sleep or time.sleep)(pause)
         raise AssertionError("unreachable")
-
-    def _last(self, error: Passing, number: int) -> Exception:
-        tries = f" (tried {number} times)" if number > 1 else ""
-        return error.final or OutsideError(error.why + tries, error.fix)

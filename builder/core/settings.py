@@ -1,197 +1,60 @@
-"""The project's settings: a flag wins over the environment, and both win over builder.toml."""
+"""builder.toml as one model. A flag wins over the environment, and both win over the file.
+
+The variable of a setting is BUILDER_ and its name in capitals: BUILDER_REGISTRY,
+BUILDER_CLOUD_REGION. An error names the flag, the variable or the line that a bad value came from.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
-from builder.core import trustsettings
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+
+from builder.core import filemodel
 from builder.core.display import address
 from builder.core.errors import InputError
-from builder.core.projectfile import PREFIX, ProjectFile, check_shapes, layered
-from builder.core.trustsettings import TRUST, TrustSettings
-from builder.core.workers import MACHINES
+from builder.core.filemodel import FileModel, matches, refuse
+from builder.core.project import MARKER
+from builder.core.yamlfile import Mistake
+
+PREFIX: Final = "BUILDER_"
+"""How the variables of the environment begin that are settings."""
+
+LOCAL_REPOSITORY: Final = "training"
+"""The repository of images that stay on the engine."""
+
+CLOUD_KEY: Final = "gcpkms://"
+"""How the name of a key in Google Cloud KMS begins, as cosign writes it."""
+
+KEYLESS: Final = "keyless"
+"""Stands where a key is named: a push signs with its own OIDC identity, through Sigstore."""
 
 Engine = Literal["auto", "machine", "private"]
 Logging = Literal["CLOUD_LOGGING_ONLY", "GCS_ONLY", "LEGACY", "NONE"]
-ENGINES: tuple[Engine, ...] = get_args(Engine)
-LOCAL_REPOSITORY = "training"
+MachineType = Literal[
+    "E2_MEDIUM", "E2_STANDARD_2", "E2_HIGHCPU_8", "E2_HIGHCPU_32", "N1_HIGHCPU_8", "N1_HIGHCPU_32"
+]
+Suite = Literal["program", "trainer"]
+SUITES: Final[tuple[Suite, ...]] = get_args(Suite)
+"""The suites of checks, the least first."""
 
-_HOST = re.compile(r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(?::[0-9]+)?")
-_PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*")
+# --- shapes ---------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings that are not one image's.
-
-    registry: HOST/PATH of the one repository that images go to; None keeps them on the engine.
-    engine: "machine" (the one the machine has), "private" (our own) or "auto" (the first there is).
-    debian_mirror: the address of a mirror of Debian; None takes the one of the host's apt, or
-    Debian's own. debian_snapshot: that of an archive that keeps every version, for one that the
-    mirror no longer has; None takes Debian's own.
-    trust: the table [trust].
-    """
-
-    registry: str | None = None
-    engine: Engine = "auto"
-    debian_mirror: str | None = None
-    debian_snapshot: str | None = None
-    trust: TrustSettings = field(default_factory=TrustSettings)
-
-    @property
-    def repository(self) -> str:
-        """The name before the colon of every image reference."""
-        return self.registry or LOCAL_REPOSITORY
+_HOST: Final = re.compile(r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(?::[0-9]+)?")
+_PATH: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*")
 
 
-NAMES = tuple(one.name for one in fields(Settings) if one.name != TRUST)
-
-_ADDRESS = (r"https?://[^\s/]+(/\S*)?", "an address, such as https://mirror.example.com/debian")
-_ADDRESSES = {"debian_mirror": _ADDRESS, "debian_snapshot": _ADDRESS}
-
-CLOUD = "cloud"
-"""The table of builder.toml for Google Cloud Build."""
-
-TABLES = (CLOUD, "job", "kubernetes", TRUST)
-"""Tables of builder.toml; each is read where it is used."""
-
-
-@dataclass(frozen=True)
-class CloudSettings:
-    """The table [cloud]: where and how Google Cloud Build builds.
-
-    project: None takes the one of the credentials.
-    service_account: an e-mail address; a build that names one must also name its logging.
-    worker_pool: a full name, or the name of a pool of this project and region.
-    staging_bucket: the bucket for sources; None takes gcloud's own.
-    logging: None takes what cloudbuild.yaml names, else CLOUD_LOGGING_ONLY, which needs no bucket.
-    logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY.
-    endpoint: the API's address, for emulators and private access.
-    transport: "rest", which goes through HTTP proxies, or "grpc".
-    triggers: the tables [[cloud.trigger]] as they stand, each with its line.
-    """
-
-    project: str | None = None
-    region: str = "global"
-    service_account: str | None = None
-    worker_pool: str | None = None
-    staging_bucket: str | None = None
-    logging: Logging | None = None
-    logs_bucket: str | None = None
-    machine_type: str | None = None
-    endpoint: str | None = None
-    transport: str = "rest"
-    triggers: tuple[tuple[int, Mapping[str, Any]], ...] = ()
-
-    @property
-    def pool(self) -> str | None:
-        """The worker pool's full name. A short one is of this project and region."""
-        if not self.worker_pool or "/" in self.worker_pool:
-            return self.worker_pool
-        return f"projects/{self.project}/locations/{self.region}/workerPools/{self.worker_pool}"
-
-    @property
-    def bucket(self) -> str:
-        """Where the source is staged: by default gcloud's own bucket for the project and region
-        (google-cloud-sdk, command_lib/builds/staging_bucket_util.py)."""
-        safe = re.sub("[:.]", "_", self.project or "").replace("google", "elgoog")
-        region = "" if self.region == "global" else f"_{self.region}"
-        return self.staging_bucket or f"{safe}{region}_cloudbuild"
-
-
-CLOUD_NAMES = tuple(one.name for one in fields(CloudSettings) if one.name != "triggers")
-
-ACCOUNT = r"[^@\s]+@[a-z0-9.-]+\.gserviceaccount\.com"
-ACCOUNT_EXAMPLE = "its address: builder@my-project.iam.gserviceaccount.com"
-"""The shape of a service account's address, and an example."""
-
-# Shape and example of each value of [cloud]; the service refuses what else is wrong.
-_CLOUD_SHAPES: Mapping[str, tuple[str, str]] = {
-    "project": (r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "a project's id: my-project"),
-    "region": (r"global|[a-z]+-[a-z]+[0-9]+", "a region: europe-west4, or global"),
-    "service_account": (ACCOUNT, ACCOUNT_EXAMPLE),
-    "worker_pool": (
-        r"projects/[^/\s]+/locations/[a-z0-9-]+/workerPools/[a-z0-9-]+|[a-z][a-z0-9-]{0,62}",
-        "projects/PROJECT/locations/REGION/workerPools/NAME, or the name alone",
-    ),
-    "staging_bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket's name without gs://"),
-    "logging": ("|".join(get_args(Logging)), f"one of {', '.join(get_args(Logging))}"),
-    "logs_bucket": (
-        r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?:/[\w./-]*\w)?",
-        "gs://BUCKET[/FOLDER]",
-    ),
-    "machine_type": ("|".join(MACHINES), f"one of {', '.join(MACHINES)}"),
-    "endpoint": (r"https?://\S+", "https://HOST"),
-    "transport": ("rest|grpc", "rest or grpc"),
-}
-
-
-def load(
-    root: Path,
-    *,
-    environ: Mapping[str, str] | None = None,
-    key: str | None = None,
-    **flags: str | None,
-) -> Settings:
-    """The settings of the project at `root`; a flag that is None was not given.
-
-    key: the flag for trust.key. Raises InputError that names where the bad value came from.
-    """
-    file = ProjectFile.read(root)
-    written = file.texts(NAMES, tables=TABLES)
-    chosen = layered(written, NAMES, PREFIX, environ, flags)
-    registry, engine = chosen.get("registry"), chosen.get("engine")
-    addresses = {name: chosen[name] for name in _ADDRESSES if name in chosen}
-    return Settings(
-        registry=_registry(*registry) if registry else None,
-        engine=_engine(*engine) if engine else "auto",
-        **check_shapes(addresses, _ADDRESSES),
-        trust=trustsettings.read(root, file, environ, key),
-    )
-
-
-def load_cloud(
-    root: Path, *, environ: Mapping[str, str] | None = None, **flags: str | None
-) -> CloudSettings:
-    """The settings for Cloud Build of the project at `root`: flag, BUILDER_CLOUD_..., [cloud].
-
-    Raises InputError that names where the bad value came from.
-    """
-    file = ProjectFile.read(root)
-    triggers = _triggers(file) if "trigger" in file.table(CLOUD) else ()
-    written = file.texts(CLOUD_NAMES, CLOUD, tables=("trigger",))
-    chosen = layered(written, CLOUD_NAMES, f"{PREFIX}{CLOUD.upper()}_", environ, flags)
-    values: dict[str, Any] = dict(check_shapes(chosen, _CLOUD_SHAPES))
-    return CloudSettings(**values, triggers=triggers)
-
-
-def _triggers(file: ProjectFile) -> tuple[tuple[int, Mapping[str, Any]], ...]:
-    """Each table [[cloud.trigger]] with the line that it begins at."""
-    value = file.table(CLOUD)["trigger"]
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        where = file.place("trigger", CLOUD)
-        raise InputError(f"{where}: expected tables", "write [[cloud.trigger]]")
-    begins = [
-        number
-        for number, line in enumerate(file.text.splitlines(), 1)
-        if re.match(r"\s*\[\[\s*cloud\s*\.\s*trigger\s*\]\]", line)
-    ]
-    begins += [1] * (len(value) - len(begins))  # written inline
-    return tuple(zip(begins, value, strict=False))
-
-
-def _engine(value: str, where: str) -> Engine:
-    if value not in ENGINES:
-        raise InputError(f"{where}: no engine is called {value!r}", f"use {' | '.join(ENGINES)}")
-    return value
-
-
-def _registry(value: str, where: str) -> str:
-    """HOST/PATH, as Docker writes a repository, without tag and digest: the factory adds those."""
+def _repository(value: str) -> str:
+    """Refuse all but HOST/PATH without tag and digest: the factory adds those."""
     problem = fix = ""
     bare = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", "", value).strip("/ \t")
     host, _, path = bare.partition("/")
@@ -212,5 +75,413 @@ def _registry(value: str, where: str) -> str:
         problem = "is not a repository name"
         fix = "write HOST[:PORT]/PATH in a-z, 0-9 and single . _ - between them"
     if problem:
-        raise InputError(f"{where}: {value!r} {problem}", fix)
+        raise refuse(f"{value!r} {problem}", fix)
     return value
+
+
+ACCOUNT: Final = r"[^@\s]+@[a-z0-9.-]+\.gserviceaccount\.com"
+ACCOUNT_EXAMPLE: Final = "its address: builder@my-project.iam.gserviceaccount.com"
+"""The shape of a service account's address, and an example."""
+
+_LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NAME: Final = rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*"
+
+Repository = Annotated[str, AfterValidator(_repository)]
+WebAddress = Annotated[
+    str,
+    matches(r"https?://[^\s/]+(/\S*)?", "an address", "write https://mirror.example.com/debian"),
+]
+Endpoint = Annotated[str, matches(r"https?://[^\s/]+", "an endpoint", "write https://HOST")]
+ProjectId = Annotated[
+    str,
+    matches(
+        r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]|[0-9]{6,}",
+        "a project's id",
+        "write a project's id: my-project",
+    ),
+]
+Region = Annotated[
+    str, matches(r"global|[a-z]+(-[a-z]+)+[0-9]+", "a region", "write a region: europe-west4")
+]
+Account = Annotated[str, matches(ACCOUNT, "a service account", f"write {ACCOUNT_EXAMPLE}")]
+WorkerPool = Annotated[
+    str,
+    matches(
+        r"projects/[^/\s]+/locations/[a-z0-9-]+/workerPools/[\w-]+|[a-z][\w-]{0,62}",
+        "a worker pool",
+        "write projects/PROJECT/locations/REGION/workerPools/NAME, or the name alone",
+    ),
+]
+Bucket = Annotated[
+    str,
+    matches(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket", "write its name without gs://"),
+]
+BucketFolder = Annotated[
+    str,
+    matches(
+        r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?:/[\w./-]*\w)?",
+        "a bucket's folder",
+        "write gs://BUCKET[/FOLDER]",
+    ),
+]
+Label = Annotated[
+    str, matches(_LABEL, "a name in a cluster", "write a-z, 0-9 and -, at most 63: training")
+]
+ObjectName = Annotated[
+    str,
+    matches(
+        _NAME,
+        "an object's name in the namespace",
+        "write a-z, 0-9 and -, at most 63: trainer; it is not Google's address",
+    ),
+]
+Context = Annotated[
+    str, matches(r"\S+", "a context", "write the name of one: kubectl config get-contexts")
+]
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+class CloudSettings(FileModel):
+    """The table [cloud]: where and how Google Cloud Build builds.
+
+    project: None takes the one of the credentials.
+    service_account: an e-mail address; a build that names one must also name its logging.
+    worker_pool: a full name, or the name of a pool of this project and region.
+    staging_bucket: the bucket for sources; None takes gcloud's own.
+    logging: None takes what cloudbuild.yaml names, else CLOUD_LOGGING_ONLY, which needs no bucket.
+    logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY.
+    endpoint: the API's address, for emulators and private access.
+    triggers: the tables [[cloud.trigger]] as they stand, each with its line.
+    """
+
+    project: ProjectId | None = None
+    region: Region = "global"
+    service_account: Account | None = None
+    worker_pool: WorkerPool | None = None
+    staging_bucket: Bucket | None = None
+    logging: Logging | None = None
+    logs_bucket: BucketFolder | None = None
+    machine_type: MachineType | None = None
+    endpoint: Endpoint | None = None
+    triggers: tuple[tuple[int, dict[str, Any]], ...] = ()
+
+    @property
+    def pool(self) -> str | None:
+        """The worker pool's full name. A short one is of this project and region."""
+        if not self.worker_pool or "/" in self.worker_pool:
+            return self.worker_pool
+        return f"projects/{self.project}/locations/{self.region}/workerPools/{self.worker_pool}"
+
+    @property
+    def bucket(self) -> str:
+        """The bucket of the staged source: by default gcloud's own for the project and region
+        (google-cloud-sdk, command_lib/builds/staging_bucket_util.py)."""
+        safe = re.sub("[:.]", "_", self.project or "").replace("google", "elgoog")
+        region = "" if self.region == "global" else f"_{self.region}"
+        return self.staging_bucket or f"{safe}{region}_cloudbuild"
+
+
+class JobSettings(FileModel):
+    """The table [job]: where jobs go on Vertex AI. endpoint, logging_endpoint: None for Google's
+    own."""
+
+    project: ProjectId | None = None
+    region: Region | None = None
+    endpoint: Endpoint | None = None
+    logging_endpoint: Endpoint | None = None
+    transport: Literal["rest", "grpc"] = "grpc"
+
+
+class KubernetesSettings(FileModel):
+    """The table [kubernetes]: where JobSets go.
+
+    namespace: None for the context's own. queue: a LocalQueue of Kueue, None for none.
+    service_account: of Kubernetes, None for the namespace's default. nodes: gke selects nodes by
+    GKE's labels; any asks for nothing but `nvidia.com/gpu`. pull_secret: with which the nodes pull
+    the image. context: of kubeconfig, None for the current one.
+    """
+
+    namespace: Label | None = None
+    queue: Label | None = None
+    service_account: ObjectName | None = None
+    nodes: Literal["gke", "any"] = "gke"
+    pull_secret: ObjectName | None = None
+    context: Context | None = None
+
+
+class Identity(FileModel):
+    """Whoever signs without a key: an OIDC identity, and the issuer that vouches for it.
+
+    identity: as a certificate of Sigstore names it: an e-mail address, or the address of a workflow
+    (https://github.com/O/R/.github/workflows/W.yml@refs/heads/main).
+    """
+
+    identity: str
+    issuer: str
+
+
+_SECONDS: Final = {"hour": 3600.0, "day": 86400.0, "week": 604800.0}
+
+
+def _seconds(value: object) -> object:
+    """Return the seconds of "12 hours", "30 days" or "4 weeks"."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+) (hour|day|week)s?", value)
+    if not match or not int(match[1]):
+        raise refuse(f"{value!r} is no age", 'write "12 hours", "30 days", "4 weeks"')
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _signer(value: object) -> object:
+    """Refuse what is neither a public key's name nor an identity."""
+    if isinstance(value, Identity) or (isinstance(value, str) and value):
+        return value
+    parts = dict(value) if isinstance(value, dict) else {}
+    texts = [text for text in parts.values() if isinstance(text, str) and text]
+    if parts.keys() == {"identity", "issuer"} and len(texts) == 2:
+        return value
+    raise refuse(
+        f"expected a key or an identity, found {value!r}",
+        'write ["keys/prover.pub"], or [{ identity = "ci@example.com", '
+        'issuer = "https://accounts.google.com" }]',
+    )
+
+
+Signers = tuple[Annotated[str | Identity, BeforeValidator(_signer)], ...]
+
+
+class TrustSettings(FileModel):
+    """The table [trust]: whose attestations count. A key is a file, or gcpkms://... in KMS.
+
+    key: the private key that a push signs with, or KEYLESS; None signs nothing. prove: those whose
+    receipts count, by public key or identity; none asks for no signature. build: those whose bases
+    count; none takes those of `prove`. suite: the least suite of checks; None takes any. age:
+    seconds since the proof, at most; None for any age. trusted_root, signing_config: the files that
+    say which Sigstore is trusted and which one signs; None takes Sigstore's public one.
+    """
+
+    key: str | None = None
+    prove: Signers = Field(default=(), examples=[["keys/prover.pub"]])
+    build: Signers = Field(default=(), examples=[["keys/builder.pub"]])
+    suite: Suite | None = None
+    age: Annotated[float | None, BeforeValidator(_seconds)] = None
+    trusted_root: str | None = None
+    signing_config: str | None = None
+
+    @model_validator(mode="after")
+    def _judges(self) -> TrustSettings:
+        useless = [name for name in ("build", "suite", "age") if getattr(self, name)]
+        if useless and not self.prove:
+            raise refuse(
+                f"{useless[0]} judges nothing without the keys that count",
+                'write prove = ["keys/prover.pub"] beside it',
+            )
+        return self
+
+
+class Settings(FileModel):
+    """The settings that are not one image's.
+
+    registry: HOST/PATH of the one repository that images go to; None keeps them on the engine.
+    engine: "machine" (the one the machine has), "private" (our own) or "auto" (the first there is).
+    debian_mirror: the address of a mirror of Debian; None takes the one of the host's apt, or
+    Debian's own. debian_snapshot: that of an archive that keeps every version, for one that the
+    mirror no longer has; None takes Debian's own.
+    """
+
+    registry: Repository | None = None
+    engine: Engine = "auto"
+    debian_mirror: WebAddress | None = None
+    debian_snapshot: WebAddress | None = None
+    cloud: CloudSettings = CloudSettings()
+    job: JobSettings = JobSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
+    trust: TrustSettings = TrustSettings()
+
+    @property
+    def repository(self) -> str:
+        """The name before the colon of every image reference."""
+        return self.registry or LOCAL_REPOSITORY
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+Flags = Mapping[str, str | None]
+
+
+def load(
+    root: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    tables: Mapping[str, Flags] | None = None,
+    **flags: str | None,
+) -> Settings:
+    """Return the settings of the project at `root`.
+
+    flags: those of the command line, by the names of settings; one that is None was not given.
+    tables: those of a table, such as {"cloud": {"region": "us-central1"}}. Raises InputError that
+    names where each bad value came from.
+    """
+    file = _Written.read(root)
+    file.override(os.environ if environ is None else environ, {"": flags, **(tables or {})})
+    try:
+        settings = Settings.model_validate(file.values)
+    except ValidationError as error:
+        raise file.refused(filemodel.mistakes(file, error.errors(), Settings)) from None
+    return settings.model_copy(update={"trust": _with_paths(root, settings.trust, file)})
+
+
+def load_cloud(
+    root: Path, *, environ: Mapping[str, str] | None = None, **flags: str | None
+) -> CloudSettings:
+    """Return the settings for Cloud Build. flags: those of the table [cloud]. Raises InputError."""
+    return load(root, environ=environ, tables={"cloud": flags}).cloud
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The values as they were written, by their names; sources: where, if not in the file."""
+
+    text: str
+    values: dict[str, Any]
+    sources: dict[str, str] = dataclasses.field(default_factory=dict)
+    mapping: str = "a table"
+
+    @classmethod
+    def read(cls, root: Path) -> _Written:
+        """Return builder.toml; nothing where there is none. Raises InputError for other text."""
+        path = root / MARKER
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        try:
+            written = cls(text, tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            at = re.search(r"at line (\d+)", str(error))  # else it is "at end of document"
+            place = f"{MARKER}:{at[1] if at else len(text.splitlines()) or 1}"
+            raise InputError(
+                f"{place}: not TOML: {error}", 'write one setting a line: name = "value"'
+            ) from None
+        written._number_triggers()
+        return written
+
+    def _number_triggers(self) -> None:
+        """Put its line beside each [[cloud.trigger]], whose model belongs to Cloud Build."""
+        cloud = self.values.get("cloud")
+        if isinstance(cloud, dict) and "trigger" in cloud:
+            triggers = cloud["trigger"]
+            if not isinstance(triggers, list) or not all(isinstance(t, dict) for t in triggers):
+                mistake = Mistake(
+                    self.line("cloud", "trigger"),
+                    "cloud.trigger",
+                    "expected tables",
+                    "write [[cloud.trigger]]",
+                )
+                raise filemodel.error(MARKER, [mistake])
+            lines = (self.line("cloud", "trigger", index) for index in range(len(triggers)))
+            cloud["triggers"] = list(zip(lines, cloud.pop("trigger"), strict=True))
+
+    def override(self, environ: Mapping[str, str], tables: Mapping[str, Flags]) -> None:
+        """Put the values of variables, and above them those of flags, in place of the file's."""
+        flags = {(table, key) for table, values in tables.items() for key in values}
+        if unknown := flags - {(table, key) for _, table, key in _texts()}:
+            raise TypeError(f"no such settings: {sorted(unknown)}")
+        for name, table, key in _texts():
+            variable, flag = PREFIX + name.upper().replace(".", "_"), tables.get(table, {}).get(key)
+            value = environ.get(variable) if flag is None else flag
+            target = self.values.setdefault(table, {}) if table else self.values
+            if value and isinstance(target, dict):
+                target[key] = value
+                self.sources[name] = variable if flag is None else f"--{key.replace('_', '-')}"
+
+    def refused(self, mistakes: list[Mistake]) -> InputError:
+        """Return the error of these mistakes; one of a flag or a variable comes first, alone."""
+        for mistake in mistakes:
+            if source := self.sources.get(mistake.field):
+                return InputError(f"{source}: {mistake.what}", mistake.fix)
+        return filemodel.error(MARKER, mistakes)
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str | int, ...], int]:
+        """The line (from 1) of each table and each key, by its path."""
+        lines: dict[tuple[str | int, ...], int] = {}
+        tables: Counter[tuple[str | int, ...]] = Counter()
+        header: tuple[str | int, ...] = ()
+        for number, text in enumerate(self.text.splitlines(), 1):
+            if match := re.match(r"\s*(\[\[?)\s*([\w.\s-]+?)\s*\]", text):
+                header = tuple(re.split(r"\s*\.\s*", match[2]))
+                lines.setdefault(header, number)
+                if match[1] == "[[":
+                    tables[header] += 1
+                    header = (*header, tables[header] - 1)
+                    lines[header] = number
+            elif match := re.match(r"""\s*["']?([\w.-]+)["']?\s*=""", text):
+                lines.setdefault((*header, *match[1].split(".")), number)
+        return lines
+
+    def line(self, *path: str | int) -> int:
+        """Return the line (from 1) of a value, or of the deepest part of its path."""
+        parts = (path[:length] for length in range(len(path), 0, -1))
+        return next((self._lines[part] for part in parts if part in self._lines), 1)
+
+    def written(self, key: str, example: str) -> str:
+        """Return a line that gives `key` a value."""
+        return f"[{key}]" if key in _TABLES else f'{key} = "{example or "..."}"'
+
+
+_TABLES: Final = tuple(
+    name
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, FileModel)
+)
+
+
+def _texts() -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the table and the key of each setting that is one text."""
+    for name, field in Settings.model_fields.items():
+        if name not in _TABLES:
+            yield name, "", name
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, FileModel):
+            texts = [key for key in field.annotation.model_fields if key not in _LISTS]
+            yield from ((f"{name}.{key}", name, key) for key in texts)
+
+
+_LISTS: Final = ("triggers", "prove", "build")
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def _with_paths(root: Path, trust: TrustSettings, file: _Written) -> TrustSettings:
+    """Return the table with whole paths. One in builder.toml counts from the project; a key that a
+    flag or a variable names counts from the working directory."""
+
+    def whole(name: str) -> str:
+        return name if name.startswith(CLOUD_KEY) else str(root / Path(name).expanduser())
+
+    changes: dict[str, Any] = {
+        name: tuple(whole(one) if isinstance(one, str) else one for one in getattr(trust, name))
+        for name in ("prove", "build")
+    }
+    for name in ("trusted_root", "signing_config"):
+        if value := getattr(trust, name):
+            changes[name] = whole(value)
+    if trust.key and trust.key != KEYLESS and not trust.key.startswith(CLOUD_KEY):
+        source = file.sources.get("trust.key")
+        path = (Path() if source else root) / Path(trust.key).expanduser()
+        place = source or f"{MARKER}:{file.line('trust', 'key')}: trust.key"
+        changes["key"] = str(outside(root, path, place))
+    return trust.model_copy(update=changes)
+
+
+def outside(root: Path, path: Path, place: str) -> Path:
+    """Return the path of a private key. Raises InputError for one inside of the project.
+
+    place: where it was written, for the error.
+    """
+    if path.resolve().is_relative_to(root.resolve()):
+        raise InputError(
+            f"{place}: {path} is a private key inside of the project",
+            "move it out of the project, where no commit, image or upload takes it along",
+        )
+    return path

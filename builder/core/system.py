@@ -29,14 +29,14 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def architecture(machine: str = platform.machine()) -> str:
-    """A machine's architecture (by default this one's) by its name in images: amd64, arm64."""
+    """Return a machine's architecture (by default this one's) as images name it: amd64, arm64."""
     return {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64"}.get(machine, machine)
 
 
 def started(pid: int) -> str:
-    """When a process started, as a text that differs for a later process of the same number.
+    """Return when a process started, as a text that differs for a later process of this number.
 
-    "0" for a process that does not exist. On Linux the kernel's ticks, elsewhere what ps says.
+    "0" for a process that does not exist. On Linux the kernel's ticks, elsewhere what ps prints.
     """
     if LINUX:
         with contextlib.suppress(OSError, IndexError):
@@ -44,24 +44,23 @@ def started(pid: int) -> str:
         return "0"
     command = ["ps", "-o", "lstart=", "-p", str(pid)]
     with contextlib.suppress(OSError):
-        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        return "-".join(said.replace(":", "-").split()) or "0"
+        printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return "-".join(printed.replace(":", "-").split()) or "0"
     return "0"
 
 
 def ending_with_parent(command: Sequence[str]) -> list[str]:
-    """The command such that it gets SIGTERM when the process that starts it ends, even by SIGKILL.
+    """Return the command such that it gets SIGTERM when its parent ends, even by SIGKILL.
 
-    As it is on other systems, which know nothing like it: there the child goes on until its own
-    end. A Python of a hundredth of a second asks for the signal and becomes the command. A
-    `preexec_fn` would ask in a fork of this process, in which gRPC's threads may fail.
+    Other systems have nothing like it: there the child goes on until its own end. A Python of a
+    hundredth of a second asks for the signal and becomes the command. A `preexec_fn` would ask in
+    a fork of this process, in which gRPC's threads may fail.
     """
-    asked = [sys.executable, "-I", "-S", "-c", _ENDING_WITH_PARENT] if LINUX else []
-    return [*asked, *command]
+    return [*([sys.executable, "-I", "-S", "-c", _ENDING_WITH_PARENT] if LINUX else []), *command]
 
 
 @dataclass(frozen=True)
-class HandedFiles:
+class SecretFiles:
     """Files for a child process. paths: by name. descriptors: those that it has to inherit."""
 
     paths: Mapping[str, str]
@@ -69,8 +68,8 @@ class HandedFiles:
 
 
 @contextlib.contextmanager
-def handed(contents: Mapping[str, bytes]) -> Iterator[HandedFiles]:
-    """Each content as a file that a child process can read.
+def secret_files(contents: Mapping[str, bytes]) -> Iterator[SecretFiles]:
+    """Yield each content as a file that a child process can read.
 
     On Linux the files lie in memory: none stays on a disk, whatever ends this process. Elsewhere
     they lie in a folder that only this user may read, until the block ends.
@@ -81,7 +80,7 @@ def handed(contents: Mapping[str, bytes]) -> Iterator[HandedFiles]:
             for name, content in contents.items():
                 (folder / name).touch(0o600)
                 (folder / name).write_bytes(content)
-            yield HandedFiles({name: str(folder / name) for name in contents})
+            yield SecretFiles({name: str(folder / name) for name in contents})
             return
         opened: dict[str, int] = {}
         for name, content in contents.items():
@@ -90,4 +89,4 @@ def handed(contents: Mapping[str, bytes]) -> Iterator[HandedFiles]:
             file.flush()
             opened[name] = file.fileno()
         paths = {name: f"/proc/self/fd/{number}" for name, number in opened.items()}
-        yield HandedFiles(paths, tuple(opened.values()))
+        yield SecretFiles(paths, tuple(opened.values()))

@@ -22,28 +22,12 @@ if TYPE_CHECKING:
 
 REDIRECTS: Final = 5
 """How many redirects of one request are followed."""
-
 THREADS: Final = 8
 """How many connections to a host are kept for the next requests."""
-
 DEADLINE: Final = 300.0
 """Seconds that the body of one answer may take."""
-
 MOVED: Final = frozenset({301, 302, 303, 307, 308})
 """The statuses of redirects."""
-
-
-def trust(cafile: str | None = None) -> ssl.SSLContext:
-    """The certificates of `cafile`, else those that this host trusts. Takes 30 ms.
-
-    The host trusts those of SSL_CERT_FILE, else the system's, else certifi's.
-    """
-    paths = ssl.get_default_verify_paths()
-    if cafile is None and not (paths.cafile or paths.capath):
-        import certifi
-
-        cafile = certifi.where()
-    return ssl.create_default_context(cafile=cafile)
 
 
 @dataclass(frozen=True)
@@ -61,8 +45,8 @@ class Client:
 
     proxied: whether the environment's proxies are used. connect, read: seconds to wait for a
     connection, and for each piece of an answer. context: whose certificates are trusted, and which
-    one is shown; None for what `trust` returns. unchecked: hosts (see `means`) whose certificates
-    are not looked at: only for content that is compared with a known checksum.
+    one is shown; None for what `trust` returns. unchecked: hosts (see `matches_host`) that may show
+    any certificate: only for content that is compared with a known checksum.
     """
 
     def __init__(
@@ -103,7 +87,7 @@ class Client:
         stream: bool = False,
         wait: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """The answer of any status; with `follow`, the answer after all redirects.
+        """Return the answer of any status; with `follow`, the answer after all redirects.
 
         User and password of an address are sent as Basic. A redirect to another host gets no
         Authorization header: the addresses that registries redirect to carry their own. With
@@ -114,7 +98,7 @@ class Client:
         import urllib3
 
         # each piece of a body has to be taken within the time for a connection
-        pause = urllib3.Timeout(
+        timeout = urllib3.Timeout(
             connect=max(self.connect, self.read) if wait else self.connect, read=wait or self.read
         )
         sent = {"User-Agent": "training-image-factory", **(headers or {})}
@@ -129,15 +113,15 @@ class Client:
                 body=body,
                 redirect=False,
                 retries=False,
-                timeout=pause,
+                timeout=timeout,
                 preload_content=not stream,
                 decode_content=not stream,
             )
-            place = joined(url, response.headers.get("Location") or "")
-            if not (follow and place and response.status in MOVED):
+            target = joined(url, response.headers.get("Location") or "")
+            if not (follow and target and response.status in MOVED):
                 break
             response.close()
-            url = place
+            url = target
             if urlsplit(without_login(url)[0])[:2] != urlsplit(bare)[:2]:
                 sent.pop("Authorization", None)
         return response
@@ -153,7 +137,7 @@ class Client:
         follow: bool = False,
         wait: float | None = None,
     ) -> Answer:
-        """`request`, with a body of at most `most` bytes, unpacked, within DEADLINE.
+        """Return what `request` does, with a body of at most `most` bytes, within DEADLINE.
 
         Raises OutsideError for a body beyond that.
         """
@@ -165,10 +149,11 @@ class Client:
             while block := response.read1(1 << 16, decode_content=True):
                 data += block
                 if len(data) > most or time.monotonic() > ends:
-                    over = f"{most} bytes" if len(data) > most else f"{DEADLINE:.0f} s"
+                    bound = f"{most} bytes" if len(data) > most else f"{DEADLINE:.0f} s"
                     response.close()
+                    host = urlsplit(url).netloc.rpartition("@")[2]
                     raise OutsideError(
-                        f"{urlsplit(url).netloc.rpartition('@')[2]}: an answer of more than {over}",
+                        f"{host}: an answer of more than {bound}",
                         "look whether the address is right, and what the server sends there",
                     )
         return Answer(response.status, response.reason or "", response.headers, bytes(data))
@@ -178,74 +163,56 @@ class Client:
         return self.context or trust()
 
     def _pool(self, url: str) -> urllib3.PoolManager:
-        """The connections to this address, through its proxy where it has one."""
+        """Return the connections to this address, through its proxy where it has one."""
         import urllib3
 
         scheme, proxy = urlsplit(url).scheme, proxy_of(url) if self.proxied else None
-        blind = scheme == "https" and any(means(host, url) for host in self.unchecked)
+        blind = scheme == "https" and any(matches_host(host, url) for host in self.unchecked)
         if (scheme, proxy, blind) not in self._pools:
-            how: dict[str, Any] = {"maxsize": THREADS}
+            options: dict[str, Any] = {"maxsize": THREADS}
             if proxy or scheme == "https":  # reading certificates takes time
-                how["ssl_context"] = _blind() if blind else self._trust
+                options["ssl_context"] = _blind() if blind else self._trust
             self._pools[scheme, proxy, blind] = (
-                _proxy_manager(proxy, how, self._trust) if proxy else urllib3.PoolManager(**how)
+                _proxy_manager(proxy, options, self._trust)
+                if proxy
+                else urllib3.PoolManager(**options)
             )
         return self._pools[scheme, proxy, blind]
 
 
-def joined(base: str, place: str) -> str | None:
-    """The http or https address that `place` means on a page at `base`; None for any other."""
-    try:
-        whole = urljoin(base, place)
-        parts = urlsplit(whole)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        return None
-    return whole if place and known and whole.isprintable() else None
+# --- certificates ---------------------------------------------------------------------------------
 
 
-def proxy_of(url: str) -> str | None:
-    """The address of the proxy that the environment names for `url`, None for none."""
-    from urllib.request import getproxies, proxy_bypass
+def trust(cafile: str | None = None) -> ssl.SSLContext:
+    """Return a context that trusts the certificates of `cafile`, else those of this host.
 
-    known, address = getproxies(), urlsplit(url)
-    proxy = known.get(address.scheme) or known.get("all")
-    if not proxy or proxy_bypass(address.netloc.rpartition("@")[2]):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    The host trusts those of SSL_CERT_FILE, else the system's, else certifi's. Takes 30 ms.
+    """
+    paths = ssl.get_default_verify_paths()
+    if cafile is None and not (paths.cafile or paths.capath):
+        import certifi
 
-
-def without_login(url: str) -> tuple[str, str]:
-    """An address without user and password, and these encoded for Basic ("" for none)."""
-    parts = urlsplit(url)
-    if not parts.username:
-        return url, ""
-    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return bare, basic(unquote(parts.username), unquote(parts.password or ""))
+        cafile = certifi.where()
+    return ssl.create_default_context(cafile=cafile)
 
 
-def basic(username: str, password: str) -> str:
-    """User and password as an Authorization header has them after `Basic`."""
-    return base64.b64encode(f"{username}:{password}".encode()).decode()
-
-
-def means(host: str, url: str) -> bool:
-    """Whether HOST, HOST:PORT, a URL of either, or `*` for every host, means the host of `url`.
+def matches_host(host: str, url: str) -> bool:
+    """Return whether HOST, HOST:PORT, a URL of either, or `*` for every host, is that of `url`.
 
     The same words as uv's `--allow-insecure-host` (uv-configuration, trusted_host.rs) and pip's
     `--trusted-host`.
     """
-    here, named = urlsplit(url), urlsplit(host if "://" in host else f"//{host}")
+    target, named = urlsplit(url), urlsplit(host if "://" in host else f"//{host}")
     try:
-        port = named.port or here.port
+        port = named.port or target.port
     except ValueError:  # no number: uv has said so
         return False
-    known = (named.scheme or here.scheme, named.hostname, port)
-    return host == "*" or known == (here.scheme, here.hostname, here.port)
+    known = (named.scheme or target.scheme, named.hostname, port)
+    return host == "*" or known == (target.scheme, target.hostname, target.port)
 
 
 def _blind() -> ssl.SSLContext:
-    """A context that takes any certificate, without a warning at each request."""
+    """Return a context that takes any certificate, without a warning at each request."""
     import urllib3
 
     urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
@@ -254,8 +221,50 @@ def _blind() -> ssl.SSLContext:
     return context
 
 
+# --- addresses ------------------------------------------------------------------------------------
+
+
+def joined(base: str, place: str) -> str | None:
+    """Return the http or https address that `place` means on a page at `base`; None for others."""
+    try:
+        whole = urljoin(base, place)
+        parts = urlsplit(whole)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return whole if place and usable and whole.isprintable() else None
+
+
+def without_login(url: str) -> tuple[str, str]:
+    """Return an address without user and password, and these encoded for Basic ("" for none)."""
+    parts = urlsplit(url)
+    if not parts.username:
+        return url, ""
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return bare, basic(unquote(parts.username), unquote(parts.password or ""))
+
+
+def basic(username: str, password: str) -> str:
+    """Return user and password as an Authorization header has them after `Basic`."""
+    return base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
+# --- proxies --------------------------------------------------------------------------------------
+
+
+def proxy_of(url: str) -> str | None:
+    """Return the address of the proxy that the environment names for `url`, None for none."""
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies, target = getproxies(), urlsplit(url)
+    proxy = proxies.get(target.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(target.netloc.rpartition("@")[2]):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
 def _proxy_manager(
-    proxy: str, how: Mapping[str, Any], trusted: ssl.SSLContext
+    proxy: str, options: Mapping[str, Any], trusted: ssl.SSLContext
 ) -> urllib3.ProxyManager:
     import urllib3
 
@@ -267,5 +276,5 @@ def _proxy_manager(
             "name an http:// or https:// proxy in HTTPS_PROXY, or leave the host out in NO_PROXY",
         )
     bare, login = without_login(proxy)
-    known = {"Proxy-Authorization": f"Basic {login}"} if login else {}
-    return urllib3.ProxyManager(bare, proxy_headers=known, proxy_ssl_context=trusted, **how)
+    headers = {"Proxy-Authorization": f"Basic {login}"} if login else {}
+    return urllib3.ProxyManager(bare, proxy_headers=headers, proxy_ssl_context=trusted, **options)

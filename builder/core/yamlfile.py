@@ -1,7 +1,9 @@
 """YAML as a person wrote it: every scalar stays the text of the file, every value has its line.
 
 Nothing is converted here, because `python: 3.10` must not become the number 3.1; the model that
-takes the values converts them. A key that stands twice is a mistake, and is reported.
+takes the values converts them. A key that stands twice is a mistake, and is reported. A file beyond
+VALUES or DEPTH is refused at its line: a few lines of aliases in aliases stand for billions of
+values.
 """
 
 from __future__ import annotations
@@ -23,18 +25,16 @@ from builder.core.errors import InputError
 
 VALUES: Final = 20_000
 """How many values and keys a file holds at most, with each alias written out."""
-
 DEPTH: Final = 100
 """How many lists and mappings stand in each other at most."""
-
 TAB: Final = "indent with spaces, not with a tab"
+
 _CHARACTERS: Final = 1 << 20
+_YAML: Final = "tag:yaml.org,2002:"
+_OWN_TAGS: Final = re.compile(f"{_YAML}[a-z]+|!")
+"""The tags of YAML itself, which a reader gives to values without one. Source: yaml.org/type."""
 
 Value = str | None | list["Value"] | dict[str, "Value"]
-_YAML = "tag:yaml.org,2002:"
-_NULL = f"{_YAML}null"
-_OWN_TAGS = re.compile(f"{_YAML}[a-z]+|!")
-"""The tags of YAML itself, which a reader gives to values without one. Source: yaml.org/type."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +54,30 @@ class Document:
     value: Value
     root: Node | None
     problems: tuple[Mistake, ...] = ()
+    mapping: str = "`name: value` lines"
 
     def line(self, *path: str | int) -> int:
-        """The line (from 1) of the value at `path`, or of the deepest part of it that exists."""
+        """Return the line (from 1) of the value at `path`, or of the deepest part of it."""
         line, node = 1, self.root
         for step in path:
             if isinstance(node, MappingNode):
-                found = [(key, value) for key, value in node.value if key.value == step]
-                if not found:
+                items = [(key, value) for key, value in node.value if key.value == step]
+                if not items:
                     break
-                line, node = found[-1][0].start_mark.line + 1, found[-1][1]
+                line, node = items[-1][0].start_mark.line + 1, items[-1][1]
             elif isinstance(node, SequenceNode) and isinstance(step, int):
                 node = node.value[step]
                 line = node.start_mark.line + 1
             else:
                 break
         return line
+
+    def written(self, key: str, example: str) -> str:
+        """Return a line that gives `key` a value."""
+        return f"{key}: {example}"
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def parse(text: str, where: str) -> Document:
@@ -89,8 +97,8 @@ def parse(text: str, where: str) -> Document:
         mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
         line = mark.line + 1 if mark else 1
         problem = getattr(error, "problem", None) or str(error)
-        begin = "".join(text.splitlines()[line - 1 : line])
-        fix = TAB if begin.lstrip(" ").startswith("\t") else _syntax_fix(problem)
+        written = "".join(text.splitlines()[line - 1 : line])
+        fix = TAB if written.lstrip(" ").startswith("\t") else _syntax_fix(problem)
         raise InputError(f"{where}:{line}: not YAML: {problem}", fix) from None
     problems: list[Mistake] = []
     value = _value(root, "", problems, ()) if root is not None else {}
@@ -98,7 +106,7 @@ def parse(text: str, where: str) -> Document:
 
 
 def _compose(text: str, where: str) -> Node | None:
-    """The nodes of a document. The fast reader refuses `[gs://b/x]`, which is YAML."""
+    """Return the nodes of a document. The fast reader refuses `[gs://b/x]`, which is YAML."""
     try:
         return YAML(typ="safe", pure=False).compose(text)  # type: ignore[no-any-return]
     except MarkedYAMLError as error:
@@ -114,31 +122,29 @@ def _compose(text: str, where: str) -> Node | None:
 def check_bounds(text: str, where: str, *, fast: bool = True) -> None:
     """Raise InputError, with its line, for what would take a reader's time or memory for nothing.
 
-    A few lines of aliases in aliases stand for billions of values. What is not YAML passes: the
-    reader says what is wrong with it. fast: with the reader in C.
+    What is not YAML passes: the reader says what is wrong with it. fast: with the reader in C.
     """
     if len(text) > _CHARACTERS:
         raise InputError(
             f"{where}: {len(text)} characters, more than {_CHARACTERS}",
             "name the file that you meant, or write less into it",
         )
-    whole: dict[str, int] = {}  # the values of each anchor, with its aliases written out
+    sizes: dict[str, int] = {}  # the values of each anchor, with its aliases written out
     open_: list[tuple[str | None, int]] = []  # anchor and number of its first value, to the top
-    seen = 0
+    count = 0
     try:
         for event in YAML(typ="safe", pure=not fast).parse(text):
             if isinstance(event, CollectionEndEvent):
                 anchor, first = open_.pop()
                 if anchor:
-                    whole[anchor] = seen - first
+                    sizes[anchor] = count - first
             elif isinstance(event, NodeEvent):
-                first = seen
-                alias = isinstance(event, AliasEvent)
-                seen += whole.get(event.anchor, 1) if alias else 1
+                first = count
+                count += sizes.get(event.anchor, 1) if isinstance(event, AliasEvent) else 1
                 if isinstance(event, CollectionStartEvent):
                     open_.append((event.anchor, first))
             line = event.start_mark.line + 1
-            if seen > VALUES:
+            if count > VALUES:
                 raise InputError(
                     f"{where}:{line}: more than {VALUES} values up to here, each alias written out",
                     "write less into the file",
@@ -165,17 +171,15 @@ def _syntax_fix(problem: str) -> str:
 
 
 def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ...]) -> Value:
-    if any(node is other for other in above):
-        line = node.start_mark.line + 1
+    line = node.start_mark.line + 1
+    if any(node is outer for outer in above):
         problems.append(Mistake(line, path, "contains itself", "write the value out"))
         return None
     if not _OWN_TAGS.fullmatch(str(node.tag)):
-        line, said = node.start_mark.line + 1, str(node.tag).removeprefix(_YAML)
-        problems.append(
-            Mistake(line, path, f"has the tag {said}, which means nothing", "remove it")
-        )
+        tag = str(node.tag).removeprefix(_YAML)
+        problems.append(Mistake(line, path, f"has the tag {tag}, which means nothing", "remove it"))
     if isinstance(node, ScalarNode):
-        return None if node.tag == _NULL else str(node.value)
+        return None if node.tag == f"{_YAML}null" else str(node.value)
     inside = (*above, node)
     if isinstance(node, SequenceNode):
         return [_value(item, f"{path}.{n}", problems, inside) for n, item in enumerate(node.value)]
@@ -190,16 +194,25 @@ def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ..
         name = str(key.value)
         field = f"{path}.{name}" if path else name
         if name in result:
-            problems.append(
-                Mistake(line, field, f"stands twice, first in line {lines[name]}", "keep one")
-            )
+            what = f"stands twice, first in line {lines[name]}"
+            problems.append(Mistake(line, field, what, "keep one"))
         lines.setdefault(name, line)
         result[name] = _value(item, field, problems, inside)
     return result
 
 
+# --- writing --------------------------------------------------------------------------------------
+
+_OTHER_IN_1_1: Final = re.compile(
+    r"y|n|yes|no|on|off|=|<<|[-+.]?[0-9][0-9_:.]*(?:e[-+]?[0-9_]+)?|[-+]?0[xob][0-9a-f_]+"
+    r"|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Texts that YAML 1.1 reads as numbers, times or truth values. Source: yaml.org/type, 1.1."""
+
+
 def dump(value: object, comment: str = "") -> str:
-    """YAML of plain values, with a comment before it.
+    """Return plain values as YAML, with a comment before it.
 
     Readers of YAML 1.1 (kubectl, gcloud) find every text again: `on` and 1_000 are in quotes.
     """
@@ -212,19 +225,11 @@ def dump(value: object, comment: str = "") -> str:
     return head + stream.getvalue()
 
 
-_OTHER_IN_1_1 = re.compile(
-    r"y|n|yes|no|on|off|=|<<|[-+.]?[0-9][0-9_:.]*(?:e[-+]?[0-9_]+)?|[-+]?0[xob][0-9a-f_]+"
-    r"|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Texts that YAML 1.1 reads as numbers, times or truth values. Source: yaml.org/type, 1.1."""
-
-
 def _quoted(value: object) -> object:
     if isinstance(value, Mapping):
-        return {_quoted(key): _quoted(one) for key, one in value.items()}
+        return {_quoted(key): _quoted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_quoted(one) for one in value]
+        return [_quoted(item) for item in value]
     if isinstance(value, str) and _OTHER_IN_1_1.fullmatch(value):
         return DoubleQuotedScalarString(value)
     return value

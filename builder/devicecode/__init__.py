@@ -1,8 +1,9 @@
-"""Device code: which GPUs do an image's libraries have kernels for? Read from the files alone.
+"""Device code: on which GPUs do libraries run? Read from the files alone, without a GPU.
 
-    audit     every library x compute capability: native, older minor, PTX, missing
-    prune     take out what one accelerator cannot run
-
-It needs the standard library only, and no other part of the factory: the folder is also copied into
-images, where the image's own Python (3.9 or newer) runs it.
+* pruning/ reads containers, applies the driver's rule, and takes out what one GPU cannot run. It
+  stands alone: image builds copy it, and its text is part of a base's hash.
+* library.py, damage.py: what one library carries, and whether it is whole.
+* inventory.py, records.py: the libraries of a folder, a wheel or a stream, and their records.
+* layers.py, images.py, paths.py: the same for layers, images and whatever a path names.
+* verdict.py: whether a GPU runs what was read.
 """

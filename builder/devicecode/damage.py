@@ -20,9 +20,17 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
-from .pruning import elf
-from .pruning.elf import Buffer, Section
-from .pruning.fatbin import COMPILED, ELF, HEADER_SIZE, LINK_INPUT, PTX, Container, Entry
+from builder.devicecode.pruning import elf
+from builder.devicecode.pruning.elf import Buffer, Section
+from builder.devicecode.pruning.fatbin import (
+    COMPILED,
+    ELF,
+    HEADER_SIZE,
+    LINK_INPUT,
+    PTX,
+    Container,
+    Entry,
+)
 
 CARRIERS = re.compile(
     r"lib(cublas|cublasLt|cudnn_(adv|cnn|ops)(_infer|_train)?|cudnn_engines_(precompiled|"
@@ -47,22 +55,24 @@ _POINTERS, _POINTER_SIZE = ".nvFatBinSegment", 24
 _BLOCK = 16 << 20
 
 
-def damage(data: Buffer, sections: Sequence[Section], found: Sequence[Container]) -> str:
-    """What is certainly gone of a library; "" if nothing is. Raises Malformed."""
+def broken(data: Buffer, sections: Sequence[Section], present: Sequence[Container]) -> str:
+    """Say what a library has certainly lost; "" if it has lost nothing. Raises Malformed."""
     return (
         _table(data, sections)
-        or _containers(sections, found)
-        or _payloads(data, (entry for container in found for entry in container.entries))
+        or _containers(sections, present)
+        or _payloads(data, (entry for container in present for entry in container.entries))
     )
 
 
-def doubt(data: Buffer, sections: Sequence[Section], found: Sequence[Container], path: str) -> str:
-    """Why the device code of a library may not be whole; "" if nothing speaks against it."""
+def doubt(
+    data: Buffer, sections: Sequence[Section], present: Sequence[Container], path: str
+) -> str:
+    """Say why the device code of a library may not be whole; "" if nothing speaks against it."""
     parts = PurePosixPath(path).parts
     carrier = bool(CARRIERS.fullmatch(parts[-1])) and _STUBS not in parts
-    if not found:
+    if not present:
         return "a CUDA library of this name carries device code, and this one has none" * carrier
-    if _gap(sections, found):
+    if _gap(sections, present):
         return f"{COMPILED} has zeros beside its containers, and no record says it was pruned"
     for section in sections:
         zeros = _least(section)
@@ -71,12 +81,12 @@ def doubt(data: Buffer, sections: Sequence[Section], found: Sequence[Container],
     return ""
 
 
-def _gap(sections: Sequence[Section], found: Sequence[Container]) -> bool:
-    """Whether `.nv_fatbin` has room in which a container was. Linkers put them side by side."""
+def _gap(sections: Sequence[Section], present: Sequence[Container]) -> bool:
+    """Tell whether `.nv_fatbin` has a gap where a container was: linkers put them side by side."""
     for section in sections:
         if section.name == COMPILED:
             end = section.offset
-            for container in found:
+            for container in present:
                 if container.section == COMPILED:
                     if container.offset - end > HEADER_SIZE:
                         return True
@@ -87,7 +97,7 @@ def _gap(sections: Sequence[Section], found: Sequence[Container]) -> bool:
 
 
 def _table(data: Buffer, sections: Sequence[Section]) -> str:
-    """What is wrong with a table of sections that contradicts nothing because it says nothing."""
+    """Say what is wrong with a section table that contradicts nothing because it is empty."""
     kind, programs, table = struct.unpack_from("<H14xQQ", data, 0x10)
     count, names_at = struct.unpack_from("<HH", data, 0x3C)
     segments = bool(programs and data[programs : programs + 4].strip(b"\0"))
@@ -107,21 +117,21 @@ def _table(data: Buffer, sections: Sequence[Section]) -> str:
     return f"{empty} of its {count} section headers are zeros" if empty else ""
 
 
-def _containers(sections: Sequence[Section], found: Sequence[Container]) -> str:
-    """Containers that were there once."""
-    names = {container.section for container in found}
+def _containers(sections: Sequence[Section], present: Sequence[Container]) -> str:
+    """Say which containers are missing."""
+    names = {container.section for container in present}
     for section in sections:
         if section.name in (COMPILED, LINK_INPUT) and section.name not in names:
             return f"{section.name} holds {section.size:,} bytes and no container"
-    pointers = sum(one.size // _POINTER_SIZE for one in sections if one.name == _POINTERS)
-    there = sum(container.section in (COMPILED, LINK_INPUT) for container in found)
-    if pointers > there:
-        return f"{pointers - there} of {pointers} containers are gone"
+    pointers = sum(part.size // _POINTER_SIZE for part in sections if part.name == _POINTERS)
+    left = sum(container.section in (COMPILED, LINK_INPUT) for container in present)
+    if pointers > left:
+        return f"{pointers - left} of {pointers} containers are gone"
     return ""
 
 
 def _payloads(data: Buffer, entries: Iterable[Entry]) -> str:
-    """The first entry whose code is not whole."""
+    """Name the first entry whose code is not whole."""
     for entry in entries:
         start = entry.offset + entry.header_size
         stored = entry.compressed_size if entry.compression else entry.payload_size
@@ -140,7 +150,7 @@ def _payloads(data: Buffer, entries: Iterable[Entry]) -> str:
 
 
 def _cubin(code: bytes) -> bool:
-    """Whether an uncompressed cubin still has its machine code. Raises Malformed."""
+    """Tell whether an uncompressed cubin still has its machine code. Raises Malformed."""
     if not code.startswith(elf.MAGIC):
         return False
     sections = elf.sections(code)
@@ -152,7 +162,7 @@ def _cubin(code: bytes) -> bool:
 
 
 def _least(section: Section) -> bytes | None:
-    """So many zeros in a row are a hole in this section; None where zeros may be anywhere."""
+    """Return the zeros that make a hole in this section; None where zeros may be anywhere."""
     if section.name in (COMPILED, LINK_INPUT):
         return None
     if section.flags & elf.EXECUTABLE or section.type in (_STRINGS, _SYMBOLS, *_RELOCATIONS):

@@ -1,144 +1,243 @@
-"""The libraries of an image that lies in files: what `docker save` writes, or an OCI image layout.
+"""What an image holds, wherever it lies: in a registry, on an engine, in an archive or a layout.
 
-Formats: the OCI image specification 1.1 ("Image Layout"), and Docker's `manifest.json` (moby,
-image/spec/v1.2.md). An archive holds its layers in any order, so it is read twice: what names the
-layers, then the layers.
+Each source names the image's layers; a layer that this machine has not read is read once, whatever
+brings it (layers.py). Nothing is pulled or unpacked to the disk, and nothing of the image runs.
 """
 
 from __future__ import annotations
 
-import json
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Final, cast
 
-from . import layers
-from .inventory import Library
-from .pruning.errors import InputError
+from builder.core.errors import CheckFailed, InputError, OutsideError, refusal
+from builder.devicecode import tars
+from builder.devicecode.layers import Layer, LayerCache, merge
+from builder.devicecode.library import Library
+from builder.registry import Descriptor, Manifest, Reference, Registry, decoding, manifests
 
-_LARGEST_JSON = 4 << 20
-"""Bytes of an index or a manifest (OCI distribution specification: registries allow 4 MB)."""
-_FIX = "name what `docker save` wrote, or an OCI image layout"
+Blobs = Iterable[tuple[str, IO[bytes]]]
+"""Name and content of each file of an image that is saved; a content is read before the next."""
+
+_READERS: Final = 4
+"""Layers that are read at once; each takes up to a library's size in the temporary folder."""
+_NESTED: Final = 3
+"""How often an index may name an index."""
+_MOST_JSON: Final = 64 << 20
+"""Bytes of all indexes, manifests and configurations of a saved image."""
+_FIX: Final = "name what `docker save` wrote, or an OCI image layout"
+
+
+@dataclass(frozen=True)
+class LayerSecret:
+    """A secret in a layer of an image. kind: what it is. layer: the layer's diff id."""
+
+    path: str
+    kind: str
+    layer: str
+
+    def __str__(self) -> str:
+        return f"layer {self.layer[:19]} holds {self.kind}: {self.path}"
+
+
+@dataclass(frozen=True)
+class ImageContent:
+    """What the layers of an image hold.
+
+    libraries: those that a container would see. secrets: those of all layers, the lowest first.
+    unread: the diff ids of layers that could not be had.
+    """
+
+    libraries: tuple[Library, ...]
+    secrets: tuple[LayerSecret, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def of_registry(
+    reference: Reference,
+    cache: LayerCache | None = None,
+    on_layer: Callable[[Descriptor, bool], None] = lambda *_: None,
+) -> ImageContent:
+    """Read an image in a registry (its linux/amd64 part) without pulling it.
+
+    on_layer: called with each layer, and whether it was read before. Raises InputError where there
+    is no such image, CheckFailed for a layer that cannot be unpacked, OutsideError for what the
+    registry or this machine refuses.
+    """
+    cache = cache or LayerCache()
+    layers = []
+    with Registry(reference.host) as client:
+        image = _image(
+            reference, lambda at: client.manifest(reference.repository, at), reference.target
+        )
+        for blob in image.layers:
+            known = cache.find(cache.diff_id(blob.digest) or "")
+            on_layer(blob, known is not None)
+            layers.append(known or _streamed(client, reference, blob, cache))
+    return _content(layers)
+
+
+def of_saved(
+    diff_ids: Sequence[str],
+    save: Callable[[], Blobs],
+    files: Mapping[str, Path] | None = None,
+    cache: LayerCache | None = None,
+) -> ImageContent:
+    """Read an image that its holder gives out file by file, as an engine does.
+
+    diff_ids: of its layers, the lowest first. save: gives its files out, called where the machine
+    has not read all layers. files: the files of layers that this machine has, by diff id.
+    """
+    cache, files = cache or LayerCache(), files or {}
+    layers = {diff_id: layer for diff_id in diff_ids if (layer := cache.find(diff_id))}
+
+    def read(blob: IO[bytes], digest: str = "") -> None:
+        try:
+            layer = cache.read(blob, digest)
+        except tars.BROKEN:
+            return  # no layer, or a damaged one: it is then missing below
+        layers[layer.diff_id] = layer
+
+    def read_file(path: Path) -> None:
+        with path.open("rb") as file:
+            read(file)
+
+    missing = [diff_id for diff_id in dict.fromkeys(diff_ids) if diff_id not in layers]
+    with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as pool:
+        list(pool.map(read_file, (path for diff_id in missing if (path := files.get(diff_id)))))
+    if not layers.keys() >= set(diff_ids):
+        for name, blob in save():
+            if layers.keys() >= set(diff_ids):
+                break
+            # Docker 25 and later name a layer's file by diff id, the containerd store by digest
+            digest = f"sha256:{Path(name).name.removesuffix('.tar')}"
+            if (cache.diff_id(digest) or digest) not in layers:
+                read(blob, digest)
+    unread = tuple(diff_id for diff_id in diff_ids if diff_id not in layers)
+    return _content([layers[diff_id] for diff_id in diff_ids if diff_id in layers], unread)
+
+
+def of_archive(path: Path, cache: LayerCache | None = None) -> ImageContent:
+    """Read an image in a file that `docker save` wrote, or in an OCI image layout: a folder, or an
+    archive of it. Raises InputError for what is no image, or lacks a layer."""
+
+    def save() -> Blobs:
+        return _of_layout(path) if path.is_dir() else _of_archive(path)
+
+    try:
+        texts = _texts(save())
+        content = of_saved(_diff_ids(str(path), texts), save, cache=cache)
+    except tars.BROKEN as error:
+        raise InputError(f"{path}: no readable archive: {error}", _FIX) from None
+    except OutsideError as error:  # the words for a registry's JSON of another shape
+        raise InputError(f"{path}: {error.message}", _FIX) from None
+    if content.unread:
+        raise InputError(
+            f"{path}: its layer {content.unread[0]} is missing or cannot be unpacked",
+            "save the image again",
+        )
+    return content
 
 
 def is_layout(path: Path) -> bool:
-    """Is it a folder that holds an image?"""
+    """Tell whether a folder holds an image."""
     return path.is_dir() and (path / "index.json").is_file() and (path / "blobs").is_dir()
 
 
-def is_archive(path: Path) -> bool:
-    """Is it a tar archive (of an image: anything else in it is an error later)?"""
-    return path.is_file() and path.suffix != ".whl" and tarfile.is_tarfile(path)
+def archived(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Give the files in an archive of an image. Raises one of tars.BROKEN."""
+    with tars.members(archive) as members:
+        for member, content in members:
+            if content:
+                yield member.name.removeprefix("./"), content
 
 
-def from_layout(folder: Path) -> tuple[Library, ...]:
-    """Every library that a container of the image would see. Raises InputError."""
-
-    def text(name: str) -> bytes | None:
-        path = folder / name
-        return path.read_bytes() if path.is_file() else None
-
-    names = layer_names(text, str(folder))
-    read = []
-    for name in names:
-        if not (folder / name).is_file():
-            raise InputError(f"{folder}: its layer {name} is missing", _FIX)
-        with (folder / name).open("rb") as file:
-            read.append(layers.read(file, f"{folder}/{name}"))
-    return layers.merge(reversed(read))
-
-
-def from_archive(path: Path) -> tuple[Library, ...]:
-    """Every library that a container of the image would see. Raises InputError."""
-    texts: dict[str, bytes] = {}
-    links: dict[str, str] = {}
-    for member, file in _members(path):
-        name = member.name.removeprefix("./")
-        if member.issym() or member.islnk():  # Docker before 25 links equal layers
-            target = member.linkname if member.islnk() else f"{Path(name).parent}/{member.linkname}"
-            links[name] = str(_normal(target))
-        elif file and member.size <= _LARGEST_JSON:
-            texts[name] = file.read()
-    wanted = [links.get(name, name) for name in layer_names(texts.get, str(path))]
-    read: dict[str, layers.ReadLayer] = {}
-    for member, file in _members(path):
-        name = member.name.removeprefix("./")
-        if file and name in wanted and name not in read:
-            read[name] = layers.read(file, f"{path}:{name}")
-    missing = [name for name in wanted if name not in read]
-    if missing:
-        raise InputError(f"{path}: its layer {missing[0]} is missing", _FIX)
-    return layers.merge([read[name] for name in reversed(wanted)])
-
-
-def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    try:
-        with tarfile.open(path, mode="r:*") as archive:
-            for member in archive:
-                yield member, archive.extractfile(member) if member.isfile() else None
-    except (tarfile.TarError, EOFError) as error:
-        raise InputError(f"{path}: cannot be unpacked: {error}", _FIX) from None
-
-
-def _normal(path: str) -> Path:
-    parts: list[str] = []
-    for part in Path(path).parts:
-        parts = parts[:-1] if part == ".." else [*parts, part]
-    return Path(*parts)
-
-
-def layer_names(text: Callable[[str], bytes | None], where: str) -> list[str]:
-    """The files of an image's layers, the lowest first. text: the content of a file, or None.
-
-    An archive with several images is refused: they would be judged as one. Raises InputError.
-    """
-    docker = text("manifest.json")
-    if docker is not None:
-        images = _json(docker, where)
-        if not (isinstance(images, list) and len(images) == 1 and isinstance(images[0], dict)):
-            raise InputError(f"{where}: holds not one image", "save one image by itself")
-        return [str(name) for name in images[0].get("Layers") or ()]
-    index = text("index.json")
-    if index is None:
-        raise InputError(f"{where}: holds no image: no manifest.json, no index.json", _FIX)
-    found = _json(index, where)
-    for _ in range(3):  # an index may name an index
-        chosen = chosen_manifest(found, where)
+def _image(reference: object, get: Callable[[str], Manifest | None], target: str) -> Manifest:
+    """Return the manifest of the image that a tag or digest leads to. Raises InputError."""
+    for _ in range(_NESTED):
+        manifest = get(target)
+        if manifest is None:
+            raise InputError(f"{reference}: there is no such image", "correct its name")
+        if "layers" in manifest.content:
+            return manifest
+        entries = manifest.manifests
+        chosen = manifest.of_platform("linux", "amd64") or (
+            entries[0] if len(entries) == 1 else None
+        )
         if chosen is None:
-            return [_blob(one.get("digest")) for one in found.get("layers") or ()]
-        content = text(_blob(chosen))
-        if content is None:
-            raise InputError(f"{where}: its manifest {chosen} is missing", _FIX)
-        found = _json(content, where)
-    raise InputError(f"{where}: its indexes name each other", _FIX)
+            raise InputError(f"{reference}: holds not one image for linux/amd64", "name another")
+        target = chosen.digest
+    raise InputError(f"{reference}: its indexes name each other", "name another image")
 
 
-def chosen_manifest(content: Mapping[str, Any], where: str) -> str | None:
-    """The digest that an index names for linux/amd64; None where it is a manifest. Raises
-    InputError where there is not one."""
-    if not isinstance(content, dict) or "layers" in content:
-        return None
-    several: Sequence[Any] = content.get("manifests") or ()
-    entries = [one for one in several if isinstance(one, dict)]
-    if len(entries) > 1:
-        entries = [one for one in entries if _platform(one) == ("linux", "amd64")]
-    if len(entries) != 1:
-        raise InputError(f"{where}: holds not one image for linux/amd64", "name one image")
-    return str(entries[0].get("digest"))
-
-
-def _platform(entry: Mapping[str, Any]) -> tuple[str, str]:
-    platform = entry.get("platform") or {}
-    return str(platform.get("os")), str(platform.get("architecture"))
-
-
-def _blob(digest: object) -> str:
-    return "blobs/" + str(digest).replace(":", "/", 1)
-
-
-def _json(content: bytes, where: str) -> Any:
+def _streamed(client: Registry, reference: Reference, blob: Descriptor, cache: LayerCache) -> Layer:
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        raise InputError(f"{where}: its manifest is no JSON", _FIX) from None
+        with client.stream(reference.repository, blob) as chunks:
+            return cache.read(cast(IO[bytes], tars.Stream(chunks)), blob.digest)
+    except tars.BROKEN as error:
+        raise CheckFailed(
+            f"{reference}: a layer cannot be unpacked: {error}", "push the image again"
+        ) from error
+    except OSError as error:
+        raise refusal(error, tempfile.gettempdir()) or error from error
+
+
+def _content(layers: Sequence[Layer], unread: tuple[str, ...] = ()) -> ImageContent:
+    secrets = tuple(
+        LayerSecret(path, kind, layer.diff_id) for layer in layers for path, kind in layer.secrets
+    )
+    return ImageContent(merge(layers), secrets, unread)
+
+
+def _of_archive(path: Path) -> Blobs:
+    with path.open("rb") as file:
+        yield from archived(file)
+
+
+def _of_layout(folder: Path) -> Blobs:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                yield path.relative_to(folder).as_posix(), file
+
+
+def _texts(blobs: Blobs) -> dict[str, bytes]:
+    """Return the files that are JSON, by name. Raises ValueError where they are too large."""
+    texts: dict[str, bytes] = {}
+    for name, blob in blobs:
+        text = blob.read(decoding.LARGEST + 1)
+        if len(text) <= decoding.LARGEST and text.lstrip()[:1] in (b"{", b"["):
+            texts[name] = text
+            if sum(map(len, texts.values())) > _MOST_JSON:
+                raise ValueError(f"more than {_MOST_JSON:,} bytes of manifests")
+    return texts
+
+
+def _diff_ids(name: str, texts: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Return the layers of the image that these indexes, manifests and configurations describe.
+
+    Formats: Docker's `manifest.json` (moby, image/spec/v1.2.md), and the OCI image specification
+    1.1, "Image Layout". Raises InputError, OutsideError.
+    """
+    if "manifest.json" in texts:
+        listed = decoding.object_in(b'{"images": %b}' % texts["manifest.json"])
+        images = decoding.objects(listed, "images")
+        if len(images) != 1:
+            raise InputError(f"{name}: holds not one image", "save one image by itself")
+        config = decoding.text(images[0], "Config") or ""
+    elif "index.json" in texts:
+
+        def get(digest: str) -> Manifest | None:
+            text = texts.get(manifests.blob_path(digest) if digest else "index.json")
+            return Manifest(text, manifests.OCI_MANIFEST) if text else None
+
+        config = manifests.blob_path(_image(name, get, "").config.digest)
+    else:
+        raise InputError(f"{name}: holds no image: no manifest.json, no index.json", _FIX)
+    if config not in texts:
+        raise InputError(f"{name}: its configuration {config} is missing", _FIX)
+    return manifests.diff_ids(manifests.configuration_in(texts[config]))

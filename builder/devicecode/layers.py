@@ -1,136 +1,182 @@
-"""The libraries of an image's layers: which of them a container would see.
+"""What an image layer holds, read once and kept by the layer's diff id.
 
-Whiteouts are those of the OCI image specification 1.1, "Layer filesystem changeset": `.wh.NAME`
-hides NAME in the layers below, and `.wh..wh..opq` hides everything that its folder holds there.
+A layer says what it brings and what it hides of the layers below. Whiteouts are those of the OCI
+image specification 1.1, "Layer Filesystem Changeset": `.wh.NAME` removes NAME of the layers below,
+and `.wh..wh..opq` removes everything that its folder holds there.
 """
 
 from __future__ import annotations
 
-import tarfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from pathlib import PurePosixPath
-from typing import IO, Protocol
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Final, cast
 
-from .inventory import LARGEST, Library, from_files
-from .pruning.errors import InputError
+from builder.core import confidential, files
+from builder.devicecode import damage, inventory, library, records, secrets, tars
+from builder.devicecode.inventory import Inventory
+from builder.devicecode.library import Library
+from builder.devicecode.pruning.elf import LIBRARY_NAME
+from builder.devicecode.records import Line, Record
+from builder.devicecode.secrets import Secrets
 
-ZSTD = b"\x28\xb5\x2f\xfd"
-"""The first bytes of what zstd packed (RFC 8878, 3.1.1)."""
-_MOST = 5_000_000
-"""Members of a layer."""
 
+@dataclass(frozen=True)
+class Layer:
+    """The content of one layer. Paths are absolute.
 
-class Hides(Protocol):
-    """What a layer brings, and what it hides of the layers below. Absolute paths.
-
-    removed: paths that whiteouts remove, with everything below them. emptied: folders of which no
-    lower layer shows anything. files: everything but folders; each hides what had its name below.
+    diff_id: the digest before compression. removed: paths that whiteouts remove, with everything
+    below them. emptied: folders of which nothing below is seen. files: everything but folders; each
+    hides what had its name below. libraries: as they were read, not yet compared with `records`,
+    which may lie in another layer. secrets: path and kind of each, which the layer keeps whatever a
+    later one deletes.
     """
 
-    @property
-    def removed(self) -> Iterable[str]: ...
-    @property
-    def emptied(self) -> Iterable[str]: ...
-    @property
-    def files(self) -> Iterable[str]: ...
-    @property
-    def libraries(self) -> Iterable[Library]: ...
+    diff_id: str
+    removed: frozenset[str]
+    emptied: frozenset[str]
+    files: frozenset[str]
+    libraries: tuple[Library, ...]
+    records: Mapping[str, Record]
+    secrets: Secrets
 
 
-@dataclass
-class ReadLayer:
-    """A layer that is being read: as Hides says."""
+def read(packed: IO[bytes]) -> Layer:
+    """Read a layer, plain or packed, to its end. Raises one of tars.BROKEN."""
+    digest, search = hashlib.sha256(), secrets.Search()
+    removed, emptied, present = set[str](), set[str](), set[str]()
 
-    removed: set[str] = field(default_factory=set)
-    emptied: set[str] = field(default_factory=set)
-    files: set[str] = field(default_factory=set)
-    libraries: tuple[Library, ...] = ()
+    def contents() -> Iterator[tuple[str, IO[bytes]]]:
+        for member, content in archive:
+            path = PurePosixPath("/", member.name.lstrip("/").removeprefix("./"))
+            if path.name == ".wh..wh..opq":
+                emptied.add(str(path.parent))
+            elif path.name.startswith(".wh."):
+                removed.add(str(path.parent / path.name.removeprefix(".wh.")))
+            elif not member.isdir():
+                present.add(str(path))
+                if content and not LIBRARY_NAME.search(path.name):
+                    content = io.BytesIO(search.look_into(str(path), content, member.size))
+                if content:
+                    yield str(path), content
 
-    def brings(self, name: str, is_folder: bool) -> str:
-        """Note a member; its absolute path, "" for a whiteout and for a folder."""
-        path = PurePosixPath("/", name.lstrip("/").removeprefix("./"))
-        if path.name == ".wh..wh..opq":
-            self.emptied.add(str(path.parent))
-        elif path.name.startswith(".wh."):
-            self.removed.add(str(path.parent / path.name.removeprefix(".wh.")))
-        elif not is_folder:
-            self.files.add(str(path))
-            return str(path)
-        return ""
+    with tars.members(packed, digest) as archive:
+        libraries = inventory.of_stream(contents())
+    return Layer(
+        diff_id=f"sha256:{digest.hexdigest()}",
+        removed=frozenset(removed),
+        emptied=frozenset(emptied),
+        files=frozenset(present),
+        libraries=libraries.libraries,
+        records=libraries.records,
+        secrets=search.secrets(),
+    )
 
 
-def read(packed: IO[bytes], where: str) -> ReadLayer:
-    """A layer, plain or packed with gzip; with zstd where this Python has it (3.14, or the package
-    zstandard). `packed` need not be seekable.
+def merge(layers: Sequence[Layer]) -> tuple[Library, ...]:
+    """Return the libraries that a container of these layers would see, sorted by path.
 
-    where: names the layer in an error. Raises InputError for what cannot be unpacked.
+    layers: the lowest first.
     """
-    layer = ReadLayer()
-    try:
-        with tarfile.open(fileobj=_plain(packed, where), mode="r|*") as archive:
-            layer.libraries = tuple(from_files(_members(archive, layer)))
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # this machine's fault, which says nothing of the layer
-        raise InputError(f"{where}: cannot be unpacked: {error}", "fetch the image again") from None
-    return layer
+    hidden = set[str]()  # these paths, and everything below them
+    emptied = set[str]()  # everything below these folders, not the folders themselves
+    libraries: list[Library] = []
+    recorded: dict[str, Record] = {}
 
+    def visible(path: str) -> bool:
+        parents = set(map(str, PurePosixPath(path).parents))
+        return path not in hidden and not parents & hidden and not parents & emptied
 
-def _members(archive: tarfile.TarFile, layer: ReadLayer) -> Iterator[tuple[str, IO[bytes]]]:
-    for number, member in enumerate(archive):
-        archive.members = []  # type: ignore[attr-defined]  # tarfile keeps each header otherwise
-        if number >= _MOST or member.size > LARGEST:
-            raise ValueError(f"{member.name}: more than {_MOST:,} files, or one of {member.size:,}")
-        path = layer.brings(member.name, member.isdir())
-        file = archive.extractfile(member) if path and member.isfile() else None
-        if file:
-            yield path, file
-
-
-class _Peeked:
-    """A stream of which the first bytes were looked at."""
-
-    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
-        self._head, self._rest = head, rest
-
-    def read(self, size: int = -1) -> bytes:
-        block, self._head = self._head, b""
-        return block + self._rest.read(size - len(block) if size >= 0 else -1)
-
-
-def _plain(packed: IO[bytes], where: str) -> IO[bytes]:
-    """What tarfile can read: zstd is unpacked here, gzip there."""
-    head = packed.read(4)
-    whole = _Peeked(head, packed)
-    if head != ZSTD:
-        return whole  # type: ignore[return-value]
-    try:
-        from compression.zstd import ZstdFile  # type: ignore[import-not-found,unused-ignore]
-
-        return ZstdFile(whole)  # type: ignore[no-any-return,unused-ignore]
-    except ImportError:
-        pass
-    try:
-        from zstandard import ZstdDecompressor
-    except ImportError:
-        raise InputError(
-            f"{where}: is packed with zstd, which this Python does not know",
-            "take Python 3.14, or pip install zstandard",
-        ) from None
-    return ZstdDecompressor().stream_reader(whole, read_across_frames=True)  # type: ignore[arg-type]
-
-
-def merge(layers: Iterable[Hides]) -> tuple[Library, ...]:
-    """The libraries that a container would see. layers: the topmost first."""
-    hidden: set[str] = set()  # these paths, and everything below them
-    emptied: set[str] = set()  # everything below these folders, not the folders themselves
-    seen = []
-    for layer in layers:
-        for library in layer.libraries:
-            above = set(map(str, PurePosixPath(library.path).parents))
-            if library.path not in hidden and not above & hidden and not above & emptied:
-                seen.append(library)
+    for layer in reversed(layers):
+        libraries += (library for library in layer.libraries if visible(library.path))
+        recorded |= {path: record for path, record in layer.records.items() if visible(path)}
         hidden |= {*layer.removed, *layer.files}
-        emptied |= set(layer.emptied)
-    return tuple(seen)
+        emptied |= layer.emptied
+    libraries.sort(key=lambda library: library.path)
+    return Inventory(tuple(libraries), recorded).compared()
+
+
+class LayerCache:
+    """The layers that this machine has read: `<diff id>-<version of the reader>.json.gz`.
+
+    A registry, and an engine with the containerd store, name a layer by the digest that it has when
+    it is packed. `<digest>.layer` says which diff id that is.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or files.cache_home() / "layer-contents"
+
+    def find(self, diff_id: str) -> Layer | None:
+        """Return a layer that was read; None if it was not, or if its entry is torn."""
+        try:
+            return _from_json(
+                diff_id, json.loads(gzip.decompress(self._path(diff_id).read_bytes()))
+            )
+        except (OSError, EOFError, ValueError, KeyError, TypeError):
+            return None
+
+    def diff_id(self, digest: str) -> str | None:
+        """Return the diff id of the layer that has this digest when it is packed, if known."""
+        try:
+            return self._note(digest).read_text()
+        except OSError:
+            return None
+
+    def read(self, packed: IO[bytes], digest: str = "") -> Layer:
+        """Read a layer, and keep what it holds. digest: under which its packed bytes are looked for
+        later, if they have it. Raises one of tars.BROKEN."""
+        actual = hashlib.sha256()
+        layer = read(cast(IO[bytes], tars.Digested(packed, actual)) if digest else packed)
+        content = json.dumps(_as_json(layer), separators=(",", ":")).encode()
+        files.write(self._path(layer.diff_id), gzip.compress(content, mtime=0))
+        if digest == f"sha256:{actual.hexdigest()}":
+            files.write(self._note(digest), layer.diff_id)
+        return layer
+
+    def _path(self, diff_id: str) -> Path:
+        return self.folder / f"{diff_id.removeprefix('sha256:')}-{_version()}.json.gz"
+
+    def _note(self, digest: str) -> Path:
+        return self.folder / f"{digest.removeprefix('sha256:')}.layer"
+
+
+_READERS: Final = (confidential, damage, inventory, library, records, secrets, tars)
+
+
+@cache
+def _version() -> str:
+    """Return a hash of the reader: with another reader, every layer is read again."""
+    own = [Path(__file__), *(Path(str(module.__file__)) for module in _READERS)]
+    pruning = sorted((Path(__file__).parent / "pruning").glob("*.py"))
+    return files.hash_of(*(path.read_text(encoding="utf-8") for path in (*own, *pruning)))[:16]
+
+
+def _as_json(layer: Layer) -> dict[str, Any]:
+    return {
+        "removed": sorted(layer.removed),
+        "emptied": sorted(layer.emptied),
+        "files": sorted(layer.files),
+        "libraries": [library.as_json(one) for one in layer.libraries],
+        "records": layer.records,
+        "secrets": layer.secrets,
+    }
+
+
+def _from_json(diff_id: str, content: Mapping[str, Any]) -> Layer:
+    return Layer(
+        diff_id,
+        frozenset(content["removed"]),
+        frozenset(content["emptied"]),
+        frozenset(content["files"]),
+        tuple(map(library.from_json, content["libraries"])),
+        {
+            path: Record(package, version, tuple(Line(*line) for line in lines))
+            for path, (package, version, lines) in content["records"].items()
+        },
+        tuple((str(path), str(kind)) for path, kind in content["secrets"]),
+    )

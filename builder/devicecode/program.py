@@ -9,7 +9,7 @@ from importlib import resources
 
 @cache
 def pruning_program() -> Mapping[str, str]:
-    """File name -> text of builder/devicecode/pruning, sorted by name."""
+    """Return file name -> text of builder/devicecode/pruning, sorted by name."""
     folder = resources.files("builder.devicecode.pruning")
     return {
         file.name: file.read_text(encoding="utf-8")

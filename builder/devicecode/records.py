@@ -1,4 +1,4 @@
-"""What wheels, and our own pruning, say of the libraries that they installed: hash and size.
+"""What wheels, and our own pruning, record of the libraries that they installed: hash and size.
 
 A wheel's RECORD has a line `path,sha256=HASH,size` for each file (packaging.python.org, "Recording
 installed projects"). Pruning writes the same lines for the libraries that it changed into a file of
@@ -9,101 +9,122 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import csv
-import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from .pruning.elf import LIBRARY_NAME, Buffer
-from .pruning.prune import PRUNED
+from builder.devicecode.library import Library
+from builder.devicecode.pruning.elf import LIBRARY_NAME
+from builder.devicecode.pruning.prune import PRUNED
 
-LARGEST = 64 << 20
+LARGEST: Final = 64 << 20
 """Bytes of a RECORD that are read; TensorFlow's has 2.5 MB."""
 
-_RECORD = re.compile(r"(?:^|/)([^/]+)-([^/-]+)\.dist-info/RECORD$")
-_BLOCK = 1 << 20
+_RECORD: Final = re.compile(r"(?:^|/)([^/]+)-([^/-]+)\.dist-info/RECORD$")
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
-class Recorded(NamedTuple):
-    """One library as a record has it. sha256: in hex, "" if not given; size: -1 if not given."""
+class Line(NamedTuple):
+    """What a record says of one file: its path as the record's own path is written, the SHA-256 in
+    hex ("" if not given), the size in bytes (-1 if not given)."""
 
+    path: str
     sha256: str
     size: int
-    package: str = ""
-    version: str = ""
 
 
-@dataclass(frozen=True)
-class Records:
-    """What is recorded of libraries, by path: by their wheels, and by pruning."""
+class Record(NamedTuple):
+    """One record, and its lines about libraries. package, version: the distribution whose RECORD it
+    is, "" for the record of pruning."""
 
-    wheels: dict[str, Recorded] = field(default_factory=dict)
-    pruned: dict[str, Recorded] = field(default_factory=dict)
-
-    def add(self, path: str, text: str) -> None:
-        """Take in a record. path: its own, as the libraries' paths are written."""
-        folder = PurePosixPath(path).parent
-        if PurePosixPath(path).name == PRUNED:
-            self.pruned.update(_lines(folder, text, "", ""))
-        elif match := _RECORD.search(path):
-            self.wheels.update(_lines(folder.parent, text, normal(match[1]), match[2]))
-
-    def knows(self, path: str) -> bool:
-        """Whether anything is recorded of a library."""
-        return path in self.wheels or path in self.pruned
-
-    def confirms(self, path: str, found: Recorded) -> bool:
-        """Whether a record has this very file, byte for byte."""
-        known = (self.wheels.get(path), self.pruned.get(path))
-        return any(one is not None and one.sha256 != "" and _same(found, one) for one in known)
-
-    def doubt(self, path: str, found: Recorded) -> str:
-        """Why this is not what was recorded; "" if it may be, or if nothing is recorded."""
-        if pruned := self.pruned.get(path):
-            same = _same(found, pruned)
-            return "" if same else f"its bytes are not those that {PRUNED} says it was pruned to"
-        wheel = self.wheels.get(path)
-        if wheel is None or _same(found, wheel):
-            return ""
-        if found.size != wheel.size >= 0:
-            return f"it has {found.size:,} bytes, its wheel's RECORD says {wheel.size:,}"
-        return "its bytes are not its wheel's, and no record says that it was pruned"
+    package: str
+    version: str
+    lines: tuple[Line, ...]
 
 
 def is_record(path: str) -> bool:
-    """Whether a file of this path is a wheel's RECORD, or what pruning wrote."""
+    """Tell whether a file of this path is a wheel's RECORD, or what pruning wrote."""
     return bool(_RECORD.search(path)) or PurePosixPath(path).name == PRUNED
 
 
-def sha256(data: Buffer) -> str:
-    """The SHA-256 of a library, in hex."""
-    total = hashlib.sha256()
-    for at in range(0, len(data), _BLOCK):
-        total.update(data[at : at + _BLOCK])
-    return total.hexdigest()
+def parse(path: str, text: str) -> Record:
+    """Return the record in this text. path: the record's own, as the libraries' paths are."""
+    folder = PurePosixPath(path).parent
+    rows = tuple(
+        Line(str(name), _hex(digest), size)
+        for name, digest, size in rows_of(text)
+        if LIBRARY_NAME.search(name)
+    )
+    match = _RECORD.search(path)
+    if match is None:
+        return Record("", "", tuple(line._replace(path=str(folder / line.path)) for line in rows))
+    lines = tuple(line._replace(path=str(folder.parent / line.path)) for line in rows)
+    return Record(normal(match[1]), match[2], lines)
+
+
+def rows_of(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield path, digest and size (-1 if not given) of each row, as the record writes them.
+
+    What comes after a row that is no CSV is left out.
+    """
+    rows = csv.reader(text.replace("\0", "").splitlines())
+    with contextlib.suppress(csv.Error):
+        for row in rows:
+            path, digest, size = (*row, "", "", "")[:3]
+            yield path, digest, int(size) if _NUMBER.fullmatch(size) else -1
+
+
+def compare(libraries: Iterable[Library], records: Iterable[Record]) -> tuple[Library, ...]:
+    """Return the libraries with their distribution, and with a doubt where a record says that their
+    bytes are others."""
+    wheels: dict[str, tuple[Line, Record]] = {}
+    pruned: dict[str, Line] = {}
+    for record in records:
+        for line in record.lines:
+            if record.package:
+                wheels[line.path] = line, record
+            else:
+                pruned[line.path] = line
+    compared = []
+    for library in libraries:
+        wheel, owner = wheels.get(library.path, (None, Record("", "", ())))
+        doubt = "" if library.broken else _doubt(library, wheel, pruned.get(library.path))
+        library = replace(library, doubt=doubt)
+        if owner.package:
+            library = replace(library, package=owner.package, version=owner.version)
+        compared.append(library)
+    return tuple(compared)
 
 
 def normal(name: str) -> str:
-    """A distribution's name as every tool compares it."""
+    """Return a distribution's name as every tool compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _same(found: Recorded, known: Recorded) -> bool:
-    size = known.size in (-1, found.size)
-    return size and (not known.sha256 or found.sha256 == known.sha256)
+def _doubt(library: Library, wheel: Line | None, pruned: Line | None) -> str:
+    """Say why a library may not be whole, by what the reader saw and by what is recorded."""
+    if any(line and line.sha256 and _same(library, line) for line in (wheel, pruned)):
+        return ""  # a record has this very file, byte for byte
+    if not (library.groups or library.doubt or (wheel and library.size == wheel.size)):
+        return ""  # without device code: it may be stripped or patched after it was installed
+    if pruned:
+        if _same(library, pruned):
+            return library.doubt
+        return f"its bytes are not those that {PRUNED} says it was pruned to"
+    if wheel is None or _same(library, wheel):
+        return library.doubt
+    if library.size != wheel.size >= 0:
+        return f"it has {library.size:,} bytes, its wheel's RECORD says {wheel.size:,}"
+    return "its bytes are not its wheel's, and no record says that it was pruned"
 
 
-def _lines(
-    folder: PurePosixPath, text: str, package: str, version: str
-) -> Iterator[tuple[str, Recorded]]:
-    for row in csv.reader(text.replace("\0", "").splitlines()):
-        path, digest, size = (*row, "", "", "")[:3]
-        if LIBRARY_NAME.search(path):
-            known = Recorded(_hex(digest), int(size) if size.isascii() and size.isdigit() else -1)
-            yield str(folder / path), known._replace(package=package, version=version)
+def _same(library: Library, line: Line) -> bool:
+    size = line.size in (-1, library.size)
+    return size and (not line.sha256 or library.sha256 == line.sha256)
 
 
 def _hex(digest: str) -> str:

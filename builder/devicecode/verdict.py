@@ -1,28 +1,27 @@
-"""Do libraries have kernels for an accelerator? One verdict a library, and one for all of them.
+"""Whether libraries have kernels for a GPU: a verdict on each library, and one on all of them.
 
-Nothing here needs a GPU: the driver's rule (pruning/rule.py) is applied to the headers that the
-reader found. A library is judged section by section, because each section is a table of its own,
-from which the driver or the library itself chooses:
+This needs no GPU: the driver's rule (pruning/rule.py) is applied to the headers of the device code.
+A library is judged section by section, because each section is a table of its own, from which the
+driver or the library itself chooses:
 
 * `.nv_fatbin` and data sections: the driver chooses in each container. Many containers are for
   newer devices only, so one container without code for a device proves nothing. A section in which
   no container has any proves that the library does not run.
 * `.cask_resource`, `.ldata`, `.data`: the library chooses a container by tables of its own. Such a
   section decides only if the library has no other (cuFFT).
-* `__nv_relfatbin`: inputs of device linking, which run only after they are linked. Never decides.
+* `__nv_relfatbin`: inputs of device linking, which run only after they are linked. It never
+  decides.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 
-from .inventory import Group, Library, from_paths
-from .pruning.fatbin import ELF, LINK_INPUT, LTO_IR, PTX, Target
-from .pruning.rule import ComputeCapability, choose, compute_capability
+from builder.devicecode.library import Group, Library
+from builder.devicecode.pruning.fatbin import ELF, LINK_INPUT, LTO_IR, PTX, Target
+from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability
 
 PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
 
@@ -107,7 +106,7 @@ class LibraryVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All libraries on one device. spoiler: the worst library, None if all are fine."""
+    """All libraries on one device."""
 
     device: ComputeCapability
     findings: tuple[LibraryVerdict, ...]
@@ -118,7 +117,7 @@ class Verdict:
 
     @property
     def runs(self) -> bool:
-        """Whether there is device code, and the device runs every library's, be it from PTX."""
+        """Whether there is device code, and the device runs every library's, if only from PTX."""
         return Support.NATIVE <= self.status <= Support.PTX
 
     @property
@@ -137,11 +136,12 @@ class Verdict:
 
     @property
     def spoiler(self) -> LibraryVerdict | None:
+        """The largest of the spoilers; None if the device runs every library natively."""
         return next(iter(self.spoilers), None)
 
     @property
     def instead(self) -> str:
-        """The version of the spoiling library that would run, "" if none is known."""
+        """What to take in place of the spoiling library, "" if nothing is known."""
         return remedy(self.spoiler.library, self.device, self.status) if self.spoiler else ""
 
     def __str__(self) -> str:
@@ -157,24 +157,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Audit:
-    """The libraries that were read; a verdict for any device."""
+    """The libraries that were read, to be judged for any device."""
 
     libraries: tuple[Library, ...]
 
     def verdict(self, device: ComputeCapability | str) -> Verdict:
-        """The verdict for a device, given as "7.0" or as a value."""
+        """Return the verdict for a device, given as "7.0" or as a value."""
         if isinstance(device, str):
             device = compute_capability(device)
         return Verdict(device, tuple(judge(library, device) for library in self.libraries))
 
 
-def audit(paths: Iterable[Path]) -> Audit:
-    """Read every library of folders, wheels and single libraries. Raises InputError."""
-    return Audit(from_paths(paths))
-
-
 def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
-    """How one library runs on one device."""
+    """Return how one library runs on one device."""
     if library.broken:
         return LibraryVerdict(library, Support.BROKEN)
     if library.doubt:
@@ -187,9 +182,7 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
         return LibraryVerdict(library, Support.NO_DEVICE_CODE)
     tables = [_judge_section(library, groups, device) for groups in sections.values()]
     deciding = [
-        table
-        for name, table in zip(sections, tables)  # noqa: B905 - strict= came with Python 3.10
-        if name not in PRIVATE_SECTIONS
+        table for name, table in zip(sections, tables, strict=True) if name not in PRIVATE_SECTIONS
     ] or tables
     native_somewhere = any(table.status <= Support.OLDER_MINOR for table in deciding)
     worst = max(
@@ -260,7 +253,7 @@ def _judge_section(
 
 
 def _for_newer(groups: list[Group], device: ComputeCapability, cubins: int) -> bool:
-    """Whether the kernels are for newer devices only, and what runs here is a helper beside them.
+    """Tell whether the kernels are for newer devices only, and the rest is a helper beside them.
 
     cuSPARSELt 0.8: 759 of its 761 containers start at sm_80; two helpers have compute_52, so that a
     V100 would load the library and find none of its kernels. cubins: containers that run natively.
@@ -283,7 +276,7 @@ def _status(picked: Target | None, device: ComputeCapability) -> Support:
 
 
 def carries(library: Library, section: str = "") -> tuple[str, ...]:
-    """The targets a library, or one section of it, holds code for: "sm_70", "compute_90"."""
+    """Return the targets that a library, or one section, holds code for: "sm_70", "compute_90"."""
     targets = {
         target
         for group in library.groups
@@ -298,7 +291,7 @@ def carries(library: Library, section: str = "") -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What runs in place of a library, for libraries and devices of which that is known.
+    """What runs in place of a library, for the libraries and devices of which that is known.
 
     `package` is a pattern of the distribution or file name, `oldest` and `newest` the devices'
     compute capabilities (inclusive).
@@ -341,7 +334,7 @@ REMEDIES = (
 
 
 def remedy(library: Library, device: ComputeCapability, status: Support) -> str:
-    """What to use in place of a library that spoils a verdict, "" if nothing is known."""
+    """Return what to take in place of a library that spoils a verdict, "" if nothing is known."""
     if status >= Support.UNKNOWN:
         return "the same version, downloaded again"
     if library.pruned:
@@ -355,53 +348,6 @@ def remedy(library: Library, device: ComputeCapability, status: Support) -> str:
         ):
             return known.instead
     return ""
-
-
-def as_dict(found: Audit, devices: Sequence[ComputeCapability]) -> dict[str, object]:
-    """The audit as JSON-ready data: libraries with device code, and a verdict for each device."""
-    verdicts = [found.verdict(device) for device in devices]
-    return {
-        "libraries": [
-            {
-                "path": library.path,
-                "package": library.package,
-                "version": library.version,
-                "bytes": library.size,
-                "carries": carries(library),
-                "broken": library.broken,
-                "doubt": library.doubt,
-            }
-            for library in found.libraries
-            if library.groups or library.broken or library.doubt
-        ],
-        "verdicts": [
-            {
-                "compute_capability": str(verdict.device),
-                "status": str(verdict.status),
-                "runs": verdict.runs,
-                "spoiler": verdict.spoiler.library.path if verdict.spoiler else None,
-                "instead": verdict.instead,
-                "ptx_seconds": round(verdict.ptx_seconds, 1),
-                "findings": [
-                    {
-                        "library": finding.library.path,
-                        "status": str(finding.status),
-                        "containers": {
-                            "native": finding.native,
-                            "older minor": finding.older,
-                            "PTX": finding.ptx,
-                            "nothing": finding.nothing,
-                        },
-                        "ptx_bytes": finding.ptx_bytes,
-                        "ptx_seconds": round(finding.ptx_seconds, 1),
-                    }
-                    for finding in verdict.findings
-                    if finding.status != Support.NO_DEVICE_CODE
-                ],
-            }
-            for verdict in verdicts
-        ],
-    }
 
 
 def _minutes(seconds: float) -> str:

@@ -1,22 +1,19 @@
 """The Docker engine: find it, build on it, look at its images, run containers.
 
-`connect(settings)` gives the machine's own engine where one answers, and the private one otherwise.
+`builder.engine.discovery.connect(settings)` returns the machine's own engine where one answers,
+else the private one. It stands apart: most of the factory is handed an engine.
 """
 
 from builder.engine.buildx import BuildFailed, BuildRequest, BuiltImage
-from builder.engine.discovery import NoEngine, connect
-from builder.engine.docker import DiskSpace, Engine, EngineImage, refusals
-from builder.engine.progress import BuildStep
+from builder.engine.docker import PLATFORM, DiskSpace, Engine, EngineImage, refusals
 
 __all__ = [
+    "PLATFORM",
     "BuildFailed",
     "BuildRequest",
-    "BuildStep",
     "BuiltImage",
     "DiskSpace",
     "Engine",
     "EngineImage",
-    "NoEngine",
-    "connect",
     "refusals",
 ]

@@ -1,4 +1,4 @@
-"""Building an image through `docker buildx`.
+"""Building a Dockerfile with `docker buildx`.
 
 The SDK's own build is the classic builder. It knows no secrets, no cache mounts and no
 `COPY --link` (docker/docker-py#2230). So buildx runs as a child process and reports in its rawjson
@@ -10,6 +10,8 @@ exporter's `rewrite-timestamp`, is not used: it compresses every layer a second 
 unpack what it exports.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess
@@ -17,40 +19,36 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Final, Literal
 
+from builder.config.templates import EPOCH
 from builder.core import system
 from builder.core.errors import OutsideError
-from builder.core.events import OnEvent
-from builder.core.templates import EPOCH
-from builder.engine.progress import BuildStep, Failure, Progress, first_line, numbers
+from builder.core.events import OnEvent, ignore
+from builder.engine.docker import PLATFORM, Engine, first_line, release
+from builder.engine.progress import Failure, Progress
 
-if TYPE_CHECKING:
-    from builder.engine.docker import Engine
-
-PLATFORM = "linux/amd64"
-"""What every image is for, on whatever machine it is built."""
-
-COMPRESSION_LEVEL = 3
+COMPRESSION_LEVEL: Final = 3
 """zstd's own default. TensorFlow's largest library (788 MB) on two busy cores: level 1 gives 161 MB
 in 10 s, 3 gives 150 MB in 16 s, 7 gives 141 MB in 23 s, 12 gives 132 MB in 93 s."""
 
-OLDEST_ENGINE = (23, 0)
+OLDEST_ENGINE: Final = (23, 0)
 """The first that knows COPY --link, which is of Dockerfile 1.4."""
-OLDEST_BUILDX = (0, 13)
+OLDEST_BUILDX: Final = (0, 13)
 """The first that knows --progress=rawjson."""
 
-_END_SECONDS = 10
-_LOST = re.compile(
+_END_SECONDS: Final = 10
+_LOST: Final = re.compile(
     r"code = (Unavailable|Canceled)|error reading from server|transport is closing|"
     r"Cannot connect to the Docker daemon|connection (refused|reset)|broken pipe|: EOF$|"
     r"no such file or directory.*docker\.sock|context canceled",
     re.IGNORECASE,
 )
+_AGAIN: Final = "run the same command again: it goes on from BuildKit's cache"
 
 
 class BuildFailed(OutsideError):  # noqa: N818 - reads like its siblings in builder.core.errors
-    """A build that failed in a step of the Dockerfile.
+    """A step of the Dockerfile failed.
 
     log: the last lines that the step printed. line: the step's line in the Dockerfile, from 1.
     """
@@ -84,7 +82,7 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """What a build made. Sizes in bytes; None where the engine does not know them.
+    """The result of a build. Sizes in bytes; None where the engine does not know them.
 
     digest: of the manifest, None on an engine without the containerd image store. image_id: the
     engine's name of the image (the same digest with that store); after a push to a registry, the
@@ -96,54 +94,52 @@ class BuiltImage:
     image_id: str
     compressed_bytes: int | None
     unpacked_bytes: int | None
-    steps: tuple[BuildStep, ...] = ()
 
 
-def build(engine: "Engine", request: BuildRequest, on_event: OnEvent) -> BuiltImage:
-    """See Engine.build."""
+def build(engine: Engine, request: BuildRequest, on_event: OnEvent = ignore) -> BuiltImage:
+    """Build one image. Return when it is on the engine or in the registry.
+
+    Raises BuildFailed for a step that failed, and OutsideError for an engine that is gone, a full
+    disk, a base or a registry that refused. Whatever ends the call ends the build, too. Finished
+    steps stay in BuildKit's cache, and the next build goes on from there.
+    """
     require(engine)
     progress = Progress()
     with tempfile.TemporaryDirectory(prefix="build-") as scratch:
         metadata = Path(scratch) / "metadata.json"
-        with system.handed(request.secrets) as secrets:
+        with system.secret_files(request.secrets) as secrets:
             line = command(engine, request, metadata, secrets.paths)
             code = _run(engine, line, secrets.descriptors, progress, on_event)
         if code:
             raise _failed(engine, request, progress)
-        return _built(engine, request, json.loads(metadata.read_text()), progress.steps)
+        return _built(engine, request, json.loads(metadata.read_text()))
 
 
-def require(engine: "Engine") -> None:
+def require(engine: Engine) -> None:
     """Raise OutsideError where this engine cannot build a Dockerfile, with what to install."""
-    own = "or use --engine private, or --registry with `builder build --to-registry`"
+    runs = f"{engine.product} {engine.version} at {engine.host} runs images, but does not build"
+    others = "or use --engine private, or --registry with `builder build --to-registry`"
+    docker = f"install Docker 23.0 or newer with buildx, {others}"
     if engine.product != "Docker":
-        raise OutsideError(
-            f"{engine.product} at {engine.host} runs images, but does not build this Dockerfile",
-            f"install Docker 23.0 or newer with buildx, {own}",
-        )
+        raise OutsideError(f"{runs} this Dockerfile", docker)
     if engine.release < OLDEST_ENGINE:
-        raise OutsideError(
-            f"Docker {engine.version} at {engine.host} runs images, but does not build this"
-            " Dockerfile: it has no COPY --link",
-            f"install Docker 23.0 or newer with buildx, {own}",
-        )
-    called = " ".join(engine.buildx)
+        raise OutsideError(f"{runs} this Dockerfile: it has no COPY --link", docker)
     if not engine.buildx_version:
         raise OutsideError(
-            f"`{called}` does not work: the engine runs images, but does not build this Dockerfile",
+            f"`{' '.join(engine.buildx)}` does not work: {runs} this Dockerfile",
             "install docker-buildx (Debian 13) or docker-buildx-plugin (Docker's own packages)",
         )
-    if numbers(engine.buildx_version) < OLDEST_BUILDX:
+    if release(engine.buildx_version) < OLDEST_BUILDX:
         raise OutsideError(
             f"buildx {engine.buildx_version} is too old: it has no --progress=rawjson",
-            f"install buildx 0.13 or newer, {own}",
+            f"install buildx 0.13 or newer, {others}",
         )
 
 
 def command(
-    engine: "Engine", request: BuildRequest, metadata: Path, secrets: Mapping[str, str]
+    engine: Engine, request: BuildRequest, metadata: Path, secrets: Mapping[str, str]
 ) -> list[str]:
-    """buildx's command line. secrets: id -> path of a file."""
+    """Return buildx's command line. secrets: id -> path of a file."""
     arguments = {"SOURCE_DATE_EPOCH": str(EPOCH), **request.build_args}
     return [
         *engine.buildx,
@@ -165,7 +161,7 @@ def command(
     ]
 
 
-def _output(engine: "Engine", request: BuildRequest) -> str:
+def _output(engine: Engine, request: BuildRequest) -> str:
     to_registry = request.destination == "registry"
     if not engine.containerd_store:
         return "type=image,push=true" if to_registry else "type=docker"
@@ -174,17 +170,18 @@ def _output(engine: "Engine", request: BuildRequest) -> str:
     if request.compression == "gzip":  # also of what an earlier build left in the cache
         layers, forced = "compression=gzip,oci-mediatypes=true", "true"
     # A push that stores nothing never needs the layers of a base that lies in the registry.
-    place = "push=true,store=false,unpack=false" if to_registry else "store=true,unpack=true"
-    return f"type=image,{layers},force-compression={forced},{place}"
+    target = "push=true,store=false,unpack=false" if to_registry else "store=true,unpack=true"
+    return f"type=image,{layers},force-compression={forced},{target}"
 
 
 def _run(
-    engine: "Engine",
+    engine: Engine,
     command: list[str],
     files: tuple[int, ...],
     progress: Progress,
     on_event: OnEvent,
 ) -> int:
+    """Run buildx to its end and return its exit code. What ends this call ends buildx."""
     process = subprocess.Popen(
         system.ending_with_parent(command),
         env=dict(engine.environment),
@@ -202,24 +199,23 @@ def _run(
                 on_event(event)
         code = process.wait()
     except BaseException:
-        _end(process)
+        process.terminate()  # on SIGTERM it tells BuildKit to stop
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         raise
     for event in progress.finish():
         on_event(event)
     return code
 
 
-def _built(
-    engine: "Engine",
-    request: BuildRequest,
-    metadata: Mapping[str, Any],
-    steps: tuple[BuildStep, ...],
-) -> BuiltImage:
+def _built(engine: Engine, request: BuildRequest, metadata: Mapping[str, Any]) -> BuiltImage:
     reference = request.tags[0]
-    config = str(metadata.get("containerimage.config.digest", ""))
-    digest = metadata.get("containerimage.digest")
     if request.destination == "registry":
-        return BuiltImage(reference, digest, config, None, None, steps)
+        config = str(metadata.get("containerimage.config.digest", ""))
+        return BuiltImage(reference, metadata.get("containerimage.digest"), config, None, None)
     image = engine.image(reference)
     if image is None:
         raise OutsideError(
@@ -227,83 +223,49 @@ def _built(
             "another run may have removed it; run the same command again",
         )
     return BuiltImage(
-        reference,
-        image.digest,
-        image.image_id,
-        image.compressed_bytes,
-        image.unpacked_bytes,
-        steps,
+        reference, image.digest, image.image_id, image.compressed_bytes, image.unpacked_bytes
     )
 
 
-def _failed(engine: "Engine", request: BuildRequest, progress: Progress) -> OutsideError:
-    failure, said = progress.failure, progress.error or "\n".join(progress.words[-3:])
-    everything = "\n".join([said, *((failure.error, *failure.log) if failure else ())])
+# --- what a failure means -------------------------------------------------------------------------
+
+
+def _failed(engine: Engine, request: BuildRequest, progress: Progress) -> OutsideError:
+    failure, message = progress.failure, progress.error or "\n".join(progress.messages[-3:])
+    everything = "\n".join([message, *((failure.error, *failure.log) if failure else ())])
     if "no space left on device" in everything.lower():
-        return full(engine)
+        return engine.disk_full()
     if not engine.answers():
-        return OutsideError(
-            "the engine ended in the middle of the build",
-            "run the same command again: it goes on from BuildKit's cache",
-        )
+        return OutsideError("the engine ended in the middle of the build", _AGAIN)
     if failure and re.match(r"exit code: \d+", failure.error):
         return _step_failed(request, failure)
-    if _LOST.search(said) and (failure is None or "canceled" in failure.error):
-        return OutsideError(
-            f"the build was cut off: {first_line(said)}",
-            "run the same command again: it goes on from BuildKit's cache",
-        )
-    return OutsideError(f"{request.tags[0]}: {first_line(said)}", _remedy(engine, request, said))
+    if _LOST.search(message) and (failure is None or "canceled" in failure.error):
+        return OutsideError(f"the build was cut off: {first_line(message)}", _AGAIN)
+    fix = _remedy(engine, request, message)
+    return OutsideError(f"{request.tags[0]}: {first_line(message)}", fix)
 
 
-def _remedy(engine: "Engine", request: BuildRequest, said: str) -> str:
+def _remedy(engine: Engine, request: BuildRequest, message: str) -> str:
     host = request.tags[0].partition("/")[0]
-    if "tag does not exist" in said:
+    if "tag does not exist" in message:
         return f"buildx {engine.buildx_version} cannot push without keeping: install 0.29"
-    if re.search(r"unauthorized|denied|forbidden|no basic auth|40[13]", said, re.I):
+    if re.search(r"unauthorized|denied|forbidden|no basic auth|40[13]", message, re.IGNORECASE):
         return f"log in: docker login {host if '.' in host or ':' in host else ''}".rstrip()
-    if re.search(r"dial tcp|i/o timeout|TLS handshake|x509", said):
+    if re.search(r"dial tcp|i/o timeout|TLS handshake|x509", message):
         return "check that the engine reaches this registry (address, proxy, CA), and retry"
-    if "failed to resolve source metadata" in said or "not found" in said:
+    if "failed to resolve source metadata" in message or "not found" in message:
         return "check that the image it starts from exists: its registry, name and digest"
-    if "failed to read dockerfile" in said:
+    if "failed to read dockerfile" in message:
         return "builder render"
     return "run the same command again with --verbose to see every step"
 
 
-def full(engine: "Engine") -> OutsideError:
-    """The error of an engine whose disk is full, with what is free there."""
-    disk = engine.disk()
-    where = (
-        f"{disk.free / 1e9:.1f} GB free of {disk.total / 1e9:.0f} on {disk.path}" if disk else ""
-    )
-    own = f"{Path(engine.buildx[0]).with_name('docker')} --host {engine.host}"
-    call = own if engine.origin == "private" else "docker"
-    return OutsideError(
-        f"the engine's disk is full{': ' if where else ''}{where}",
-        f"free some space, for example: {call} system prune --all",
-    )
-
-
 def _step_failed(request: BuildRequest, failure: Failure) -> BuildFailed:
-    where = f"{request.dockerfile}:{failure.line}" if failure.line else str(request.dockerfile)
-    said = f": {failure.log[-1]}" if failure.log else ""
+    place = f"{request.dockerfile}:{failure.line}" if failure.line else str(request.dockerfile)
+    last = f": {failure.log[-1]}" if failure.log else ""
     return BuildFailed(
-        f"{where}: {failure.step} ended with {failure.error}{said}",
+        f"{place}: {failure.step} ended with {failure.error}{last}",
         "see the step's log above, or run again with --verbose",
         failure.log,
         failure.line,
     )
-
-
-# --- the child ------------------------------------------------------------------------------------
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End buildx with SIGTERM first: then it tells BuildKit to stop."""
-    process.terminate()
-    try:
-        process.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

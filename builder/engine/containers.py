@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from builder.core import system
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
 
-OWNER = "training-image-factory.owner"
+OWNER: Final = "training-image-factory.owner"
 """The label that names the process a thing belongs to: `HOST:PID:START`."""
 
-_REMOVALS = 3
+_REMOVALS: Final = 3
 """How often a removal is tried: the engine refuses some while another one is under way."""
-_PAUSE = 0.2
+_PAUSE: Final = 0.2
 
 
 class ContainerEngine(Protocol):
@@ -43,7 +43,7 @@ class ContainerEngine(Protocol):
 
 
 def owner(pid: int) -> str:
-    """The label of a process of this machine: `HOST:PID:START`.
+    """Return the label of a process of this machine: `HOST:PID:START`.
 
     START is the time the process started, because a system gives the number of an ended process to
     a later one. It is 0 for a process that does not exist.
@@ -52,7 +52,7 @@ def owner(pid: int) -> str:
 
 
 def is_gone(label: str) -> bool:
-    """Whether an owner was a process of this machine that has ended.
+    """Return whether an owner was a process of this machine that has ended.
 
     False for processes of other machines and for labels that are no owner.
     """
@@ -62,7 +62,7 @@ def is_gone(label: str) -> bool:
 
 
 def labels(kind: str, identity: str) -> dict[str, str]:
-    """The labels of everything that one run makes; the owner is this process."""
+    """Return the labels of everything that one run makes; the owner is this process."""
     return {kind: identity, OWNER: owner(os.getpid())}
 
 
@@ -70,14 +70,10 @@ def labels(kind: str, identity: str) -> dict[str, str]:
 
 
 def sweep(client: docker.DockerClient, kind: str) -> list[dict[str, str]]:
-    """Remove everything of a kind whose owner is gone. Returns the labels of each thing removed."""
-    api: Any = client.api
-    filters = {"label": [kind]}
-    found = api.containers(all=True, filters=filters) + api.networks(filters=filters)
-    found += api.volumes(filters=filters).get("Volumes") or []
-    found += api.images(filters=filters)
-    left = [one["Labels"] for one in found if is_gone(one["Labels"].get(OWNER, ""))]
-    for gone in {one[OWNER] for one in left}:
+    """Remove everything of a kind whose owner is gone. Return the labels of each thing removed."""
+    things = [thing for _, listed, _ in _kinds(client.api, kind) for thing in listed()]
+    left = [thing["Labels"] for thing in things if is_gone(thing["Labels"].get(OWNER, ""))]
+    for gone in {labels[OWNER] for labels in left}:
         remove(client, kind, f"{OWNER}={gone}")
     return left
 
@@ -85,43 +81,65 @@ def sweep(client: docker.DockerClient, kind: str) -> list[dict[str, str]]:
 def remove(client: docker.DockerClient, *filters: str) -> list[str]:
     """Remove the containers, networks, volumes and images that carry all of these labels.
 
-    filters: each `LABEL` or `LABEL=VALUE`. The engine is asked by the first alone: by two, Podman
+    filters: each `LABEL` or `LABEL=VALUE`. The engine filters by the first alone: by two, Podman
     4.3.1 finds no image. Returns a line for each thing that stays. Containers of others on one of
     the networks are disconnected from it and go on running; they are listed, too.
     """
-    api: Any = client.api
-
-    def having(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [one for one in found if _carries(one["Labels"] or {}, filters)]
-
-    first = {"label": [filters[0]]}
     others: list[str] = []
     failed: list[str] = []
     for attempt in range(_REMOVALS):
         if attempt:
             time.sleep(_PAUSE)
         failed.clear()
-        for one in having(api.containers(all=True, filters=first)):
-            with _noted(failed, f"container {one['Id'][:12]}"):
-                api.remove_container(one["Id"], force=True, v=True)
-        for network in having(api.networks(filters=first)):
-            with _noted(failed, f"network {network['Name']}"):
-                others += _disconnected(api, network["Id"])
-                api.remove_network(network["Id"])
-        for volume in having(api.volumes(filters=first).get("Volumes") or []):
-            with _noted(failed, f"volume {volume['Name']}"):
-                api.remove_volume(volume["Name"], force=True)
-        for image in having(api.images(filters=first)):
-            with _noted(failed, f"image {image['Id']}"):
-                api.remove_image(image["Id"], force=True)
+        for name, listed, remove_ in _kinds(client.api, filters[0]):
+            for thing in listed():
+                if not _carries(thing["Labels"] or {}, filters):
+                    continue
+                identity = str(thing.get("Name") or thing.get("Id"))
+                with _noted(failed, f"{name} {identity}"):
+                    if name == "network":
+                        others += _disconnected(client.api, thing["Id"])
+                    remove_(thing)
         if not failed:
             break
     return [*others, *failed]
 
 
+_Thing = dict[str, Any]
+
+
+def _kinds(
+    api: Any, label: str
+) -> tuple[tuple[str, Callable[[], list[_Thing]], Callable[[_Thing], object]], ...]:
+    """Return for each kind of thing how those with a label are listed, and how one is removed."""
+    by_label = {"filters": {"label": [label]}}
+    return (
+        (
+            "container",
+            lambda: api.containers(all=True, **by_label),
+            lambda thing: api.remove_container(thing["Id"], force=True, v=True),
+        ),
+        (
+            "network",
+            lambda: api.networks(**by_label),
+            lambda thing: api.remove_network(thing["Id"]),
+        ),
+        (
+            "volume",
+            lambda: api.volumes(**by_label).get("Volumes") or [],
+            lambda thing: api.remove_volume(thing["Name"], force=True),
+        ),
+        (
+            "image",
+            lambda: api.images(**by_label),
+            lambda thing: api.remove_image(thing["Id"], force=True),
+        ),
+    )
+
+
 def _carries(labels: Mapping[str, str], filters: Iterable[str]) -> bool:
-    """Whether all of these labels are there."""
-    pairs = (one.partition("=") for one in filters)
+    """Return whether all of these labels are there."""
+    pairs = (text.partition("=") for text in filters)
     return all(name in labels and (not is_ or labels[name] == value) for name, is_, value in pairs)
 
 
@@ -158,8 +176,8 @@ class Attached:
     """
 
     def __init__(self, api: Any, container: str) -> None:
-        wanted = {"stdout": 1, "stderr": 1, "stream": 1, "logs": 1}
-        self._socket = api.attach_socket(container, wanted)
+        streams = {"stdout": 1, "stderr": 1, "stream": 1, "logs": 1}
+        self._socket = api.attach_socket(container, streams)
 
     def __iter__(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         from docker.utils import socket as frames
@@ -173,26 +191,21 @@ class Attached:
 
 
 def lines(stream: Iterable[tuple[bytes | None, bytes | None]]) -> Iterator[str]:
-    """The lines of stdout and stderr of an attached container as they come, each whole.
+    """Yield the lines of stdout and stderr of an attached container as they come, each whole.
 
     A line is what a terminal would show: of a progress bar, its last state. Where the engine breaks
     the stream off, the unfinished lines come first and then the engine's error is raised.
     """
     rest = [b"", b""]
-    broken: Exception | None = None
     try:
         for pair in stream:
             for side, chunk in enumerate(pair):
                 *whole, rest[side] = (rest[side] + (chunk or b"")).split(b"\n")
-                for line in whole:
-                    yield _shown(line)
-    except Exception as error:
-        broken = error
-    for line in rest:
-        if line:
-            yield _shown(line)
-    if broken is not None:
-        raise broken
+                yield from map(_shown, whole)
+    except Exception:
+        yield from map(_shown, filter(None, rest))
+        raise
+    yield from map(_shown, filter(None, rest))
 
 
 def follow(

@@ -1,30 +1,37 @@
 """Finding the engine to use: the machine's own Docker, or the private one."""
 
+from __future__ import annotations
+
 import getpass
 import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from builder.core import system
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.core.settings import Settings
 from builder.engine import private
-from builder.engine.docker import Engine, sdk_client
-from builder.engine.progress import first_line, numbers
+from builder.engine.docker import CLIENTS, Engine, first_line, release, sdk_client
 
-OLDEST_ENGINE = (20, 10)
+if TYPE_CHECKING:
+    from builder.core.settings import Settings
+
+OLDEST_ENGINE: Final = (20, 10)
 """The oldest Docker that loads and runs images (tried: 20.10.24); building asks for more."""
 
-_ANSWER_SECONDS = 10
-_SOCKET = Path("/var/run/docker.sock")
+_ANSWER_SECONDS: Final = 10
+_SOCKET: Final = Path("/var/run/docker.sock")
+
+
+class NoEngine(OutsideError):  # noqa: N818 - reads like its siblings in builder.core.errors
+    """This machine has no engine of its own."""
 
 
 def connect(settings: Settings, start: bool = True, on_event: OnEvent = ignore) -> Engine:
-    """The engine to use: the machine's own, or the private one (`settings.engine` chooses).
+    """Return the engine to use: the machine's own, or the private one (`settings.engine` chooses).
 
     start: whether to start the private engine if it does not run. Raises OutsideError if there is
     no engine. One that cannot build says so when it shall (buildx.require).
@@ -44,23 +51,63 @@ def connect(settings: Settings, start: bool = True, on_event: OnEvent = ignore) 
             raise type(refused)(f"{refused.message}; {error.message}", fix) from error
 
 
-class NoEngine(OutsideError):  # noqa: N818 - reads like its siblings in builder.core.errors
-    """This machine has no engine of its own."""
+def _private(start: bool, on_event: OnEvent) -> Engine:
+    engine = private.start(on_event=on_event) if start else private.status().engine
+    if engine is None:
+        raise OutsideError("the private engine does not run", "builder engine start")
+    return engine
+
+
+# --- the machine's engine -------------------------------------------------------------------------
 
 
 def _machine() -> Engine:
-    """The engine that `docker` on this machine talks to."""
-    host, name = _machine_host()
-    environment = dict(os.environ)
-    if name:
-        # The engine's own builder, whatever builder the user chose: the images of other drivers
-        # do not arrive in the engine.
-        environment["BUILDX_BUILDER"] = name
-    return _engine(host, ("docker", "buildx"), environment)
+    """Return the engine that `docker` on this machine talks to.
+
+    Raises NoEngine where there is none, OutsideError for one that does not answer or is too old.
+    """
+    host, builder = _machine_host()
+    # The engine's own builder, whatever builder the user chose: the images of other drivers do not
+    # arrive in the engine.
+    environment = {**os.environ, **CLIENTS, "BUILDX_BUILDER": builder}
+    socket = Path(host.removeprefix("unix://"))
+    if host.startswith("unix://") and not _exists(socket):
+        raise NoEngine(f"no Docker engine at {socket}", "start it, or install Docker")
+    try:
+        client = sdk_client(host, environment, _ANSWER_SECONDS)
+        info: dict[str, Any] = client.info()
+        components = client.version().get("Components") or []
+    except Exception as error:
+        raise OutsideError(
+            f"the Docker engine at {host} does not answer: {first_line(str(error))}",
+            _remedy(host, str(error)),
+        ) from error
+    version = str(info.get("ServerVersion", ""))
+    podman = any("podman" in str(part.get("Name")).lower() for part in components)
+    if not podman and release(version) < OLDEST_ENGINE:
+        raise OutsideError(
+            f"the Docker engine at {host} is {version}, which the factory does not know",
+            "install Docker 20.10 or newer, or use --engine private",
+        )
+    buildx = ("docker", "buildx")
+    store = ["driver-type", "io.containerd.snapshotter.v1"]
+    return Engine(
+        origin="machine",
+        host=host,
+        version=version,
+        buildx=buildx,
+        buildx_version="" if podman else _buildx_version(buildx, environment),
+        containerd_store=store in (info.get("DriverStatus") or []),
+        data=Path(info.get("DockerRootDir") or "/var/lib/docker"),
+        environment=environment,
+        product="Podman" if podman else "Docker",
+        architecture=system.architecture(str(info.get("Architecture") or "amd64")),
+        rootless="name=rootless" in (info.get("SecurityOptions") or []),
+    )
 
 
 def _machine_host() -> tuple[str, str]:
-    """The engine's host and the name of its builder, which is that of docker's context."""
+    """Return the engine's host and the name of its builder, which is that of docker's context."""
     from docker.context import ContextAPI
 
     if os.environ.get("DOCKER_HOST"):
@@ -85,7 +132,7 @@ def _machine_host() -> tuple[str, str]:
 
 
 def _other_sockets() -> Iterator[Path]:
-    """Where Docker without root and Podman listen (their manuals: dockerd-rootless.sh, podman
+    """Yield where Docker without root and Podman listen (their manuals: dockerd-rootless.sh, podman
     system service)."""
     if run := os.environ.get("XDG_RUNTIME_DIR"):
         yield Path(run) / "docker.sock"
@@ -93,110 +140,29 @@ def _other_sockets() -> Iterator[Path]:
     yield Path("/run/podman/podman.sock")
 
 
-def _private(start: bool, on_event: OnEvent) -> Engine:
-    endpoint = private.start(on_event=on_event) if start else private.status().endpoint
-    if endpoint is None:
-        raise OutsideError("the private engine does not run", "builder engine start")
-    return of_private(endpoint)
-
-
-def of_private(endpoint: private.Endpoint) -> Engine:
-    """The private engine that answers there."""
-    # Settings of the user's for another engine must not reach this one; logins stay.
-    foreign = (
-        "DOCKER_CONTEXT",
-        "DOCKER_TLS",
-        "DOCKER_TLS_VERIFY",
-        "DOCKER_CERT_PATH",
-        "BUILDX_BUILDER",
-    )
-    own = {name: value for name, value in os.environ.items() if name not in foreign}
-    # Nothing has to be asked: the factory chose its programs and wrote its configuration.
-    return Engine(
-        origin="private",
-        host=endpoint.host,
-        version=endpoint.version,
-        buildx=(str(endpoint.buildx),),
-        buildx_version=endpoint.buildx_version,
-        containerd_store=endpoint.containerd_store,
-        data=endpoint.data,
-        environment={**own, **endpoint.environment, **_CLIENTS},
-        architecture=system.architecture(),
-    )
-
-
-_CLIENTS = {"BUILDX_METADATA_PROVENANCE": "disabled", "DOCKER_CLI_HINTS": "false"}
-
-
-def _engine(host: str, buildx: tuple[str, ...], environment: Mapping[str, str]) -> Engine:
-    """Ask the machine's engine and its buildx for their versions.
-
-    Raises OutsideError where there is no engine, for one that does not answer, and for an old one.
-    """
-    socket = Path(host.removeprefix("unix://"))
-    if host.startswith("unix://") and not _exists(socket):
-        raise NoEngine(f"no Docker engine at {socket}", "start it, or install Docker")
-    try:
-        client = sdk_client(host, environment, _ANSWER_SECONDS)
-        info: dict[str, Any] = client.info()
-        parts = client.version().get("Components") or []
-    except Exception as error:
-        raise OutsideError(
-            f"the Docker engine at {host} does not answer: {first_line(str(error))}",
-            _remedy(host, str(error)),
-        ) from error
-    version = str(info.get("ServerVersion", ""))
-    podman = any("podman" in str(part.get("Name")).lower() for part in parts)
-    if not podman and numbers(version) < OLDEST_ENGINE:
-        raise OutsideError(
-            f"the Docker engine at {host} is {version}, which the factory does not know",
-            "install Docker 20.10 or newer, or use --engine private",
-        )
-    whole = {**environment, **_CLIENTS}
-    return Engine(
-        origin="machine",
-        host=host,
-        version=version,
-        buildx=buildx,
-        buildx_version="" if podman else _buildx_version(buildx, whole),
-        containerd_store=["driver-type", "io.containerd.snapshotter.v1"]
-        in (info.get("DriverStatus") or []),
-        data=Path(info.get("DockerRootDir") or "/var/lib/docker"),
-        environment=whole,
-        product="Podman" if podman else "Docker",
-        architecture=system.architecture(str(info.get("Architecture") or "amd64")),
-        rootless="name=rootless" in (info.get("SecurityOptions") or []),
-    )
-
-
 def _exists(socket: Path) -> bool:
-    """Whether there is a socket; True where this user may not look."""
+    """Return whether there is a socket; True where this user may not look."""
     try:
         return socket.exists()
     except PermissionError:
         return True
 
 
-def _remedy(host: str, said: str) -> str:
-    """What to do about an engine that gives no answer."""
-    if "permission denied" in said.lower():
-        return (
-            f"let this user reach it: sudo usermod --append --groups docker {_user()}, log in anew"
-        )
+def _remedy(host: str, reason: str) -> str:
+    """Return what to do about an engine that gives no answer."""
+    if "permission denied" in reason.lower():
+        try:
+            user = getpass.getuser()
+        except (OSError, KeyError):
+            user = "USER"
+        return f"let this user reach it: sudo usermod --append --groups docker {user}, log in anew"
     if host.startswith("unix://"):
         return "start it (systemctl start docker), or use --engine private"
     return "check DOCKER_HOST and docker's context (docker context ls), or use --engine private"
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "USER"
-
-
 def _buildx_version(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """The version of buildx, "" where it does not work."""
+    """Return the version of buildx, "" where it does not work."""
     try:
         done = subprocess.run(
             [*command, "version"], env=environment, capture_output=True, text=True, timeout=30

@@ -1,34 +1,40 @@
 """A Docker engine: its images, its disk, and its refusals as errors of the factory.
 
-Builds go through buildx (buildx.py), everything else through the docker SDK.
+Everything goes through Docker's SDK, except the build of a Dockerfile (builder/engine/buildx.py).
 """
 
+from __future__ import annotations
+
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from builder.core.errors import OutsideError
-from builder.core.events import OnEvent, ignore
-from builder.engine import buildx
-from builder.engine.buildx import BuildRequest, BuiltImage
-from builder.engine.progress import first_line, numbers
 from builder.registry import manifests as image_manifests
 
 if TYPE_CHECKING:
     import docker
 
-_ANSWER_SECONDS = 10
-_API_SECONDS = 600
+PLATFORM: Final = "linux/amd64"
+"""What every image is for, on whatever machine it is built."""
+
+CLIENTS: Final = {"BUILDX_METADATA_PROVENANCE": "disabled", "DOCKER_CLI_HINTS": "false"}
+"""Variables for every client program."""
+
+_ANSWER_SECONDS: Final = 10
+_API_SECONDS: Final = 600
 
 
 @dataclass(frozen=True)
 class EngineImage:
     """An image on the engine. Sizes in bytes.
 
+    image_id: the engine's name of the image: the digest of its manifest or of its configuration.
     compressed_bytes: what a pull transfers; None on an engine without the containerd image store.
     """
 
@@ -40,12 +46,7 @@ class EngineImage:
     labels: Mapping[str, str]
     environment: Mapping[str, str]
     entrypoint: tuple[str, ...]
-    command: tuple[str, ...]
-    user: str
-    workdir: str
-    created: str
     layers: tuple[str, ...]
-    tags: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -59,34 +60,37 @@ class DiskSpace:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that answered, and the buildx that fits it.
+    """An engine that answered: Docker, or Podman behind a socket that speaks Docker's API.
 
-    Docker, or Podman behind a socket that speaks Docker's API.
+    host: what DOCKER_HOST is set to. buildx: how buildx is called, without a subcommand;
+    buildx_version: "" where there is none. containerd_store: whether the engine keeps images as a
+    registry would get them (digests, compressed layers). data: the engine's data folder, on its own
+    machine. environment: the whole environment of client programs. architecture: of the engine's
+    machine, by its name in images.
     """
 
     origin: Literal["machine", "private"]
     host: str
-    """What DOCKER_HOST is set to."""
     version: str
     buildx: tuple[str, ...]
-    """How buildx is called, without a subcommand."""
     buildx_version: str
-    """"" where there is no buildx."""
     containerd_store: bool
-    """Whether images are kept as a registry would get them (digests, compressed layers)."""
     data: Path
-    """The engine's data root, on the engine's machine."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The environment of client programs, whole."""
     product: Literal["Docker", "Podman"] = "Docker"
     architecture: str = "amd64"
-    """Of the engine's machine, by its name in images."""
     rootless: bool = False
 
     @property
     def release(self) -> tuple[int, ...]:
         """The first two numbers of the version."""
-        return numbers(self.version)
+        return release(self.version)
+
+    @property
+    def cli(self) -> str:
+        """The docker command, which takes DOCKER_HOST from `environment`."""
+        own = self.origin == "private"
+        return str(Path(self.buildx[0]).with_name("docker")) if own else "docker"
 
     @property
     def knows_content(self) -> bool:
@@ -94,28 +98,36 @@ class Engine:
         return self.containerd_store and self.release >= (28, 0)
 
     @cached_property
-    def client(self) -> "docker.DockerClient":
+    def client(self) -> docker.DockerClient:
         """The SDK's client. A call waits ten minutes at most."""
         return sdk_client(self.host, self.environment, _API_SECONDS)
 
     def image(self, reference: str) -> EngineImage | None:
-        """The image of this name, digest or id. None if the engine does not have it."""
+        """Return the image of this name, digest or id; None if the engine does not have it.
+
+        Raises OutsideError where the engine does not answer.
+        """
         from docker.errors import NotFound
 
         api: Any = self.client.api
         try:
             # `manifests` (API 1.48) tells what the layers weigh compressed and unpacked
             answer = api._get(api._url("/images/{0}/json", reference), params={"manifests": 1})
-            found: dict[str, Any] = api._result(answer, json=True)
+            return _image(reference, api._result(answer, json=True))
         except NotFound:
             return None
         except Exception as error:
-            raise self._not_answering(error) from error
-        return _image(reference, found)
+            raise OutsideError(
+                f"the engine at {self.host} does not answer: {first_line(str(error))}",
+                "builder doctor shows its state; builder engine start starts the private one",
+            ) from error
 
     def disk(self) -> DiskSpace | None:
-        """The disk that the engine keeps its images on. None where it is not seen from here: it is
-        another machine's (also the virtual one of Docker Desktop), or this user may not look."""
+        """Return the disk that the engine keeps its images on; None where it is not visible.
+
+        It may be another machine's (also the virtual one of Docker Desktop), or closed to this
+        user.
+        """
         if not self.host.startswith(("unix://", "npipe://")):
             return None
         try:
@@ -124,31 +136,26 @@ class Engine:
             return None
         return DiskSpace(self.data, usage.free, usage.total)
 
-    def build(self, request: BuildRequest, on_event: OnEvent = ignore) -> BuiltImage:
-        """Build one image. Returns when it is on the engine or in the registry.
-
-        Raises BuildFailed for a step that failed, and OutsideError for an engine that is gone, a
-        full disk, a base or a registry that refused. Whatever ends the call ends the build, too.
-        Finished steps stay in BuildKit's cache, and the next build goes on from there.
-        """
-        return buildx.build(self, request, on_event)
+    def disk_full(self) -> OutsideError:
+        """Return the error of an engine whose disk is full, with what is free there."""
+        disk, free = self.disk(), ""
+        if disk:
+            free = f": {disk.free / 1e9:.1f} GB free of {disk.total / 1e9:.0f} on {disk.path}"
+        return OutsideError(
+            f"the engine's disk is full{free}",
+            f"free some space, for example: {self.cli} --host {self.host} system prune --all",
+        )
 
     def answers(self) -> bool:
-        """Whether the engine answers within ten seconds."""
+        """Return whether the engine answers within ten seconds."""
         try:
             return bool(sdk_client(self.host, self.environment, _ANSWER_SECONDS).ping())
         except Exception:
             return False
 
-    def _not_answering(self, error: Exception) -> OutsideError:
-        return OutsideError(
-            f"the engine at {self.host} does not answer: {first_line(str(error))}",
-            "builder doctor shows its state; builder engine start starts the private one",
-        )
 
-
-def sdk_client(host: str, environment: Mapping[str, str], timeout: int) -> "docker.DockerClient":
-    """The SDK's client for an engine; timeout in seconds for each call."""
+def sdk_client(host: str, environment: Mapping[str, str], timeout: int) -> docker.DockerClient:
+    """Return the SDK's client for an engine; timeout: seconds for each call."""
     import docker
 
     return docker.DockerClient.from_env(
@@ -168,37 +175,46 @@ def refusals(image: str, fix: str = "run `builder build` first") -> Iterator[Non
     try:
         yield
     except ImageNotFound:
-        raise OutsideError(f"the engine holds no image {image}", fix) from None
+        raise OutsideError(f"the engine has no image {image}", fix) from None
     except APIError as error:
-        said = error.explanation or error
-        raise OutsideError(f"the engine refused: {said}", "see `builder doctor`") from error
+        reason = error.explanation or error
+        raise OutsideError(f"the engine refused: {reason}", "see `builder doctor`") from error
     except requests.exceptions.RequestException as error:
         raise OutsideError(
             f"the engine does not answer: {error}", "see `builder engine status`"
         ) from error
 
 
-def _image(reference: str, found: Mapping[str, Any]) -> EngineImage:
-    config = found.get("Config") or {}
-    descriptor = found.get("Descriptor") or {}
-    manifests = [
-        m for m in found.get("Manifests") or [] if m.get("Kind") == "image" and m["Available"]
-    ]
-    sizes = [m["Size"]["Content"] for m in manifests]
-    unpacked = [m["ImageData"]["Size"]["Unpacked"] for m in manifests]
+def release(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version: (28, 5) of 28.5.2+dfsg1."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def first_line(text: str) -> str:
+    """Return the first line that is not empty, at most 400 characters of it."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:400]
+
+
+def _image(reference: str, answer: Mapping[str, Any]) -> EngineImage:
+    """Return what the engine answered about an image (Docker's API, ImageInspect)."""
+    config = answer.get("Config") or {}
+    manifest = next(
+        (
+            entry
+            for entry in answer.get("Manifests") or []
+            if entry.get("Kind") == "image" and entry["Available"]
+        ),
+        None,
+    )
+    unpacked = manifest["ImageData"]["Size"]["Unpacked"] if manifest else answer.get("Size")
     return EngineImage(
         reference=reference,
-        image_id=found["Id"],
-        digest=descriptor.get("digest"),
-        compressed_bytes=sizes[0] if sizes else None,
-        unpacked_bytes=unpacked[0] if unpacked else int(found.get("Size") or 0),
+        image_id=answer["Id"],
+        digest=(answer.get("Descriptor") or {}).get("digest"),
+        compressed_bytes=manifest["Size"]["Content"] if manifest else None,
+        unpacked_bytes=int(unpacked or 0),
         labels=dict(config.get("Labels") or {}),
         environment=image_manifests.environment(config),
         entrypoint=tuple(config.get("Entrypoint") or ()),
-        command=tuple(config.get("Cmd") or ()),
-        user=config.get("User") or "",
-        workdir=config.get("WorkingDir") or "/",
-        created=found.get("Created") or "",
-        layers=tuple((found.get("RootFS") or {}).get("Layers") or ()),
-        tags=tuple(found.get("RepoTags") or ()),
+        layers=tuple((answer.get("RootFS") or {}).get("Layers") or ()),
     )

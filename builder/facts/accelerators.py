@@ -8,8 +8,7 @@ from functools import cache
 from typing import Literal
 
 from builder.core.errors import InputError
-from builder.facts import table as facts
-from builder.facts.table import DATA, Source
+from builder.facts.table import DATA, Source, read_table, sources_of
 
 Kind = Literal["gpu", "tpu", "cpu"]
 
@@ -52,9 +51,9 @@ class Accelerator:
 
 @cache
 def accelerators() -> dict[str, Accelerator]:
-    """Every accelerator by its name."""
-    table = facts.read(DATA / "accelerators.yaml")
-    sources = facts.sources(table)
+    """Return every accelerator by its name."""
+    table = read_table(DATA / "accelerators.yaml")
+    sources = sources_of(table)
     architectures = {
         name: Architecture(
             name,
@@ -85,7 +84,7 @@ def accelerators() -> dict[str, Accelerator]:
 
 @cache
 def _names() -> dict[str, str]:
-    """Every spelling, in lower case, of every accelerator -> its name."""
+    """Return every spelling, in lower case, of every accelerator -> its name."""
     return {
         spelling.lower(): known.name
         for known in accelerators().values()
@@ -94,7 +93,7 @@ def _names() -> dict[str, str]:
 
 
 def find(name: str) -> Accelerator:
-    """The accelerator a person means, in any case: "v100", "A100-80GB", "TPU-v3".
+    """Return the accelerator a person means, in any case: "v100", "A100-80GB", "TPU-v3".
 
     Raises InputError that names the nearest known one.
     """

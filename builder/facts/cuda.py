@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from builder.facts import table as facts
-from builder.facts.table import DATA, Source
+from builder.facts.table import DATA, Source, read_table, sources_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    """What is known about CUDA.
+    """The facts about CUDA.
 
     sets: name -> the libraries of one toolkit. packages: a library's short name -> the part of its
     wheel's name. cudnn, drivers: oldest first.
@@ -53,9 +52,9 @@ class CudaFacts:
 
 @cache
 def cuda() -> CudaFacts:
-    """cuda.yaml."""
-    table = facts.read(DATA / "cuda.yaml")
-    known = facts.sources(table)
+    """Return the content of cuda.yaml."""
+    table = read_table(DATA / "cuda.yaml")
+    known = sources_of(table)
     return CudaFacts(
         sets={
             name: CudaSet(name, entry["libraries"], known[entry["source"]])

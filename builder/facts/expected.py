@@ -1,7 +1,7 @@
 """What a program on an accelerator may expect, as the text of the variable contract.ACCELERATOR.
 
-A place of jobs writes it for the machine that it pays for, and an image for the accelerator that it
-is made for.
+A backend of jobs writes it for the machine that it pays for, and an image for the accelerator that
+it is made for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from builder.facts.cuda import cuda as facts
 def text(
     accelerator: str, cuda: str | None, count: int | None = None, topology: str | None = None
 ) -> str:
-    """`V100:2,capability=7.0,cuda=12,driver=525`, or for a TPU `TPU-v5e:4,topology=4x4`.
+    """Return `V100:2,capability=7.0,cuda=12,driver=525`, or `TPU-v5e:4,topology=4x4`.
 
     cuda: the version of the image's CUDA, None where it is not known. count: how many are paid for,
     of a TPU its chips on one host; None: one at least. topology: of a TPU. Raises InputError for an

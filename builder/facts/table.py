@@ -15,14 +15,14 @@ DATA = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Source:
-    """Where a fact was read; `verified` where we read or tried it, and did not only hear of it."""
+    """Where a fact comes from. verified: we read or tried it, and did not only hear of it."""
 
     text: str
     verified: bool
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The content of a table. Raises InputError for a file that is not a table."""
+def read_table(path: Path) -> dict[str, Any]:
+    """Return the content of a table. Raises InputError for a file that is not a table."""
     document = yamlfile.parse(path.read_text(encoding="utf-8"), path.name)
     if document.problems:
         problem = document.problems[0]
@@ -31,8 +31,8 @@ def read(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], document.value)
 
 
-def sources(table: Mapping[str, Any]) -> dict[str, Source]:
-    """The sources that the rows of a table name."""
+def sources_of(table: Mapping[str, Any]) -> dict[str, Source]:
+    """Return the sources that the rows of a table name."""
     return {
         key: Source(entry["text"], entry["verified"] == "true")
         for key, entry in table["sources"].items()

@@ -1,17 +1,22 @@
-"""The checks of a job that every remote place makes: machines, the image, the job's folder."""
+"""The checks of a job that every remote backend makes: machines, the image, the job's folder."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from builder.core.errors import InputError
 from builder.facts import accelerators
 from builder.jobs import description, machines
-from builder.jobs.description import Job
+from builder.jobs.description import ROLE_FIELDS, Job
 from builder.jobs.machines import Placement
-from builder.jobs.pools import REDUCTION, Pool
+from builder.jobs.pools import Pool
 from builder.jobs.ready import Image, Ready
+
+Field = tuple[str, ...]
+"""The path of a field in a job's file."""
 
 
 class Problems:
@@ -19,80 +24,60 @@ class Problems:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._found: list[tuple[str, InputError]] = []
+        self._refusals: list[tuple[str, InputError]] = []
 
-    def add(self, fields: tuple[str, ...], error: InputError) -> None:
-        """Note a refusal at a field of the job's file."""
-        self._found.append((description.where(self._job, *fields), error))
-
-    def attempt(self, fields: tuple[str, ...], check: Callable[[], None]) -> None:
-        """Note what a check refuses."""
+    @contextlib.contextmanager
+    def at(self, field: Field) -> Iterator[None]:
+        """Note a refusal of the block at a field of the job's file."""
         try:
-            check()
+            yield
         except InputError as error:
-            self.add(fields, error)
+            self._refusals.append((description.where(self._job, *field), error))
+
+    def attempt(self, field: Field, check: Callable[[], None]) -> None:
+        """Make a check, and note its refusal at a field of the job's file."""
+        with self.at(field):
+            check()
 
     def stop(self) -> None:
-        """Raises InputError with every refusal; does nothing where there is none."""
-        if self._found:
-            raise refusal(self._found)
-
-
-def refusal(problems: list[tuple[str, InputError]]) -> InputError:
-    """One error of all problems; each has its place in the job's file."""
-    if len(problems) == 1:
-        where, error = problems[0]
-        return InputError(f"{where}: {error.message}", error.fix)
-    problems = sorted(problems, key=lambda one: _line_number(one[0]))
-    lines = [f"{where}: {error.message} -> {error.fix}" for where, error in problems]
-    return InputError("\n".join(lines), f"correct these {len(lines)} lines, then try again")
+        """Raise InputError with every refusal; do nothing where there is none."""
+        if len(self._refusals) == 1:
+            where, error = self._refusals[0]
+            raise InputError(f"{where}: {error.message}", error.fix)
+        if self._refusals:
+            ordered = sorted(self._refusals, key=lambda refusal: _line_number(refusal[0]))
+            lines = [f"{where}: {error.message} -> {error.fix}" for where, error in ordered]
+            raise InputError("\n".join(lines), f"correct these {len(lines)} lines, then try again")
 
 
 def _line_number(where: str) -> int:
-    found = re.search(r":(\d+): ", where)
-    return int(found[1]) if found else 0
+    number = re.search(r":(\d+): ", where)
+    return int(number[1]) if number else 0
 
 
-_ROLE_FIELDS = {
-    "worker": "workers",
-    "ps": "parameter_servers",
-    "evaluator": "evaluator",
-    REDUCTION: "reduction_servers",
-}
-
-
-def fields_of(job: Job, pool: Pool) -> tuple[str, ...]:
-    """The field of the job's file that asks for a pool."""
-    if job.preset != "CUSTOM":
-        return ("preset",)
-    if pool.role == "chief":
-        return ("accelerators",) if pool.accelerator else ("machine",)
-    return ("replicas", _ROLE_FIELDS[pool.role])
-
-
-def image_field(role: str) -> tuple[str, ...]:
-    """The field of the job's file that names the image of a role of its own."""
-    return ("replicas", _ROLE_FIELDS[role], "image")
-
-
-def images_of(ready: Ready) -> list[tuple[tuple[str, ...], Image, list[Placement]]]:
-    """Each image of a job: the field that names it, and the machines that it runs on."""
-    of_job = [one for pool, one in ready.pools if pool.role not in ready.images]
-    own = [
-        (image_field(pool.role), ready.images[pool.role], [one])
-        for pool, one in ready.pools
-        if pool.role in ready.images and pool.role != REDUCTION
-    ]
-    return [(("image",), ready.image, of_job), *own]
+def place_pools(job: Job, problems: Problems) -> tuple[Placement, ...]:
+    """Return what each pool runs on; a pool that asks for what is not on offer is a problem."""
+    placements: list[Placement] = []
+    for pool in job.pools:
+        with problems.at(field_of(pool)):
+            placements.append(place(pool))
+    return tuple(placements)
 
 
 def place(pool: Pool) -> Placement:
-    """What a pool runs on. Raises InputError for what is not on offer."""
+    """Return what a pool runs on. Raises InputError for what is not on offer."""
     return machines.place(pool.machine, pool.accelerator, pool.accelerators, pool.topology)
 
 
+def field_of(pool: Pool) -> Field:
+    """Return the field of the job's file that asks for a pool."""
+    if pool.role == "chief":
+        return ("accelerators",) if pool.accelerator else ("machine",)
+    return ("replicas", ROLE_FIELDS[pool.role])  # type: ignore[index]
+
+
 def check_job_dir(job: Job) -> None:
-    """Raises InputError where the job's folder is on this machine."""
+    """Raise InputError where the job's folder is on this machine."""
     if job.job_dir and not job.job_dir.startswith("gs://"):
         raise InputError(
             f"{job.job_dir!r} is on this machine, and the job is not",
@@ -100,49 +85,87 @@ def check_job_dir(job: Job) -> None:
         )
 
 
-def check_image(image: Image, placements: list[Placement], targets: Mapping[str, str]) -> list[str]:
-    """Check that the image is made for the replicas' accelerators. Returns notes."""
-    wanted = {_base_name(one): one for one in placements if one.device is not None}
-    if image.accelerator is None:
-        return [f"{image.reference} is not an image of ours: its accelerator is not known"]
-    made_for = accelerators.find(image.accelerator).name
-    for name, placement in wanted.items():
-        known = accelerators.find(name)
-        if known.name == made_for:
-            continue
-        if known.refused and image.target:
-            raise InputError(
-                f"{known.name} {known.refused}", f"write accelerators: 1 x {known.instead}"
-            )
-        fitting = [one for one, accelerator in targets.items() if accelerator == known.name]
-        pruned = ", and its device code for other GPUs is taken out" if image.pruned else ""
-        called = image.target or image.reference
+def check_no_secrets(job: Job, backend: str) -> None:
+    """Raise InputError for a variable whose value a Secret of a cluster holds."""
+    for name in job.secrets:
         raise InputError(
-            f"{called} is an image for {made_for}{pruned}; the job runs on {placement}",
-            f"write image: {fitting[0]}"
-            if fitting
-            else f"make an image for it: images/{known.name.lower()}/image.yaml with accelerator: "
-            f"{known.name}",
+            f"{name} names a secret, and {backend} reads none",
+            "--on kubernetes reads it; here let the program fetch it, from Secret Manager",
         )
-    if not wanted and made_for != "CPU":
-        kind = accelerators.find(made_for).kind
-        if kind == "tpu":
-            raise InputError(
-                f"{image.target or image.reference} is an image for {made_for}, and the job has "
-                "no accelerator",
-                "write image: cpu" if "cpu" in targets else "add accelerators",
-            )
-        return [f"an image for {made_for} on machines without one: it computes on the CPU"]
-    return []
 
 
-def _base_name(placement: Placement) -> str:
-    assert placement.device is not None
-    return placement.device.name
+def check_tpu(job: Job, placements: tuple[Placement, ...]) -> None:
+    """Raise InputError for a TPU with other replicas: it is one, whatever its size."""
+    tpu = next((place for place in placements if place.device and place.device.kind == "tpu"), None)
+    if tpu is not None and job.distributed:
+        raise InputError(
+            f"{tpu.machine} is one replica in one pool, whatever its size",
+            "remove replicas; a larger topology or number of cores is a pod",
+        )
+
+
+def check_image(
+    image: Image, placements: tuple[Placement, ...], targets: Mapping[str, str]
+) -> list[str]:
+    """Check that the image is made for the replicas' accelerators. Returns notes."""
+    wanted = {place.device.name: place for place in placements if place.device is not None}
+    called = image.target or image.reference
+    if image.accelerator is None:
+        return [f"{called} is not an image of ours: its accelerator is not known"]
+    made_for = accelerators.find(image.accelerator)
+    for name, placement in wanted.items():
+        carried = accelerators.find(name)
+        if carried.name != made_for.name:
+            _refuse_image(image, made_for.name, carried, placement, targets)
+    if wanted or made_for.name == "CPU":
+        return []
+    if made_for.kind == "tpu":
+        raise InputError(
+            f"{called} is an image for {made_for.name}, and the job has no accelerator",
+            "write image: cpu" if "cpu" in targets else "add accelerators",
+        )
+    return [f"an image for {made_for.name} on machines without one: it computes on the CPU"]
+
+
+def _refuse_image(
+    image: Image,
+    made_for: str,
+    carried: accelerators.Accelerator,
+    placement: Placement,
+    targets: Mapping[str, str],
+) -> None:
+    """Raise InputError for an image that is made for another accelerator."""
+    if carried.refused and image.target:
+        raise InputError(
+            f"{carried.name} {carried.refused}", f"write accelerators: 1 x {carried.instead}"
+        )
+    fitting = [name for name, accelerator in targets.items() if accelerator == carried.name]
+    pruned = ", and its device code for other GPUs is taken out" if image.pruned else ""
+    called = image.target or image.reference
+    raise InputError(
+        f"{called} is an image for {made_for}{pruned}; the job runs on {placement}",
+        f"write image: {fitting[0]}"
+        if fitting
+        else f"make an image for it: images/{carried.name.lower()}/image.yaml with accelerator: "
+        f"{carried.name}",
+    )
+
+
+def require_digest(ready: Ready) -> None:
+    """Raise InputError for an image that is known by its tag alone: a job runs what was proven."""
+    image = ready.image
+    if image.digest is None:
+        raise InputError(
+            f"{description.where(ready.job, 'image')}: {image.reference} is not known by its "
+            "digest, and a tag may move",
+            f"builder image {image.target} --push"
+            if image.target
+            else "write HOST/PATH@sha256:<digest>, or render with --pushed",
+        )
 
 
 def advice(job: Job) -> list[str]:
-    """What a person should know about a job that is right as it stands."""
+    """Return what a person should know about a job that is right as it stands."""
     notes = []
     if job.job_dir is None:
         notes.append("no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost")
@@ -155,3 +178,33 @@ def advice(job: Job) -> list[str]:
             "write scheduling: {restarts: job}"
         )
     return notes
+
+
+def check_region(placements: tuple[Placement, ...], region: str) -> None:
+    """Raise InputError where a region does not offer one of the job's machines for training."""
+    for placement in dict.fromkeys(placements):
+        machines.check_region(placement, region)
+
+
+def committed(root: Path) -> tuple[str, ...]:
+    """Return what is wrong with the files in jobs/: each job, its machines, and their schema.
+
+    A sentence each; none where everything fits together.
+    """
+    sentences = []
+    for name in description.names(root):
+        try:
+            job = description.load(root, name)
+            problems = Problems(job)
+            placements = place_pools(job, problems)
+            with problems.at(("region",)):
+                check_region(placements if job.region else (), job.region or "")
+            problems.stop()
+        except InputError as error:
+            sentences.append(error.message)
+    schema = root / description.JOBS / description.SCHEMA
+    if schema.parent.is_dir() and (
+        not schema.is_file() or schema.read_text() != description.schema_text()
+    ):
+        sentences.append("jobs/schema.json: not today's schema; write it with builder job schema")
+    return tuple(sentences)

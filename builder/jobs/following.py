@@ -1,43 +1,42 @@
-"""Waiting for a job's end at any place, with its lines or without."""
+"""Waiting for a job's end, with its lines or without."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from builder.core.errors import OutsideError
-from builder.jobs.places.protocol import JobStatus, LogLine, Place
+from builder.jobs.backends.protocol import Backend, JobStatus, LogLine
 
 POLL_SECONDS = 10.0
 
 
 def follow(
-    place: Place[Any],
+    backend: Backend,
     job: JobStatus,
-    tell: Callable[[LogLine], None],
+    write: Callable[[LogLine], None],
     *,
     replica: str | None = None,
     pause: Callable[[], None] = lambda: time.sleep(POLL_SECONDS),
 ) -> JobStatus:
-    """Tell every line until the job has ended; lines that come a little later are told, too.
+    """Write every line until the job has ended; lines that come a little later are written, too.
 
-    replica: only that one's lines. pause: waits between two looks. Returns the job as it ended.
+    write: gets each line. replica: only that one's lines. pause: waits between two looks.
     """
-    log = place.log(job, replica)
+    log = backend.logs(job, replica)
     while True:
-        job = place.get(job.name)
-        for line in log.new():
-            tell(line)
+        job = backend.get(job.name)
+        for line in log.read():
+            write(line)
         pause()
         if not job.active:
-            for line in log.new():
-                tell(line)
+            for line in log.read():
+                write(line)
             return job
 
 
 def wait(
-    place: Place[Any],
+    backend: Backend,
     job: JobStatus,
     *,
     poll: float = POLL_SECONDS,
@@ -51,7 +50,7 @@ def wait(
     """
     began = time.monotonic()
     while True:
-        job = place.get(job.name)
+        job = backend.get(job.name)
         if on_look is not None:
             on_look(job)
         if not job.active:
@@ -59,6 +58,6 @@ def wait(
         if timeout is not None and time.monotonic() - began + poll > timeout:
             raise OutsideError(
                 f"{job.display_name} is still {job.state} after {timeout:.0f} s",
-                f"builder job wait {job.id} --on {place.on}",
+                f"builder job wait {job.id} --on {backend.name}",
             )
         time.sleep(poll)

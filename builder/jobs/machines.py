@@ -12,13 +12,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from builder.core import yamlfile
 from builder.core.errors import InputError
-from builder.facts.table import DATA, Source
+from builder.facts.table import DATA, Source, read_table, sources_of
 
-TABLE = "machines.yaml"
 _CORES, _HOST_CHIPS = 2, 4
 """Of TPU v2 and v3: cores of a chip, chips of a machine."""
 
@@ -65,23 +63,25 @@ class Placement:
 
     @property
     def pod(self) -> bool:
-        """Whether it is a TPU of several machines."""
+        """Tell whether it is a TPU of several machines."""
         if self.device is None or self.device.kind != "tpu":
             return False
         if self.topology is None:
-            return self.count not in _single(self.device)
+            return all(self.count not in counts for counts in self.device.machines.values())
         return self.count > self.chips
 
     @property
     def chips(self) -> int:
-        """The chips of a TPU on one of its machines. TPU v2 and v3 are counted in cores (source:
-        Google Cloud, TPU v3: a v3-8 has four chips, a chip two cores)."""
+        """Return the chips of a TPU on one of its machines. TPU v2 and v3 are counted in cores.
+
+        Source: Google Cloud, TPU v3: a v3-8 has four chips, a chip two cores.
+        """
         named = re.search(r"-([0-9]+)t$", self.machine)
         return min(self.count, int(named[1])) if named else min(self.count // _CORES, _HOST_CHIPS)
 
     @property
     def written(self) -> str:
-        """The lines of a job's file that ask for this."""
+        """Return the lines of a job's file that ask for this."""
         if self.device is None:
             return f"machine: {self.machine} without accelerators"
         if self.topology:
@@ -90,8 +90,16 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Size:
+    """What a machine has. memory: in GB."""
+
+    vcpus: int
+    memory: float
+
+
+@dataclass(frozen=True)
 class Offer:
-    """The whole table."""
+    """The whole table. sizes: of single machine types; each_vcpu: GB for each vCPU of a series."""
 
     cpu: tuple[str, ...]
     regions: tuple[str, ...]
@@ -100,74 +108,81 @@ class Offer:
     flex_start: tuple[str, ...]
     flex_start_days: int
     as_of: str
+    sizes: Mapping[str, Size]
+    each_vcpu: Mapping[str, float]
 
 
 @cache
 def offer() -> Offer:
-    """builder/facts/machines.yaml, read once for each process."""
-    document = yamlfile.parse((DATA / TABLE).read_text(encoding="utf-8"), TABLE)
-    if document.problems:
-        problem = document.problems[0]
-        raise InputError(f"{TABLE}:{problem.line}: {problem.field}: {problem.what}", problem.fix)
-    table = cast(dict[str, Any], document.value)
-    sources = {
-        key: Source(entry["text"], entry["verified"] == "true")
-        for key, entry in table["sources"].items()
-    }
-    devices = {
-        entry["name"]: OfferedAccelerator(
-            name=entry["name"],
-            kind=entry["kind"],
-            type=entry.get("type"),
-            source=sources[entry["source"]],
-            machines={
-                machine: tuple(int(one) for one in counts)
-                for machine, counts in entry.get("machines", {}).items()
-            },
-            topologies={
-                machine: {one["topology"]: int(one["chips"]) for one in found}
-                for machine, found in entry.get("topologies", {}).items()
-            },
-            regions=tuple(entry.get("regions", ())),
-            listed=tuple(entry.get("listed", ())),
-            pod_multiple=int(entry.get("pods", {}).get("multiple_of", 0)),
-            pods=tuple(entry.get("pods", {}).get("regions", ())),
-            warning=entry.get("warning"),
-            refused=entry.get("refused"),
-            instead=entry.get("instead"),
-        )
-        for entry in table["accelerators"]
-    }
+    """Return builder/facts/machines.yaml, read once for each process."""
+    table = read_table(DATA / "machines.yaml")
+    sources = sources_of(table)
+    devices = [_accelerator(entry, sources) for entry in table["accelerators"]]
     return Offer(
-        cpu=tuple(one for group in table["cpu_machines"].values() for one in group),
+        cpu=tuple(machine for group in table["cpu_machines"].values() for machine in group),
         regions=tuple(table["regions"]),
-        devices=devices,
+        devices={device.name: device for device in devices},
         hyperdisk_only=tuple(table["disk"]["hyperdisk_only"]),
         flex_start=tuple(table["flex_start"]["accelerators"]),
         flex_start_days=int(table["flex_start"]["timeout_days"]),
         as_of=table["as_of"],
+        sizes={
+            name: Size(int(vcpus), float(memory))
+            for name, (vcpus, memory) in table["sizes"].items()
+        },
+        each_vcpu={name: float(memory) for name, memory in table["gb_each_vcpu"].items()},
+    )
+
+
+def _accelerator(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> OfferedAccelerator:
+    return OfferedAccelerator(
+        name=entry["name"],
+        kind=entry["kind"],
+        type=entry.get("type"),
+        source=sources[entry["source"]],
+        machines={
+            machine: tuple(int(count) for count in counts)
+            for machine, counts in entry.get("machines", {}).items()
+        },
+        topologies={
+            machine: {shape["topology"]: int(shape["chips"]) for shape in shapes}
+            for machine, shapes in entry.get("topologies", {}).items()
+        },
+        regions=tuple(entry.get("regions", ())),
+        listed=tuple(entry.get("listed", ())),
+        pod_multiple=int(entry.get("pods", {}).get("multiple_of", 0)),
+        pods=tuple(entry.get("pods", {}).get("regions", ())),
+        warning=entry.get("warning"),
+        refused=entry.get("refused"),
+        instead=entry.get("instead"),
     )
 
 
 @cache
 def combinations() -> tuple[Placement, ...]:
-    """Every combination on offer; of TPU pods the two smallest sizes."""
+    """Return every combination on offer; of TPU pods the two smallest sizes."""
     known = offer()
-    found = [Placement(machine) for machine in known.cpu]
+    placements = [Placement(machine) for machine in known.cpu]
     for device in known.devices.values():
+        pods = (device.pod_multiple, 2 * device.pod_multiple) if device.pod_multiple else ()
         for machine, counts in device.machines.items():
-            pods = [device.pod_multiple, 2 * device.pod_multiple] if device.pod_multiple else []
-            found += [Placement(machine, device, count) for count in (*counts, *pods)]
-        for machine, topologies in device.topologies.items():
-            found += [
-                Placement(machine, device, chips, topology)
-                for topology, chips in topologies.items()
-            ]
-    return tuple(found)
+            placements += [Placement(machine, device, count) for count in (*counts, *pods)]
+        for machine, shapes in device.topologies.items():
+            placements += [Placement(machine, device, shapes[shape], shape) for shape in shapes]
+    return tuple(placements)
+
+
+def size(machine: str) -> Size | None:
+    """Return the vCPUs and the memory of a machine type, None for one that is not on record."""
+    known = offer()
+    series, _, vcpus = machine.rpartition("-")
+    if series in known.each_vcpu and vcpus.isdigit():
+        return Size(int(vcpus), int(vcpus) * known.each_vcpu[series])
+    return known.sizes.get(machine)
 
 
 def default_disk(machine: str) -> str:
-    """The type of boot disk that the service gives a machine where the job asks for none."""
+    """Return the type of boot disk that the service gives a machine where none is asked for."""
     return "hyperdisk-balanced" if machine in offer().hyperdisk_only else "pd-ssd"
 
 
@@ -177,7 +192,8 @@ _SHORT = {"H100": "H100-80GB", "H100-MEGA": "H100-MEGA-80GB", "H200": "H200-141G
 
 
 def devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
-    """The accelerators that a name may mean. `A100` means two, which the machine tells apart."""
+    """Return the accelerators that a name may mean. `A100` means two, which the machine tells
+    apart."""
     known = offer().devices
     key = name.upper().replace("_", "-")
     for device in known.values():
@@ -193,21 +209,21 @@ def devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
 
 
 def device(name: str, machine: str = "") -> OfferedAccelerator:
-    """The accelerator that `name` means on `machine`: "V100", "nvidia-tesla-v100", "A100-80GB".
+    """Return the accelerator that a name means on a machine: "V100", "nvidia-tesla-v100", "A100".
 
     Raises InputError that names the nearest known one.
     """
-    found = devices_called(name)
-    if not found:
-        known = [one.name for one in offer().devices.values() if not one.refused]
+    called = devices_called(name)
+    if not called:
+        known = [device.name for device in offer().devices.values() if not device.refused]
         key = re.sub(r"^NVIDIA[-_](TESLA[-_])?", "", name.upper())
         near = difflib.get_close_matches(key, known, n=1)
         raise InputError(
             f"no accelerator is called {name!r}",
             (f"write {near[0]}; " if near else "") + f"known: {', '.join(known)}",
         )
-    fitting = [one for one in found if machine in one.machines or machine in one.topologies]
-    return (fitting or list(found))[0]
+    fitting = [one for one in called if machine in one.machines or machine in one.topologies]
+    return (fitting or called)[0]
 
 
 # --- machine x accelerator x count ----------------------------------------------------------------
@@ -216,60 +232,77 @@ def device(name: str, machine: str = "") -> OfferedAccelerator:
 def place(
     machine: str, accelerator: str | None = None, count: int = 0, topology: str | None = None
 ) -> Placement:
-    """The machine and accelerators asked for. Raises InputError with the nearest ones on offer."""
+    """Return the machine and accelerators asked for. Raises InputError with the nearest on offer.
+
+    topology: of a TPU, in place of accelerator and count.
+    """
     if topology is not None:
         return _with_topology(machine, topology)
     if accelerator is None:
         return _alone(machine)
     wanted = device(accelerator, machine)
     if wanted.refused:
+        instead = nearest(machine, offer().devices[str(wanted.instead)], count)
         raise InputError(
             f"{wanted.name} {wanted.refused}",
-            f"write accelerators: {count} x {wanted.instead} "
-            f"({nearest(machine, offer().devices[str(wanted.instead)], count)})",
+            f"write accelerators: {count} x {wanted.instead} ({instead})",
         )
+    near = nearest(machine, wanted, count)
     if wanted.topologies:
-        near = _closest_topology(wanted, machine, count)
         raise InputError(
             f"{wanted.name} is asked for by its topology, not by a number of accelerators",
             f"write {near.written}, without accelerators",
         )
-    pod = wanted.pod_multiple and count >= wanted.pod_multiple and count % wanted.pod_multiple == 0
-    if count in wanted.machines.get(machine, ()) or (pod and machine in wanted.machines):
+    multiple = wanted.pod_multiple
+    pod = multiple and count and count % multiple == 0 and machine in wanted.machines
+    if pod or count in wanted.machines.get(machine, ()):
         return Placement(machine, wanted, count)
-    near = nearest(machine, wanted, count)
-    if machine in wanted.machines:
-        allowed = _or(wanted.machines[machine])
-        more = f", or a multiple of {wanted.pod_multiple}" if wanted.pod_multiple else ""
-        units = " cores" if wanted.kind == "tpu" else ""
-        other = with_count(wanted, machine, count)
-        raise InputError(
-            f"{machine} takes {allowed}{more} x {wanted.name}{units}, not {count}",
-            f"write accelerators: {near.count} x {wanted.name}"
-            + (f", or machine: {other.machine}" if other else ""),
-        )
-    if machine not in _machines():
+    if machine not in {placement.machine for placement in combinations()}:
         raise _no_machine(machine, near)
-    raise InputError(f"{machine} takes no {wanted.name}", f"write {near.written}")
+    if machine not in wanted.machines:
+        raise InputError(f"{machine} takes no {wanted.name}", f"write {near.written}")
+    more = f", or a multiple of {multiple}" if multiple else ""
+    units = " cores" if wanted.kind == "tpu" else ""
+    carriers = [one for one in combinations() if (one.device, one.count) == (wanted, count)]
+    other = min(carriers, key=lambda one: _distance(machine, one.machine), default=None)
+    raise InputError(
+        f"{machine} takes {_or(wanted.machines[machine])}{more} x {wanted.name}{units}, "
+        f"not {count}",
+        f"write accelerators: {near.count} x {wanted.name}"
+        + (f", or machine: {other.machine}" if other else ""),
+    )
+
+
+def nearest(machine: str, wanted: OfferedAccelerator, count: int) -> Placement:
+    """Return the nearest placement of an accelerator: on the same machine type, else by number and
+    type."""
+    return min(
+        (placement for placement in combinations() if placement.device is wanted),
+        key=lambda one: (
+            one.machine != machine,
+            3 * _steps(one.count, count) + _distance(machine, one.machine),
+            one.count,
+        ),
+    )
 
 
 def _with_topology(machine: str, topology: str) -> Placement:
-    for one in offer().devices.values():
-        if machine in one.topologies:
-            if topology in one.topologies[machine]:
-                return Placement(machine, one, one.topologies[machine][topology], topology)
+    for known in offer().devices.values():
+        shapes = known.topologies.get(machine)
+        if shapes and topology in shapes:
+            return Placement(machine, known, shapes[topology], topology)
+        if shapes:
             chips = math.prod(int(side) for side in topology.split("x"))
-            near = _closest_topology(one, machine, chips)
             raise InputError(
-                f"{machine} has no topology {topology} ({', '.join(one.topologies[machine])})",
-                f"write {near.written}",
+                f"{machine} has no topology {topology} ({', '.join(shapes)})",
+                f"write {nearest(machine, known, chips).written}",
             )
-    if machine not in _machines():
-        raise _no_machine(machine, Placement("ct5lp-hightpu-4t", device("TPU-v5e"), 4, "2x2"))
-    without = next(one for one in combinations() if one.machine == machine)
+    on_it = [placement for placement in combinations() if placement.machine == machine]
+    if not on_it:
+        raise _no_machine(machine, nearest("ct5lp-hightpu-4t", device("TPU-v5e"), 4))
     raise InputError(
         f"{machine} has no topology: only TPUs of v5e and later have one",
-        f"write {without.written}, without topology",
+        f"write {on_it[0].written}, without topology",
     )
 
 
@@ -278,61 +311,27 @@ def _alone(machine: str) -> Placement:
     if machine in known.cpu:
         return Placement(machine)
     for one in known.devices.values():
-        if machine in one.machines:
+        if counts := one.machines.get(machine):
             raise InputError(
-                f"{machine} always carries {_or(one.machines[machine])} x {one.name}",
-                f"add accelerators: {one.machines[machine][0]} x {one.name}",
+                f"{machine} always carries {_or(counts)} x {one.name}",
+                f"add accelerators: {counts[0]} x {one.name}",
             )
-        if machine in one.topologies:
-            raise InputError(
-                f"{machine} needs a topology",
-                f"add topology: {next(iter(one.topologies[machine]))}",
-            )
-    near = min((Placement(one) for one in known.cpu), key=lambda one: _distance(machine, one))
-    raise _no_machine(machine, near)
+        if shapes := one.topologies.get(machine):
+            raise InputError(f"{machine} needs a topology", f"add topology: {next(iter(shapes))}")
+    near = min(known.cpu, key=lambda other: _distance(machine, other))
+    raise _no_machine(machine, Placement(near))
 
 
 def _no_machine(machine: str, near: Placement) -> InputError:
     return InputError(f"training has no machine type {machine}", f"write {near.written}")
 
 
-def _machines() -> frozenset[str]:
-    return frozenset(one.machine for one in combinations())
-
-
-def nearest(machine: str, wanted: OfferedAccelerator, count: int) -> Placement:
-    """The nearest placement of `wanted`: on the same machine type, else by number and type."""
-    found = [one for one in combinations() if one.device == wanted]
-    return min(
-        found,
-        key=lambda one: (
-            one.machine != machine,
-            3 * _steps(one.count, count) + _distance(machine, one),
-            one.count,
-        ),
-    )
-
-
-def with_count(wanted: OfferedAccelerator, machine: str, count: int) -> Placement | None:
-    """The placement with exactly so many, on the machine nearest to the one asked for."""
-    found = [one for one in combinations() if one.device == wanted and one.count == count]
-    return min(found, key=lambda one: _distance(machine, one)) if found else None
-
-
-def _closest_topology(wanted: OfferedAccelerator, machine: str, chips: int) -> Placement:
-    found = [one for one in combinations() if one.device == wanted]
-    return min(
-        found, key=lambda one: (one.machine != machine, _steps(one.count, chips), one.machine)
-    )
-
-
-def _distance(machine: str, other: Placement) -> float:
-    """How much two machine types differ in family, series and size."""
-    family, size = _parts(machine)
-    near_family, near_size = _parts(other.machine)
-    unlike = 1 - difflib.SequenceMatcher(None, family, near_family).ratio()
-    series = machine[:2] != other.machine[:2]
-    return 4 * unlike + 2 * series + _steps(size, near_size)
+@cache
+def _distance(machine: str, other: str) -> float:
+    """Return how much two machine types differ in family, series and size."""
+    (family, size), (other_family, other_size) = _parts(machine), _parts(other)
+    unlike = 1 - difflib.SequenceMatcher(None, family, other_family).ratio()
+    return 4 * unlike + 2 * (machine[:2] != other[:2]) + _steps(size, other_size)
 
 
 def _parts(machine: str) -> tuple[str, int]:
@@ -342,12 +341,12 @@ def _parts(machine: str) -> tuple[str, int]:
 
 
 def _steps(one: int, other: int) -> float:
-    """How many doublings lie between two numbers."""
+    """Return how many doublings lie between two numbers."""
     return abs(math.log2(max(one, 1) / max(other, 1)))
 
 
 def _or(counts: tuple[int, ...]) -> str:
-    *first, last = (str(one) for one in counts)
+    *first, last = (str(count) for count in counts)
     return f"{', '.join(first)} or {last}" if first else last
 
 
@@ -361,7 +360,7 @@ _REGION = re.compile(
 
 
 def check_region(placement: Placement, region: str) -> None:
-    """Raises InputError, with the nearest region that fits, where there is no such region, or where
+    """Raise InputError, with the nearest region that fits, where there is no such region, or where
     it does not offer this accelerator for training."""
     known, wanted = offer(), placement.device
     if wanted is None and _REGION.fullmatch(region):
@@ -384,16 +383,13 @@ def check_region(placement: Placement, region: str) -> None:
         if region in wanted.listed
         else f"{region} has no {what}"
     )
-    ordered = sorted(regions, key=lambda one: (-_alike(one, region), one))
+    ordered = sorted(regions, key=lambda other: (-_alike(other, region), other))
     raise InputError(
         why, f"write region: {ordered[0]}; training has {what} in {', '.join(regions)}"
     )
 
 
-def _single(device: OfferedAccelerator) -> frozenset[int]:
-    return frozenset(count for counts in device.machines.values() for count in counts)
-
-
-def _alike(one: str, other: str) -> int:
-    """How near two regions are by name: 2 in the same part of a continent, 1 on the same one, 0."""
-    return (one.split("-")[0] == other.split("-")[0]) + (one[:-1] == other[:-1])
+def _alike(region: str, other: str) -> int:
+    """Return how near two regions are by name: 2 in the same part of a continent, 1 on the same
+    one, 0."""
+    return (region.split("-")[0] == other.split("-")[0]) + (region[:-1] == other[:-1])

@@ -19,19 +19,18 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.config import compatibility, image_yaml, lockfile, locking
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.lock import making, model
-from builder.pipeline import choosing, prepare, prove, push, records
-from builder.pipeline import program as programs
+from builder.frameworks.tensorflow import suite
+from builder.image import dockerfile
+from builder.image import program as programs
+from builder.image.apt import ContainerApt
+from builder.pipeline import make, proof, push, records, repository
 from builder.prove.receipts import Receipt
-from builder.render import committed
-from builder.spec import catalogue
-from builder.spec import compatibility as stacks
-from builder.tensorflow import suite
 
 PACKAGES = Path("build") / "packages"
 ROOM = 4_000_000_000
@@ -100,7 +99,7 @@ def requirements(one: PythonProgram) -> tuple[str, str]:
     same of the folder above, where such files usually lie. Raises InputError.
     """
     for place in (one.folder,) if one.flat else (one.folder, one.folder.parent):
-        path = place / catalogue.REQUIREMENTS
+        path = place / image_yaml.REQUIREMENTS
         if path.is_file():
             return path.read_text(encoding="utf-8", errors="replace"), str(path)
         path = place / "pyproject.toml"
@@ -116,7 +115,7 @@ def requirements(one: PythonProgram) -> tuple[str, str]:
 
 def derive(root: Path, target: str, one: PythonProgram) -> tuple[Path, str]:
     """Write the program's own project; its root, and its target's name there. Raises InputError."""
-    spec = catalogue.load(root, target)
+    spec = image_yaml.load(root, target)
     name = f"{target}-{one.slug}"
     home = root / PACKAGES / name
     with files.locked(home.parent / f".{name}.lock"):
@@ -127,7 +126,7 @@ def derive(root: Path, target: str, one: PythonProgram) -> tuple[Path, str]:
         values["labels"] = {**spec.labels, suite.LABEL: suite.PROGRAM.name}
         values["size_budget"] = f"{(spec.size_budget + ROOM) / 1e9:.2f} GB"
         text = json.dumps(values, indent=1) + "\n"  # JSON is YAML
-        files.write(home / catalogue.IMAGES / name / catalogue.FILE, text)
+        files.write(home / image_yaml.IMAGES / name / image_yaml.FILE, text)
         files.write(home / project.MARKER, (root / project.MARKER).read_bytes())
         templates = home / "templates"
         if (root / "templates").is_dir() and not templates.exists():
@@ -155,7 +154,7 @@ def _copy_program(one: PythonProgram, home: Path) -> None:
         shutil.rmtree(new)
         raise
     if source:
-        (new / catalogue.REQUIREMENTS).write_text(text, encoding="utf-8")
+        (new / image_yaml.REQUIREMENTS).write_text(text, encoding="utf-8")
     old = home / _place(one)
     if old.is_dir():
         shutil.rmtree(old)
@@ -165,14 +164,14 @@ def _copy_program(one: PythonProgram, home: Path) -> None:
 
 def _copy_locks(root: Path, target: str, home: Path, name: str) -> None:
     """The target's locks to start from; again where the target was locked anew since."""
-    source, to = root / catalogue.IMAGES / target, home / catalogue.IMAGES / name
-    held = model.read(root, target).document
+    source, to = root / image_yaml.IMAGES / target, home / image_yaml.IMAGES / name
+    held = lockfile.read(root, target).document
     marker = to / _HELD
     if marker.is_file() and marker.read_text(encoding="utf-8") == held:
         return
     for path in to.glob("*.lock"):
         path.unlink()
-    for path in (*source.glob("*.lock"), *(root / catalogue.IMAGES).glob("os-*.lock")):
+    for path in (*source.glob("*.lock"), *(root / image_yaml.IMAGES).glob("os-*.lock")):
         place = to if path.parent == source else to.parent
         files.write(place / path.name, path.read_bytes())
     files.write(marker, held)
@@ -193,14 +192,21 @@ def build(
     home, name = derive(root, target, one)
     with files.locked(home.parent / f".{name}.lock"):
         try:
-            spec = catalogue.load(home, name)
-            apt = choosing.LazyApt(root, settings, on_event)
-            making.lock(home, spec, stacks.resolve(spec), apt, on_event=on_event)
+            spec = image_yaml.load(home, name)
+            apt = ContainerApt(root, settings, on_event)
+            locking.lock(home, spec, compatibility.resolve(spec), apt, on_event=on_event)
         except InputError as error:
             raise _in_users_words(error, one, target) from None
-        committed.write(home, [name])
-        item = prepare.prepare(home, name)
-        made = prove.make(home, settings, engine, item, on_event=on_event)
+        dockerfile.write(home, dockerfile.texts(home, dockerfile.load_all(home, [name])))
+        (made,) = make.make(
+            home,
+            settings,
+            [name],
+            lambda: engine,
+            proof.prove_once,
+            repository.base_check(settings),
+            on_event,
+        )
     return ProvenPackage(home, name, made.record, made.receipt, made.unchanged)
 
 
@@ -214,9 +220,9 @@ def push_built(
 def _in_users_words(error: InputError, one: PythonProgram, target: str) -> InputError:
     """The place in the user's file, not in the copy."""
     _, source = requirements(one)
-    copy = f"{_place(one)}/{catalogue.REQUIREMENTS}"
+    copy = f"{_place(one)}/{image_yaml.REQUIREMENTS}"
     message = error.message
-    if source.endswith(catalogue.REQUIREMENTS):
+    if source.endswith(image_yaml.REQUIREMENTS):
         message = message.replace(copy, source)
     else:
         message = re.sub(rf"{re.escape(copy)}(:\d+)?", source or copy, message)

@@ -9,16 +9,13 @@ from typing import Literal
 Role = Literal["chief", "worker", "ps", "evaluator"]
 ROLES: tuple[Role, ...] = ("chief", "worker", "ps", "evaluator")
 """The roles of TF_CONFIG. A role's position is that of its worker pool on Vertex AI."""
-REDUCTION = "reduction"
-"""Reduction Server, in the position of parameter servers. It is no role of TF_CONFIG.
-Source: Vertex AI, Distributed training, workerPoolSpecs[2]."""
 
 
 @dataclass(frozen=True)
 class Pool:
     """The replicas of one role, all on the same kind of machine.
 
-    role: one of ROLES or REDUCTION; another text only for a job that this factory did not describe.
+    role: one of ROLES; another text only for a job that this factory did not describe.
     machine: the machine type, "" where the place does not choose one.
     accelerators: how many of type `accelerator` each machine carries.
     topology: of a TPU; it takes the place of a number of accelerators.
@@ -37,7 +34,7 @@ class Pool:
     @property
     def position(self) -> int:
         """The number of the worker pool on Vertex AI."""
-        return ROLES.index("ps" if self.role == REDUCTION else self.role)
+        return ROLES.index(self.role)
 
     @property
     def replicas(self) -> tuple[str, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from builder import contract
 from builder.jobs.description import Job
@@ -17,7 +16,9 @@ class Image:
 
     reference: what is sent; by digest once `digest` is known. target: of images/, None for any
     other image. accelerator: what it is proven for (None: not known); proven: a receipt says so.
-    pruned: the device code of other GPUs was taken out. cuda: the version of its CUDA.
+    pruned: the device code of other GPUs was taken out. cuda: the version of its CUDA. in_registry:
+    False for an image that has a name on this machine only. entrypoint: what it starts, () where
+    that is not known.
     """
 
     reference: str
@@ -27,15 +28,15 @@ class Image:
     proven: bool = False
     pruned: bool = False
     cuda: str | None = None
+    in_registry: bool = True
+    entrypoint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ready:
     """A job with everything that it takes to send it.
 
-    placements: what each pool of `job.pools` runs on; notes: what a person should know. images:
-    those of the roles that have one of their own. group: the key that all ways to run a job share,
-    None for a job with one way; choice: this way's own key.
+    placements: what each pool of `job.pools` runs on; notes: what a person should know.
     """
 
     job: Job
@@ -43,26 +44,15 @@ class Ready:
     region: str
     placements: tuple[Placement, ...]
     project: str | None = None
-    notes: tuple[str, ...] = field(default=())
-    images: Mapping[str, Image] = field(default_factory=dict)
-    group: str | None = None
-    choice: str = ""
-
-    def of(self, role: str) -> Ready:
-        """The job as one role's replicas have it: their own program, if the job names one."""
-        return replace(self, job=self.job.of(role), image=self.images.get(role, self.image))
+    notes: tuple[str, ...] = ()
 
     @property
     def pools(self) -> tuple[tuple[Pool, Placement], ...]:
-        """Each pool with what it runs on."""
+        """Return each pool with what it runs on."""
         return tuple(zip(self.job.pools, self.placements, strict=True))
 
 
-CHOICE_LABEL = "builder-choice"
-"""The label with the way in which a job runs that has several."""
-
-
 def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
-    """The arguments of a replica's container, with `--job-dir` last where the job passes it."""
+    """Return the arguments of a replica's container, `--job-dir` last where the job passes it."""
     passed = (f"{contract.JOB_DIR}={job_dir}",) if job.pass_job_dir and job_dir else ()
     return (*job.arguments, *passed)

@@ -26,8 +26,8 @@ from typing import Any
 from builder.core import files, system
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
-from builder.jobs.places.local import folder as folders
-from builder.jobs.places.local import prepare as here
+from builder.jobs.backends.local import folder as folders
+from builder.jobs.backends.local import folder as here
 from builder.jobs.studies import record
 
 MIRROR_EVERY = 15.0

@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.config import compatibility, image_yaml, lock_check, locking
+from builder.config.schema import schema_text
+from builder.config.table_check import check_tables
 from builder.core.events import OnEvent, ignore
-from builder.lock import check, making
+from builder.frameworks.tensorflow.wheels import contradictions
 from builder.prove import wheels
-from builder.spec import catalogue, compatibility
-from builder.spec.holes import check_tables
-from builder.spec.schema import schema_text
 
 if TYPE_CHECKING:
-    from builder.lock.check import Staleness
-    from builder.lock.making import Apt
-    from builder.lock.model import Lock
+    from builder.config.lock_check import Staleness
+    from builder.config.lockfile import Lock
+    from builder.config.locking import Apt
 
 
 def lock(
@@ -33,10 +33,10 @@ def lock(
     Raises InputError, OutsideError.
     """
     for target in targets:
-        spec = catalogue.load(root, target)
+        spec = image_yaml.load(root, target)
         stack = compatibility.resolve(spec)
         require = partial(wheels.require, root, stack)
-        yield making.lock(root, spec, stack, apt, upgrade, on_event, require)
+        yield locking.lock(root, spec, stack, apt, upgrade, on_event, require)
 
 
 def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
@@ -46,8 +46,8 @@ def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
     """
     found: list[Staleness] = []
     for target in targets:
-        spec = catalogue.load(root, target)
-        found += check.stale(root, spec, compatibility.resolve(spec))
+        spec = image_yaml.load(root, target)
+        found += lock_check.stale(root, spec, compatibility.resolve(spec))
     return tuple(found)
 
 
@@ -57,13 +57,14 @@ def problems(root: Path) -> tuple[str, ...]:
     A sentence each; none where everything fits together. Raises InputError for a target that
     cannot be loaded or resolved at all.
     """
-    specs = catalogue.load_all(root)
+    specs = image_yaml.load_all(root)
     found = [f"{one.where}: {one.what}" for one in check_tables(specs)]
     for spec in specs:
         compatibility.resolve(spec)
-    for name, holes in wheels.check(root, [spec.name for spec in specs]).items():
+    names = [spec.name for spec in specs]
+    for name, holes in wheels.check(root, names, contradictions).items():
         found += [f"{name}: {hole}" for hole in holes]
-    schema = root / catalogue.IMAGES / "schema.json"
+    schema = root / image_yaml.IMAGES / "schema.json"
     if not schema.is_file() or schema.read_text() != schema_text():
         found.append("images/schema.json: not today's schema; write it with builder schema")
     return tuple(found)

@@ -6,11 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from builder.config import image_yaml
+from builder.config.fields import PruneMode
 from builder.core import files, project
 from builder.core.errors import InputError
-from builder.spec import catalogue
-from builder.spec.fields import PruneMode
+
+if TYPE_CHECKING:
+    from builder.engine import Engine
+    from builder.pipeline.make import Target
 
 RECORD = "image.json"
 
@@ -49,7 +54,7 @@ class ImageRecord:
 
 
 def folder(root: Path, target: str) -> Path:
-    """Where a target's image.json, receipt and logs go."""
+    """Return where a target's image.json, receipt and logs go."""
     return root / project.BUILD / target
 
 
@@ -60,7 +65,7 @@ def write(root: Path, record: ImageRecord) -> None:
 
 
 def read(root: Path, target: str) -> ImageRecord | None:
-    """What the last build of a target made; None where there was none, or its file is torn."""
+    """Return what the last build of a target made; None for none, or where its file is damaged."""
     try:
         content = json.loads((folder(root, target) / RECORD).read_text(encoding="utf-8"))
         content.pop("over_budget")
@@ -70,9 +75,18 @@ def read(root: Path, target: str) -> ImageRecord | None:
         return None
 
 
+def up_to_date(root: Path, engine: Engine, target: Target) -> ImageRecord | None:
+    """Return the record of the last build, if it is of today's files and on the engine."""
+    record = read(root, target.name)
+    if record is None or record.inputs != target.inputs:
+        return None
+    image = engine.image(record.reference)
+    return record if image and image.image_id == record.image_id else None
+
+
 def built_targets(root: Path) -> tuple[str, ...]:
-    """Every target that was built here. Raises InputError for none."""
-    found = tuple(target for target in catalogue.targets(root) if read(root, target))
-    if not found:
+    """Return every target that was built here. Raises InputError for none."""
+    built = tuple(target for target in image_yaml.targets(root) if read(root, target))
+    if not built:
         raise InputError("nothing is built yet", "builder image v100")
-    return found
+    return built

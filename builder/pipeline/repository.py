@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from builder import registry
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, step
 from builder.core.settings import Settings
+from builder.image.assembled import CheckBase
 from builder.registry import Reference, Registry
-
-CheckBase = Callable[[Registry, str, str], None]
-"""Called with the registry, the digest of a base's manifest, and the base's tag."""
 
 
 def of(settings: Settings, to: str = "push") -> Reference:
-    """The project's repository. to: the verb of the error. Raises InputError where none is set."""
+    """Return the project's repository. to: the verb of the error.
+
+    Raises InputError where none is set.
+    """
     if not settings.registry:
         raise InputError(
             f"no registry is set: there is nowhere to {to} to",
@@ -27,7 +28,7 @@ def of(settings: Settings, to: str = "push") -> Reference:
 
 
 def resolve(reference: str, settings: Settings) -> Reference:
-    """A whole reference, or a tag or digest of the project's own repository."""
+    """Return a whole reference, or one to a tag or digest of the project's own repository."""
     if not re.search("[/:]", reference) and settings.registry:
         return of(settings).tagged(reference)
     if reference.startswith("sha256:"):
@@ -36,23 +37,26 @@ def resolve(reference: str, settings: Settings) -> Reference:
 
 
 @contextlib.contextmanager
-def opened(where: Reference, on_event: OnEvent, name: str) -> Iterator[Registry]:
-    """A client for the host of `where`, for the duration of one step of progress."""
-    with step(name, on_event) as asking, Registry(where.host, said=asking.log) as there:
-        yield there
+def opened(reference: Reference, on_event: OnEvent, name: str) -> Iterator[Registry]:
+    """Yield a client for the host of a reference, for the duration of one step of progress."""
+    with step(name, on_event) as asking, Registry(reference.host, on_retry=asking.log) as client:
+        yield client
 
 
 def base_check(settings: Settings) -> CheckBase | None:
-    """Asks whether a base of the project's repository may be built on; None where [trust] names no
-    keys. Raises InputError for a key that is none."""
-    if not settings.trust.prove:
+    """Return what refuses a base of the project's repository that [trust] does not allow.
+
+    None where there is no repository, or [trust] names no keys. Raises InputError for a key that
+    cannot be read.
+    """
+    if not settings.trust.prove or not settings.registry:
         return None
     from builder.trust import policy  # slow to import, and few builds ask
 
-    trusted, where = policy.of(settings.trust), of(settings)
+    trusted, repository = policy.of(settings.trust), of(settings)
     assert trusted
 
-    def check(there: Registry, digest: str, tag: str) -> None:
-        policy.check_base(there, where, digest, tag, trusted)
+    def check(client: Registry, digest: str, tag: str) -> None:
+        policy.check_base(client, repository, digest, tag, trusted)
 
     return check

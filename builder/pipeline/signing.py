@@ -1,174 +1,178 @@
-"""What a push signs about an image and its base: from the files that they were made of."""
+"""What a push attests of an image and its base: from the files that they were built from."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
 
+from builder.config import lockfile
+from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config.lockfile import Lock
 from builder.core import parallel, project
 from builder.core.errors import InputError
-from builder.core.trustsettings import KEYLESS, TrustSettings
-from builder.lock import model
-from builder.lock.model import Lock
-from builder.pipeline import prepare, tags
-from builder.pipeline.prepare import Prepared
+from builder.core.settings import KEYLESS, TrustSettings
+from builder.pipeline.make import Target, prepare
 from builder.pipeline.records import ImageRecord
 from builder.prove import wheels
 from builder.prove.receipts import Receipt
-from builder.registry import Manifest, Reference, Registry, manifests
-from builder.spec.advisories import AcceptedAdvisory
-from builder.trust import beside, keys, layers, sbom, statements, tagged, vex
-from builder.trust.bundle import Signer, Statement
-from builder.trust.keyless import KeylessSigner
-from builder.trust.keys import KeySigner
-from builder.trust.provenance import HowMade
+from builder.registry import Manifest, Reference, Registry
+from builder.trust import attestations, dsse, provenance
+from builder.trust.attestations import Signer
+from builder.trust.dsse import Statement
+from builder.trust.keys import SigningKey
+from builder.trust.provenance import Build
 
 
 @dataclass(frozen=True)
-class About:
-    """All that is signed about an image besides its receipt.
+class Contents:
+    """What is attested of an image besides its receipt.
 
     lock, read: what its bill of materials is written from. accepted: the advisories that its
-    image.yaml accepts. program: the name of the program in it.
-    made, base_made: how the image and its base were made; None for a published base.
+    image.yaml accepts. program: the name of the program in it. build, base_build: of the image and
+    of its base, None for a published base.
     """
 
     lock: Lock
     read: wheels.Read
     accepted: tuple[AcceptedAdvisory, ...]
     program: str
-    made: HowMade
-    base_made: HowMade | None
+    build: Build
+    base_build: Build | None
 
 
-def key_of(trust: TrustSettings) -> KeySigner | None:
-    """The key that a push signs with; None where it signs nothing, or without a key."""
-    return keys.signer(trust.key) if trust.key and trust.key != KEYLESS else None
+def key_of(trust: TrustSettings) -> SigningKey | None:
+    """Return the key that a push signs with; None where it signs nothing, or without a key."""
+    return attestations.signing_key(trust.key) if trust.key and trust.key != KEYLESS else None
 
 
-def about(root: Path, record: ImageRecord, version: str) -> About:
-    """What can be said of the image that the last build of a target made.
+def contents(root: Path, record: ImageRecord, version: str) -> Contents:
+    """Return what can be attested of the image that the last build of a target made.
 
     version: of the factory. Raises InputError where the target's files are no longer those of the
-    build, besides what prepare.prepare raises.
+    build, besides what make.prepare raises.
     """
-    item = prepare.prepare(root, record.target)
-    if item.plan.inputs_hash != record.inputs:
+    item = prepare(root, record.target)
+    if item.inputs != record.inputs:
         raise InputError(
             f"{record.target}: its files changed since the build, and only what is true is signed",
             f"builder image {record.target}",
         )
-    source = tags.source(root)
-    tag = item.plan.base.tag if item.plan.base else ""
-    locks = _locks(item)
-    base = record.base_digest
-    made = HowMade(
-        record.target,
-        tag,
-        record.inputs,
-        locks | _program(item) | ({tag: base.removeprefix("sha256:")} if base else {}),
-        source,
-        record.engine,
-        version,
+    source, locks = provenance.source_of(root), _lock_files(item)
+    tag, base_build, files = "", None, locks | _program_files(item)
+    if base := item.base:
+        tag = base.tag
+        base_build = Build("", tag, base.hash, locks, source, record.engine, version)
+        if record.base_digest:
+            files |= {tag: record.base_digest.removeprefix("sha256:")}
+    build = Build(record.target, tag, record.inputs, files, source, record.engine, version)
+    return Contents(
+        item.lock,
+        wheels.read(root),
+        item.spec.advisories,
+        item.spec.trainer.package,
+        build,
+        base_build,
     )
-    base_made = None
-    if item.plan.base:
-        base_made = HowMade("", tag, item.plan.base.hash, locks, source, record.engine, version)
-    program, accepted = item.spec.trainer.package, item.spec.advisories
-    return About(item.lock, wheels.read(root), accepted, program, made, base_made)
 
 
-def said(
-    there: Registry, where: Reference, image: Manifest, receipt: Receipt, known: About | None
+def statements(
+    client: Registry,
+    image: Reference,
+    manifest: Manifest,
+    receipt: Receipt,
+    contents: Contents | None,
 ) -> dict[Manifest, tuple[Statement, ...]]:
-    """What is said about an image, and about the base that lies beside it in the registry.
+    """Return the statements about an image, and about its base in the same repository.
 
-    known: None says nothing of what they are made of.
+    contents: None says nothing of what they are made of.
     """
-    tag = known.base_made.base if known and known.base_made else None
-    of_image, base = parallel.both(
-        lambda: _of_image(there, where, image, receipt, known),
-        lambda: there.manifest(where.repository, tag) if tag else None,
-    )
-    found = {image: of_image}
-    if known and known.base_made and base:
-        made = statements.of_provenance(base.digest, known.base_made, os.environ)
-        found[base] = (statements.signature(base.digest), made)
-    return found
-
-
-def _of_image(
-    there: Registry, where: Reference, image: Manifest, receipt: Receipt, known: About | None
-) -> tuple[Statement, ...]:
-    said = [statements.signature(image.digest), statements.of_receipt(image.digest, receipt)]
-    if known:
-        configuration = there.configuration(where.repository, image)
-        subject = sbom.BillSubject(
-            where=where,
-            digest=image.digest,
-            labels=manifests.labels_in(configuration),
-            layers=layers.of(image, configuration),
-            program=known.program,
-            libraries=_libraries(receipt),
-            made_at=receipt.made_at,
-            made_by=receipt.made_by,
+    digest = manifest.digest
+    about_image = [
+        Statement(digest, dsse.SIGNATURE, {}),
+        Statement(digest, dsse.RECEIPT, receipt.model_dump(mode="json")),
+    ]
+    if contents is None:
+        return {manifest: tuple(about_image)}
+    about_image += _of_contents(client, image, manifest, receipt, contents)
+    by_manifest = {manifest: tuple(about_image)}
+    base_build = contents.base_build
+    if base_build and (base := client.manifest(image.repository, base_build.base)):
+        build = provenance.predicate(base_build, os.environ)
+        by_manifest[base] = (
+            Statement(base.digest, dsse.SIGNATURE, {}),
+            Statement(base.digest, dsse.PROVENANCE, build),
         )
-        said.append(statements.of_bill(image.digest, sbom.bill(subject, known.lock, known.read)))
-        said.append(statements.of_provenance(image.digest, known.made, os.environ))
-        told = vex.document(subject.purl, known.accepted, known.lock, receipt.made_at, _today())
-        if told["statements"]:
-            said.append(statements.of_vex(image.digest, told))
-    return tuple(said)
+    return by_manifest
 
 
 def sign(
-    there: Registry,
-    where: Reference,
-    said: Mapping[Manifest, tuple[Statement, ...]],
+    client: Registry,
+    repository: str,
+    statements: Mapping[Manifest, tuple[Statement, ...]],
     signer: Signer,
     created: str,
 ) -> tuple[str, ...]:
-    """Sign what does not lie beside each image yet; the digests of the new manifests.
+    """Attach the statements that this signer has not attested yet; return their digests.
 
     created: ISO 8601, for the list of referrers.
     """
-    deeds: list[Callable[[], Sequence[str] | None]] = []
-    for image, each in said.items():
-        deeds.append(partial(beside.attach, there, where, image, each, signer, created))
-        if not isinstance(signer, KeylessSigner):
-            receipts = (one for one in each if one.kind == statements.RECEIPT)
-            deeds += [partial(tagged.attach, there, where, image, one, signer) for one in receipts]
-    return tuple(
-        digest for made in parallel.each(lambda deed: deed(), deeds) for digest in made or ()
+    attached = parallel.each(
+        lambda each: attestations.attach(client, repository, *each, signer, created),
+        statements.items(),
     )
+    return tuple(digest for digests in attached for digest in digests)
 
 
-def _today() -> date:
-    return datetime.now(UTC).date()
+def _of_contents(
+    client: Registry, image: Reference, manifest: Manifest, receipt: Receipt, contents: Contents
+) -> list[Statement]:
+    """Return the bill of materials, the provenance, and the accepted advisories, if any."""
+    from builder.trust import sbom, vex  # slow to import
+
+    described = sbom.DescribedImage(
+        name=image,
+        digest=manifest.digest,
+        labels=client.labels(image.repository, manifest),
+        program=contents.program,
+        libraries=tuple(libraries(receipt)),
+        made_at=receipt.made_at,
+        made_by=receipt.made_by,
+    )
+    purl, today = sbom.image_purl(image, manifest.digest), datetime.now(UTC).date()
+    predicates = {
+        dsse.SBOM: sbom.bill(described, contents.lock, contents.read),
+        dsse.PROVENANCE: provenance.predicate(contents.build, os.environ),
+    }
+    accepted = vex.document(purl, contents.accepted, contents.lock, receipt.made_at, today)
+    if accepted["statements"]:
+        predicates[dsse.VEX] = accepted
+    return [Statement(manifest.digest, kind, predicate) for kind, predicate in predicates.items()]
 
 
-def _libraries(receipt: Receipt) -> tuple[str, ...]:
-    """The libraries that the check of device code saw in the image."""
-    seen = (check.seen.get("libraries") for check in receipt.checks if check.name == "device-code")
-    return tuple(path for found in seen if isinstance(found, dict) for path in found)
+def libraries(receipt: Receipt) -> dict[str, str]:
+    """Return the libraries with device code that a proof saw, and what each means for the GPU."""
+    for check in receipt.checks:
+        statuses = check.seen.get("libraries")
+        if check.name == "device-code" and isinstance(statuses, dict):
+            return {path: str(status) for path, status in statuses.items()}
+    return {}
 
 
-def _locks(item: Prepared) -> dict[str, str]:
-    """The committed files that decide a base: path -> sha256 in hex."""
-    folder = f"{project.IMAGES}/{item.target}"
+def _lock_files(item: Target) -> dict[str, str]:
+    """Return the committed files that decide a base: path -> sha256 in hex."""
+    folder = f"{project.IMAGES}/{item.name}"
     texts = {f"{folder}/{name}": text for name, text in item.lock.files.items()}
-    texts[f"{folder}/{model.FILE}"] = item.lock.document
+    texts[f"{folder}/{lockfile.FILE}"] = item.lock.document
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
-def _program(item: Prepared) -> dict[str, str]:
-    """The files of the program in the image: path -> sha256 in hex."""
+def _program_files(item: Target) -> dict[str, str]:
+    """Return the files of the program in the image: path -> sha256 in hex."""
     return {
         f"/{name}": hashlib.sha256(file.content).hexdigest()
-        for name, file in item.plan.image.files.items()
+        for name, file in item.image.files.items()
     }

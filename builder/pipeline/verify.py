@@ -1,4 +1,4 @@
-"""An image in a registry and the receipt beside it: put it there, and check the image against it.
+"""The receipt of an image in a registry: attached to the image, and the image verified against it.
 
 The receipt is an OCI artifact that refers to the image's manifest.
 """
@@ -13,12 +13,12 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
+from builder.frameworks.tensorflow import suite as suites
 from builder.pipeline import repository
 from builder.prove import receipts
 from builder.prove.receipts import Receipt, Validity
 from builder.prove.suite import Suite
-from builder.registry import Descriptor, Manifest, Reference, Registry, referrers
-from builder.tensorflow import suite as suites
+from builder.registry import Manifest, Reference, Registry, referrers
 from builder.trust import policy
 from builder.trust.policy import ListedReceipt, Policy
 
@@ -26,9 +26,7 @@ RECEIPT_TYPE: Final = "application/vnd.training-image-factory.receipt.v1+json"
 ACCELERATOR: Final = "training-image-factory.accelerator"
 """The label of an image that names the accelerator that it was made for."""
 
-_CREATED: Final = "org.opencontainers.image.created"
-
-Holds = Callable[[Receipt, Sequence[str], Mapping[str, str]], Validity]
+Judge = Callable[[Receipt, Sequence[str], Mapping[str, str]], Validity]
 """Whether a receipt proves the image with these names (digest, id) and labels."""
 
 
@@ -36,7 +34,8 @@ Holds = Callable[[Receipt, Sequence[str], Mapping[str, str]], Validity]
 class Verification:
     """An image in a registry that its receipt proves.
 
-    image_id: digest of its config. signer: the key that signed the receipt; "" where nobody asked.
+    image_id: digest of its config. signer: the key or identity that signed the receipt; "" where
+    [trust] names none.
     """
 
     reference: str
@@ -55,140 +54,121 @@ def verify(
     suite: Suite | None = None,
     on_event: OnEvent = ignore,
 ) -> Verification:
-    """Check an image in a registry against the receipt that lies beside it.
+    """Verify an image in a registry against the receipt that refers to it.
 
     reference: a whole one, or a tag or digest of the project's own repository. suite: the suite of
     checks that the receipt must be of; by default the one that the image's own label names. Raises
-    CheckFailed where the image is not proven, OutsideError where it is not there.
+    CheckFailed where the image is not proven, OutsideError where there is none.
     """
-    where = repository.resolve(reference, settings)
+    image = repository.resolve(reference, settings)
     trusted = policy.of(settings.trust)
-    with repository.opened(where, on_event, f"verify {where}") as there:
-        return proven(there, where, holds_of(suite), trusted)[0]
+    with repository.opened(image, on_event, f"verify {image}") as client:
+        return proven(client, image, judge_of(suite), trusted)[0]
 
 
-def attach(there: Registry, where: Reference, image: Manifest, receipt: Receipt) -> str:
-    """Put the receipt beside the image, unless it is there; the digest of its manifest."""
+def attach(client: Registry, image: Reference, manifest: Manifest, receipt: Receipt) -> str:
+    """Attach the receipt to the image, unless it is; return the digest of its manifest."""
     data = receipts.dump(receipt)
-    made = registry.artifact(
+    artifact = registry.artifact(
         RECEIPT_TYPE,
         registry.Descriptor.of(RECEIPT_TYPE, data),
-        {
-            _CREATED: receipt.made_at,
-            "training-image-factory.target": receipt.target,
-        },
-        image.descriptor,
+        {referrers.CREATED: receipt.made_at, "training-image-factory.target": receipt.target},
+        manifest.descriptor,
     )
-    listed = there.referrers(where.repository, image.digest, RECEIPT_TYPE)
-    if all(one.digest != made.digest for one in listed):
-        there.put_blob(where.repository, registry.EMPTY)
-        there.put_blob(where.repository, data)
-        referrers.attach(there, where.repository, made)
-    return made.digest
+    listed = client.referrers(image.repository, manifest.digest, RECEIPT_TYPE)
+    if all(referrer.digest != artifact.digest for referrer in listed):
+        client.put_blob(image.repository, registry.EMPTY)
+        client.put_blob(image.repository, data)
+        referrers.attach(client, image.repository, artifact)
+    return artifact.digest
 
 
-def holds_of(suite: Suite | None = None) -> Holds:
-    """Judges a receipt by this suite; by default, by the suite that the image's label names."""
-
-    def holds(receipt: Receipt, names: Sequence[str], labels: Mapping[str, str]) -> Validity:
-        return (suite or suites.of_image(labels)).holds(receipt, names)
-
-    return holds
+def judge_of(suite: Suite | None = None) -> Judge:
+    """Return what judges by this suite; by default, by the suite that the image's label names."""
+    return lambda receipt, names, labels: (suite or suites.of_image(labels)).holds(receipt, names)
 
 
 def of_any_version(receipt: Receipt, names: Sequence[str], _: Mapping[str, str]) -> Validity:
-    """Judges a receipt by the checks that it holds, whatever their version."""
+    """Judge a receipt by the checks that it holds, whatever their version."""
     return receipts.valid_for(receipt, names, {})
 
 
 def proven(
-    there: Registry, where: Reference, holds: Holds, trusted: Policy | None
+    client: Registry, image: Reference, judge: Judge, trusted: Policy | None
 ) -> tuple[Verification, Manifest]:
-    """The image at `where` with the newest receipt that proves it, and its manifest.
+    """Return the image with the newest receipt that proves it, and its manifest.
 
-    trusted: where there is one, only receipts that one of its keys signed count. Raises what
+    trusted: where there is one, only receipts that one of its signers signed count. Raises what
     `verify` raises.
     """
-    image = there.manifest(where.repository, where.target)
-    if image is None:
-        raise OutsideError(
-            f"{where}: {where.host} has no such image", "correct the reference, or push it first"
-        )
-    if image.is_index:
-        raise CheckFailed(
-            f"{where} is a list of images ({image.media_type}), and the factory proves single ones",
-            "name one image by its digest",
-        )
-    labels = there.labels(where.repository, image)
+    manifest = single(client, image)
+    labels = client.labels(image.repository, manifest)
     listed = (
-        policy.receipts(there, where, image.digest, trusted)
+        policy.signed_receipts(client, image.repository, manifest.digest, trusted)
         if trusted
-        else _unsigned(there, where, image.digest)
+        else _unsigned(client, image.repository, manifest.digest)
     )
     problems = []
-    for one in listed:
-        problem = one.problem
-        if one.receipt is not None:
-            problem = _problem(one.receipt, image, labels, holds)
+    for entry in listed:
+        problem = entry.problem
+        if entry.receipt is not None:
+            problem = _problem(entry.receipt, manifest, labels, judge)
             if not problem:
                 verification = Verification(
-                    reference=str(where.at(image.digest)),
-                    digest=image.digest,
-                    image_id=image.config.digest,
+                    reference=str(image.at(manifest.digest)),
+                    digest=manifest.digest,
+                    image_id=manifest.config.digest,
                     labels=labels,
-                    receipt=one.receipt,
-                    receipt_digest=one.digest,
-                    signer=one.signer,
+                    receipt=entry.receipt,
+                    receipt_digest=entry.digest,
+                    signer=entry.signer,
                 )
-                return verification, image
+                return verification, manifest
         problems.append(problem)
-    reason = problems[0] if problems else "no receipt lies beside it"  # that of the newest
+    reason = problems[0] if problems else "no receipt refers to it"  # that of the newest
     sign = " --key KEY" if trusted else ""
     raise CheckFailed(
-        f"{where} ({image.digest}) is not proven: {reason}",
+        f"{image} ({manifest.digest}) is not proven: {reason}",
         f"do not use it; prove and push it again: builder smoke TARGET, builder push TARGET{sign}",
     )
 
 
-def _unsigned(there: Registry, where: Reference, image: str) -> Iterator[ListedReceipt]:
-    """The receipts beside the image with this digest, whoever wrote them, the newest first."""
-    listed = there.referrers(where.repository, image, RECEIPT_TYPE)
-    for one in sorted(listed, key=_created, reverse=True):
-        receipt, problem = _receipt(there, where, one, image)
-        yield ListedReceipt(receipt, problem, one.digest)
+def single(client: Registry, image: Reference) -> Manifest:
+    """Return the manifest of one image. Raises OutsideError for none, CheckFailed for an index."""
+    manifest = client.manifest(image.repository, image.target)
+    if manifest is None:
+        raise OutsideError(
+            f"{image}: {image.host} has no such image", "correct the reference, or push it first"
+        )
+    if manifest.is_index:
+        raise CheckFailed(
+            f"{image} is a list of images ({manifest.media_type}), and only one can be verified",
+            "name one image by its digest",
+        )
+    return manifest
 
 
-def _receipt(
-    there: Registry, where: Reference, one: Descriptor, image: str
-) -> tuple[Receipt | None, str]:
-    """A receipt beside an image, or why it cannot be read."""
-    made = there.manifest(where.repository, one.digest)
-    if made is None:
-        return None, f"its receipt {one.digest} is gone"
-    if made.subject != image:
-        return None, f"the receipt that lies beside it is for {made.subject}"
-    if [layer.media_type for layer in made.layers] != [RECEIPT_TYPE]:
-        return None, f"what lies beside it as {RECEIPT_TYPE} holds no receipt"
-    data = there.blob(where.repository, made.layers[0])
+def _unsigned(client: Registry, repository: str, image: str) -> Iterator[ListedReceipt]:
+    """Yield the receipts of the image with this digest, whoever wrote them, the newest first."""
+    for referrer in referrers.read(client, repository, image, RECEIPT_TYPE):
+        receipt, problem = None, referrer.problem
+        try:
+            if not problem:
+                receipt = receipts.parse(referrer.content, f"receipt {referrer.digest}")
+        except InputError as error:
+            problem = error.message
+        yield ListedReceipt(receipt, problem, referrer.digest)
+
+
+def _problem(receipt: Receipt, image: Manifest, labels: Mapping[str, str], judge: Judge) -> str:
+    """Return why a receipt does not prove an image; "" where it does."""
     try:
-        return receipts.parse(data, f"receipt {one.digest}"), ""
-    except InputError as error:
-        return None, error.message
-
-
-def _problem(receipt: Receipt, image: Manifest, labels: Mapping[str, str], holds: Holds) -> str:
-    """Why a receipt does not prove an image; "" where it does."""
-    try:
-        held = holds(receipt, [image.digest if receipt.digest else image.config.digest], labels)
+        validity = judge(receipt, [image.digest if receipt.digest else image.config.digest], labels)
     except InputError as error:  # an accelerator that this factory does not know
         return error.message
-    if not held:
-        return held.reason
-    said = labels.get(ACCELERATOR, receipt.accelerator)
-    if said != receipt.accelerator:
-        return f"its label says {said}, its receipt {receipt.accelerator}"
+    if not validity:
+        return validity.reason
+    labelled = labels.get(ACCELERATOR, receipt.accelerator)
+    if labelled != receipt.accelerator:
+        return f"its label says {labelled}, its receipt {receipt.accelerator}"
     return ""
-
-
-def _created(receipt: Descriptor) -> str:
-    return receipt.annotations.get(_CREATED, "")

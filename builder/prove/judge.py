@@ -23,7 +23,7 @@ _LOG = "see build/*/smoke.log"
 
 
 def behind_a_checkpoint(events: Sequence[TrainerEvent]) -> bool:
-    """Whether a step came after the first checkpoint: a kill now loses that step."""
+    """Tell whether a step came after the first checkpoint: a kill now loses that step."""
     names = [event.name for event in events]
     if contract.CHECKPOINT not in names:
         return False
@@ -31,7 +31,7 @@ def behind_a_checkpoint(events: Sequence[TrainerEvent]) -> bool:
 
 
 def falling(first: Sequence[float], second: Sequence[float]) -> dict[str, float] | None:
-    """The mean of the first losses of the first run, and of the last losses of the second run.
+    """Return the mean of the first losses of the first run, and of the last of the second run.
 
     Each mean is over at most five losses, and over at most half of all. None where there are fewer
     than two losses, or where one that counts is not finite.
@@ -46,7 +46,7 @@ def falling(first: Sequence[float], second: Sequence[float]) -> dict[str, float]
 
 
 def judge_first(run: Run, steps: int) -> list[Defect]:
-    """What is wrong with the first run, which is killed after its first checkpoint."""
+    """Say what is wrong with the first run, which is killed after its first checkpoint."""
     if run.stopped and run.last_checkpoint is not None and not run.timed_out:
         bad = _not_finite(run)
         return [bad] if bad else []
@@ -69,20 +69,20 @@ def judge_first(run: Run, steps: int) -> list[Defect]:
 
 
 def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
-    """What is wrong with the second run, which has to resume where the first was killed, and to
+    """Say what is wrong with the second run, which has to resume where the first was killed and to
     finish."""
     if second.exit_code != contract.OK or second.timed_out:
         return [explain(second, "the trainer, started again after a kill,")]
-    found = [_ignored_checkpoint(first, second)]
+    defects = [_ignored_checkpoint(first, second)]
     if second.last_step < steps:
-        found.append(
+        defects.append(
             Defect(
                 message=f"the trainer ended well, but at step {second.last_step} of {steps}",
                 fix="let it train until --steps, those before a restart included",
             )
         )
-    found.append(_not_finite(second) or _not_learning(first, second, steps))
-    return [defect for defect in found if defect]
+    defects.append(_not_finite(second) or _not_learning(first, second, steps))
+    return [defect for defect in defects if defect]
 
 
 def _ignored_checkpoint(first: Run, second: Run) -> Defect | None:
@@ -144,7 +144,7 @@ _PATH = re.compile(r"(/[^\s'\";:,]+)")
 
 
 def explain(run: Run, who: str) -> Defect:
-    """Why a container failed: from how it ended and from the last lines that it printed."""
+    """Say why a container failed: from how it ended and from the last lines that it printed."""
     if run.timed_out:
         last = run.tail[-1] if run.tail else "nothing"
         return Defect(
@@ -160,7 +160,7 @@ def explain(run: Run, who: str) -> Defect:
 
 
 def _not_hermetic(run: Run, who: str) -> Defect | None:
-    """The program wanted what the container does not give: the network, or a place to write."""
+    """Say what the program wanted that the container has not: network, or a place to write."""
     for line in reversed(run.tail):
         if _NETWORK.search(line):
             return Defect(
@@ -177,9 +177,11 @@ def _not_hermetic(run: Run, who: str) -> Defect | None:
 
 
 def _by_exit_code(run: Run, who: str) -> Defect:
-    said = [event.message for event in run.events if event.severity == "ERROR" and event.message]
+    reported = [
+        event.message for event in run.events if event.severity == "ERROR" and event.message
+    ]
     errors = [line for line in run.tail if re.match(r"[\w.]*(?:Error|Exception|Exit)\b", line)]
-    last = (said or errors or list(run.tail) or ["nothing"])[-1].strip()[:300]
+    last = (reported or errors or list(run.tail) or ["nothing"])[-1].strip()[:300]
     at = f" after step {run.last_step}" if run.last_step else ""
     if run.exit_code == contract.NOT_FINITE:
         return Defect(

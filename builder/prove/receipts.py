@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,7 +19,6 @@ from pydantic import (
     Field,
     JsonValue,
     ValidationError,
-    model_validator,
 )
 
 from builder.core import files
@@ -33,8 +32,6 @@ TRAINER: Final = "trainer"
 """The suite of an image whose program trains, checkpoints and resumes as the contract asks."""
 PROGRAM: Final = "program"
 """The suite of an image with any other program."""
-_ONLY_OF_PROGRAMS: Final = frozenset({"imports", "starts"})
-"""The checks that tell the suite of a receipt from before receipts named theirs."""
 
 _AGAIN = "run `builder smoke` for it again"
 
@@ -83,19 +80,6 @@ class Receipt(_Frozen):
     suite: str
     checks: tuple[CheckResult, ...] = Field(strict=False)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _name_the_suite(cls, value: Any) -> Any:
-        """Receipts of older factories name no suite: it follows from the checks that they hold."""
-        if not isinstance(value, dict) or "suite" in value:
-            return value
-        checks = value.get("checks")
-        names = {
-            check.get("name") if isinstance(check, dict) else getattr(check, "name", None)
-            for check in (checks if isinstance(checks, list | tuple) else ())
-        }
-        return {**value, "suite": PROGRAM if names & _ONLY_OF_PROGRAMS else TRAINER}
-
     @property
     def passed(self) -> bool:
         """At least one check, and none that did not pass."""
@@ -123,7 +107,7 @@ def valid_for(
     image: str | Iterable[str],
     required: Mapping[str, int],
 ) -> Validity:
-    """Whether `receipt` proves one image, which is given by its digest, its id or both.
+    """Tell whether `receipt` proves one image, which is given by its digest, its id or both.
 
     required: the checks that the receipt must hold, each with its present version.
     """
@@ -136,24 +120,23 @@ def valid_for(
             f"the receipt is for another image: {receipt.digest or receipt.image_id}, "
             f"not {' or '.join(sorted(names)) or 'this one'}",
         )
-    held = {check.name: check for check in receipt.checks}
+    results = {check.name: check for check in receipt.checks}
     for check in receipt.checks:
         if not check.passed:
             why = check.problems[0].message if check.problems else "no reason given"
             return Validity(False, f"the check {check.name} did not pass: {why}")
     for name, version in required.items():
-        if name not in held:
+        if name not in results:
             return Validity(False, f"the receipt holds no check {name}")
-        if held[name].version != version:
+        if (old := results[name].version) != version:
             return Validity(
-                False,
-                f"the receipt's check {name} is version {held[name].version}, now it is {version}",
+                False, f"the receipt's check {name} is version {old}, now it is {version}"
             )
     return Validity(True)
 
 
 def failure(receipt: Receipt) -> CheckFailed:
-    """The error of a receipt that did not pass: its first problem, and how many more there are."""
+    """Return the error of a receipt that did not pass: its first problem, and how many more."""
     problems = receipt.problems
     first = problems[0] if problems else Defect(message="a check did not pass, without a reason")
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -161,14 +144,14 @@ def failure(receipt: Receipt) -> CheckFailed:
 
 
 def dump(receipt: Receipt) -> bytes:
-    """Canonical JSON (sorted keys, no NaN, one newline): the same receipt is the same bytes."""
+    """Return canonical JSON (sorted keys, no NaN): the same receipt is the same bytes."""
     value = receipt.model_dump(mode="json")
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=1)
     return (text + "\n").encode()
 
 
 def parse(data: bytes, source: str) -> Receipt:
-    """A receipt from its JSON; `source` names it in errors. Raises InputError."""
+    """Return the receipt in this JSON; `source` names it in errors. Raises InputError."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -179,7 +162,7 @@ def parse(data: bytes, source: str) -> Receipt:
 
 
 def of_json(value: object, source: str) -> Receipt:
-    """A receipt from what its JSON says. Raises InputError."""
+    """Return the receipt of this JSON value. Raises InputError."""
     version = value.get("schema_version") if isinstance(value, dict) else None
     if version != SCHEMA:
         raise InputError(
@@ -189,9 +172,9 @@ def of_json(value: object, source: str) -> Receipt:
         return Receipt.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
+        field = ".".join(str(part) for part in first["loc"])
         raise InputError(
-            f"{source}: {where}: {first['msg']}", f"delete it, then {_AGAIN}"
+            f"{source}: {field}: {first['msg']}", f"delete it, then {_AGAIN}"
         ) from None
 
 
@@ -201,7 +184,7 @@ def write(receipt: Receipt, path: Path) -> None:
 
 
 def read(path: Path) -> Receipt | None:
-    """The receipt at `path`, None where there is none. Raises InputError for a bad one."""
+    """Return the receipt at `path`; None where there is none. Raises InputError."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -29,7 +29,7 @@ class Run:
     out_of_memory: bool = False
 
     def of(self, name: str) -> tuple[TrainerEvent, ...]:
-        """The events of this name that have a step."""
+        """Return the events of this name that have a step."""
         return tuple(e for e in self.events if e.name == name and e.step is not None)
 
     @property
@@ -40,8 +40,8 @@ class Run:
     @property
     def accuracy(self) -> float | None:
         """The accuracy of the last evaluation on held-out examples, None without one."""
-        found = [e.accuracy for e in self.of(contract.EVALUATED) if e.accuracy is not None]
-        return found[-1] if found else None
+        values = [e.accuracy for e in self.of(contract.EVALUATED) if e.accuracy is not None]
+        return values[-1] if values else None
 
     @property
     def last_step(self) -> int:
@@ -56,5 +56,5 @@ class Run:
     @property
     def resumed_at(self) -> int | None:
         """The step of the checkpoint that it said it resumed from, None where it said nothing."""
-        found = self.of(contract.RESUMED)
-        return found[0].step if found else None
+        events = self.of(contract.RESUMED)
+        return events[0].step if events else None

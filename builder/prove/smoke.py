@@ -1,4 +1,4 @@
-"""A smoke run: an image goes through the checks of a suite and gets its receipt.
+"""The proof of an image: it goes through the checks of a suite, and a receipt says what they saw.
 
 It shows that an image works on its accelerator, on a machine without that accelerator. Every check
 that can run does run, also after one that failed.
@@ -21,8 +21,9 @@ from builder.core.events import OnEvent, ignore, step
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
 from builder.prove import receipts
-from builder.prove.bench import LABEL, Bench, Limits, Subject, Workload
 from builder.prove.receipts import CheckResult, Receipt
+from builder.prove.session import LABEL, Limits, Session, Workload
+from builder.prove.subject import Subject
 from builder.prove.suite import Check, Suite
 
 LOG: Final = "smoke.log"
@@ -48,20 +49,15 @@ def smoke(
         client = engine.client
         containers.sweep(client, LABEL)
         image = client.images.get(subject.image)
-        bench = Bench(
-            client,
-            subject,
-            image,
-            limits or Limits(),
-            workload or Workload(),
-            on_event=on_event,
+        session = Session(
+            client, subject, image, limits or Limits(), workload or Workload(), on_event
         )
-        with bench:
-            bench.fill()
+        with session:
+            session.fill()
             try:
-                results = _results(bench, suite.of(subject.stack.accelerator.kind))
+                results = _results(session, suite.of(subject.stack.accelerator.kind))
             finally:
-                files.write(folder / LOG, "\n".join(bench.log) + "\n")
+                files.write(folder / LOG, "\n".join(session.log) + "\n")
     receipt = Receipt(
         target=subject.target,
         accelerator=subject.spec.accelerator,
@@ -81,13 +77,13 @@ def smoke(
     return receipt
 
 
-def _results(bench: Bench, checks: Sequence[Check]) -> list[CheckResult]:
-    """The results of the checks that could run, in their order."""
+def _results(session: Session, checks: Sequence[Check]) -> list[CheckResult]:
+    """Run the checks, and return the results of those that could run, in their order."""
     results = []
     for check in checks:
-        with step(f"{bench.subject.target}: {check.name}", bench.on_event) as running:
-            bench.step = running
-            answer = check.run(bench)
+        with step(f"{session.subject.target}: {check.name}", session.on_event) as running:
+            session.step = running
+            answer = check.run(session)
             defects, seen = answer or ((), {})
             running.error = defects[0].message if defects else None
             running.detail = "" if answer else "nothing to look at"
@@ -107,7 +103,7 @@ def _results(bench: Bench, checks: Sequence[Check]) -> list[CheckResult]:
 
 
 def _device(results: Sequence[CheckResult]) -> str:
-    """What training ran on: the names of the GPUs that a check saw, else "CPU"."""
+    """Return what training ran on: the names of the GPUs that a check saw, else "CPU"."""
     for result in results:
         devices = result.seen.get("devices")
         if isinstance(devices, Mapping) and isinstance(gpus := devices.get("gpus"), list) and gpus:
@@ -117,7 +113,7 @@ def _device(results: Sequence[CheckResult]) -> str:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends a smoke run as Ctrl-C does: every `finally` runs, so nothing is left behind."""
+    """Let SIGTERM end the proof as Ctrl-C does: every `finally` runs, so nothing stays behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

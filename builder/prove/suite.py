@@ -1,8 +1,9 @@
 """A check and a suite of checks: the values that a proof is made of.
 
 A check is one question about an image. It stands in a module of its own, in checks/ or in
-builder/tensorflow/checks/, as the constant CHECK. A suite is the list of checks that an image goes
-through. builder/tensorflow/suite.py holds the suites, and says which one an image needs.
+builder/frameworks/tensorflow/checks/, as the constant CHECK. A suite is the list of checks that an
+image goes through. builder/frameworks/tensorflow/suite.py holds the suites, and says which one an
+image needs.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any, Final
 from builder.facts import accelerators
 from builder.facts.accelerators import Kind
 from builder.prove import receipts
-from builder.prove.bench import Bench
 from builder.prove.judge import explain
 from builder.prove.receipts import Defect, Receipt, Validity
 from builder.prove.run import Run
+from builder.prove.session import Session
 
 EVERY_KIND: Final[frozenset[Kind]] = frozenset({"gpu", "tpu", "cpu"})
 
@@ -36,7 +37,7 @@ class Check:
 
     name: str
     version: int
-    run: Callable[[Bench], Answer | None]
+    run: Callable[[Session], Answer | None]
     kinds: frozenset[Kind] = EVERY_KIND
 
 
@@ -48,11 +49,11 @@ class Suite:
     checks: tuple[Check, ...]
 
     def of(self, kind: Kind) -> tuple[Check, ...]:
-        """The checks of an image for this kind of accelerator."""
+        """Return the checks of an image for this kind of accelerator."""
         return tuple(check for check in self.checks if kind in check.kinds)
 
     def required(self, accelerator: str) -> dict[str, int]:
-        """The checks that a receipt for this accelerator must hold, each with its version.
+        """Return the checks that a receipt for this accelerator must hold, each with its version.
 
         Raises InputError for an accelerator that does not exist.
         """
@@ -60,13 +61,13 @@ class Suite:
         return {check.name: check.version for check in self.of(kind)}
 
     def holds(self, receipt: Receipt | None, image: str | Iterable[str]) -> Validity:
-        """Whether `receipt` proves an image, given by its digest, its id or both, by this suite.
+        """Tell whether `receipt` proves an image, given by digest, id or both, by this suite.
 
         A receipt of another suite is no proof, whatever checks it holds.
         """
-        held = receipts.valid_for(receipt, image, {})
-        if receipt is None or not held:
-            return held
+        validity = receipts.valid_for(receipt, image, {})
+        if receipt is None or not validity:
+            return validity
         if receipt.suite != self.name:
             return Validity(
                 False, f"the receipt is of the suite {receipt.suite}, the image needs {self.name}"
@@ -75,7 +76,7 @@ class Suite:
 
 
 def probed(run: Run) -> tuple[list[Defect], dict[str, Any]]:
-    """What a probe answered. A probe without an answer is a defect itself."""
+    """Return what a probe answered. A probe without an answer is a defect itself."""
     if run.answer is not None and run.exit_code == 0 and "problems" in run.answer:
         defects = [Defect(**defect) for defect in run.answer["problems"]]
         return defects, dict(run.answer["seen"])

@@ -1,50 +1,43 @@
-"""What the wheels of a lock carry, compared with the tables that versions are chosen by.
+"""What the wheels of the locks carry: images/device-code.lock.
 
-images/device-code.lock keeps what the libraries of each wheel carry, by the wheel's checksum.
+The file keeps what the libraries of each wheel carry, by the wheel's checksum.
 `builder lock --verify-device-code` reads it once; it is committed, and true as long as the checksum
 is. So `builder lock` and `builder check` judge a lock by its wheels without a download. The file
-keeps inventories and no verdicts: those follow today's rule (builder/devicecode/pruning/rule.py).
+holds what was read and no verdicts: those follow today's rule (builder/devicecode/pruning/rule.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from builder.core import files, network
-from builder.core.errors import InputError, OutsideError
+from builder.config import compatibility, image_yaml, lockfile, requirements
+from builder.config.stack import OWN_PYTHON, Stack
+from builder.config.uv import Platform
+from builder.core import files
+from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
-from builder.devicecode.inventory import Group, Library
-from builder.devicecode.pruning.fatbin import COMPILED, Target
-from builder.devicecode.verdict import Audit, Support, carries
-from builder.devicecode.verdict import audit as read_paths
-from builder.lock import model, pins, python, requirements
+from builder.devicecode import inventory, library
+from builder.devicecode.library import Library
+from builder.devicecode.verdict import Audit, Support
+from builder.image import download
 from builder.prove.audit import passes
-from builder.spec import catalogue, compatibility
-from builder.spec.stack import OWN_PYTHON
-from builder.tensorflow import releases
-from builder.tensorflow.releases import Tables
 
 if TYPE_CHECKING:
-    from builder.core.network import BuildNetwork
-    from builder.lock.model import Lock
-    from builder.lock.pins import Pin
-    from builder.spec.catalogue import ImageSpec
-    from builder.spec.stack import Stack
+    from builder.config.lockfile import Lock
+    from builder.config.pins import Pin
 
 FILE = "device-code.lock"
 COMMAND = "builder lock --verify-device-code"
 
 _SCHEMA = 1
 _WRITTEN = f"Written by `{COMMAND}`: what the locked wheels carry, by their checksums."
+
+Contradictions = Callable[[Audit, Stack], Iterable[str]]
+"""Gives a line for each fact that the tables of versions and the libraries say differently."""
 
 
 @dataclass(frozen=True)
@@ -68,29 +61,39 @@ Read = Mapping[str, Wheel]
 
 
 def read(root: Path) -> Read:
-    """The wheels of the committed file; none if there is no file.
+    """Return the wheels of the committed file; none if there is no file.
 
     Raises InputError for a file of another form.
     """
-    path = root / catalogue.IMAGES / FILE
+    path = root / image_yaml.IMAGES / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] != _SCHEMA:
             raise KeyError("schema")
-        wheels = [_wheel(sha256, value) for sha256, value in content["wheels"].items()]
+        return {
+            sha256: Wheel(
+                str(value["name"]),
+                str(value["version"]),
+                sha256,
+                tuple(
+                    library.from_json(entry, str(value["name"]), str(value["version"]))
+                    for entry in value["libraries"]
+                ),
+            )
+            for sha256, value in content["wheels"].items()
+        }
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{catalogue.shown(path)}: is not what {COMMAND} writes ({error})",
+            f"{image_yaml.shown(path)}: is not what {COMMAND} writes ({error})",
             f"take it back from git, or delete it and run {COMMAND}",
         ) from None
-    return {wheel.sha256: wheel for wheel in wheels}
 
 
 def write(root: Path, wheels: Read) -> bool:
     """Write the file, sorted by name. Returns whether anything in it changed."""
-    path = root / catalogue.IMAGES / FILE
+    path = root / image_yaml.IMAGES / FILE
     lines = [
         f" {json.dumps(wheel.sha256)}: {_text(wheel)}"
         for wheel in sorted(wheels.values(), key=lambda wheel: (wheel.name, wheel.version))
@@ -104,107 +107,62 @@ def write(root: Path, wheels: Read) -> bool:
 
 
 def _text(wheel: Wheel) -> str:
-    """A library a line, so that a diff shows which one changed."""
-    libraries = [
-        json.dumps(
-            {
-                "path": library.path,
-                "size": library.size,
-                **({"broken": library.broken} if library.broken else {}),
-                **({"doubt": library.doubt} if library.doubt else {}),
-                **({"stubs": sorted(library.stub_sections)} if library.stub_sections else {}),
-                "groups": [
-                    [group.section, group.containers, [list(t) for t in group.targets],
-                     group.stored, group.code]
-                    for group in library.groups
-                ],
-            },
-            separators=(",", ":"),
-        )
-        for library in wheel.libraries
-    ]  # fmt: skip
+    """Return a wheel with a library a line, so that a diff shows which one changed."""
+    lines = [json.dumps(library.as_json(item), separators=(",", ":")) for item in wheel.libraries]
     head = json.dumps({"name": wheel.name, "version": wheel.version})[:-1]
-    inner = "".join(f"\n   {line}," for line in libraries).removesuffix(",")
+    inner = "".join(f"\n   {line}," for line in lines).removesuffix(",")
     return f'{head}, "libraries": [{inner}]}}'
-
-
-def _wheel(sha256: str, value: Mapping[str, Any]) -> Wheel:
-    name, version = str(value["name"]), str(value["version"])
-    libraries = tuple(
-        Library(
-            path=str(one["path"]),
-            size=int(one["size"]),
-            groups=tuple(
-                Group(
-                    str(section),
-                    tuple(Target(int(k), int(a), str(s)) for k, a, s in targets),
-                    int(containers),
-                    tuple(map(int, stored)),
-                    tuple(map(int, code)),
-                )
-                for section, containers, targets, stored, code in one["groups"]
-            ),
-            package=name,
-            version=version,
-            broken=str(one.get("broken", "")),
-            doubt=str(one.get("doubt", "")),
-            stub_sections=frozenset(one.get("stubs", ())),
-        )
-        for one in value["libraries"]
-    )
-    return Wheel(name, version, sha256, libraries)
 
 
 # --- judging --------------------------------------------------------------------------------------
 
 
-def spoken_of(lock: Lock) -> tuple[Pin, ...]:
-    """The wheels that the tables have facts about: those of TensorFlow's and NVIDIA's layers.
-
-    What image.yaml's requirements add is judged in the image, by its receipt.
-    """
-    return tuple(
-        pin for file in (model.CUDA, model.TENSORFLOW) for pin in lock.wheels.get(file, ())
-    )
-
-
 def unread(lock: Lock, wheels: Read) -> tuple[Pin, ...]:
-    """Those wheels of a lock that the tables have facts about and that were never read."""
-    return tuple(pin for pin in spoken_of(lock) if pin.sha256 not in wheels)
+    """Return the wheels of the framework and of CUDA in a lock that were never read.
+
+    The tables have facts about these. What image.yaml's requirements add is judged in the image.
+    """
+    covered = (
+        pin for file in (lockfile.CUDA, lockfile.TENSORFLOW) for pin in lock.wheels.get(file, ())
+    )
+    return tuple(pin for pin in covered if pin.sha256 not in wheels)
 
 
 def of_known(lock: Lock, wheels: Read) -> Audit:
-    """Every library with device code in those wheels of a lock that were read."""
+    """Return every library with device code in those wheels of a lock that were read."""
     return Audit(
         tuple(
-            library
+            item
             for pin in lock.packages.values()
             if pin.sha256 in wheels
-            for library in wheels[pin.sha256].libraries
+            for item in wheels[pin.sha256].libraries
         )
     )
 
 
-def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Target -> what the tables, its lock and the wheels that were read say differently.
+def check(
+    root: Path, targets: Sequence[str], contradictions: Contradictions
+) -> dict[str, tuple[str, ...]]:
+    """Return target -> what the tables, its lock and the wheels that were read say differently.
 
-    Downloads nothing. Looks at locked GPU targets with a base of their own. Raises InputError.
+    It downloads nothing, and looks at locked GPU targets with a base of their own. Raises
+    InputError.
     """
-    wheels, tables = read(root), releases.tables()
-    holes: dict[str, tuple[str, ...]] = {}
-    for target in targets:
-        spec = catalogue.load(root, target)
-        stack = compatibility.resolve(spec)
-        if not _judged(spec, stack) or not (root / catalogue.IMAGES / target / model.FILE).exists():
+    wheels = read(root)
+    problems: dict[str, tuple[str, ...]] = {}
+    for stack in _judged(root, targets):
+        target = stack.spec.name
+        if not (root / image_yaml.IMAGES / target / lockfile.FILE).exists():
             continue
-        held = model.read(root, target)
-        if missing := unread(held, wheels):
+        lock = lockfile.read(root, target)
+        if missing := unread(lock, wheels):
             names = ", ".join(f"{pin.name} {pin.version}" for pin in missing[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            holes[target] = (f"what {names}{more} carries was never read: run {COMMAND} {target}",)
+            message = f"what {names}{more} carries was never read: run {COMMAND} {target}"
+            problems[target] = (message,)
         else:
-            holes[target] = contradictions(of_known(held, wheels), stack, tables)
-    return holes
+            problems[target] = _disagreements(of_known(lock, wheels), stack, contradictions)
+    return problems
 
 
 def require(root: Path, stack: Stack, lock: Lock) -> None:
@@ -213,178 +171,117 @@ def require(root: Path, stack: Stack, lock: Lock) -> None:
     Raises InputError that names the library and what would run. Wheels that were never read pass
     here: `builder check` asks for them, and the image's receipt needs them to be right.
     """
-    if not _judged(stack.spec, stack):
+    if not _is_judged(stack):
         return
     verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
     if passes(verdict, stack.spec.allow_ptx) or verdict.status == Support.NO_DEVICE_CODE:
         return
-    spoiler = verdict.spoiler
-    assert spoiler
+    assert verdict.spoiler
     raise InputError(
-        f"{catalogue.where(stack.spec, 'cuda' if stack.spec.cuda else 'tensorflow')}: "
-        f"{spoiler.library.origin} does not run on {stack.accelerator.name}: {verdict}",
+        f"{image_yaml.where(stack.spec, 'cuda' if stack.spec.cuda else 'tensorflow')}: "
+        f"{verdict.spoiler.library.origin} does not run on {stack.accelerator.name}: {verdict}",
         f"take {verdict.instead}" if verdict.instead else f"see builder explain {stack.spec.name}",
     )
 
 
-def _judged(spec: ImageSpec, stack: Stack) -> bool:
-    return stack.accelerator.kind == "gpu" and spec.has_own_base
+def _judged(root: Path, targets: Sequence[str]) -> Iterator[Stack]:
+    stacks = (compatibility.resolve(image_yaml.load(root, target)) for target in targets)
+    return filter(_is_judged, stacks)
+
+
+def _is_judged(stack: Stack) -> bool:
+    return stack.accelerator.kind == "gpu" and stack.spec.has_own_base
+
+
+def _disagreements(
+    libraries: Audit, stack: Stack, contradictions: Contradictions
+) -> tuple[str, ...]:
+    verdict = libraries.verdict(stack.compute_capability or "")
+    refused = (
+        f"builder/facts takes these versions for {stack.accelerator.name}, the wheels say: "
+        f"{verdict}"
+    )
+    passed = passes(verdict, stack.spec.allow_ptx)
+    return (*(() if passed else (refused,)), *contradictions(libraries, stack))
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
 def verify(
-    root: Path, targets: Sequence[str], on_event: OnEvent = ignore
+    root: Path,
+    targets: Sequence[str],
+    contradictions: Contradictions,
+    on_event: OnEvent = ignore,
 ) -> dict[str, tuple[str, ...]]:
     """Read the wheels of locks, write what they carry, and say where the tables disagree.
 
-    Returns target -> what disagrees, for GPU targets with a base of their own. So does a committed
-    inventory that is not what the wheel carries. Wheels that several targets lock are read
-    once; wheels that no lock names any more are dropped from the file. Raises InputError,
-    OutsideError.
+    Returns target -> what disagrees, for GPU targets with a base of their own; a committed entry
+    that is not what its wheel carries is among it. Wheels that several targets lock are read once;
+    wheels that no lock names any more are dropped from the file. Raises InputError, OutsideError.
     """
-    host, tables = network.discover(), releases.tables()
-    known, fresh = read(root), dict[str, Wheel]()
-    holes: dict[str, tuple[str, ...]] = {}
-    for target in targets:
-        spec = catalogue.load(root, target)
-        stack = compatibility.resolve(spec)
-        if not _judged(spec, stack):
-            continue
-        held = model.read(root, target)
-        if any(pin.sha256 not in fresh for pin in held.packages.values()):
-            glibc = requirements.GLIBC[OWN_PYTHON[spec.python]]
-            found = of_lock(held, host, glibc, on_event)
-            fresh |= by_wheel(held.packages.values(), found)
+    known = read(root)
+    fresh: dict[str, Wheel] = {}
+    problems: dict[str, tuple[str, ...]] = {}
+    for stack in _judged(root, targets):
+        lock = lockfile.read(root, stack.spec.name)
+        if any(pin.sha256 not in fresh for pin in lock.packages.values()):
+            glibc = requirements.GLIBC[OWN_PYTHON[stack.spec.python]]
+            platform = Platform(lock.python, glibc)
+            libraries = of_lock(lock, platform, on_event)
+            fresh |= by_wheel(lock.packages.values(), libraries)
         wrong = [
             f"{FILE} does not say what {pin.name} {pin.version} carries"
-            for pin in held.packages.values()
+            for pin in lock.packages.values()
             if pin.sha256 in known and known[pin.sha256] != fresh[pin.sha256]
         ]
-        holes[target] = (*wrong, *contradictions(of_known(held, fresh), stack, tables))
-    write(root, {sha256: one for sha256, one in known.items() if _named(root, sha256)} | fresh)
-    return holes
+        disagreements = _disagreements(of_known(lock, fresh), stack, contradictions)
+        problems[stack.spec.name] = (*wrong, *disagreements)
+    locks = [
+        path.read_text(encoding="utf-8") for path in (root / image_yaml.IMAGES).glob("*/*.lock")
+    ]
+    named = {
+        sha256: wheel
+        for sha256, wheel in known.items()
+        if any(f"sha256:{sha256}" in text for text in locks)
+    }
+    write(root, named | fresh)
+    return problems
 
 
-def _named(root: Path, sha256: str) -> bool:
-    """Whether any lock of the project names this wheel."""
-    files = (root / catalogue.IMAGES).glob("*/*.lock")
-    return any(f"sha256:{sha256}" in file.read_text(encoding="utf-8") for file in files)
-
-
-def by_wheel(pins: Iterable[Pin], found: Audit) -> dict[str, Wheel]:
-    """The libraries that were found, by the wheel that they come from."""
+def by_wheel(pins: Iterable[Pin], libraries: Iterable[Library]) -> dict[str, Wheel]:
+    """Return these libraries by the wheel that they come from."""
+    ordered = sorted(libraries, key=lambda item: item.path)
     return {
         pin.sha256: Wheel(
             pin.name,
             pin.version,
             pin.sha256,
             tuple(
-                dataclasses.replace(library, version=pin.version, sha256="")
-                for library in sorted(found.libraries, key=lambda library: library.path)
-                if library.package == pin.name
-                and (library.groups or library.broken or library.doubt)
+                replace(item, version=pin.version, sha256="")
+                for item in ordered
+                if item.package == pin.name and (item.groups or item.broken or item.doubt)
             ),
         )
         for pin in pins
     }
 
 
-def of_lock(lock: Lock, host: BuildNetwork, glibc: int, on_event: OnEvent = ignore) -> Audit:
-    """Every library in the wheels of a lock, which are installed together into a temporary folder.
+def of_lock(lock: Lock, platform: Platform, on_event: OnEvent = ignore) -> tuple[Library, ...]:
+    """Return every library in the wheels of a lock, at the paths where they are installed.
 
-    Downloads gigabytes if uv's cache does not hold them yet. Raises OutsideError.
+    It downloads gigabytes, a wheel at a time. Raises OutsideError.
     """
-    pinned = pins.dump(lock.packages.values(), lock.target)
-    home = files.cache_home()
-    home.mkdir(parents=True, exist_ok=True)
-    reading = step(f"{lock.target}: read {len(lock.packages)} wheels", on_event)
-    with reading, tempfile.TemporaryDirectory(prefix="wheels-", dir=home) as scratch:
-        requirements, site = Path(scratch, "requirements.txt"), Path(scratch, "site-packages")
-        requirements.write_text(pinned)
-        command = [python.uv_program(), "pip", "install", "--quiet", "--no-deps"]
-        command += ["--require-hashes", "--requirement", str(requirements), "--target", str(site)]
-        command += ["--python", sys.executable, "--python-version", lock.python]
-        command += ["--python-platform", f"x86_64-manylinux_2_{glibc}", "--only-binary", ":all:"]
-        done = subprocess.run(
-            command, env=host.host_environment(), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise OutsideError(
-                f"{lock.target}: the wheels of its lock cannot be installed: {said.strip()}",
-                "check that the package index can be reached and the disk has 8 GB free",
-            )
-        found = read_paths([site])
-    below = str(site) + "/"
-    return Audit(
-        tuple(
-            dataclasses.replace(library, path=library.path.removeprefix(below))
-            for library in found.libraries
-        )
-    )
-
-
-def contradictions(found: Audit, stack: Stack, tables: Tables) -> tuple[str, ...]:
-    """Where the compatibility tables and the wheels say different things, a line each."""
-    problems = []
-    name = stack.accelerator.name
-    verdict = found.verdict(stack.compute_capability or "")
-    if not passes(verdict, stack.spec.allow_ptx):
-        problems.append(f"builder/facts takes these versions for {name}, the wheels say: {verdict}")
-    release = next(r for r in tables.releases if stack.tensorflow in r.versions)
-    said = set()
-    for one in release.capabilities:
-        kind, _, number = one.partition("_")
-        said |= {f"sm_{number}", one} if kind == "compute" else {one}
-    own = [library for library in _with_code(found) if library.package == "tensorflow"]
-    problems += _differences(
-        f"tensorflow.yaml: TensorFlow {stack.tensorflow}", said, own, union=True
-    )
-    cudnn = [library for library in _with_code(found) if "cudnn" in library.package]
-    row = None
-    for candidate in tables.cudnn:
-        if cudnn and _version(candidate.since) <= _version(cudnn[0].version):
-            row = candidate
-    if cudnn and row is None:
-        problems.append(f"cuda.yaml: no row knows cuDNN {cudnn[0].version}")
-    elif row is not None:
-        said = {f"sm_{one.replace('.', '')}" for one in row.capabilities}
-        problems += _differences(f"cuda.yaml: cuDNN {cudnn[0].version}", said, cudnn, union=False)
-    return tuple(problems)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))
-
-
-def _with_code(found: Audit) -> list[Library]:
-    """The libraries with kernels that the driver chooses from."""
-    return [
-        library
-        for library in found.libraries
-        if COMPILED in {group.section for group in library.groups} - library.stub_sections
-    ]
-
-
-def _differences(where: str, said: set[str], libraries: list[Library], union: bool) -> list[str]:
-    """The targets that a table names and the libraries lack, and those that the table lacks.
-
-    union: the table names what any of the libraries has, PTX included. Otherwise it names the
-    machine code that every one of them has.
-    """
-    if not libraries:
-        return [f"{where}: the wheels hold no library of it with device code"]
-    sets = [set(carries(library, COMPILED)) for library in libraries]
-    if union:
-        has = set().union(*sets)
-    else:
-        has = {one for one in set.intersection(*sets) if one.startswith("sm_")}
-    problems = []
-    if lacking := sorted(said - has):
-        which = [library.name for library, held in zip(libraries, sets, strict=True) if said - held]
-        problems.append(f"{where} is said to carry {', '.join(lacking)}: not in {which[0]}")
-    if untold := sorted(has - said):
-        problems.append(f"{where} carries {', '.join(untold)}, of which the table says nothing")
-    return problems
+    pins = tuple(lock.packages.values())
+    libraries: list[Library] = []
+    with (
+        step(f"{lock.target}: read {len(pins)} wheels", on_event) as reading,
+        download.wheels_of(pins, platform) as wheels,
+    ):
+        wheels.folder.mkdir(parents=True, exist_ok=True)
+        for pin in pins:
+            reading.log(f"{pin.name} {pin.version}")
+            with wheels.fetch(pin, lambda _: None) as file:
+                libraries += inventory.of_wheel(file, pin.name, pin.version)
+            wheels.forget(pin)
+    return tuple(libraries)

@@ -1,7 +1,7 @@
-"""What a registry is shown with each request: nothing, a password (Basic) or a token (Bearer).
+"""The Authorization header of a request: none, a password (Basic) or a token (Bearer).
 
-A registry answers 401 to a request that lacks it, with a challenge that says what it wants (OCI
-distribution specification; distribution's "token authentication").
+A registry answers 401 to a request that lacks it, with a challenge that says which one it takes
+(OCI distribution specification; distribution's "token authentication").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from builder.registry.refusals import Right, bad_credentials, not_logged_in
 
 
 class Send(Protocol):
-    """One request on the wire."""
+    """Sends one request."""
 
     def __call__(
         self,
@@ -35,7 +35,7 @@ class Send(Protocol):
 
 
 class Authorization:
-    """The Authorization headers for one host, by repository and right, and how they are obtained.
+    """Obtains and keeps the headers for one host, by repository and right.
 
     Docker's credentials for the host are looked up when the registry first asks for some.
     """
@@ -51,12 +51,12 @@ class Authorization:
         return credentials_for(self.host)
 
     def header(self, repository: str, right: Right) -> dict[str, str]:
-        """The header of a request; empty before the registry asked for one."""
+        """Return the header of a request; empty before the registry asked for one."""
         known = self._headers.get((repository, right))
         return {"Authorization": known} if known else {}
 
     def answer(self, challenge: Sequence[str], repository: str, right: Right) -> None:
-        """Obtain what the challenge (the values of WWW-Authenticate) asks for.
+        """Obtain what a challenge (the values of WWW-Authenticate) asks for.
 
         Raises OutsideError where docker has no credentials, or the registry refuses them.
         """
@@ -77,7 +77,7 @@ class Authorization:
         self._headers[repository, right] = header
 
     def refused(self, repository: str, right: Right) -> OutsideError:
-        """The error where the registry does not accept what it was shown."""
+        """Return the error for credentials that the registry does not accept."""
         if self.credentials:
             return bad_credentials(self.host, self.credentials)
         return not_logged_in(Reference(self.host, repository), right)
@@ -95,10 +95,10 @@ class Authorization:
             )
         actions = "pull" if right == "read" else "pull,push"
         scope = words.get("scope") or f"repository:{repository}:{actions}"
-        most = decoding.LARGEST_SAYING
-        asked = {"service": words.get("service", ""), "scope": scope}
+        most = decoding.LARGEST_MESSAGE
+        query = {"service": words.get("service", ""), "scope": scope}
         if known and known.identity_token:
-            form = asked | {
+            form = query | {
                 "grant_type": "refresh_token",
                 "refresh_token": known.identity_token,
                 "client_id": "training-image-factory",
@@ -109,13 +109,13 @@ class Authorization:
             )
         else:
             headers = {"Authorization": f"Basic {known.basic}"} if known else {}
-            place = f"{realm}{'&' if address.query else '?'}{urlencode(asked)}"
-            response = self._send("GET", place, headers=headers, most=most)
+            url = f"{realm}{'&' if address.query else '?'}{urlencode(query)}"
+            response = self._send("GET", url, headers=headers, most=most)
         if not 200 <= response.status < 300:
             raise self.refused(repository, right)
-        found = decoding.token(response.data)
-        if found is None:
+        token = decoding.token(response.data)
+        if token is None:
             raise OutsideError(
                 f"{self.host}: {realm} answered without a token", "check whether the registry is up"
             )
-        return found
+        return token

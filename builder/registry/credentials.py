@@ -23,7 +23,7 @@ DOCKER_HUB_LOGIN: Final = "https://index.docker.io/v1/"
 
 @dataclass(frozen=True)
 class Credentials:
-    """What docker knows for a host. `source`: where it was found. `repr` shows no secrets."""
+    """What docker knows for a host. `source`: the file or helper. `repr` shows no secrets."""
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -33,15 +33,15 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """Username and password as HTTP and docker's configuration want them: in base64."""
+        """Username and password in base64, for HTTP and for docker's configuration."""
         return web.basic(self.username, self.password)
 
     def for_engine(self) -> dict[str, str]:
-        """The form that the engine's API takes."""
+        """Return the form that the engine's API takes."""
         return self._token() or {"username": self.username, "password": self.password}
 
     def for_config(self) -> dict[str, str]:
-        """The form that `auths` of docker's configuration file takes."""
+        """Return the form that `auths` of docker's configuration file takes."""
         return self._token() or {"auth": self.basic}
 
     def _token(self) -> dict[str, str]:
@@ -51,7 +51,7 @@ class Credentials:
 
 
 def credentials_for(host: str, environ: Mapping[str, str] = os.environ) -> Credentials | None:
-    """What docker would send to HOST; None where it knows nothing.
+    """Return what docker would send to HOST; None where it knows nothing.
 
     The order is docker's: a helper for the host (`credHelpers`), else the store for all hosts
     (`credsStore`), else `auths` of the file. Raises InputError for a broken file, OutsideError for
@@ -69,14 +69,14 @@ def credentials_for(host: str, environ: Mapping[str, str] = os.environ) -> Crede
 
 
 def docker_config(environ: Mapping[str, str] = os.environ) -> Path:
-    """The configuration file of the docker command: `$DOCKER_CONFIG`, else `~/.docker`."""
+    """Return docker's configuration file: in `$DOCKER_CONFIG`, else in `~/.docker`."""
     folder = environ.get("DOCKER_CONFIG")
     home = environ.get("HOME")
     return (Path(folder) if folder else Path(home or Path.home()) / ".docker") / "config.json"
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Docker's configuration; empty where there is no file. Raises InputError."""
+    """Return docker's configuration; empty where there is no file. Raises InputError."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -96,15 +96,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _object(value: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
-    """The JSON object under a name; empty where there is none. Raises InputError."""
-    found = value.get(name) or {}
-    if not isinstance(found, dict):
+    """Return the JSON object under a name; empty where there is none. Raises InputError."""
+    content = value.get(name) or {}
+    if not isinstance(content, dict):
         raise InputError(f"{path}: {name}: not a JSON object", "move it away and log in again")
-    return found
+    return content
 
 
 def _hostname(key: str) -> str:
-    """The host of a key: older versions of docker wrote `https://HOST/v2/`."""
+    """Return the host of a key: older versions of docker wrote `https://HOST/v2/`."""
     return re.sub(r"^https?://", "", key).split("/")[0]
 
 
@@ -126,15 +126,15 @@ def _from_auth(auth: Mapping[str, Any], key: str, path: Path) -> Credentials | N
             raise InputError(
                 f"{path}: auths.{key}.auth is not base64", f"run: {login_command(_host_of(key))}"
             ) from None
-    found = Credentials(
+    known = Credentials(
         username=username,
         password=password.rstrip("\0"),
         identity_token=auth.get("identitytoken", ""),
         registry_token=auth.get("registrytoken", ""),
         source=str(path),
     )
-    known = found.username or found.identity_token or found.registry_token
-    return found if known else None  # docker leaves empty entries where a store holds the secret
+    # docker leaves empty entries where a store holds the secret
+    return known if known.username or known.identity_token or known.registry_token else None
 
 
 def _from_helper(name: str, key: str, path: Path, environ: Mapping[str, str]) -> Credentials | None:
@@ -158,11 +158,11 @@ def _from_helper(name: str, key: str, path: Path, environ: Mapping[str, str]) ->
     except subprocess.TimeoutExpired:
         raise OutsideError(f"{host}: {program} gave no answer in 60 s", by_hand) from None
     if done.returncode:
-        said = (done.stdout.strip() or done.stderr.strip()).splitlines()
-        if any("credentials not found" in line for line in said):
+        lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
+        if any("credentials not found" in line for line in lines):
             return None
         raise OutsideError(
-            f"{host}: {program} failed: {said[-1] if said else f'exit {done.returncode}'}",
+            f"{host}: {program} failed: {lines[-1] if lines else f'exit {done.returncode}'}",
             f"run: {login_command(host)}",
         )
     try:

@@ -28,7 +28,7 @@ EMPTY: Final = b"{}"
 
 
 def digest_of(data: bytes) -> str:
-    """The digest that names these bytes in a registry."""
+    """Return the digest that names these bytes in a registry."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -44,15 +44,15 @@ class Descriptor:
 
     @classmethod
     def of(cls, media_type: str, data: bytes) -> Descriptor:
-        """The descriptor of these bytes."""
+        """Return the descriptor of these bytes."""
         return cls(media_type, digest_of(data), len(data))
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Descriptor:
-        """The descriptor in this JSON object. Raises OutsideError for one of another shape."""
+        """Return the descriptor in this JSON object. Raises OutsideError for another shape."""
         digest = value.get("digest") or ""
         if digest and not decoding.digest(digest):
-            raise decoding.odd("a descriptor's digest", "none")
+            raise decoding.malformed("a descriptor's digest", "none")
         return cls(
             media_type=decoding.text(value, "mediaType") or "",
             digest=digest,
@@ -62,7 +62,7 @@ class Descriptor:
         )
 
     def json(self) -> dict[str, Any]:
-        """The JSON object that a manifest holds for it."""
+        """Return the JSON object that a manifest holds for it."""
         value: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
@@ -128,19 +128,19 @@ class Manifest:
         return decoding.digest(decoding.mapping(self.content, "subject").get("digest"))
 
     def of_platform(self, system: str, architecture: str) -> Descriptor | None:
-        """The manifest that an index lists for a platform; the first of several."""
-        for one in decoding.objects(self.content, "manifests"):
-            platform = decoding.mapping(one, "platform")
+        """Return the manifest that an index lists for a platform; the first of several."""
+        for entry in decoding.objects(self.content, "manifests"):
+            platform = decoding.mapping(entry, "platform")
             if (platform.get("os"), platform.get("architecture")) == (system, architecture):
-                return Descriptor.read(one)
+                return Descriptor.read(entry)
         return None
 
 
 def configuration_in(data: bytes) -> dict[str, Any]:
-    """An image's configuration in these bytes. Raises OutsideError for one of another shape."""
+    """Return the image's configuration in these bytes. Raises OutsideError for another shape."""
     value = decoding.object_in(data)
     if not value:
-        raise decoding.odd("a configuration", "no JSON object")
+        raise decoding.malformed("a configuration", "no JSON object")
     for name in ("architecture", "os"):
         decoding.text(value, name)
     settings = decoding.mapping(value, "config")
@@ -152,23 +152,23 @@ def configuration_in(data: bytes) -> dict[str, Any]:
 
 
 def environment(config: Mapping[str, Any]) -> dict[str, str]:
-    """The variables below `config` of a configuration."""
-    pairs = (one.partition("=") for one in config.get("Env") or ())
+    """Return the variables below `config` of a configuration."""
+    pairs = (variable.partition("=") for variable in config.get("Env") or ())
     return {name: value for name, _, value in pairs}
 
 
 def diff_ids(configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """The digests before compression of an image's layers, the lowest first."""
+    """Return the digests before compression of an image's layers, the lowest first."""
     return tuple(decoding.texts(decoding.mapping(configuration, "rootfs"), "diff_ids"))
 
 
 def labels_in(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of an image with this configuration."""
+    """Return the labels of an image with this configuration."""
     return decoding.words(decoding.mapping(configuration, "config"), "Labels")
 
 
 def history(configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an image's history says of each layer, the lowest first."""
+    """Return what an image's history says of each layer, the lowest first."""
     steps = decoding.objects(configuration, "history")
     return tuple(str(step.get("created_by") or "") for step in steps if not step.get("empty_layer"))
 
@@ -177,12 +177,12 @@ def history(configuration: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def manifest(content: Mapping[str, Any]) -> Manifest:
-    """The manifest or index with this content."""
+    """Return the manifest or index with this content."""
     return Manifest(_json(content), str(content["mediaType"]))
 
 
 def image(config: Descriptor, layers: Iterable[Descriptor]) -> Manifest:
-    """The manifest of an image; `layers` with the lowest first."""
+    """Return the manifest of an image; `layers` with the lowest first."""
     return manifest(
         {
             "schemaVersion": 2,
@@ -193,19 +193,13 @@ def image(config: Descriptor, layers: Iterable[Descriptor]) -> Manifest:
     )
 
 
-def of_blobs(blobs: Iterable[Descriptor]) -> bytes:
-    """The configuration of a manifest whose layers are no file systems: each blob is its own id."""
-    rootfs = {"type": "layers", "diff_ids": [one.digest for one in blobs]}
-    return _json({"architecture": "", "os": "", "config": {}, "rootfs": rootfs})
-
-
 def artifact(
     kind: str,
     content: Descriptor,
     annotations: Mapping[str, str],
     subject: Descriptor | None = None,
 ) -> Manifest:
-    """The manifest of an OCI artifact of one blob; it may refer to `subject`."""
+    """Return the manifest of an OCI artifact of one blob; it may refer to `subject`."""
     return manifest(
         {
             "schemaVersion": 2,
@@ -220,12 +214,12 @@ def artifact(
 
 
 def index(manifests: Iterable[Descriptor]) -> Manifest:
-    """An OCI index of these manifests."""
+    """Return an OCI index of these manifests."""
     return manifest(
         {
             "schemaVersion": 2,
             "mediaType": OCI_INDEX,
-            "manifests": [one.json() for one in manifests],
+            "manifests": [descriptor.json() for descriptor in manifests],
         }
     )
 
@@ -242,7 +236,7 @@ class Added:
 def configuration(
     under: Mapping[str, Any], settings: Mapping[str, Any], added: Iterable[Added], created: int
 ) -> bytes:
-    """The configuration of an image that has more layers than the image of `under`.
+    """Return the configuration of an image that has more layers than the image of `under`.
 
     under: the other image's configuration; below the lowest layer, its platform alone
     (`architecture` and `os`). settings: what stands below `config` now (`Env`, `Labels`,
@@ -255,22 +249,22 @@ def configuration(
             **under,
             "created": when,
             "config": dict(settings),
-            "rootfs": {"type": "layers", "diff_ids": [*layers, *(one.diff_id for one in new)]},
+            "rootfs": {"type": "layers", "diff_ids": [*layers, *(layer.diff_id for layer in new)]},
             "history": [
                 *(under.get("history") or ()),
-                *({"created": when, "created_by": one.created_by} for one in new),
+                *({"created": when, "created_by": layer.created_by} for layer in new),
             ],
         }
     )
 
 
 def blob_path(digest: str) -> str:
-    """Where an OCI image layout keeps the bytes with this digest."""
+    """Return the path at which an OCI image layout keeps the bytes with this digest."""
     return "blobs/" + digest.replace(":", "/")
 
 
 def layout(image: Manifest, name: str) -> dict[str, bytes]:
-    """The JSON files of an OCI image layout that holds this image, by their path.
+    """Return the JSON files of an OCI image layout that holds this image, by their path.
 
     The blobs of the configuration and the layers are left to the caller (`blob_path`). Docker's own
     `manifest.json` is there too, so that `docker load` of any version reads the layout.
@@ -293,7 +287,7 @@ def layout(image: Manifest, name: str) -> dict[str, bytes]:
 
 
 def docker_archive(config: str, layers: Iterable[str], name: str) -> dict[str, bytes]:
-    """The JSON file of Docker's own image archive, by its path.
+    """Return the JSON file of Docker's own image archive, by its path.
 
     config, layers: the digests by which the archive keeps these files (`blob_path`). name: as in
     `layout`.

@@ -25,7 +25,7 @@ _HOST: Final = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9a-fA-F:]+
 
 @dataclass(frozen=True)
 class Reference:
-    """Where an image lies: `host/repository[:tag][@digest]`; Docker Hub's short forms in full."""
+    """The name of an image: `host/repository[:tag][@digest]`; Docker Hub's short forms in full."""
 
     host: str
     repository: str
@@ -43,7 +43,7 @@ class Reference:
         return self.digest or self.tag or "latest"
 
     def tagged(self, tag: str) -> Reference:
-        """The same repository under a tag. Raises InputError where the text cannot be a tag."""
+        """Return the same repository under a tag. Raises InputError for what cannot be a tag."""
         if not _TAG.fullmatch(tag):
             raise InputError(
                 f"tag {tag!r}: a tag is 1 to 128 letters, digits, _ . - and does not start with"
@@ -53,7 +53,7 @@ class Reference:
         return replace(self, tag=tag, digest=None)
 
     def at(self, digest: str) -> Reference:
-        """The same repository at a digest."""
+        """Return the same repository at a digest."""
         return replace(self, tag=None, digest=digest)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """A reference as docker reads it: without a host it is Docker Hub's. Raises InputError."""
+    """Read a reference as docker does: without a host it is Docker Hub's. Raises InputError."""
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise _no_reference(text, f"{digest!r} is not a digest", "write @sha256: and 64 hex digits")
@@ -91,7 +91,7 @@ def parse(text: str) -> Reference:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether HOST[:PORT] is this machine; only there the factory speaks plain http."""
+    """Tell whether HOST[:PORT] is this machine; only there the factory speaks plain http."""
     name = urlsplit(f"//{host}").hostname or ""
     try:
         return ipaddress.ip_address(name).is_loopback
@@ -100,7 +100,7 @@ def is_loopback(host: str) -> bool:
 
 
 def login_command(host: str) -> str:
-    """The command that logs a person in to this host."""
+    """Return the command that logs a person in to this host."""
     if ARTIFACT_REGISTRY.fullmatch(host) or GCR.fullmatch(host):
         return f"gcloud auth configure-docker {host}"
     return "docker login" if host == DOCKER_HUB else f"docker login {host}"
@@ -124,5 +124,5 @@ def _no_reference(text: str, why: str, fix: str) -> InputError:
 
 
 def _domain_project(text: str) -> str:
-    """`gcr.io/example.com:team/x` in the form that works: the project's colon becomes a slash."""
+    """Return `gcr.io/example.com:team/x` in the form that works: the colon becomes a slash."""
     return re.sub(r"^((?:[\w-]+\.)*(?:gcr\.io|pkg\.dev)/[\w.-]+):(?=[\w-]+/)", r"\1/", text)

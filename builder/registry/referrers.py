@@ -1,20 +1,24 @@
-"""Artifacts put beside the manifest that they refer to, also where a registry has no API for them.
+"""Artifacts that refer to a manifest, also in a registry that has no referrers API.
 
-`Registry.referrers` finds them again (OCI distribution specification 1.1, "referrers tag schema").
+`Registry.referrers` lists them (OCI distribution specification 1.1, "referrers tag schema"), `read`
+reads them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from builder.core import parallel
-from builder.core.errors import OutsideError
+from builder.core.errors import CheckFailed, OutsideError
 from builder.registry import decoding
 from builder.registry.client import Registry, fallback_tag
 from builder.registry.manifests import Descriptor, Manifest, index
+
+CREATED: Final = "org.opencontainers.image.created"
+"""Annotation of an artifact: when its content was made, in ISO 8601."""
 
 _SHORT: Final = 16
 """Hex digits of a referrer's digest in its own tag."""
@@ -22,8 +26,52 @@ _OWN_TAG: Final = re.compile(rf"\.[0-9a-f]{{{_SHORT}}}$")
 _ATTEMPTS: Final = 10
 
 
-def attach(there: Registry, repository: str, *referrers: Manifest) -> None:
-    """Put artifacts beside the manifest that they all refer to. Their blobs must be there.
+@dataclass(frozen=True)
+class Referrer:
+    """An artifact of one blob that refers to a manifest.
+
+    digest: of its own manifest. content: the blob; empty where `problem` says why it is not read.
+    """
+
+    digest: str
+    content: bytes = b""
+    problem: str = ""
+
+
+def read(
+    client: Registry,
+    repository: str,
+    subject: str,
+    artifact_type: str,
+    chosen: Callable[[Descriptor], bool] = lambda _: True,
+) -> tuple[Referrer, ...]:
+    """Read the artifacts of a type that refer to the manifest with this digest, the newest first.
+
+    chosen: which of those that are listed. Raises OutsideError.
+    """
+
+    def fetch(entry: Descriptor) -> Referrer:
+        try:
+            manifest = client.manifest(repository, entry.digest)
+            if manifest is None:
+                problem = f"its referrer {entry.digest} is gone"
+            elif manifest.subject != subject:
+                problem = f"the referrer {entry.digest} refers to {manifest.subject}"
+            elif [layer.media_type for layer in manifest.layers] != [artifact_type]:
+                problem = f"its referrer {entry.digest} holds no {artifact_type}"
+            else:
+                return Referrer(entry.digest, client.blob(repository, manifest.layers[0]))
+        except CheckFailed as error:
+            problem = error.message
+        return Referrer(entry.digest, problem=problem)
+
+    listed = list(filter(chosen, client.referrers(repository, subject, artifact_type)))
+    listed.sort(key=lambda entry: entry.annotations.get(CREATED, ""), reverse=True)
+    return parallel.each(fetch, listed)
+
+
+def attach(client: Registry, repository: str, *referrers: Manifest) -> None:
+    """Put artifacts that all refer to one manifest. Their blobs must be there already.
 
     A registry without the API gets a list of them, and a tag for each: the tags keep them from
     being cleaned up as untagged. Two commands may write the list at once. Each tags its own
@@ -31,53 +79,62 @@ def attach(there: Registry, repository: str, *referrers: Manifest) -> None:
     last list to be written has them all.
     """
     first, *others = referrers
-    if there.put_manifest(repository, first.digest, first):  # the registry has the API
-        parallel.each(lambda one: there.put_manifest(repository, one.digest, one), others)
+    if client.put_manifest(repository, first.digest, first):  # the registry has the API
+        parallel.each(lambda other: client.put_manifest(repository, other.digest, other), others)
         return
     subject = str(first.content["subject"]["digest"])
     parallel.each(
-        lambda one: there.put_manifest(repository, _own_tag(subject, one.digest), one), referrers
+        lambda referrer: client.put_manifest(
+            repository, _own_tag(subject, referrer.digest), referrer
+        ),
+        referrers,
     )
-    _list(there, repository, subject, {one.digest: _listed(one) for one in referrers})
+    _list(
+        client, repository, subject, {referrer.digest: _listed(referrer) for referrer in referrers}
+    )
 
 
-def _list(there: Registry, repository: str, subject: str, waiting: dict[str, Descriptor]) -> None:
-    """Add what is tagged as referring to `subject` to its list, and read back that it is there.
+def _list(client: Registry, repository: str, subject: str, waiting: dict[str, Descriptor]) -> None:
+    """Add what is tagged as referring to `subject` to its list, and read back that it is client.
 
     waiting: digest -> how the list names it; tagged already.
     """
     tag = fallback_tag(subject)
     for _ in range(_ATTEMPTS):
         listed, tags = parallel.both(
-            lambda: there.manifest(repository, tag),
-            lambda: there.tags(repository, _own_tag(subject, "")),
+            lambda: client.manifest(repository, tag),
+            lambda: client.tags(repository, _own_tag(subject, "")),
         )
-        held = listed.manifests if listed else ()
-        known = {one.digest for one in held}
-        waiting |= _tagged(there, repository, subject, tags, {*known, *waiting})
-        missing = [one for digest, one in waiting.items() if digest not in known]
+        entries = listed.manifests if listed else ()
+        known = {entry.digest for entry in entries}
+        waiting |= _tagged(client, repository, subject, tags, {*known, *waiting})
+        missing = [entry for digest, entry in waiting.items() if digest not in known]
         if not missing:
             return
-        there.put_manifest(repository, tag, index((*held, *missing)))
+        client.put_manifest(repository, tag, index((*entries, *missing)))
     raise OutsideError(
-        f"{there.host}/{repository}:{tag}: others keep overwriting this list of referrers",
+        f"{client.host}/{repository}:{tag}: others keep overwriting this list of referrers",
         "run this again when no other push of this image runs",
     )
 
 
 def _tagged(
-    there: Registry, repository: str, subject: str, tags: Iterable[str], known: set[str]
+    client: Registry, repository: str, subject: str, tags: Iterable[str], known: set[str]
 ) -> dict[str, Descriptor]:
-    """The referrers that have one of these tags and are not among the known digests."""
+    """Return the referrers that have one of these tags and are not among the known digests."""
     own = {_own_tag(subject, digest) for digest in known}
     # cosign keeps its older signatures under .sig and .att
     unknown = [tag for tag in tags if tag not in own and _OWN_TAG.search(tag)]
-    found = parallel.each(lambda tag: there.manifest(repository, tag), unknown)
-    return {one.digest: _listed(one) for one in found if one and one.subject == subject}
+    manifests = parallel.each(lambda tag: client.manifest(repository, tag), unknown)
+    return {
+        manifest.digest: _listed(manifest)
+        for manifest in manifests
+        if manifest and manifest.subject == subject
+    }
 
 
 def _listed(referrer: Manifest) -> Descriptor:
-    """How the list names a referrer."""
+    """Return the list's entry for a referrer."""
     return replace(
         referrer.descriptor,
         artifact_type=decoding.text(referrer.content, "artifactType"),
@@ -86,5 +143,5 @@ def _listed(referrer: Manifest) -> Descriptor:
 
 
 def _own_tag(subject: str, referrer: str) -> str:
-    """The tag of one referrer, where the registry has no API; "" gives what all of them share."""
+    """Return the tag of one referrer in a registry without the API; "" gives their prefix."""
     return f"{fallback_tag(subject)}.{referrer.removeprefix('sha256:')[:_SHORT]}"

@@ -1,6 +1,6 @@
-"""What it means when a registry refuses, or a connection to it breaks: one line and what to do.
+"""The errors for a registry that refuses and a connection that breaks: one line and a fix.
 
-What may pass is `Passing` and is tried again; everything else is an OutsideError.
+A TransientError may be tried again; everything else is an OutsideError.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from builder.core.errors import CheckFailed, OutsideError
-from builder.core.retry import Passing
+from builder.core.retry import TransientError
 from builder.core.web import Answer, joined
 from builder.registry import decoding
 from builder.registry.names import ARTIFACT_REGISTRY, DOCKER_HUB, GCR, Reference, login_command
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Right = Literal["read", "write"]
 
 BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""The statuses of answers that may be others a moment later."""
+"""The statuses of transient errors."""
 
 _GCLOUD_USERS: Final = frozenset(
     {"_dcgcloud_token", "oauth2accesstoken", "_json_key", "_json_key_base64"}
@@ -37,47 +37,47 @@ _GCLOUD_USERS: Final = frozenset(
 
 
 def refused(
-    where: Reference, status: int, said: str, right: Right, known: Credentials | None
+    where: Reference, status: int, text: str, right: Right, known: Credentials | None
 ) -> OutsideError:
-    """The error of a refusal that no waiting will change.
+    """Return the error of a refusal that no waiting will change.
 
-    status: of the answer, 0 where only the words are known. said: those words. right: what was
+    status: of the answer, 0 where only the words are known. text: those words. right: what was
     asked for. known: the credentials that the registry was shown.
     """
-    host, words = where.host, said.lower()
+    host, words = where.host, text.lower()
     if "immutab" in words or "cannot be overwritten" in words:
         return OutsideError(
-            f"{where}: the tag exists and this repository's tags are immutable: {said}",
+            f"{where}: the tag exists and this repository's tags are immutable: {text}",
             "push under a new tag, or let the repository's owner switch immutable tags off",
         )
     if "quota" in words or "insufficient storage" in words or status == 507:
         return OutsideError(
-            f"{where}: over the quota of {host}: {said}",
+            f"{where}: over the quota of {host}: {text}",
             "delete images that nobody uses, or ask for a larger quota",
         )
     if status == 413:
         return OutsideError(
-            f"{where}: too large for {host} or for a proxy in front of it: {said}",
+            f"{where}: too large for {host} or for a proxy in front of it: {text}",
             "raise the limit there (nginx: client_max_body_size)",
         )
     missing = status == 404 or "name_unknown" in words or "name unknown" in words
-    if missing and right == "write" and (found := _no_google_repository(where)):
-        return found
+    if missing and right == "write" and (error := _no_google_repository(where)):
+        return error
     if missing:
-        return OutsideError(f"{where}: not there: {said}", "correct the name, or create it")
+        return OutsideError(f"{where}: not there: {text}", "correct the name, or create it")
     if known is None and status in (401, 403):
         return not_logged_in(where, right)
     if status in (401, 403) or "denied" in words:
-        return _denied(where, said, right, known)
+        return _denied(where, text, right, known)
     answer = f"answered {status}" if status else "refused"
     return OutsideError(
-        f"{where}: {host} {answer}{f': {said}' if said else ''}",
+        f"{where}: {host} {answer}{f': {text}' if text else ''}",
         "see the registry's log for the reason",
     )
 
 
 def not_logged_in(where: Reference, right: Right) -> OutsideError:
-    """The registry wants credentials, and docker has none for it."""
+    """Return the error where the registry wants credentials, and docker has none for it."""
     return OutsideError(
         f"not logged in to {where.host}: {right} access to {where.repository} needs a login",
         f"run: {login_command(where.host)}",
@@ -85,7 +85,7 @@ def not_logged_in(where: Reference, right: Right) -> OutsideError:
 
 
 def bad_credentials(host: str, known: Credentials) -> OutsideError:
-    """The registry does not accept the credentials that docker has."""
+    """Return the error where the registry does not accept docker's credentials."""
     return OutsideError(
         f"{host} refused the credentials of {known.username or 'the stored token'}"
         f" (found in {known.source})",
@@ -94,31 +94,34 @@ def bad_credentials(host: str, known: Credentials) -> OutsideError:
 
 
 def other_bytes(where: str, expected: str, actual: str) -> CheckFailed:
-    """The registry's bytes are not those that the digest names."""
+    """Return the error where the registry's bytes are not those that the digest names."""
     return CheckFailed(
         f"{where}@{expected}: the registry has other bytes ({actual})",
         "do not use this image; look into the registry's storage, then push again",
     )
 
 
-def busy(host: str, method: str, response: Answer, known: Credentials | None) -> Passing:
-    """An answer with one of the statuses of BUSY."""
-    said = message(response)
+def busy(host: str, method: str, response: Answer, known: Credentials | None) -> TransientError:
+    """Return the error of an answer with one of the statuses of BUSY."""
+    text = message(response)
     fix = ""
     if response.status == 429:
         fix = "wait, or ask the registry's owner for a larger quota"
         if host == DOCKER_HUB and not known:
             fix = "log in, anonymous requests are limited: run: docker login"
-    return Passing(
+    return TransientError(
         f"{host} answered {response.status} {response.reason}"
-        f" to {method}{f': {said}' if said else ''}",
+        f" to {method}{f': {text}' if text else ''}",
         fix,
         _retry_after(response.headers.get("Retry-After", "")),
     )
 
 
 def broken(error: HTTPError, url: str) -> Exception:
-    """A request without an answer: Passing, or an OutsideError where waiting changes nothing."""
+    """Return the error of a request without an answer.
+
+    It is a TransientError, or an OutsideError where waiting changes nothing.
+    """
     from urllib3.exceptions import NewConnectionError, ProxyError, TimeoutError
 
     host = urlsplit(url).netloc
@@ -134,31 +137,31 @@ def broken(error: HTTPError, url: str) -> Exception:
         if final := _final(cause, host, by_proxy):
             return final
     if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
-        return Passing(f"{host} gave no answer in time ({type(error).__name__})")
-    return Passing(f"{host}: the connection failed: {reason}")
+        return TransientError(f"{host} gave no answer in time ({type(error).__name__})")
+    return TransientError(f"{host}: the connection failed: {reason}")
 
 
 def shown(url: str) -> str:
-    """Scheme and host of an address that a registry gave: the rest may hold a signature."""
+    """Return scheme and host of an address that a registry gave: the rest may be a signature."""
     parts = urlsplit(joined("", url) or "")
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"[:100]
 
 
 def message(response: Answer) -> str:
-    """The registry's own words on one line, "" where it has none."""
+    """Return the registry's own words on one line, "" where it has none."""
     try:
         errors = decoding.objects(decoding.object_in(response.data), "errors")
     except OutsideError:
         errors = []
-    words = [f"{one.get('code', '')} {one.get('message') or ''}".strip() for one in errors]
+    words = [f"{error.get('code', '')} {error.get('message') or ''}".strip() for error in errors]
     if not words and "text/plain" in response.headers.get("Content-Type", ""):
         words = [response.data.decode(errors="replace")]
-    said = " ".join("; ".join(words)[:3000].split())
-    return "".join(one if one.isprintable() else "?" for one in said)[:300]
+    text = " ".join("; ".join(words)[:3000].split())
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]
 
 
 def _no_google_repository(where: Reference) -> OutsideError | None:
-    """The project lacks the repository; None for a host that is not Google's."""
+    """Return the error where a project lacks the repository; None for hosts but Google's."""
     artifact_registry, gcr = ARTIFACT_REGISTRY.fullmatch(where.host), GCR.fullmatch(where.host)
     project, *rest = where.repository.split("/")
     if artifact_registry:
@@ -175,8 +178,8 @@ def _no_google_repository(where: Reference) -> OutsideError | None:
     )
 
 
-def _denied(where: Reference, said: str, right: Right, known: Credentials | None) -> OutsideError:
-    """Logged in, but without the right."""
+def _denied(where: Reference, text: str, right: Right, known: Credentials | None) -> OutsideError:
+    """Return the error for a login without the right."""
     who = (known.username if known else "") or "you"
     if who in _GCLOUD_USERS:
         who = "this account"
@@ -184,11 +187,11 @@ def _denied(where: Reference, said: str, right: Right, known: Credentials | None
     if ARTIFACT_REGISTRY.fullmatch(where.host) or GCR.fullmatch(where.host):
         role = "writer" if right == "write" else "reader"
         fix = f"ask for roles/artifactregistry.{role} on it; a missing repository is denied, too"
-    return OutsideError(f"{where.host}: {who} may not {right} {where.repository}: {said}", fix)
+    return OutsideError(f"{where.host}: {who} may not {right} {where.repository}: {text}", fix)
 
 
 def _final(cause: BaseException, host: str, by_proxy: bool) -> OutsideError | None:
-    """The error of a cause that no waiting will mend; None for any other."""
+    """Return the error of a cause that no waiting will mend; None for any other."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return OutsideError(
             f"{host}: its TLS certificate is not trusted: {cause.verify_message}",
@@ -211,7 +214,7 @@ def _final(cause: BaseException, host: str, by_proxy: bool) -> OutsideError | No
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds, from a number or a date; None for anything else."""
+    """Return seconds, from a number or a date; None for anything else."""
     try:
         if value.strip().isdigit():
             return float(value)
@@ -221,9 +224,9 @@ def _retry_after(value: str) -> float | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes: urllib3 passes one on as an argument, Python as `__cause__`."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        inside = (one for one in seen.args if isinstance(one, BaseException))
-        seen = next(inside, None) or seen.__cause__ or seen.__context__
+    """Yield an error and its causes: urllib3 passes one on as an argument, Python as a cause."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        inside = (part for part in cause.args if isinstance(part, BaseException))
+        cause = next(inside, None) or cause.__cause__ or cause.__context__

@@ -1,1 +1,1 @@
-"""Signed statements about an image: written, signed, laid beside it, and judged."""
+"""Attestations about an image: written, signed, attached to it, and verified."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from builder.core.errors import FactoryError, InputError, OutsideError
-from builder.core.trustsettings import TrustSettings
+from builder.core.settings import TrustSettings
 from builder.trust import identities
 from builder.trust.identities import OidcIdentity, one_line
 
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 TOKEN: Final = "SIGSTORE_ID_TOKEN"
 """The variable that holds an OIDC token for the audience `sigstore`; cosign reads the same one."""
 
-_ONE_AT_A_TIME: Final = threading.Lock()
-_PATIENCE: Final = 60.0
+_LOCK: Final = threading.Lock()
+"""The library's session is for one thread."""
+_TIMEOUT: Final = 60.0
 """Seconds to wait for Fulcio or Rekor. The library itself would wait for ever."""
 _NO_TOKEN: Final = (
     f"run this in GitHub Actions (id-token: write) or Cloud Build, or set {TOKEN} to a token for"
@@ -37,30 +38,28 @@ _NO_TOKEN: Final = (
 
 @dataclass(frozen=True)
 class KeylessSigner:
-    """Signs as one identity for the ten minutes of its certificate. public: whom that counts as."""
+    """Signs as `public` for the ten minutes of its certificate."""
 
     public: OidcIdentity
-    _inner: Signer = field(repr=False)
+    _signer: Signer = field(repr=False)
 
-    def sealed(self, payload: bytes) -> bytes:
-        """The bundle of an in-toto statement, logged and checked. Raises OutsideError."""
+    def seal(self, payload: bytes) -> bytes:
+        """Return the bundle of an in-toto statement, logged and verified. Raises OutsideError."""
         from sigstore.dsse import Statement
 
-        # the library's session is for one thread
-        with _explaining("Sigstore did not sign"), _ONE_AT_A_TIME:
-            bundle = self._inner.sign_dsse(Statement(payload)).to_json().encode()
-            self.public.opened(bundle)
+        with _explained("Sigstore did not sign"), _LOCK:
+            bundle = self._signer.sign_dsse(Statement(payload)).to_json().encode()
+            self.public.verify(bundle)
         return bundle
 
 
 def signer(trust: TrustSettings, environ: Mapping[str, str]) -> KeylessSigner:
-    """A signer with a certificate from Fulcio for this process's identity.
+    """Return a signer with a certificate from Fulcio for this process's identity.
 
     Raises InputError without an identity, OutsideError where Sigstore refuses or is out of reach.
     """
     from sigstore.oidc import IdentityError, IdentityToken, detect_credential
-    from sigstore.sign import Signer as Inner
-    from sigstore.sign import SigningContext
+    from sigstore.sign import Signer, SigningContext
 
     config = _signing_config(trust.signing_config)
     root = identities.trusted_root(trust.trusted_root)
@@ -71,44 +70,44 @@ def signer(trust: TrustSettings, environ: Mapping[str, str]) -> KeylessSigner:
         token = IdentityToken(raw)
     except IdentityError as error:
         raise InputError(f"the OIDC token is not accepted: {one_line(error)}", _NO_TOKEN) from None
-    with _explaining("Sigstore gave no certificate"):
+    with _explained("Sigstore gave no certificate"):
         fulcio, rekor = config.get_fulcio(), config.get_tlogs()[0]
         for session in (fulcio.session, rekor._session):  # type: ignore[attr-defined]
-            _be_patient(session)
+            _set_timeout(session)
         context = SigningContext(
             fulcio=fulcio, rekor=rekor, trusted_root=root, tsa_clients=config.get_tsas()
         )
-        inner = Inner(token, context, cache=True)
+        certified = Signer(token, context, cache=True)
         # the library shows its certificate in no other way before the first signature
-        who = identities.of_certificate(inner._signing_cert(), trust.trusted_root)
-    return KeylessSigner(who, inner)
+        identity = identities.of_certificate(certified._signing_cert(), trust.trusted_root)
+    return KeylessSigner(identity, certified)
 
 
-def _signing_config(name: str | None) -> SigningConfig:
-    """Where Fulcio, Rekor and the time stamp authority are. Raises InputError, OutsideError."""
+def _signing_config(path: str | None) -> SigningConfig:
+    """Return the addresses of Fulcio, Rekor and the time stamp authority. Raises FactoryError."""
     from sigstore.models import ClientTrustConfig, SigningConfig
 
-    if name is None:
-        with _explaining("Sigstore's addresses cannot be brought"):
-            return ClientTrustConfig.production().signing_config
-    return identities.from_file(name, SigningConfig.from_file, "signing-config")
+    if path is not None:
+        return identities.from_file(path, SigningConfig.from_file, "signing-config")
+    with _explained("Sigstore's addresses cannot be fetched"):
+        return ClientTrustConfig.production().signing_config
 
 
-def _be_patient(session: Any) -> None:
-    """Let requests of a session end after _PATIENCE seconds without an answer."""
+def _set_timeout(session: Any) -> None:
+    """Let requests of a session end after _TIMEOUT seconds without an answer."""
     from requests.adapters import HTTPAdapter
 
-    class Patient(HTTPAdapter):
-        def send(self, *given: Any, **how: Any) -> Any:
-            return super().send(*given, **{**how, "timeout": how.get("timeout") or _PATIENCE})
+    class Adapter(HTTPAdapter):
+        def send(self, *args: Any, **options: Any) -> Any:
+            return super().send(*args, **{**options, "timeout": options.get("timeout") or _TIMEOUT})
 
     for scheme in ("https://", "http://"):
-        session.mount(scheme, Patient())
+        session.mount(scheme, Adapter())
 
 
 @contextlib.contextmanager
-def _explaining(what: str) -> Iterator[None]:
-    """Any error of the library as one of ours: it raises those of a dozen kinds."""
+def _explained(what: str) -> Iterator[None]:
+    """Raise any error of the library as OutsideError: it raises those of a dozen kinds."""
     try:
         yield
     except FactoryError as error:

@@ -1,8 +1,7 @@
-"""Keys that sign statements: a pair of files that cosign reads, too, or one in Cloud KMS.
+"""Key pairs that sign attestations: ECDSA P-256, in the files that cosign reads and writes.
 
-The pair is ECDSA P-256. The private key lies in cosign's format (sigstore/sigstore,
-pkg/cryptoutils/encrypted.go): PKCS #8, sealed by NaCl's secretbox under a password that scrypt
-stretches. The password comes from the environment alone.
+The private key is PKCS #8, sealed by NaCl's secretbox under a password that scrypt stretches
+(sigstore/sigstore, pkg/cryptoutils/encrypted.go). The password comes from the environment alone.
 """
 
 from __future__ import annotations
@@ -11,43 +10,42 @@ import base64
 import hashlib
 import json
 import os
+import re
+import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from nacl.exceptions import CryptoError
+from nacl.secret import SecretBox
 
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
-from builder.core.trustsettings import CLOUD_KEY
-from builder.trust import envelope
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import (
-        EllipticCurvePrivateKey,
-        EllipticCurvePublicKey,
-    )
+from builder.trust import dsse
 
 PASSWORD: Final = "COSIGN_PASSWORD"
 """The variable that holds a private key's password; cosign reads the same one."""
 
 _LABEL: Final = "ENCRYPTED SIGSTORE PRIVATE KEY"
-_LABELS: Final = (_LABEL, "ENCRYPTED COSIGN PRIVATE KEY")
+_PEM: Final = re.compile(
+    r"-----BEGIN ENCRYPTED (?:SIGSTORE|COSIGN) PRIVATE KEY-----([^-]+)-----END "
+)
 _SCRYPT: Final = {"N": 65536, "r": 8, "p": 1}
-_MOST_MEMORY: Final = 256 * 1024 * 1024
+_SCRYPT_MEMORY: Final = 256 * 1024 * 1024
 """Bytes that scrypt may use. cosign's own parameters need a quarter of it."""
-
-
-class KeySigner(Protocol):
-    """A key that signs: SHA-256 and ECDSA P-256, the signature as ASN.1 DER."""
-
-    @property
-    def public(self) -> PublicKey: ...
-    def sign(self, data: bytes) -> bytes: ...
+_MAKE_A_PAIR: Final = "make a pair: builder sign key FILE.key"
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key. der: SubjectPublicKeyInfo. source: where it was found, for messages."""
+    """A public key. der: SubjectPublicKeyInfo. source: where it was read, for messages."""
 
     der: bytes
     source: str = ""
@@ -57,127 +55,113 @@ class PublicKey:
         """The name of the key in a bundle, as cosign computes it."""
         return base64.b64encode(hashlib.sha256(self.der).digest()).decode()
 
-    @property
-    def pem(self) -> str:
-        """The key as a file holds it."""
-        text = base64.b64encode(self.der).decode()
-        lines = [text[at : at + 64] for at in range(0, len(text), 64)]
-        return "\n".join(["-----BEGIN PUBLIC KEY-----", *lines, "-----END PUBLIC KEY-----", ""])
-
-    def opened(self, bundle: bytes) -> bytes:
-        """The payload of a bundle that the owner of this key signed. Raises CheckFailed."""
-        found = envelope.parse(bundle)
-        signed = envelope.signed(found.payload)
-        if not any(self.accepts(one, signed) for one in found.signatures):
+    def verify(self, bundle: bytes) -> bytes:
+        """Return the payload of a bundle that this key signed. Raises CheckFailed."""
+        payload, signatures = dsse.envelope(bundle)
+        signed = dsse.signed_bytes(payload)
+        if not any(self.accepts(signature, signed) for signature in signatures):
             raise CheckFailed("it is signed by none of the keys that are trusted")
-        return found.payload
+        return payload
 
     def accepts(self, signature: bytes, data: bytes) -> bool:
-        """Whether the owner of this key signed these bytes."""
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
-        from cryptography.hazmat.primitives.hashes import SHA256
-
+        """Return whether the signature of these bytes is one of this key."""
+        key = serialization.load_der_public_key(self.der)
+        assert isinstance(key, ec.EllipticCurvePublicKey)
         try:
-            _public(self.der, self.source).verify(signature, data, ECDSA(SHA256()))
+            key.verify(signature, data, ec.ECDSA(SHA256()))
         except InvalidSignature:
             return False
         return True
 
 
+class SigningKey(ABC):
+    """A private key that signs with SHA-256 and ECDSA P-256; a signature is ASN.1 DER."""
+
+    @property
+    @abstractmethod
+    def public(self) -> PublicKey: ...
+
+    @abstractmethod
+    def sign(self, data: bytes) -> bytes: ...
+
+    def seal(self, payload: bytes) -> bytes:
+        """Return the bundle of a payload that this key signs."""
+        return dsse.bundle(payload, self.sign(dsse.signed_bytes(payload)), self.public.hint)
+
+
 @dataclass(frozen=True)
-class KeyFile:
+class KeyFile(SigningKey):
     """A private key that was read from a file. It is shown nowhere, its source is."""
 
-    private: EllipticCurvePrivateKey
+    private: ec.EllipticCurvePrivateKey = field(repr=False)
     source: str
-
-    def __repr__(self) -> str:
-        return f"KeyFile({self.source!r})"
 
     @property
     def public(self) -> PublicKey:
-        """The other half of the pair."""
-        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-        der = self.private.public_key().public_bytes(
-            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-        )
-        return PublicKey(der, self.source)
+        """The public half of the pair."""
+        return _public(self.private.public_key(), self.source)
 
     def sign(self, data: bytes) -> bytes:
-        """The signature of these bytes."""
-        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
-        from cryptography.hazmat.primitives.hashes import SHA256
-
-        return self.private.sign(data, ECDSA(SHA256()))
+        """Return the signature of these bytes."""
+        return self.private.sign(data, ec.ECDSA(SHA256()))
 
 
-def signer(name: str) -> KeySigner:
-    """The key of this name: the path of a private key, or gcpkms://... Raises InputError."""
-    if name.startswith(CLOUD_KEY):
-        from builder.trust.kms import KmsKey
-
-        return KmsKey.of(name)
-    return KeyFile(_opened(_text(name), name, os.environ), name)
+def read_public(path: str) -> PublicKey:
+    """Read the public key in a PEM file. Raises InputError."""
+    return public_of_pem(_text(path), path)
 
 
-def public(name: str) -> PublicKey:
-    """The public key of this name: the path of a PEM file, or gcpkms://... Raises InputError."""
-    if name.startswith(CLOUD_KEY):
-        from builder.trust.kms import KmsKey
-
-        return KmsKey.of(name).public
-    return of_pem(_text(name), name)
-
-
-def of_pem(text: str, source: str) -> PublicKey:
-    """The public key in a PEM text. Raises InputError for anything but ECDSA P-256."""
+def public_of_pem(text: str, source: str) -> PublicKey:
+    """Return the public key in a PEM text. Raises InputError for anything but ECDSA P-256."""
     if "PRIVATE KEY" in text:
         raise InputError(f"{source}: this is a private key", "name its public half, KEY.pub")
-    body = "".join(line for line in text.split("\n") if line and not line.startswith("-----"))
-    if "-----BEGIN PUBLIC KEY-----" not in text:
-        raise _not_a_key(source)
     try:
-        der = base64.b64decode(body, validate=True)
-    except ValueError:
-        raise _not_a_key(source) from None
-    _public(der, source)
-    return PublicKey(der, source)
+        return _public(serialization.load_pem_public_key(text.encode()), source)
+    except (ValueError, UnsupportedAlgorithm):
+        raise InputError(
+            f"{source}: this is no public key", "name a PEM file: -----BEGIN PUBLIC KEY"
+        ) from None
+
+
+def read_private(path: str, environ: Mapping[str, str] = os.environ) -> KeyFile:
+    """Read the private key in a file of cosign's; its password is in environ. Raises InputError."""
+    try:
+        der = _unsealed(_text(path), path, environ.get(PASSWORD, ""))
+        key = serialization.load_der_private_key(der, None)
+    except (ValueError, TypeError, KeyError):
+        raise InputError(
+            f"{path}: this is no private key that the factory reads", _MAKE_A_PAIR
+        ) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise _other_kind(path)
+    return KeyFile(key, path)
 
 
 def create(path: Path, password: str) -> PublicKey:
-    """Make a pair: the private key at `path`, readable by its owner alone, the public beside it.
+    """Write a new private key to `path`, readable by its owner alone, and KEY.pub next to it.
 
-    password: "" seals the key with the empty one, as cosign does. Raises InputError where a file of
-    either name is there already.
+    password: "" seals the key with the empty one, as cosign does. Raises InputError where either
+    file exists.
     """
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    beside = path.with_name(f"{path.name.removesuffix('.key')}.pub")
-    for one in (path, beside):
-        if one.exists():
+    public_path = path.with_name(f"{path.name.removesuffix('.key')}.pub")
+    for existing in (path, public_path):
+        if existing.exists():
             raise InputError(
-                f"{one}: is there already, and a key that is lost cannot be made again",
+                f"{existing}: is there already, and a key that is lost cannot be made again",
                 "name another file, or move this one away",
             )
     private = ec.generate_private_key(ec.SECP256R1())
+    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     files.write(path, _sealed(private, password), mode=0o600)
-    made = KeyFile(private, str(beside)).public
-    files.write(beside, made.pem)
-    return made
+    files.write(public_path, pem.decode())
+    return KeyFile(private, str(public_path)).public
 
 
-def _sealed(private: EllipticCurvePrivateKey, password: str) -> str:
-    """The private key as cosign writes it."""
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
+def _sealed(private: ec.EllipticCurvePrivateKey, password: str) -> str:
+    """Return the private key as cosign writes it."""
+    der = private.private_bytes(
+        Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    from nacl.secret import SecretBox
-
-    der = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     salt, nonce = os.urandom(32), os.urandom(SecretBox.NONCE_SIZE)
     box = SecretBox(_stretched(password, salt, _SCRYPT))
     content = {
@@ -185,46 +169,14 @@ def _sealed(private: EllipticCurvePrivateKey, password: str) -> str:
         "cipher": {"name": "nacl/secretbox", "nonce": _base64(nonce)},
         "ciphertext": _base64(box.encrypt(der, nonce).ciphertext),
     }
-    text = _base64(json.dumps(content, separators=(",", ":")).encode())
-    lines = [text[at : at + 64] for at in range(0, len(text), 64)]
+    lines = textwrap.wrap(_base64(json.dumps(content, separators=(",", ":")).encode()), 64)
     return "\n".join([f"-----BEGIN {_LABEL}-----", *lines, f"-----END {_LABEL}-----", ""])
 
 
-def _opened(text: str, source: str, environ: Mapping[str, str]) -> EllipticCurvePrivateKey:
-    """The private key in a file of cosign's, or in an unencrypted PEM. Raises InputError."""
-    from cryptography.hazmat.primitives.asymmetric.ec import (
-        SECP256R1,
-        EllipticCurvePrivateKey,
-    )
-    from cryptography.hazmat.primitives.serialization import (
-        load_der_private_key,
-        load_pem_private_key,
-    )
-
-    try:
-        if any(f"-----BEGIN {label}-----" in text for label in _LABELS):
-            found = load_der_private_key(_unsealed(text, source, environ.get(PASSWORD, "")), None)
-        else:
-            found = load_pem_private_key(text.encode(), None)
-    except (ValueError, TypeError, KeyError):
-        raise InputError(
-            f"{source}: this is no private key that the factory reads",
-            "make a pair: builder sign key FILE.key",
-        ) from None
-    if not isinstance(found, EllipticCurvePrivateKey) or not isinstance(found.curve, SECP256R1):
-        raise InputError(
-            f"{source}: the key is not ECDSA P-256", "make a pair: builder sign key FILE.key"
-        )
-    return found
-
-
 def _unsealed(text: str, source: str, password: str) -> bytes:
-    """The PKCS #8 in a sealed key. Raises InputError for the wrong password."""
-    from nacl.exceptions import CryptoError
-    from nacl.secret import SecretBox
-
-    body = "".join(line for line in text.splitlines() if line and not line.startswith("-----"))
-    content = json.loads(base64.b64decode(body))
+    """Return the PKCS #8 in a sealed key. Raises InputError for the wrong password."""
+    pem = _PEM.search(text)
+    content = json.loads(base64.b64decode(pem[1] if pem else ""))
     kdf, cipher = content["kdf"], content["cipher"]
     box = SecretBox(_stretched(password, base64.b64decode(kdf["salt"]), kdf["params"]))
     try:
@@ -232,9 +184,9 @@ def _unsealed(text: str, source: str, password: str) -> bytes:
             base64.b64decode(content["ciphertext"]), base64.b64decode(cipher["nonce"])
         )
     except CryptoError:
-        said = "does not open it" if password else "is not set, and the key has a password"
+        reason = "does not open it" if password else "is not set, and the key has a password"
         raise InputError(
-            f"{source}: {PASSWORD} {said}", f"set {PASSWORD} to the password of this key"
+            f"{source}: {PASSWORD} {reason}", f"set {PASSWORD} to the password of this key"
         ) from None
 
 
@@ -245,42 +197,28 @@ def _stretched(password: str, salt: bytes, cost: Mapping[str, Any]) -> bytes:
         n=cost["N"],
         r=cost["r"],
         p=cost["p"],
-        maxmem=_MOST_MEMORY,
+        maxmem=_SCRYPT_MEMORY,
         dklen=32,
     )
 
 
-def _public(der: bytes, source: str) -> EllipticCurvePublicKey:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.serialization import load_der_public_key
+def _public(key: object, source: str) -> PublicKey:
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise _other_kind(source)
+    return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo), source)
 
+
+def _other_kind(source: str) -> InputError:
+    return InputError(f"{source}: the key is not ECDSA P-256", _MAKE_A_PAIR)
+
+
+def _text(path: str) -> str:
     try:
-        found = load_der_public_key(der)
-    except (ValueError, UnsupportedAlgorithm):
-        raise _not_a_key(source) from None
-    if not isinstance(found, EllipticCurvePublicKey) or not isinstance(found.curve, SECP256R1):
-        raise InputError(
-            f"{source}: the key is not ECDSA P-256", "make a pair: builder sign key FILE.key"
-        )
-    return found
-
-
-def _text(name: str) -> str:
-    """The text of a key's file. Raises InputError where there is none."""
-    try:
-        return Path(name).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise InputError(
-            f"{name}: there is no such key",
-            "correct the path, or make a pair: builder sign key FILE.key",
+            f"{path}: there is no such key", f"correct the path, or {_MAKE_A_PAIR}"
         ) from None
-    except UnicodeDecodeError:
-        raise _not_a_key(name) from None
-
-
-def _not_a_key(source: str) -> InputError:
-    return InputError(f"{source}: this is no public key", "name a PEM file: -----BEGIN PUBLIC KEY")
 
 
 def _base64(data: bytes) -> str:

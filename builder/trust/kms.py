@@ -1,4 +1,4 @@
-"""A signing key in Google Cloud KMS: the private half never leaves the service.
+"""A signing key in Google Cloud KMS; its private half never leaves the service.
 
 Source: Cloud KMS v1, projects.locations.keyRings.cryptoKeys.cryptoKeyVersions: `getPublicKey` and
 `asymmetricSign`. The name of a key is cosign's (sigstore/sigstore, pkg/signature/kms/gcp).
@@ -7,18 +7,19 @@ Source: Cloud KMS v1, projects.locations.keyRings.cryptoKeys.cryptoKeyVersions: 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from builder.core import googleapi
+from builder import googleapi
 from builder.core.errors import InputError, OutsideError
-from builder.core.googleapi import Advice
-from builder.core.trustsettings import CLOUD_KEY
+from builder.core.settings import CLOUD_KEY
+from builder.googleapi import Advice
 from builder.trust import keys
-from builder.trust.keys import PublicKey
+from builder.trust.keys import PublicKey, SigningKey
 
 ENDPOINT = "https://cloudkms.googleapis.com"
 ALGORITHM: Final = "EC_SIGN_P256_SHA256"
@@ -27,9 +28,7 @@ _NAME: Final = re.compile(
     r"(projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+)"
     r"/(?:cryptoKeyVersions|versions)/(\d+)"
 )
-_EXAMPLE: Final = (
-    f"write {CLOUD_KEY}projects/P/locations/L/keyRings/R/cryptoKeys/K/cryptoKeyVersions/1"
-)
+_EXAMPLE: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K/cryptoKeyVersions/1"
 _ADVICE: Final = Advice(
     api="cloudkms.googleapis.com",
     forbidden="ask for roles/cloudkms.signerVerifier on the key",
@@ -39,59 +38,57 @@ _ADVICE: Final = Advice(
     precondition="look whether this version of the key is enabled",
     unreachable="look whether Cloud KMS can be reached from here, and run this again",
 )
-_TIMEOUT: Final = 60.0
 
 
 @dataclass(frozen=True)
-class KmsKey:
+class KmsKey(SigningKey):
     """One version of a key. resource: its full name in Cloud KMS; source: as it was written."""
 
     resource: str
     source: str
 
     @classmethod
-    def of(cls, text: str) -> KmsKey:
-        """The key of a name that begins with gcpkms://. Raises InputError for another shape."""
-        found = _NAME.fullmatch(text.removeprefix(CLOUD_KEY))
-        if not found:
-            raise InputError(f"{text}: this is no version of a key in Cloud KMS", _EXAMPLE)
-        return cls(f"{found[1]}/cryptoKeyVersions/{found[2]}", text)
+    def of(cls, name: str) -> KmsKey:
+        """Return the key of a name that begins with gcpkms://. Raises InputError."""
+        match = _NAME.fullmatch(name.removeprefix(CLOUD_KEY))
+        if not match:
+            raise InputError(
+                f"{name}: this is no version of a key in Cloud KMS",
+                f"write {CLOUD_KEY}{_EXAMPLE}",
+            )
+        return cls(f"{match[1]}/cryptoKeyVersions/{match[2]}", name)
 
     @cached_property
     def public(self) -> PublicKey:
         """The public half, from the service. Raises OutsideError, InputError."""
-        answer = self._ask("GET", f"{self.resource}/publicKey")
+        answer = self._call("GET", "/publicKey")
         if answer.get("algorithm") != ALGORITHM:
             raise InputError(
                 f"{self.source}: its algorithm is {answer.get('algorithm')}", _ADVICE.refused
             )
-        return keys.of_pem(str(answer.get("pem")), self.source)
+        return keys.public_of_pem(str(answer.get("pem")), self.source)
 
     def sign(self, data: bytes) -> bytes:
-        """The signature of these bytes, checked. Raises OutsideError."""
+        """Return the signature of these bytes, checked. Raises OutsideError."""
         digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        answer = self._ask(
-            "POST", f"{self.resource}:asymmetricSign", {"digest": {"sha256": digest}}
-        )
-        try:
-            signature = base64.b64decode(answer["signature"], validate=True)
-        except (KeyError, TypeError, ValueError):
-            signature = b""
+        answer = self._call("POST", ":asymmetricSign", {"digest": {"sha256": digest}})
+        signature = b""
+        with contextlib.suppress(ValueError):
+            signature = base64.b64decode(str(answer.get("signature")))
         if not self.public.accepts(signature, data):
             raise OutsideError(
                 f"{self.source}: the answer is no signature of this key", _ADVICE.unreachable
             )
         return signature
 
-    def _ask(self, method: str, place: str, body: object = None) -> dict[str, Any]:
+    def _call(self, method: str, verb: str, body: object = None) -> dict[str, Any]:
         from google.api_core import exceptions
-        from google.auth.transport.requests import AuthorizedSession
 
+        url = f"{ENDPOINT}/v1/{self.resource}{verb}"
         with googleapi.explaining(self.source, _ADVICE):
-            session: Any = AuthorizedSession  # the library has no types
-            session = session(googleapi.credentials()[0])
-            answer = session.request(method, f"{ENDPOINT}/v1/{place}", json=body, timeout=_TIMEOUT)
+            session = googleapi.session(googleapi.credentials()[0])
+            answer = session.request(method, url, json=body, timeout=60)
             if answer.status_code != 200:
                 raise exceptions.from_http_response(answer)  # type: ignore[no-untyped-call]
-            found = answer.json()
-        return found if isinstance(found, dict) else {}
+            content = answer.json()
+        return content if isinstance(content, dict) else {}

@@ -1,4 +1,7 @@
-"""Whose statements about an image count, and whether they do: the table [trust] of builder.toml."""
+"""Whose attestations of an image count: the table [trust] of builder.toml, applied to a registry.
+
+`admission` renders the same policy for a cluster.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from builder.core.errors import CheckFailed
-from builder.core.trustsettings import SUITES, NamedIdentity, TrustSettings
+from builder.core.errors import CheckFailed, InputError
+from builder.core.settings import SUITES, Identity, Suite, TrustSettings
+from builder.prove import receipts
 from builder.prove.receipts import Receipt
 from builder.registry import Reference, Registry
-from builder.trust import beside, keys, provenance, statements
-from builder.trust.bundle import Trusted
+from builder.trust import attestations, dsse, provenance
+from builder.trust.attestations import Trusted
 from builder.trust.identities import OidcIdentity
 
 DAY: Final = 86400.0
@@ -24,15 +28,20 @@ class Policy:
 
     prove: tuple[Trusted, ...]
     build: tuple[Trusted, ...]
-    suite: str
+    suite: Suite | None
     age: float | None
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites of checks that are enough."""
+        return SUITES[SUITES.index(self.suite) if self.suite else 0 :]
 
 
 @dataclass(frozen=True)
 class ListedReceipt:
-    """A receipt beside an image, or why one there does not count.
+    """A receipt that refers to an image, or why it does not count.
 
-    digest: of the manifest that holds it. signer: the key or identity that signed it, "" for none.
+    digest: of the referrer. signer: the key or identity that signed it, "" for none.
     """
 
     receipt: Receipt | None
@@ -42,52 +51,53 @@ class ListedReceipt:
 
 
 def of(trust: TrustSettings) -> Policy | None:
-    """What counts; None where no keys are named. Raises InputError for a key that is none."""
+    """Return what counts; None where no signer is named. Raises InputError for an unusable key."""
     if not trust.prove:
         return None
-    prove = tuple(_trusted(one, trust.trusted_root) for one in trust.prove)
-    build = tuple(_trusted(one, trust.trusted_root) for one in trust.build)
+    prove = tuple(_trusted(name, trust.trusted_root) for name in trust.prove)
+    build = tuple(_trusted(name, trust.trusted_root) for name in trust.build)
     return Policy(prove, build or prove, trust.suite, trust.age)
 
 
-def _trusted(written: str | NamedIdentity, root: str | None) -> Trusted:
-    if isinstance(written, NamedIdentity):
-        return OidcIdentity(written.identity, written.issuer, root)
-    return keys.public(written)
+def _trusted(name: str | Identity, root: str | None) -> Trusted:
+    if isinstance(name, Identity):
+        return OidcIdentity(name.identity, name.issuer, root)
+    return attestations.public_key(name)
 
 
-def receipts(
-    there: Registry, where: Reference, image: str, policy: Policy
+def signed_receipts(
+    client: Registry, repository: str, image: str, policy: Policy
 ) -> Iterator[ListedReceipt]:
-    """The receipts of the image with this digest that one of `prove` signed, newest first.
+    """Yield the receipts of the image with this digest that one of `prove` signed, newest first.
 
     Those that do not count come last, each with its reason.
     """
-    found = beside.find(there, where, image, statements.RECEIPT, policy.prove)
-    for one in found.signed:
+    listed = attestations.find(client, repository, image, dsse.RECEIPT, policy.prove)
+    for attestation in listed.verified:
         try:
-            receipt = statements.receipt_in(one.statement)
-        except CheckFailed as error:
+            receipt = receipts.of_json(attestation.statement.predicate, "the signed receipt")
+        except InputError as error:
             yield ListedReceipt(None, error.message)
             continue
         problem = refusal(receipt, policy, datetime.now(UTC))
-        yield ListedReceipt(None if problem else receipt, problem, one.digest, one.signer.source)
-    yield from (ListedReceipt(None, problem) for problem in found.problems)
-    if not found.signed and not found.problems:
-        yield ListedReceipt(None, "no signed receipt lies beside it")
+        yield ListedReceipt(
+            None if problem else receipt, problem, attestation.digest, attestation.signer.source
+        )
+    yield from (ListedReceipt(None, problem) for problem in listed.problems)
+    if not listed.verified and not listed.problems:
+        yield ListedReceipt(None, "no signed receipt is attached to it")
 
 
 def refusal(receipt: Receipt, policy: Policy, now: datetime) -> str:
-    """Why a receipt is not enough for `policy`; "" where it is."""
-    if policy.suite and SUITES.index(receipt.suite) < SUITES.index(policy.suite):
-        return f"its receipt is of the suite {receipt.suite}, and {policy.suite} is the least"
+    """Return why a receipt is not enough for the policy; "" where it is."""
+    if receipt.suite not in policy.suites:
+        return f"its receipt is of the suite {receipt.suite}, and {policy.suites[0]} is the least"
     if policy.age is None:
         return ""
     try:
-        made = datetime.fromisoformat(receipt.made_at)
-        age = (now - made).total_seconds()
+        age = (now - datetime.fromisoformat(receipt.made_at)).total_seconds()
     except (ValueError, TypeError):
-        return f"its receipt says no time that can be read: {receipt.made_at!r}"
+        return f"its receipt gives no time that can be read: {receipt.made_at!r}"
     if age > policy.age:
         return (
             f"it was proven {age / DAY:.1f} days ago, and {policy.age / DAY:.1f} days are the most"
@@ -95,18 +105,20 @@ def refusal(receipt: Receipt, policy: Policy, now: datetime) -> str:
     return ""
 
 
-def check_base(there: Registry, where: Reference, digest: str, tag: str, policy: Policy) -> None:
-    """Raise CheckFailed where none of `build` signed that this is the base of this tag.
+def check_base(
+    client: Registry, repository: Reference, digest: str, tag: str, policy: Policy
+) -> None:
+    """Raise CheckFailed where none of `build` attests that this is the base of this tag.
 
     digest: of the manifest that the tag leads to. The provenance names the tag, so that the tag
     cannot be moved to another base, however well that one is signed.
     """
-    found = beside.find(there, where, digest, provenance.KIND, policy.build)
-    tags = {provenance.base_of(one.statement.predicate) for one in found.signed}
-    if tag in tags:
-        return
-    why = f"it is signed as {', '.join(sorted(tags))}" if tags else found.problem
-    raise CheckFailed(
-        f"{where.tagged(tag)} ({digest}) is not trusted: {why}",
-        "do not build on it; push it signed: builder push TARGET --key KEY",
-    )
+    listed = attestations.find(client, repository.repository, digest, dsse.PROVENANCE, policy.build)
+    tags = {provenance.base_of(each.statement.predicate) for each in listed.verified}
+    if tag not in tags:
+        problem = next(iter(listed.problems), "nothing signed is attached to it")
+        reason = f"it is signed as {', '.join(sorted(tags))}" if tags else problem
+        raise CheckFailed(
+            f"{repository.tagged(tag)} ({digest}) is not trusted: {reason}",
+            "do not build on it; push it signed: builder push TARGET --key KEY",
+        )

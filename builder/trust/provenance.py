@@ -1,13 +1,15 @@
-"""How an image or a base was made, as SLSA provenance v1: inputs, commit, builder, where it ran."""
+"""What an image or a base was built from, as SLSA provenance v1: inputs, commit, builder, run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-KIND: Final = "https://slsa.dev/provenance/v1"
+from builder.core import git
+
 BUILD_TYPE: Final = "urn:training-image-factory:build:v1"
 
 
@@ -19,13 +21,25 @@ class GitSource:
     commit: str
     clean: bool
 
+    def json(self) -> dict[str, Any]:
+        """Return the commit as a resolved dependency, without a login in the remote's address."""
+        url = urlsplit(self.remote)
+        host = f"{url.hostname}:{url.port}" if url.port else url.hostname
+        known = url.scheme and host
+        return {
+            "uri": f"git+{url.scheme}://{host}{url.path}" if known else "git+local",
+            "digest": {"gitCommit": self.commit},
+            "annotations": {"clean": self.clean},
+        }
+
 
 @dataclass(frozen=True)
-class HowMade:
-    """How an image was made.
+class Build:
+    """The build of an image or a base.
 
-    target: its name; base: the tag of the base, "" for a published one; inputs: hash over all that
-    decided its content. files: the project's file -> its sha256 in hex. engine: what built it.
+    target: its name, "" for a base; base: the base's tag, "" for a published one; inputs: hash over
+    all that decided the content. files: what it was built from -> sha256 in hex. engine: what built
+    it. version: of the factory.
     """
 
     target: str
@@ -37,54 +51,51 @@ class HowMade:
     version: str
 
 
-def predicate(made: HowMade, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The predicate of a SLSA provenance statement. environ: tells where the factory ran."""
-    builder, invocation = _ran(environ)
+def predicate(build: Build, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the predicate of a SLSA provenance. environ: tells where the factory ran."""
+    builder, invocation = _run(environ)
+    files = [
+        {"name": name, "digest": {"sha256": sha256}} for name, sha256 in sorted(build.files.items())
+    ]
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            "externalParameters": {"target": made.target, "base": made.base},
-            "internalParameters": {"inputs": made.inputs, "engine": made.engine},
-            "resolvedDependencies": [
-                *([_source(made.source)] if made.source else []),
-                *(
-                    {"name": name, "digest": {"sha256": value}}
-                    for name, value in sorted(made.files.items())
-                ),
-            ],
+            "externalParameters": {"target": build.target, "base": build.base},
+            "internalParameters": {"inputs": build.inputs, "engine": build.engine},
+            "resolvedDependencies": [*([build.source.json()] if build.source else []), *files],
         },
         "runDetails": {
-            "builder": {"id": builder, "version": {"training-image-factory": made.version}},
+            "builder": {"id": builder, "version": {"training-image-factory": build.version}},
             "metadata": {"invocationId": invocation} if invocation else {},
         },
     }
 
 
 def base_of(predicate: Mapping[str, Any]) -> str:
-    """The tag of the base that a provenance is about; "" where it is not about a base alone."""
+    """Return the tag of the base that a provenance is about; "" where it is about no base."""
     try:
-        asked = predicate["buildDefinition"]["externalParameters"]
-        return str(asked["base"]) if asked["target"] == "" else ""
+        parameters = predicate["buildDefinition"]["externalParameters"]
+        return str(parameters["base"]) if parameters["target"] == "" else ""
     except (KeyError, TypeError):
         return ""
 
 
-def _source(source: GitSource) -> dict[str, Any]:
-    """The commit; what a remote's address holds besides its place (a login) is left out."""
-    parts = urlsplit(source.remote)
-    place = parts.hostname or ""
-    if parts.port:
-        place += f":{parts.port}"
-    where = f"git+{parts.scheme}://{place}{parts.path}" if parts.scheme and place else "git+local"
-    return {
-        "uri": where,
-        "digest": {"gitCommit": source.commit},
-        "annotations": {"clean": source.clean},
-    }
+def source_of(root: Path) -> GitSource | None:
+    """Return the commit that the project's files are of; None outside of git."""
+    commit = git.ask(root, "rev-parse", "HEAD")
+    if not commit:
+        return None
+    origin = git.ask(root, "config", "remote.origin.url") or ""
+    return GitSource(origin.strip(), commit.strip(), is_clean(root))
 
 
-def _ran(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Who built, and in which run: both are URIs, the second "" where there is none."""
+def is_clean(root: Path) -> bool:
+    """Return whether the project's files are as in the commit."""
+    return git.ask(root, "status", "--porcelain", "--", ".") == ""
+
+
+def _run(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the URIs of the builder and of the run; the second is "" where there is none."""
     if environ.get("GITHUB_ACTIONS") == "true":
         server = environ.get("GITHUB_SERVER_URL", "https://github.com")
         run = f"{server}/{environ.get('GITHUB_REPOSITORY', '')}/actions/runs"

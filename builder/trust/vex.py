@@ -1,7 +1,7 @@
-"""What is accepted of the advisories against an image, as an OpenVEX document for scanners.
+"""The advisories that an image.yaml accepts, as an OpenVEX document for scanners.
 
 An advisory with a justification is `not_affected`: scanners hide it. One without is `affected`, and
-the reason stands there as what is done about it.
+its reason stands there as what is done about it.
 
 Sources: OpenVEX v0.2.0 (github.com/openvex/spec). Trivy (`--vex FILE`, `--vex oci`) and Grype
 (`--vex FILE`) read it; both compare package URLs, and a version or a qualifier that stands in the
@@ -13,32 +13,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Any, Final
-from urllib.parse import quote
 
-from builder.lock.model import Lock
-from builder.spec.advisories import AcceptedAdvisory
-from builder.trust import advisories, sbom
+from packageurl import PackageURL
+from packaging.utils import canonicalize_name
 
-KIND: Final = "https://openvex.dev/ns"
+from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config.lockfile import Lock
+from builder.trust import advisories, packages, sbom
+
 _CONTEXT: Final = "https://openvex.dev/ns/v0.2.0"
 
 
 def document(
-    image: str, accepted: Sequence[AcceptedAdvisory], lock: Lock, made_at: str, today: date
+    image: PackageURL,
+    accepted: Sequence[AcceptedAdvisory],
+    lock: Lock,
+    made_at: str,
+    today: date,
 ) -> dict[str, Any]:
-    """The document of an image. Nothing is said of an advisory that is no longer accepted.
+    """Return the document of an image; an advisory that is no longer accepted is left out.
 
-    image: its package URL. made_at: ISO 8601.
+    made_at: ISO 8601.
     """
-    statements = [
-        _statement(image, one, tuple(_packages(lock, one.package)))
-        for one in accepted
-        if one.until >= today
-    ]
-    content = hashlib.sha256(json.dumps([image, statements]).encode()).hexdigest()
+    statements = [_statement(image, entry, lock) for entry in accepted if entry.until >= today]
+    content = hashlib.sha256(json.dumps([str(image), statements]).encode()).hexdigest()
     return {
         "@context": _CONTEXT,
         "@id": f"urn:{sbom.PREFIX}:vex:{content}",
@@ -49,37 +50,29 @@ def document(
     }
 
 
-def _statement(image: str, one: AcceptedAdvisory, packages: Sequence[str]) -> dict[str, Any]:
-    until = f"{one.reason} (accepted until {one.until})"
-    said = (
+def _statement(image: PackageURL, entry: AcceptedAdvisory, lock: Lock) -> dict[str, Any]:
+    reason = f"{entry.reason} (accepted until {entry.until})"
+    status = (
         {
             "status": "not_affected",
-            "justification": one.justification,
-            "impact_statement": until,
+            "justification": entry.justification,
+            "impact_statement": reason,
         }
-        if one.justification
-        else {"status": "affected", "action_statement": until}
+        if entry.justification
+        else {"status": "affected", "action_statement": reason}
     )
+    # a Debian source package stands for all packages that are built from it
+    affected = [
+        _product(PackageURL(package.purl.type, package.purl.namespace, package.purl.name))
+        for package in packages.locked(lock)
+        if canonicalize_name(package.source) == canonicalize_name(entry.package)
+    ]
     return {
-        "vulnerability": {"name": one.id.removeprefix(advisories.DEBIAN)},
-        "products": [
-            {
-                "@id": image,
-                "identifiers": {"purl": image},
-                "subcomponents": [
-                    {"@id": purl, "identifiers": {"purl": purl}} for purl in packages
-                ],
-            }
-        ],
-        **said,
+        "vulnerability": {"name": entry.id.removeprefix(advisories.DEBIAN)},
+        "products": [{**_product(image), "subcomponents": affected}],
+        **status,
     }
 
 
-def _packages(lock: Lock, name: str) -> Iterator[str]:
-    """The package URLs of what is meant by a name; for a Debian source all that is made of it."""
-    for pin in lock.packages.values():
-        if advisories.same(pin.name, name):
-            yield sbom.pypi_purl(pin).partition("@")[0]
-    for _, deb in sbom.debian_packages(lock):
-        if sbom.debian_source(deb) == name:
-            yield f"pkg:deb/debian/{quote(deb.name, safe='')}"
+def _product(purl: PackageURL) -> dict[str, Any]:
+    return {"@id": str(purl), "identifiers": {"purl": str(purl)}}

@@ -10,21 +10,23 @@ from typer.testing import CliRunner
 from builder.cli import app
 from builder.core.errors import InputError
 from builder.trust import keys
-from tests.trust.strangers import PASSWORD
+from tests.trust.programs import PASSWORD
+from tests.trust.signing import Pair
 
 
-def said(*words: str) -> str:
-    """What `builder` says. Raises the error that it ends with."""
-    answer = CliRunner().invoke(app, words)
-    if answer.exception and not isinstance(answer.exception, SystemExit):
-        raise answer.exception
-    return answer.output
+def run(*words: str) -> str:
+    """Return what `builder` prints. Raises the error that it ends with."""
+    result = CliRunner().invoke(app, words)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
 
 
 @pytest.fixture
 def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(project)
     monkeypatch.setenv(keys.PASSWORD, PASSWORD)
+    monkeypatch.setitem(keys._SCRYPT, "N", 2)
     return project
 
 
@@ -32,60 +34,58 @@ def test_a_pair_is_made_outside_of_the_project(
     inside: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("keys")
-    text = said("sign", "key", f"{folder}/prover.key")
+    text = run("sign", "key", f"{folder}/prover.key")
     assert f"wrote {folder}/prover.key, which stays secret" in text
     assert f"wrote {folder}/prover.pub" in text
     assert PASSWORD not in text
-    assert keys.signer(f"{folder}/prover.key").public.hint == (
-        keys.public(f"{folder}/prover.pub").hint
-    )
+    signer, public = Pair(folder / "prover.key").signer, folder / "prover.pub"
+    assert signer.public.der == keys.read_public(str(public)).der
 
 
 @pytest.mark.parametrize("name", ["prover.key", "keys/prover.key", "../project/prover.key"])
 def test_a_private_key_never_lies_in_the_project(inside: Path, name: str) -> None:
     name = name.replace("project", inside.name)
     with pytest.raises(InputError, match="a private key inside of the project"):
-        said("sign", "key", name)
+        run("sign", "key", name)
     (inside / "there.key").write_text("x")
     with pytest.raises(InputError, match=r"--key: there\.key is a private key inside"):
-        said("push", "v100", "--registry", "127.0.0.1:9/x", "--key", "there.key")
+        run("push", "v100", "--registry", "127.0.0.1:9/x", "--key", "there.key")
     assert not (inside / name).exists()
 
 
-def test_without_a_password_only_when_said(
+def test_a_key_without_a_password_has_to_be_asked_for(
     inside: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("keys")
     monkeypatch.delenv(keys.PASSWORD)
     with pytest.raises(InputError, match="COSIGN_PASSWORD is not set"):
-        said("sign", "key", f"{folder}/prover.key")
+        run("sign", "key", f"{folder}/prover.key")
     assert list(folder.iterdir()) == []
-    said("sign", "key", f"{folder}/prover.key", "--no-password")
-    assert keys.signer(f"{folder}/prover.key").public.hint
+    run("sign", "key", f"{folder}/prover.key", "--no-password")
+    assert Pair(folder / "prover.key").signer
 
 
 def test_an_identity_counts_only_with_its_issuer(inside: Path) -> None:
     for words in (("--identity", "ci@example.com"), ("--issuer", "https://accounts.google.com")):
         with pytest.raises(InputError, match="--identity and --issuer belong together"):
-            said("verify", "127.0.0.1:9/x:v100", *words)
+            run("verify", "127.0.0.1:9/x:v100", *words)
 
 
 def test_a_push_signs_in_one_way(inside: Path) -> None:
     with pytest.raises(InputError, match="--key and --keyless are two ways"):
-        said("push", "v100", "--registry", "127.0.0.1:9/x", "--keyless", "--key", "../a.key")
+        run("push", "v100", "--registry", "127.0.0.1:9/x", "--keyless", "--key", "../a.key")
 
 
 def test_verify_wants_a_key_that_is_there(inside: Path) -> None:
     """The registry, which is not there, is not asked."""
     with pytest.raises(InputError, match=r"nothing\.pub: there is no such key"):
-        said("verify", "127.0.0.1:9/x:v100", "--key", "nothing.pub")
+        run("verify", "127.0.0.1:9/x:v100", "--key", "nothing.pub")
 
 
-def test_the_policy_of_a_cluster(inside: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with pytest.raises(InputError, match=r"\[trust\] names no keys"):
-        said("show", "policy", "--registry", "h.example.com/team/x")
-    made = keys.create(tmp_path_factory.mktemp("keys") / "prover.key", "")
-    (inside / "prover.pub").write_text(made.pem)
-    (inside / "builder.toml").write_text('[trust]\nprove = ["prover.pub"]\n')
-    text = said("show", "policy", "--registry", "h.example.com/team/x")
+def test_the_policy_of_a_cluster(inside: Path) -> None:
+    with pytest.raises(InputError, match=r"\[trust\] names no signers"):
+        run("show", "policy", "--registry", "h.example.com/team/x")
+    trust = '[trust]\nprove = [{ identity = "ci@example.com", issuer = "https://example.com" }]\n'
+    (inside / "builder.toml").write_text(trust)
+    text = run("show", "policy", "--registry", "h.example.com/team/x")
     assert "kind: ClusterImagePolicy" in text and "glob: h.example.com/team/x@*" in text

@@ -6,35 +6,47 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.cloud.devtools import cloudbuild_v1 as api
+from google.protobuf import json_format
 
 from builder import engine as engines
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.pipeline import builder_image
 from builder.prove import smoke
-from tests.emulators.cloud_build import HostedRunner, LoopbackCloud, loopback_cloud
+from tests.emulators.cloud_build import (
+    PROJECT,
+    Job,
+    LoopbackCloud,
+    Outcome,
+    Status,
+    loopback_cloud,
+)
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.network,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="a worker's engine needs root"),
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
+PATH = [str(ROOT), str(ROOT / "packages" / "cloudbuild-local")]
 TARGET = "cloud-test"
 """The CPU target under a name of its own: no tag of the person whose engine this is moves."""
 
@@ -43,7 +55,7 @@ TARGET = "cloud-test"
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The factory with one target, in git, its files rendered."""
     root = tmp_path_factory.mktemp("project")
-    for name in ("builder", "trainer", "templates", "requirements"):
+    for name in ("builder", "trainer", "requirements"):
         skip = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, root / name, ignore=skip)
     shutil.copytree(ROOT / "images" / "cpu", root / "images" / TARGET)
@@ -71,6 +83,53 @@ def engine() -> Engine:
     return engines.connect(Settings())
 
 
+@dataclass
+class HostedRunner:
+    """An executor that carries a submitted build out as a worker would, in containers on Docker
+    20.10.24: `builder cloud run-local --engine-profile hosted`.
+
+    images: what stands in for a builder that cannot be pulled. memory: what each build reported of
+    its containers' memory, in bytes.
+    """
+
+    images: dict[str, str]
+    memory: list[dict[str, int]] = field(default_factory=list)
+
+    def __call__(self, job: Job) -> Outcome:
+        value = json_format.MessageToDict(api.Build.pb(job.build))
+        fields = ("steps", "timeout", "images", "options", "tags", "serviceAccount", "logsBucket")
+        written = {name: value[name] for name in fields if name in value}
+        for step in written["steps"]:
+            step.pop("status", None)
+        own = value.get("substitutions", {})  # the sender's, and built-in ones
+        written["substitutions"] = {k: v for k, v in own.items() if k.startswith("_")}
+        words = [f"--substitutions={k}={v}" for k, v in own.items() if not k.startswith("_")]
+        words += [f"--map={name}={local}" for name, local in self.images.items()]
+        with tempfile.TemporaryDirectory(prefix="submitted-") as folder:
+            file = Path(folder) / "build.json"
+            file.write_text(json.dumps(written))
+            command = [sys.executable, "-m", "builder", "cloud", "run-local", str(file), *words]
+            command += ["--engine-profile", "hosted", "--project", PROJECT, "--json"]
+            command += ["--source", str(job.workspace), "--host-network", "--host-configuration"]
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(PATH)},
+            ) as running:  # fmt: skip
+                assert running.stderr and running.stdout
+                for line in running.stderr:
+                    job.log(line.rstrip("\n"))
+                answer = json.loads(running.stdout.read())
+        self.memory.append(answer["memory"])
+        for step, done in zip(job.build.steps, answer["steps"], strict=True):
+            step.status = Status[done["status"]]
+        results = answer["results"]
+        return Outcome(
+            ok=answer["status"] == "SUCCESS",
+            images=[api.BuiltImage(**image) for image in results["images"]],
+            outputs=[base64.b64decode(output) for output in results["buildStepOutputs"]],
+        )
+
+
 @dataclass(frozen=True)
 class Cloud:
     """The loopback service, the variables that lead to it, and what carries its builds out."""
@@ -85,27 +144,27 @@ def cloud(project: Path, registry: RegistryServer, engine: Engine) -> Iterator[C
     """The loopback service. As after an earlier build, the registry has the builder image, which
     the first step pulls, and the layers of the base. The image of that step cannot be had here: the
     builder image stands in."""
-    where = Settings(registry=f"{registry.host}/team/training")
-    made = builder_image.build(project, where, engine)
+    settings = Settings(registry=f"{registry.host}/team/training")
+    image = builder_image.build(project, settings, engine)
     api: Any = engine.client.api
-    said = list(api.push(made.reference, stream=True, decode=True))
-    assert not [line for line in said if "error" in line]
+    lines = list(api.push(image.reference, stream=True, decode=True))
+    assert not [line for line in lines if "error" in line]
     words = ("build", TARGET, "--base-only", "--to-registry")
-    done = builder(project, *words, environment={"BUILDER_REGISTRY": str(where.registry)})
+    done = builder(project, *words, environment={"BUILDER_REGISTRY": str(settings.registry)})
     assert done.returncode == 0, done.stderr
-    runner = HostedRunner({"gcr.io/cloud-builders/docker": made.reference})
+    runner = HostedRunner({"gcr.io/cloud-builders/docker": image.reference})
     with loopback_cloud(runner) as running:
-        environment = {**running.environment, "BUILDER_REGISTRY": str(where.registry)}
+        environment = {**running.environment, "BUILDER_REGISTRY": str(settings.registry)}
         yield Cloud(running, environment, runner)
-    engine.client.images.remove(made.reference, force=True)
+    engine.client.images.remove(image.reference, force=True)
 
 
 def builder(
     root: Path, *arguments: str, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """The command line, as a person runs it in `root`."""
+    """Run the command as a person does in `root`."""
     command = [sys.executable, "-m", "builder", *arguments]
-    whole = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    whole = {**os.environ, "PYTHONPATH": os.pathsep.join(PATH), **environment}
     return subprocess.run(command, cwd=root, env=whole, capture_output=True, text=True)
 
 
@@ -119,18 +178,17 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
     done = builder(project, "cloud", "build", TARGET, "--json", environment=environment)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    where = f"{registry.host}/team/training"
+    repository = f"{registry.host}/team/training"
     pushed = {image["name"]: image for image in answer["images"]}
-    assert pushed[f"{where}:{TARGET}"]["registry"] == pushed[f"{where}:{TARGET}"]["digest"]
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert f"{where}:{TARGET}-{commit[:7]}" in pushed
+    assert f"{repository}:{TARGET}-{commit[:7]}" in pushed
     (memory,) = cloud.runner.memory
     assert memory["limit"] == 7_000_000_000, "the machine's 8 GB without its system's"
     assert 0 < memory["peak"] <= memory["limit"]
     assert "Docker 20.10.24" in done.stderr
-    verified = builder(project, "verify", f"{where}:{TARGET}", environment=environment)
+    verified = builder(project, "verify", f"{repository}:{TARGET}", environment=environment)
     assert verified.returncode == 0, verified.stderr
     assert f'"smoke-{TARGET}":   = {TARGET}: training' in done.stderr, "its log was shown"
     assert cloud.service.storage.objects("loopback-project_cloudbuild/") == [], (
@@ -147,13 +205,13 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
     assert changed.stdout == f"{TARGET}\n"
     assert "made from other files" in changed.stderr
 
-    digest = pushed[f"{where}:{TARGET}"]["digest"]
-    for tag in (f"training:{TARGET}", f"{where}:{TARGET}"):
+    digest = pushed[f"{repository}:{TARGET}"]["digest"]
+    for tag in (f"training:{TARGET}", f"{repository}:{TARGET}"):
         if engine.image(tag):
             engine.client.images.remove(tag, force=True)
-    engine.client.images.pull(f"{where}@{digest}")
+    engine.client.images.pull(f"{repository}@{digest}")
     log = engine.client.containers.run(
-        f"{where}@{digest}",
+        f"{repository}@{digest}",
         ["--records", "/records", "--job-dir", "/tmp/job", "--steps", "40"],
         volumes={str(smoke.RECORDS): {"bind": "/records", "mode": "ro"}},
         network_mode="none",
@@ -161,4 +219,4 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
     )
     events = [json.loads(line) for line in log.splitlines() if line.startswith(b"{")]
     assert events[-1]["event"] == "done"
-    engine.client.images.remove(f"{where}@{digest}", force=True)
+    engine.client.images.remove(f"{repository}@{digest}", force=True)

@@ -10,22 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from builder.cloudbuild.reader import buildfile, validation
-from builder.cloudbuild.reader.build import Step
-from builder.cloudbuild.reader.order import dependencies
-from builder.cloudbuild.runner import host_access
-from builder.engine import BuildRequest, Engine
+from builder.config import image_yaml
+from builder.config.templates import PACKAGED
+from builder.engine import BuildRequest, Engine, buildx
+from builder.image import cloudbuild as cloud
+from builder.image import dockerfile as dockerfiles
 from builder.registry import Registry
-from builder.render import cloud, dockerfiles
-from builder.spec import catalogue
-from tests.cloudbuild.conftest import Carry
+from cloudbuild_local import rules
+from cloudbuild_local.reader import document
+from cloudbuild_local.reader.build import Step, dependencies
+from cloudbuild_local.reader.document import BuildFile
+from cloudbuild_local.runner import engine as engines
+from cloudbuild_local.runner import plan
+from cloudbuild_local.runner.run import run
+from cloudbuild_local.runner.sandbox import Host
 from tests.registry.server import registry
 
 
 @pytest.fixture
 def checkout(root: Path, tmp_path: Path) -> Path:
     """What the rendering reads of the repository."""
-    for name in ("images", "templates", "trainer"):
+    for name in ("images", "trainer"):
         shutil.copytree(root / name, tmp_path / name)
     (tmp_path / "builder").mkdir()
     (tmp_path / "requirements").mkdir()
@@ -34,33 +39,33 @@ def checkout(root: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rendered(checkout: Path) -> buildfile.BuildFile:
-    cloud.write_cloud(checkout)
-    return buildfile.load(checkout / "cloudbuild.yaml")
+def rendered(checkout: Path) -> BuildFile:
+    dockerfiles.write(checkout, cloud.texts(checkout, dockerfiles.load_all(checkout)))
+    return document.read(checkout / "cloudbuild.yaml")
 
 
 def test_the_service_would_take_it(root: Path) -> None:
-    read = buildfile.load(root / "cloudbuild.yaml")
-    for given in ({}, {"_GPU": "cpu"}, {"_REGISTRY": "h.test/a"}, {"_PUSH": "false"}):
-        assert validation.check(read, given) == ()
-        assert validation.check(read, given, trigger=True) == ()
+    for trigger in (False, True):
+        file = document.read(root / "cloudbuild.yaml", trigger)
+        for values in ({}, {"_GPU": "cpu"}, {"_REGISTRY": "h.test/a"}, {"_PUSH": "false"}):
+            assert rules.check(file, values) == ()
 
 
 def before(steps: tuple[Step, ...]) -> dict[str, set[str]]:
-    """The ids of the steps that each step waits for, at once or through others."""
+    """Return the ids of the steps that each step waits for, directly or through others."""
     waits = dependencies(steps)
 
     def all_before(index: int) -> set[int]:
         return waits[index].union(*(all_before(i) for i in waits[index]))
 
-    return {one.id: {steps[i].id for i in all_before(one.index)} for one in steps}
+    return {step.id: {steps[i].id for i in all_before(step.index)} for step in steps}
 
 
 def test_a_target_is_pushed_after_all_that_it_needs(checkout: Path) -> None:
     steps = rendered(checkout).build.steps
     waits = before(steps)
-    by_id = {one.id: one for one in steps}
-    for target in catalogue.targets(checkout):
+    by_id = {step.id: step for step in steps}
+    for target in image_yaml.targets(checkout):
         needed = waits[f"push-{target}"]
         assert {"builder", "changed", f"image-{target}", f"smoke-{target}"} <= needed
         audited = target not in ("cpu", "tpu")
@@ -72,7 +77,7 @@ def test_a_target_is_pushed_after_all_that_it_needs(checkout: Path) -> None:
         (base,) = re.findall(r"passed/(base-\S+) \]", by_id[f"image-{target}"].script)
         assert target in base.split("-")
         assert base in needed
-    assert waits["result"] == {one.id for one in steps} - {"result"}
+    assert waits["result"] == {step.id for step in steps} - {"result"}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_disk_and_time_grow_with_what_is_built(
 ) -> None:
     monkeypatch.setattr(cloud, "KEPT", 30)  # as if there were ten times as many bases
     whole = rendered(checkout).build
-    for target in catalogue.targets(checkout):
+    for target in image_yaml.targets(checkout):
         if target != "cpu":
             shutil.rmtree(checkout / "images" / target)
     small = rendered(checkout).build
@@ -121,15 +126,15 @@ def test_the_disk_is_reckoned_from_the_plans(checkout: Path) -> None:
     v100, t4, a100, cpu = (
         dockerfiles.load(checkout, name) for name in ("v100", "t4", "a100", "cpu")
     )
-    assert v100.rendered.base and a100.rendered.base
-    packages = sum(layer.download or 0 for layer in v100.rendered.base.layers) / 1e9
+    assert v100.base and a100.base
+    packages = sum(layer.download or 0 for layer in v100.base.layers) / 1e9
     alone = cloud.disk_gb([v100])
     assert alone == pytest.approx(cloud.SYSTEM_DISK_GB + (cloud.KEPT + cloud.MEANWHILE) * packages)
     assert alone > 18.7 + 10, "what was seen on a worker's engine, and the worker's own system"
     assert cloud.disk_gb([v100, t4]) == alone, "one base"
-    pairs = zip(v100.rendered.base.layers, a100.rendered.base.layers, strict=True)
-    shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    assert len(shared) > 1, "the OS root, and what is not pruned for one GPU"
+    pairs = zip(v100.base.layers, a100.base.layers, strict=True)
+    shared = [layer for layer, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    assert len(shared) > 1, "the rootfs, and what is not pruned for one GPU"
     own = packages - sum(layer.download or 0 for layer in shared) / 1e9
     both = cloud.disk_gb([v100, a100])
     assert both == pytest.approx(alone + cloud.KEPT * own, rel=0.01), "shared layers count once"
@@ -141,24 +146,24 @@ def test_the_disk_is_reckoned_from_the_plans(checkout: Path) -> None:
 
 @pytest.mark.parametrize("published", [True, False])
 def test_the_budget_stands_in_for_a_size_that_nobody_knows(checkout: Path, published: bool) -> None:
-    one = dockerfiles.load(checkout, "v100")
+    image = dockerfiles.load(checkout, "v100")
     base = None
     if not published:
-        assert one.rendered.base
-        wheels = list(one.rendered.base.wheels)
+        assert image.base
+        wheels = list(image.base.wheels)
         wheels[0] = replace(wheels[0], plan=replace(wheels[0].plan, download=None))
-        base = replace(one.rendered.base, wheels=tuple(wheels))
-    unknown = replace(one, rendered=replace(one.rendered, base=base))
-    expected = cloud.SYSTEM_DISK_GB + (cloud.KEPT + cloud.MEANWHILE) * one.spec.size_budget / 1e9
+        base = replace(image.base, wheels=tuple(wheels))
+    unknown = replace(image, base=base)
+    expected = cloud.SYSTEM_DISK_GB + (cloud.KEPT + cloud.MEANWHILE) * image.spec.size_budget / 1e9
     assert cloud.disk_gb([unknown]) == pytest.approx(expected)
 
 
 def test_the_builder_image_s_tag_is_a_hash_of_what_it_is_made_from(checkout: Path) -> None:
     first = rendered(checkout).build.steps[1].name
-    assert cloud.check_cloud(checkout) == ()
     with (checkout / "requirements/build.txt").open("a") as file:
         file.write("# another\n")
-    (drift,) = cloud.check_cloud(checkout)
+    texts = cloud.texts(checkout, dockerfiles.load_all(checkout))
+    (drift,) = dockerfiles.differences(checkout, texts)
     assert drift.file == "cloudbuild.yaml"
     assert f"-  name: {first}" in drift.diff
     assert rendered(checkout).build.steps[1].name != first
@@ -170,27 +175,27 @@ def test_settings_reach_the_file(checkout: Path) -> None:
         'service_account = "builder@my-project.iam.gserviceaccount.com"\nlogging = "GCS_ONLY"\n'
         'logs_bucket = "gs://logs-of-builds"\nmachine_type = "E2_HIGHCPU_32"\nregion = "us-east1"\n'
     )
-    build = rendered(checkout).build
-    assert build.service_account == (
+    value = rendered(checkout).value
+    assert value["serviceAccount"] == (
         "projects/my-project/serviceAccounts/builder@my-project.iam.gserviceaccount.com"
     )
-    assert (build.options.logging, build.logs_bucket) == ("GCS_ONLY", "gs://logs-of-builds")
-    assert build.options.machine_type == "E2_HIGHCPU_32"
-    assert build.substitutions["_REGION"] == "us-east1"
-    assert build.substitutions["_REGISTRY"] == "h.test/team/training"
+    assert (value["options"]["logging"], value["logsBucket"]) == ("GCS_ONLY", "gs://logs-of-builds")
+    assert value["options"]["machineType"] == "E2_HIGHCPU_32"
+    assert value["substitutions"]["_REGION"] == "us-east1"
+    assert value["substitutions"]["_REGISTRY"] == "h.test/team/training"
 
 
 def test_a_project_without_the_factory_s_source_gets_no_cloudbuild_yaml(checkout: Path) -> None:
     (checkout / "requirements/build.txt").unlink()
-    assert cloud.check_cloud(checkout) == ()
-    assert cloud.write_cloud(checkout) == ()
-    assert not (checkout / "cloudbuild.yaml").exists()
+    assert cloud.texts(checkout, dockerfiles.load_all(checkout)) == {}
 
 
 def test_a_template_of_the_project_wins(checkout: Path) -> None:
     path = checkout / "templates/cloud/cloudbuild.yaml.j2"
-    path.write_text(path.read_text().replace("- training-images", "- ours"))
-    assert "ours" in rendered(checkout).build.tags
+    path.parent.mkdir(parents=True)
+    template = (PACKAGED / "cloud/cloudbuild.yaml.j2").read_text()
+    path.write_text(template.replace("- training-images", "- ours"))
+    assert "ours" in rendered(checkout).value["tags"]
 
 
 STUB = """#!/bin/sh
@@ -204,36 +209,43 @@ echo "$@" >> asked
 @pytest.mark.engine
 @pytest.mark.parametrize("push", ["true", "false"])
 def test_a_target_that_fails_stops_no_other(
-    checkout: Path, carry_out: Carry, engine: Engine, steps_image: str, tmp_path: Path, push: str
+    checkout: Path, engine: Engine, steps_image: str, tmp_path: Path, push: str
 ) -> None:
     rendered(checkout)
     text = (checkout / "cloudbuild.yaml").read_text()
     with registry(tmp_path / "registry") as server:
-        where = f"{server.host}/team/training"
+        repository = f"{server.host}/team/training"
         tag = re.search("builder-[0-9a-f]{16}", text)
         assert tag
-        stub = f"{where}:{tag[0]}"
+        stub = f"{repository}:{tag[0]}"
         (tmp_path / "stub").write_text(STUB)
         dockerfile = tmp_path / "Dockerfile"
         dockerfile.write_text(f"FROM {steps_image}\nCOPY --chmod=755 stub /bin/builder")
-        engine.build(BuildRequest(context=tmp_path, dockerfile=dockerfile, tags=(stub,)))
+        buildx.build(engine, BuildRequest(context=tmp_path, dockerfile=dockerfile, tags=(stub,)))
         first = "  - BUILDER_REGISTRY"
-        ran = carry_out(
-            text.replace(first, f"  - FAIL=smoke-a100 build-l4\n{first}"),
-            given={"_GPU": "a100,l4,cpu", "_REGISTRY": where, "_PUSH": push},
-            builds_in={"PROJECT_ID": "p", "SHORT_SHA": "1234567"},
-            images={"gcr.io/cloud-builders/docker": steps_image},
-            host=host_access(network=True, configuration=False),
-            workspace=tmp_path / "left",
+        file = document.parse(
+            text.replace(first, f"  - FAIL=smoke-a100 build-l4\n{first}"), Path("cloudbuild.yaml")
         )
+        planned = plan.prepare(
+            file,
+            source=None,
+            overrides={"_GPU": "a100,l4,cpu", "_REGISTRY": repository, "_PUSH": push},
+            built_in={"PROJECT_ID": "p", "SHORT_SHA": "1234567"},
+            images={"gcr.io/cloud-builders/docker": steps_image},
+        )
+        log: list[str] = []
+        result = run(
+            planned, engines.connect(engine.host), log.append,
+            host=Host(network=True), workspace=tmp_path / "left",
+        )  # fmt: skip
         engine.client.images.remove(stub, force=True)
-        there = Registry(server.host).head("team/training", tag[0])
-    assert ran.result.status == "FAILURE"
-    assert ran.result.detail.startswith("build step 34 ")
+        pushed_builder = Registry(server.host).head("team/training", tag[0])
+    assert result.status == "FAILURE"
+    assert result.detail.startswith("build step 34 ")
     for line in ("a100: smoke-a100 failed", "cpu: done", "l4: image-l4 failed"):
-        assert ran.said("result", line), ran.log
-    asked = (tmp_path / "left" / "asked").read_text().splitlines()
-    pushed = [line for line in asked if line.startswith("push")]
+        assert any(text.endswith(f'"result": {line}') for text in log), log
+    calls = (tmp_path / "left" / "asked").read_text().splitlines()
+    pushed = [line for line in calls if line.startswith("push")]
     assert pushed == (["push cpu --tag cpu-1234567 --json"] if push == "true" else [])
-    assert "audit a100" in asked
-    assert bool(there) == (push == "true"), "the builder's image is pushed, whatever becomes of it"
+    assert "audit a100" in calls
+    assert bool(pushed_builder) == (push == "true"), "it is pushed, whatever becomes of the build"

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli import app
-from builder.cloudbuild.trigger_table import wanted
+from builder.cloudbuild.trigger_table import declared
 from builder.core.settings import load_cloud
 from tests.emulators.osv import Osv, serving
 
@@ -42,10 +42,10 @@ def test_its_step_is_a_command_of_ours(
 
 
 def test_the_trigger_of_the_documents_starts_it(root: Path, project: Path) -> None:
-    text = (root / "docs" / "advisories.md").read_text()
+    text = (root / "docs" / "trust.md").read_text()
     (table,) = re.findall(r"(?m)^    \[\[cloud\.trigger\]\]\n(?:    .+\n)+", text)
     (project / "builder.toml").write_text(table)
     shutil.copy(root / FILE, project)
-    shown = wanted(project, load_cloud(project, environ={}))["advisories"]
-    assert shown["pubsubConfig"] == {"topic": "projects/my-project/topics/advisories"}
-    assert shown["gitFileSource"]["path"] == FILE
+    trigger = declared(project, load_cloud(project, environ={}))["advisories"]
+    assert trigger["pubsubConfig"] == {"topic": "projects/my-project/topics/advisories"}
+    assert trigger["gitFileSource"]["path"] == FILE

@@ -3,7 +3,7 @@
 import pytest
 
 from builder.core.errors import CheckFailed, OutsideError
-from builder.core.retry import Passing, Retry
+from builder.core.retry import Retry, TransientError
 
 
 class Flaky:
@@ -24,7 +24,7 @@ class Flaky:
 def test_pauses_double_and_are_told() -> None:
     said: list[str] = []
     slept: list[float] = []
-    flaky = Flaky(3, Passing("busy"))
+    flaky = Flaky(3, TransientError("busy"))
     assert Retry(4, first=1.0, longest=3.0).run(flaky, said.append, slept.append) == "there"
     assert [0.8 <= slept[0] <= 1.2, 1.6 <= slept[1] <= 2.4, slept[2]] == [True, True, 3.0]
     assert said[0] == f"busy; trying again in {slept[0]:.1f} s"
@@ -33,12 +33,12 @@ def test_pauses_double_and_are_told() -> None:
 
 def test_the_other_sides_own_pause_is_kept() -> None:
     slept: list[float] = []
-    Retry(2, first=1.0).run(Flaky(1, Passing("busy", after=7.0)), sleep=slept.append)
+    Retry(2, first=1.0).run(Flaky(1, TransientError("busy", after=7.0)), sleep=slept.append)
     assert slept == [7.0]
 
 
 def test_the_last_failure_is_an_error_that_says_how_to_go_on() -> None:
-    flaky = Flaky(9, Passing("busy", "wait"))
+    flaky = Flaky(9, TransientError("busy", "wait"))
     with pytest.raises(OutsideError, match=r"^busy \(tried 3 times\)$") as raised:
         Retry(3).run(flaky, sleep=lambda _: None)
     assert raised.value.fix == "wait"
@@ -48,7 +48,7 @@ def test_the_last_failure_is_an_error_that_says_how_to_go_on() -> None:
 def test_the_last_failure_is_the_caller_s_own_error_where_it_names_one() -> None:
     own = CheckFailed("no")
     with pytest.raises(CheckFailed) as raised:
-        Retry(2).run(Flaky(9, Passing("busy", final=own)), sleep=lambda _: None)
+        Retry(2).run(Flaky(9, TransientError("busy", final=own)), sleep=lambda _: None)
     assert raised.value is own
 
 

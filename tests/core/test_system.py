@@ -20,7 +20,7 @@ def test_a_child_reads_what_it_is_handed_and_nothing_is_left(
 ) -> None:
     monkeypatch.setattr(system, "LINUX", linux)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with system.handed({"a": b"first", "b": b"second"}) as files:
+    with system.secret_files({"a": b"first", "b": b"second"}) as files:
         done = subprocess.run(
             ["cat", *files.paths.values()],
             pass_fds=files.descriptors,

@@ -253,4 +253,4 @@ def test_a_named_host_may_show_any_certificate(tmp_path: Path) -> None:
     ],
 )
 def test_hosts_whose_certificates_are_not_looked_at(named: str, is_meant: bool) -> None:
-    assert web.means(named, "https://index.example:8443/simple/one.whl") is is_meant
+    assert web.matches_host(named, "https://index.example:8443/simple/one.whl") is is_meant

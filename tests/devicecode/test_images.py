@@ -1,199 +1,255 @@
-"""Images in files and in a registry, as the audit reads them without the factory."""
+"""One image, wherever it lies: an archive, a layout, an engine, a registry."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
-import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
-from builder.core.errors import InputError
-from builder.devicecode import __main__ as program
-from builder.devicecode import registry
-from builder.devicecode.inventory import from_paths
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.devicecode import images, paths
+from builder.devicecode.images import Blobs, ImageContent
+from builder.devicecode.layers import LayerCache
+from builder.registry import parse
 from tests.emulators.answers import serving
 
+from .packing import configuration, descriptor, digest, layout, tar
 from .writer import container, library, sass
 
 VOLTA, HOPPER = library(container(sass(70))), library(container(sass(90)))
+KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
+TOKEN = b"token: ghp_" + b"a" * 36
+
+BELOW = tar({"opt/old.so": HOPPER, "opt/a.so": VOLTA, "root/old.pem": KEY})
+MIDDLE = tar({"app/secret.yaml": TOKEN, "opt/gone/b.so": HOPPER})
+ABOVE = tar(
+    {
+        "opt/.wh.old.so": b"",
+        "opt/gone/.wh..wh..opq": b"",
+        "app/.wh.secret.yaml": b"",
+        "root/old.pem": b"overwritten",
+    }
+)
+LAYERS = (BELOW, MIDDLE, ABOVE)
+CONFIG = configuration(*LAYERS)
 
 
-def tar(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, target in (links or {}).items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, target
-            archive.addfile(entry)
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return buffer.getvalue()
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LayerCache:
+    """An empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return LayerCache()
 
 
-def digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+def is_the_image(content: ImageContent) -> bool:
+    """Only what a container sees is a library; a secret stays, whatever a later layer removed."""
+    assert [one.path for one in content.libraries] == ["/opt/a.so"]
+    assert [(one.layer, one.path, one.kind) for one in content.secrets] == [
+        (digest(BELOW), "/root/old.pem", "a private key"),
+        (digest(MIDDLE), "/app/secret.yaml", "a GitHub token"),
+    ]
+    return not content.unread
 
 
-BELOW = tar({"opt/old.so": HOPPER, "opt/a.so": VOLTA, "opt/gone/b.so": HOPPER})
-ABOVE = tar({"opt/.wh.old.so": b"", "opt/gone/.wh..wh..opq": b""})
+# --- in files -------------------------------------------------------------------------------------
 
 
-def layout(*layers: bytes, platform: str = "amd64") -> dict[str, bytes]:
-    """The files of an OCI image layout with one image."""
-    manifest = json.dumps({"layers": [{"digest": digest(one)} for one in layers]}).encode()
-    place = {"os": "linux", "architecture": platform}
-    index = {"manifests": [{"digest": digest(manifest), "platform": place}]}
-    blobs = {f"blobs/sha256/{digest(one)[7:]}": one for one in (*layers, manifest)}
-    return {"index.json": json.dumps(index).encode(), "oci-layout": b"{}", **blobs}
-
-
-def saved(*layers: bytes, before_25: bool = False) -> bytes:
-    """What `docker save` writes. before_25: folders by an id, and a link for an equal layer."""
-    names = [f"{n}/layer.tar" if before_25 else f"blobs/sha256/{n}" for n in range(len(layers))]
-    manifest = json.dumps([{"Config": "c.json", "Layers": names}]).encode()
-    files = {**dict(zip(names, layers, strict=True)), "manifest.json": manifest, "c.json": b"{}"}
-    return tar(files)
-
-
-def found(path: Path) -> list[str]:
-    return [one.path for one in from_paths([path])]
-
-
-@pytest.mark.parametrize("packed", [bytes, gzip.compress, zstandard.compress])
-def test_a_layout_as_a_folder_and_as_an_archive(packed, tmp_path: Path) -> None:
-    files = layout(packed(BELOW), packed(ABOVE))
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_a_layout_as_a_folder_and_as_an_archive(
+    pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    files = layout(CONFIG, *map(pack, LAYERS))
     for name, content in files.items():
         (tmp_path / "image" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "image" / name).write_bytes(content)
     (tmp_path / "image.tar").write_bytes(tar(files))
     (tmp_path / "image.tar.gz").write_bytes(gzip.compress(tar(files)))
     for name in ("image", "image.tar", "image.tar.gz"):
-        assert found(tmp_path / name) == ["/opt/a.so"]
+        assert is_the_image(paths.read([tmp_path / name]))
 
 
-@pytest.mark.parametrize("before_25", [True, False])
-def test_what_docker_saves(before_25: bool, tmp_path: Path) -> None:
+def saved(names: list[str], *blobs: bytes) -> dict[str, bytes]:
+    """What `docker save` writes, with its layers under these names."""
+    manifest = [{"Config": "config.json", "Layers": names}]
+    files = {"config.json": CONFIG, "manifest.json": json.dumps(manifest).encode()}
+    return {**dict(zip(names, blobs, strict=True)), **files}
+
+
+def test_what_docker_saves(tmp_path: Path) -> None:
     path = tmp_path / "image.tar"
-    path.write_bytes(saved(BELOW, ABOVE, before_25=before_25))
-    assert found(path) == ["/opt/a.so"]
-
-
-def test_docker_links_a_layer_that_it_saved_before(tmp_path: Path) -> None:
-    manifest = json.dumps([{"Layers": ["1/layer.tar", "2/layer.tar"]}]).encode()
-    content = {"1/layer.tar": BELOW, "manifest.json": manifest}
-    (tmp_path / "image.tar").write_bytes(tar(content, {"2/layer.tar": "../1/layer.tar"}))
-    assert found(tmp_path / "image.tar") == ["/opt/old.so", "/opt/a.so", "/opt/gone/b.so"]
+    for names in (["0/layer.tar", "1/layer.tar", "2/layer.tar"], ["blobs/sha256/x", "y", "z"]):
+        path.write_bytes(tar(saved(names, *LAYERS)))
+        assert is_the_image(images.of_archive(path))
+    # Docker before 25 links a layer that it saved before
+    twice = json.dumps({"rootfs": {"diff_ids": [digest(BELOW)] * 2}}).encode()
+    files = {"1/layer.tar": BELOW, "config.json": twice}
+    files["manifest.json"] = (
+        b'[{"Config": "config.json", "Layers": ["1/layer.tar", "2/layer.tar"]}]'
+    )
+    path.write_bytes(tar(files, {"2/layer.tar": "../1/layer.tar"}))
+    assert [one.path for one in images.of_archive(path).libraries] == ["/opt/a.so", "/opt/old.so"]
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("files", "message"),
     [
-        (tar({"a": b"x"}), "holds no image: no manifest.json, no index.json"),
-        (tar({"manifest.json": b"{"}), "its manifest is no JSON"),
-        (tar({"manifest.json": b"[{}, {}]"}), "holds not one image"),
-        (tar({"manifest.json": b'[{"Layers": ["x"]}]'}), "its layer x is missing"),
-        (tar({"manifest.json": b'[{"Layers": ["x"]}]', "x": b"no tar"}), "cannot be unpacked"),
-        (tar({"index.json": b'{"manifests": []}'}), "holds not one image for linux/amd64"),
-        (saved(gzip.compress(BELOW)[:-900]), "cannot be unpacked"),
+        ({"a": b"x"}, "holds no image: no manifest.json, no index.json"),
+        ({"manifest.json": b"[{}, {}]"}, "holds not one image"),
+        ({"manifest.json": b"[{"}, "holds not one image"),
+        ({"manifest.json": b'[{"Config": "c"}]'}, "its configuration c is missing"),
+        ({"manifest.json": b'[{"Config": "c"}]', "c": b'{"rootfs": []}'}, "`rootfs`"),
+        ({"index.json": b'{"manifests": []}'}, "holds not one image for linux/amd64"),
+        (saved(["a", "b", "c"], BELOW, gzip.compress(MIDDLE)[:-90], ABOVE), "its layer sha256:"),
     ],
 )
-def test_what_is_no_image_is_refused_by_name(content: bytes, said: str, tmp_path: Path) -> None:
-    (tmp_path / "image.tar").write_bytes(content)
+def test_what_is_no_image_is_refused_by_name(
+    files: dict[str, bytes], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "image.tar").write_bytes(tar(files))
     with pytest.raises(InputError, match=r"image\.tar") as refused:
-        found(tmp_path / "image.tar")
-    assert said in str(refused.value)
+        paths.read([tmp_path / "image.tar"])
+    assert message in str(refused.value)
 
 
-# --- a registry -----------------------------------------------------------------------------------
+# --- on an engine ---------------------------------------------------------------------------------
 
 
-def answers(*layers: bytes, damaged: bool = False) -> dict[str, object]:
-    """A repository team/image with the tag v1, an index of one image and an attestation."""
-    manifest = json.dumps({"layers": [{"digest": digest(one)} for one in layers]}).encode()
-    unknown = {"os": "unknown", "architecture": "unknown"}
-    amd64 = {"os": "linux", "architecture": "amd64"}
-    index = {
-        "manifests": [
-            {"digest": digest(manifest), "platform": amd64},
-            {"digest": digest(b"attestation"), "platform": unknown},
-        ]
-    }
+class Engine:
+    """An engine that gives one archive out, and counts how often."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.saved = 0
+
+    def save(self) -> Blobs:
+        self.saved += 1
+        yield from images.archived(io.BytesIO(tar(self.files)))
+
+    def read(self, files: dict[str, Path] | None = None) -> ImageContent:
+        return images.of_saved([digest(layer) for layer in LAYERS], self.save, files)
+
+
+PACKED = [zstandard.compress(layer) for layer in LAYERS]
+ENGINES = {
+    "Docker 25": {f"blobs/sha256/{digest(layer)[7:]}": layer for layer in LAYERS},
+    "containerd": {f"blobs/sha256/{digest(blob)[7:]}": blob for blob in PACKED},
+    "Docker 20.10": {f"{n}/layer.tar": layer for n, layer in enumerate(LAYERS)},
+    "Podman": {f"{digest(layer)[7:]}.tar": layer for layer in LAYERS},
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_image_on_an_engine_is_read_once(engine: str) -> None:
+    there = Engine({**ENGINES[engine], "manifest.json": b"[]", "0/VERSION": b"1.0"})
+    assert is_the_image(there.read())
+    assert is_the_image(there.read())
+    assert there.saved == 1
+
+
+def test_layers_of_this_machine_are_not_asked_of_the_engine(tmp_path: Path) -> None:
+    files = {}
+    for layer, blob in zip(LAYERS, PACKED, strict=True):
+        files[digest(layer)] = tmp_path / digest(layer)
+        files[digest(layer)].write_bytes(blob)
+    there = Engine({})
+    assert is_the_image(there.read(files))
+    assert there.saved == 0
+
+
+def test_a_layer_that_the_engine_does_not_give_out_is_unread() -> None:
+    content = Engine({f"{digest(BELOW)[7:]}.tar": BELOW}).read()
+    assert content.unread == (digest(MIDDLE), digest(ABOVE))
+    assert [one.kind for one in content.secrets] == ["a private key"]
+
+
+def test_a_blob_that_was_read_is_passed_over_by_its_digest(
+    cache: LayerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {f"blobs/sha256/{'0' * 64}": PACKED[2]}  # no blob has that digest
+    there = Engine({**dict(list(ENGINES["containerd"].items())[:2]), **other})
+    there.read()
+    cache._path(digest(ABOVE)).unlink()
+    read: list[str] = []
+    again = LayerCache.read
+    monkeypatch.setattr(
+        LayerCache,
+        "read",
+        lambda *all: read.append(all[2]) or again(*all),  # type: ignore[func-returns-value]
+    )
+    assert is_the_image(there.read())
+    assert read == [f"sha256:{'0' * 64}"]
+
+
+# --- in a registry --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """A repository team/image with the tag v1: an index of one image and an attestation."""
+    blobs = [gzip.compress(BELOW), zstandard.compress(MIDDLE), ABOVE]
+    files = layout(CONFIG, *blobs)
+    (manifest,) = (f for f in files.values() if f.startswith(b'{"config"'))
     root = "/v2/team/image"
-    blobs = {f"{root}/blobs/{digest(one)}": (200, {}, one + bytes(512 * damaged)) for one in layers}
-    return {
-        f"{root}/manifests/v1": (200, {}, json.dumps(index).encode()),
+    oci = {"Content-Type": "application/vnd.oci.image.index.v1+json"}
+    answers: dict[str, object] = {
+        f"{root}/manifests/v1": (200, oci, files["index.json"]),
         f"{root}/manifests/{digest(manifest)}": (200, {}, manifest),
-        **blobs,
     }
+    for blob in blobs:
+        answers[f"{root}/blobs/{digest(blob)}"] = (200, {}, blob)
+    with serving(answers) as running:
+        yield running
 
 
-def test_an_image_in_a_registry_is_streamed() -> None:
-    with serving(answers(gzip.compress(BELOW), ABOVE)) as server:
-        image = registry.reference(f"127.0.0.1:{server.server_port}/team/image:v1")
-        assert image is not None
-        assert [one.path for one in registry.libraries(image)] == ["/opt/a.so"]
-        missing = image._replace(target="v2")
-        with pytest.raises(InputError, match="team/image:v2: the registry answers 404"):
-            registry.libraries(missing)
+def of_registry(server: Any, tag: str = "v1", **more: Any) -> ImageContent:
+    reference = parse(f"127.0.0.1:{server.server_port}/team/image:{tag}")
+    return images.of_registry(reference, **more)
 
 
-def test_what_did_not_arrive_whole_is_no_image() -> None:
-    with serving(answers(BELOW, damaged=True)) as server:
-        image = registry.reference(f"127.0.0.1:{server.server_port}/team/image:v1")
-        assert image is not None
-        with pytest.raises(InputError, match="did not arrive whole"):
-            registry.libraries(image)
+def test_an_image_in_a_registry_is_streamed_once(server: Any, cache: LayerCache) -> None:
+    streamed: list[int] = []
+
+    def note(layer: images.Descriptor, known: bool) -> None:
+        streamed.extend(() if known else [layer.size])
+
+    assert is_the_image(of_registry(server, on_layer=note))
+    assert len(streamed) == 3
+    assert is_the_image(of_registry(server, on_layer=note))
+    assert len(streamed) == 3
+    with pytest.raises(InputError, match="v2: there is no such image"):
+        of_registry(server, "v2")
 
 
-def test_a_stranger_gets_a_token_where_the_registry_gives_one() -> None:
-    challenge = 'Bearer realm="{}/token",service="r",scope="repository:team/image:pull"'
-    path = "/v2/team/image/manifests/v1"
-    with serving({}) as server:
-        server.answers[path] = (401, {"WWW-Authenticate": challenge.format(server.address)}, b"")
-        asked = "/token?service=r&scope=repository%3Ateam%2Fimage%3Apull"
-        server.answers[asked] = (200, {}, b'{"token": "abc"}')
-        image = registry.reference(f"127.0.0.1:{server.server_port}/team/image:v1")
-        assert image is not None
-        with pytest.raises(InputError, match="may not be read without a login"):
-            registry.libraries(image)
-        (_, first, without), (_, _, _), (_, again, headers) = server.seen
-        assert first == again == path
-        assert "Authorization" not in without and headers["Authorization"] == "Bearer abc"
-        del server.answers[asked]
-        with pytest.raises(InputError, match="gives strangers no token"):
-            registry.libraries(image)
+def test_bytes_that_are_not_the_layers_are_not_kept(server: Any, cache: LayerCache) -> None:
+    place = f"/v2/team/image/blobs/{digest(ABOVE)}"
+    server.answers[place] = (200, {}, ABOVE + bytes(512))
+    with pytest.raises(CheckFailed, match="the registry has other bytes"):
+        of_registry(server)
+    torn = gzip.compress(ABOVE)[:-90]
+    index = json.dumps({"layers": [descriptor(torn)]}).encode()
+    server.answers["/v2/team/image/manifests/torn"] = (200, {}, index)
+    server.answers[f"/v2/team/image/blobs/{digest(torn)}"] = (200, {}, torn)
+    with pytest.raises(CheckFailed, match="a layer cannot be unpacked"):
+        of_registry(server, "torn")
+    assert cache.find(digest(ABOVE)) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("r.example/team/image:v1", ("r.example", "team/image", "v1")),
-        ("r.example:5000/image", ("r.example:5000", "image", "latest")),
-        ("localhost:5000/a/b@" + digest(b""), ("localhost:5000", "a/b", digest(b""))),
-        ("folder/image", None),
-        ("../r.example/image", None),
-        ("libfoo.so", None),
-    ],
-)
-def test_what_is_a_reference(text: str, found: tuple[str, str, str] | None) -> None:
-    assert registry.reference(text) == found
-
-
-def test_the_command_takes_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "image.tar").write_bytes(saved(BELOW, ABOVE))
-    assert program.main(["audit", str(tmp_path / "image.tar"), "--gpu", "7.0"]) == 0
-    assert program.main(["audit", str(tmp_path / "image.tar"), "--gpu", "9.0"]) == 4
-    with serving(answers(HOPPER and BELOW)) as server:
-        name = f"127.0.0.1:{server.server_port}/team/image:v1"
-        assert program.main(["audit", name, "--gpu", "7.0"]) == 4
-    assert program.main(["audit", "127.0.0.1:9/team/image:v1", "--gpu", "7.0"]) == 3
-    assert program.main(["audit", "no/such", "--gpu", "7.0"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+def test_a_full_disk_says_nothing_of_a_layer(
+    server: Any, cache: LayerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what was read whole is kept: with space again, the same layer is judged anew."""
+    full = partial(Path("/dev/full").open, "r+b", buffering=0)
+    with monkeypatch.context() as patched:
+        patched.setattr("tempfile.TemporaryFile", full)
+        with pytest.raises(OutsideError, match="No space left on device") as raised:
+            of_registry(server)
+    assert "TMPDIR" in raised.value.fix
+    assert not cache.folder.exists()
+    assert is_the_image(of_registry(server))

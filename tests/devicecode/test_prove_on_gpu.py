@@ -16,13 +16,10 @@ def run(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_without_a_gpu_nothing_is_proven(tmp_path: Path) -> None:
+def test_without_a_gpu_or_a_framework_nothing_is_proven(tmp_path: Path) -> None:
     done = run(path=tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
     assert "nvidia-smi finds no GPU" in done.stderr
-
-
-def test_without_a_framework_nothing_is_proven(tmp_path: Path) -> None:
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'Some GPU, 7.0'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     done = run("--framework", "torch", path=tmp_path)

@@ -32,11 +32,11 @@ class Osv:
     address: str = ""
 
     def result(self, query: dict[str, Any]) -> dict[str, Any]:
-        """What it says to one query."""
+        """Return the result of a query."""
         name = (query["package"]["ecosystem"], query["package"]["name"], query["version"])
         self.asked.append(name)
         ids, start = self.known.get(name, []), int(query.get("page_token") or 0)
-        some = [{"id": one, "modified": "2026-01-01T00:00:00Z"} for one in ids]
+        some = [{"id": id_, "modified": "2026-01-01T00:00:00Z"} for id_ in ids]
         end = start + self.page
         more = {"next_page_token": str(end)} if end < len(ids) else {}
         return ({"vulns": some[start:end]} if some else {}) | more
@@ -51,18 +51,19 @@ def serving() -> Iterator[Osv]:
         def do_POST(self) -> None:
             assert self.path == "/v1/querybatch"
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            results = [service.result(one) for one in json.loads(body)["queries"]]
+            results = [service.result(query) for query in json.loads(body)["queries"]]
             status, data = 200, json.dumps({"results": results}).encode()
             if service.answer:
                 status, data = service.answer(results)
-            self.say(status, data)
+            self.answer(status, data)
 
         def do_GET(self) -> None:
             name = self.path.removeprefix("/v1/vulns/")
-            found = service.details.get(name)
-            self.say(200 if found else 404, json.dumps({"id": name, **(found or {})}).encode())
+            details = service.details.get(name)
+            status, fields = (200, details) if details else (404, {})
+            self.answer(status, json.dumps({"id": name, **fields}).encode())
 
-        def say(self, status: int, data: bytes) -> None:
+        def answer(self, status: int, data: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

@@ -49,10 +49,12 @@ class _Referring(FaultHandler):
 
     def _list(self, digest: str, asked: dict[str, list[str]]) -> None:
         kinds = asked.get("artifactType")
-        found = [
-            one for one in self.server.listed[digest] if not kinds or one["artifactType"] in kinds
+        manifests = [
+            each
+            for each in self.server.listed[digest]
+            if not kinds or each["artifactType"] in kinds
         ]
-        content = {"schemaVersion": 2, "mediaType": INDEX, "manifests": found}
+        content = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
         filtered = {"OCI-Filters-Applied": "artifactType"} if kinds else {}
         data = json.dumps(content).encode()
         self._answer(200, {"Content-Type": INDEX, **filtered}, data)
@@ -68,7 +70,7 @@ class _Referring(FaultHandler):
     def _note(self, subject: str, content: dict[str, Any]) -> None:
         digest = f"sha256:{hashlib.sha256(self.sent).hexdigest()}"
         with self.server.lock:
-            if all(one["digest"] != digest for one in self.server.listed[subject]):
+            if all(each["digest"] != digest for each in self.server.listed[subject]):
                 self.server.listed[subject].append(
                     {
                         "mediaType": content["mediaType"],

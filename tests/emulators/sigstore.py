@@ -5,8 +5,7 @@ which every client of Sigstore reads: a trusted root and a signing config.
 
 Sources: sigstore/fulcio fulcio.proto and docs/certificate-specification.md; RFC 6962 for the
 certificate's time stamp and for the tree; sigstore/rekor openapi.yaml (v1) and
-pkg/types/dsse/v0.0.1; sigstore/rekor-tiles CLIENTS.md (v2); C2SP signed-note for checkpoints;
-sigstore/protobuf-specs trustroot.proto.
+pkg/types/dsse/v0.0.1; C2SP signed-note for checkpoints; sigstore/protobuf-specs trustroot.proto.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import Any
 import jwt
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -36,18 +35,24 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tests.emulators import timestamps
 from tests.emulators.web import LoopbackServer, answering
 
 AUDIENCE = "sigstore"
 SCT_LIST = x509.ObjectIdentifier("1.3.6.1.4.1.11129.2.4.2")
 ISSUER_V1, ISSUER_V2 = (x509.ObjectIdentifier(f"1.3.6.1.4.1.57264.1.{n}") for n in (1, 8))
 
-Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+Key = ec.EllipticCurvePrivateKey
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error
-    """What a service answers with 400."""
+    """A service answers this with 400."""
+
+
+def octets(tag: int, body: bytes) -> bytes:
+    """Return a string in DER."""
+    size = len(body)
+    raw = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes([tag, size] if size < 0x80 else [tag, 0x80 | len(raw), *raw]) + body
 
 
 def b64(data: bytes) -> str:
@@ -108,11 +113,11 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName([where]), critical=True)
             .add_extension(x509.UnrecognizedExtension(ISSUER_V1, utf8), critical=False)
             .add_extension(
-                x509.UnrecognizedExtension(ISSUER_V2, timestamps.der(0x0C, utf8)), critical=False
+                x509.UnrecognizedExtension(ISSUER_V2, octets(0x0C, utf8)), critical=False
             )
         )
         before = builder.sign(self.key, SHA384())
-        logged = timestamps.der(0x04, self._logged(before.tbs_certificate_bytes))
+        logged = octets(0x04, self._logged(before.tbs_certificate_bytes))
         final = builder.add_extension(x509.UnrecognizedExtension(SCT_LIST, logged), critical=False)
         return final.sign(self.key, SHA384())
 
@@ -126,8 +131,8 @@ class Authority:
             b"\0" + hashlib.sha256(der_of(self.log)).digest() + at + b"\0\0\4\3"
             + struct.pack("!H", len(signature)) + signature
         )  # fmt: skip
-        one = struct.pack("!H", len(stamp)) + stamp
-        return struct.pack("!H", len(one)) + one
+        entry = struct.pack("!H", len(stamp)) + stamp
+        return struct.pack("!H", len(entry)) + entry
 
 
 def authority() -> Authority:
@@ -205,15 +210,10 @@ class Log:
 
     @property
     def name(self) -> bytes:
-        """Its id: of the key, or for Ed25519 of the name and the key (C2SP signed-note)."""
-        if isinstance(self.key, ed25519.Ed25519PrivateKey):
-            raw = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-            return hashlib.sha256(self.origin.encode() + b"\n\1" + raw).digest()
+        """The log's id: the hash of its key."""
         return hashlib.sha256(der_of(self.key)).digest()
 
     def sign(self, data: bytes) -> bytes:
-        if isinstance(self.key, ed25519.Ed25519PrivateKey):
-            return self.key.sign(data)
         return self.key.sign(data, ec.ECDSA(SHA256()))
 
     def add(self, body: bytes) -> tuple[int, list[bytes], bytes, str]:
@@ -230,26 +230,21 @@ class Log:
 
 
 class Sigstore(LoopbackServer):
-    """All services behind one address. seen: the paths that were asked.
+    """All services behind one address. paths: those of the requests, in order.
 
-    bodies: what it was told. rekor: the version of the log that signs. late: how much later the log
-    claims to have seen a signature. status: of every answer, where it is not 200.
+    late: how much later the log claims to have seen a signature. status: of every answer, where it
+    is not 200.
     """
 
-    def __init__(self, rekor: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.rekor = rekor
         self.oidc = ec.generate_private_key(ec.SECP256R1())
         self.authority = authority()
-        self.stamps = timestamps.authority()
-        first = Log(
-            "rekor.example.com - 1193050959916656506", ec.generate_private_key(ec.SECP256R1())
-        )
-        self.logs = {1: first, 2: Log("127.0.0.1", ed25519.Ed25519PrivateKey.generate())}
+        key = ec.generate_private_key(ec.SECP256R1())
+        self.log = Log("rekor.example.com - 1193050959916656506", key)
         self.late = timedelta()
         self.status = 200
-        self.seen: list[str] = []
-        self.bodies: list[bytes] = []
+        self.paths: list[str] = []
 
     @property
     def address(self) -> str:
@@ -281,21 +276,20 @@ class Sigstore(LoopbackServer):
     def _trusted_root(self) -> dict[str, Any]:
         since = {"start": "2020-01-01T00:00:00Z"}
 
-        def log(url: str, name: bytes, key: Key) -> dict[str, Any]:
-            edwards = isinstance(key, ed25519.Ed25519PrivateKey)
+        def log(key: Key) -> dict[str, Any]:
             return {
-                "baseUrl": url,
+                "baseUrl": self.address,
                 "hashAlgorithm": "SHA2_256",
                 "publicKey": {
                     "rawBytes": b64(der_of(key)),
-                    "keyDetails": "PKIX_ED25519" if edwards else "PKIX_ECDSA_P256_SHA_256",
+                    "keyDetails": "PKIX_ECDSA_P256_SHA_256",
                     "validFor": since,
                 },
-                "logId": {"keyId": b64(name)},
+                "logId": {"keyId": b64(hashlib.sha256(der_of(key)).digest())},
             }
 
         def chain(*certificates: x509.Certificate) -> dict[str, Any]:
-            raw = [{"rawBytes": b64(one.public_bytes(Encoding.DER))} for one in certificates]
+            raw = [{"rawBytes": b64(each.public_bytes(Encoding.DER))} for each in certificates]
             return {
                 "subject": {"organization": "example.com", "commonName": "sigstore"},
                 "uri": self.address,
@@ -303,21 +297,19 @@ class Sigstore(LoopbackServer):
                 "validFor": since,
             }
 
-        ct = self.authority.log
         return {
             "mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
-            "tlogs": [log(self.address, one.name, one.key) for one in self.logs.values()],
+            "tlogs": [log(self.log.key)],
             "certificateAuthorities": [chain(self.authority.certificate, self.authority.root)],
-            "ctlogs": [log(self.address, hashlib.sha256(der_of(ct)).digest(), ct)],
-            "timestampAuthorities": [chain(self.stamps.certificate, self.stamps.root)],
+            "ctlogs": [log(self.authority.log)],
         }
 
     def _signing_config(self) -> dict[str, Any]:
-        def service(path: str, version: int = 1) -> list[dict[str, Any]]:
+        def service(path: str) -> list[dict[str, Any]]:
             return [
                 {
                     "url": f"{self.address}{path}",
-                    "majorApiVersion": version,
+                    "majorApiVersion": 1,
                     "validFor": {"start": "2020-01-01T00:00:00Z"},
                     "operator": "example.com",
                 }
@@ -327,9 +319,8 @@ class Sigstore(LoopbackServer):
             "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
             "caUrls": service(""),
             "oidcUrls": service("/oidc"),
-            "rekorTlogUrls": service("", self.rekor),
+            "rekorTlogUrls": service(""),
             "rekorTlogConfig": {"selector": "ANY"},
-            "tsaUrls": service("/api/v1/timestamp"),
             "tsaConfig": {"selector": "ANY"},
         }
 
@@ -359,18 +350,18 @@ class Sigstore(LoopbackServer):
             public, identity, claims["iss"], datetime.now(UTC) - timedelta(seconds=1)
         )
         chain = (made, self.authority.certificate, self.authority.root)
-        texts = [one.public_bytes(Encoding.PEM).decode() for one in chain]
+        texts = [each.public_bytes(Encoding.PEM).decode() for each in chain]
         return {"signedCertificateEmbeddedSct": {"chain": {"certificates": texts}}}
 
-    def entry_v1(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Rekor 1: an entry for a DSSE envelope, with the promise that it will be in the log."""
+    def entry(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Rekor: an entry for a DSSE envelope, with the promise that it will be in the log."""
         content = asked["spec"]["proposedContent"]
         envelope, (verifier,) = json.loads(content["envelope"]), content["verifiers"]
         payload = base64.b64decode(envelope["payload"])
         kind = envelope["payloadType"].encode()
         signed = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
-        for one in envelope["signatures"]:
-            _check(verifier, base64.b64decode(one["sig"]), signed)
+        for each in envelope["signatures"]:
+            _check(verifier, base64.b64decode(each["sig"]), signed)
         body = canonical(
             {
                 "apiVersion": "0.0.1",
@@ -379,13 +370,13 @@ class Sigstore(LoopbackServer):
                     "envelopeHash": _hash(content["envelope"].encode()),
                     "payloadHash": _hash(payload),
                     "signatures": [
-                        {"signature": one["sig"], "verifier": verifier}
-                        for one in envelope["signatures"]
+                        {"signature": each["sig"], "verifier": verifier}
+                        for each in envelope["signatures"]
                     ],
                 },
             }
         )
-        log = self.logs[1]
+        log = self.log
         index, path, root, checkpoint = log.add(body)
         entry = {
             "body": b64(body),
@@ -395,7 +386,7 @@ class Sigstore(LoopbackServer):
         }
         proof = {
             "checkpoint": checkpoint,
-            "hashes": [one.hex() for one in path],
+            "hashes": [each.hex() for each in path],
             "logIndex": index,
             "rootHash": root.hex(),
             "treeSize": len(log.leaves),
@@ -404,41 +395,6 @@ class Sigstore(LoopbackServer):
         verification = {"inclusionProof": proof, "signedEntryTimestamp": promise}
         uuid = "108e9186e8c5677a" + hashlib.sha256(b"\0" + body).hexdigest()
         return {uuid: {**entry, "verification": verification}}
-
-    def entry_v2(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Rekor 2: an entry for a signature over a digest; it knows no time of its own."""
-        request = asked["hashedRekordRequestV002"]
-        certificate = x509.load_der_x509_certificate(
-            base64.b64decode(request["signature"]["verifier"]["x509Certificate"]["rawBytes"])
-        )
-        _check_digest(certificate, request)
-        body = canonical(
-            {
-                "apiVersion": "0.0.2",
-                "kind": "hashedrekord",
-                "spec": {
-                    "hashedRekordV002": {
-                        "data": {"algorithm": "SHA2_256", "digest": request["digest"]},
-                        "signature": request["signature"],
-                    }
-                },
-            }
-        )
-        log = self.logs[2]
-        index, path, root, checkpoint = log.add(body)
-        return {
-            "logIndex": str(index),
-            "logId": {"keyId": b64(log.name)},
-            "kindVersion": {"kind": "hashedrekord", "version": "0.0.2"},
-            "inclusionProof": {
-                "logIndex": str(index),
-                "rootHash": b64(root),
-                "treeSize": str(len(log.leaves)),
-                "hashes": [b64(one) for one in path],
-                "checkpoint": {"envelope": checkpoint},
-            },
-            "canonicalizedBody": b64(body),
-        }
 
 
 def _hash(data: bytes) -> dict[str, str]:
@@ -454,20 +410,9 @@ def _check(verifier: str, signature: bytes, data: bytes) -> None:
         raise Refused("verifying signature: invalid signature") from None
 
 
-def _check_digest(certificate: x509.Certificate, request: dict[str, Any]) -> None:
-    from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
-
-    public: Any = certificate.public_key()
-    digest = base64.b64decode(request["digest"])
-    signature = base64.b64decode(request["signature"]["content"])
-    try:
-        public.verify(signature, digest, ec.ECDSA(Prehashed(SHA256())))
-    except InvalidSignature:
-        raise Refused("verifying signature: invalid signature") from None
-
-
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else an answer in two writes takes 40 ms
     server: Sigstore
 
     def log_message(self, format: str, *args: object) -> None:
@@ -475,17 +420,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         there, body = self.server, self.rfile.read(int(self.headers["Content-Length"]))
-        there.seen.append(self.path)
-        there.bodies.append(body)
+        there.paths.append(self.path)
         created = self.path.endswith("/log/entries")
-        status, kind = 201 if created else 200, "application/json"
+        status = 201 if created else 200
         try:
             if there.status != 200:
                 status = there.status
                 raise Refused("not now")
             data = self._answer(body)
-            if self.path == "/api/v1/timestamp":
-                kind = "application/timestamp-reply"
         except Refused as error:
             status = 400 if status in (200, 201) else status
             data = json.dumps({"code": 3, "message": str(error)}).encode()
@@ -494,7 +436,7 @@ class _Handler(BaseHTTPRequestHandler):
             (uuid,) = json.loads(data)
             self.send_header("ETag", uuid)
             self.send_header("Location", f"{self.path}/{uuid}")
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -506,16 +448,12 @@ class _Handler(BaseHTTPRequestHandler):
                 bearer = (self.headers["Authorization"] or "").removeprefix("Bearer ")
                 return json.dumps(there.certificate(json.loads(body), bearer)).encode()
             case "/api/v1/log/entries":
-                return json.dumps(there.entry_v1(json.loads(body))).encode()
-            case "/api/v2/log/entries":
-                return json.dumps(there.entry_v2(json.loads(body))).encode()
-            case "/api/v1/timestamp":
-                return there.stamps.stamp(body)
+                return json.dumps(there.entry(json.loads(body))).encode()
         raise Refused(f"no such path: {self.path}")
 
 
 @contextmanager
-def serving(rekor: int = 1) -> Iterator[Sigstore]:
-    """A running Sigstore of its own. rekor: 1 or 2, the version of the log."""
-    with answering(Sigstore(rekor)) as server:
+def serving() -> Iterator[Sigstore]:
+    """A running Sigstore of its own."""
+    with answering(Sigstore()) as server:
         yield server

@@ -1,7 +1,7 @@
 """Loopback Vertex AI: the job service (REST and gRPC), Cloud Logging, and buckets' locations.
 
 The messages are the product's own (google.cloud.aiplatform_v1). A submitted job is really carried
-out, by an `Executor`: a scripted one, or `builder.jobs.places.local` on the engine, which is what
+out, by an `Executor`: a scripted one, or `builder.jobs.backends.local` on the engine, which is what
 `local_executor` makes. As the service does, answers name the project by its number, lists come in
 pages, and log entries may come late. Faults come on demand.
 """
@@ -172,13 +172,13 @@ class Script:
 
 
 def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Executor:
-    """An executor that runs a job's containers on the engine, through `builder.jobs.places.local`.
+    """An executor that runs a job's containers on the engine, through the local backend.
 
     `images`: the reference that a job names -> what the engine calls that image; any other one is
     pulled from its registry, by the digest that the job names.
     """
-    from builder.jobs.places.local import run as local
-    from builder.jobs.places.local.replicas import LocalJob, Trial
+    from builder.jobs.backends.local import run as local
+    from builder.jobs.backends.local.replicas import LocalJob, Trial
     from builder.jobs.pools import ROLES, Pool
     from builder.jobs.running import Stop
     from builder.jobs.studies.results import measurements
@@ -649,6 +649,7 @@ _KINDS = {
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else an answer in two writes takes 40 ms
     service: JobService
 
     def log_message(self, format: str, *args: Any) -> None:

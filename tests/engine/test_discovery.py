@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from builder import engine
 from builder.core.errors import OutsideError
 from builder.core.settings import Settings
-from builder.engine import BuildRequest, Engine, NoEngine, discovery
+from builder.engine import Engine, discovery
+from builder.engine.buildx import require
+from builder.engine.discovery import NoEngine
 from tests.emulators.answers import serving
-
-REQUEST = BuildRequest(Path("Dockerfile"), Path(), ("a:b",))
 
 
 @contextmanager
@@ -49,7 +48,7 @@ def buildx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 def asked(host: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("DOCKER_HOST", host)
-    return engine.connect(Settings(engine="machine"))
+    return discovery.connect(Settings(engine="machine"))
 
 
 @pytest.mark.parametrize("version", ["20.10.24+dfsg1", "26.1.5", "29.0.0"])
@@ -62,7 +61,7 @@ def test_an_engine_without_buildx_is_taken_and_says_so_when_it_shall_build(
     assert found.buildx_version == "" and not found.rootless
     missing = "no COPY --link" if version.startswith("20") else "`docker buildx` does not work"
     with pytest.raises(OutsideError, match=missing) as refused:
-        found.build(REQUEST)
+        require(found)
     assert "install" in refused.value.fix
 
 
@@ -73,7 +72,7 @@ def test_a_buildx_that_is_too_old_is_named(
     with answering({"ServerVersion": "26.1.5"}) as host:
         found = asked(host, monkeypatch)
     with pytest.raises(OutsideError, match=r"buildx 0\.11\.2 is too old"):
-        found.build(REQUEST)
+        require(found)
 
 
 def test_an_engine_that_can_build(
@@ -82,7 +81,7 @@ def test_an_engine_that_can_build(
     buildx("0.13.1")
     with answering({"ServerVersion": "23.0.6"}) as host:
         found = asked(host, monkeypatch)
-    engine.buildx.require(found)
+    require(found)
     assert found.buildx_version == "0.13.1"
 
 
@@ -97,8 +96,8 @@ def test_podman_and_an_engine_without_root_on_arm(
     with answering(info, ("Podman Engine", "Conmon")) as host:
         found = asked(host, monkeypatch)
     assert (found.product, found.architecture, found.rootless) == ("Podman", "arm64", True)
-    with pytest.raises(OutsideError, match=r"Podman at tcp://.* does not build this Dockerfile"):
-        found.build(REQUEST)
+    with pytest.raises(OutsideError, match=r"Podman 5.4.2 .* does not build this Docker"):
+        require(found)
 
 
 def test_an_engine_that_is_too_old_to_load_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +130,7 @@ def test_who_may_not_reach_the_running_engine_is_not_told_to_install_one(
     monkeypatch.setattr(discovery, "_machine", refused)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(OutsideError, match="needs root") as error:
-        engine.connect(Settings())
+        discovery.connect(Settings())
     assert "does not answer" in error.value.message
     assert "install" not in error.value.fix
 
@@ -140,7 +139,7 @@ def test_a_machine_without_an_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     with pytest.raises(NoEngine, match=r"no Docker engine at .*; the private engine needs root"):
-        engine.connect(Settings())
+        discovery.connect(Settings())
 
 
 @pytest.mark.parametrize("name", ["docker.sock", "podman/podman.sock"])

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import OutsideError
-from builder.engine import hosted
-from builder.engine.private import memory
+from builder.engine import hosted, memory
 from builder.engine.private.place import EnginePlace, data_home
 from builder.engine.private.programs import NEWEST, WORKER, Software
 from tests.clock import until

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from builder.config.debian import AptSource, Mirror
 from builder.core.errors import OutsideError
-from builder.core.events import Event, StepLog
-from builder.core.mirrors import AptSource, Mirror
-from builder.engine.private.packages import Packages, unpack
+from builder.engine.private.packages import Package, Packages, unpack
 from tests.debian import tool
 
 MIRROR = "http://mirror.example/debian"
@@ -65,36 +64,41 @@ def packages(mirror: Mirror, tmp_path: Path) -> Packages:
     return Packages("bookworm", mirror, cache=tmp_path / "cache")
 
 
-def test_candidates_and_closure(packages: Packages) -> None:
-    assert packages.candidates(["tool"]) == {"tool": "2:1.0+b1"}
-    assert packages.closure(["tool"]) == {"library": "1.0+b1", "tool": "2:1.0+b1"}
-
-
 def test_download_and_unpack(packages: Packages, tmp_path: Path) -> None:
-    debs = packages.download(packages.closure(["tool"]))
-    assert [deb.name for deb in debs] == ["library_1.0+b1_all.deb", "tool_2%3a1.0+b1_all.deb"]
-    unpack(debs, tmp_path / "root")
+    (tool_alone,) = packages.download(["tool"])
+    assert (tool_alone.name, tool_alone.version) == ("tool", "2:1.0+b1")
+    library, tool_again = packages.download(["tool"], dependencies=True)
+    assert tool_again == tool_alone
+    assert (library.path.name, tool_again.path.name) == (
+        "library_1.0+b1_all.deb",
+        "tool_2%3a1.0+b1_all.deb",
+    )
+    unpack([library, tool_again], tmp_path / "root")
     assert (tmp_path / "root/usr/bin/tool").exists()
-    assert not list(debs[0].parent.glob(".new.*"))
+    assert not list(library.path.parent.glob(".new.*"))
 
 
-def test_what_is_in_the_cache_is_not_fetched_again(packages: Packages, mirror: Mirror) -> None:
-    debs = packages.download({"tool": "2:1.0+b1"})
-    Path(mirror.archive.uri.removeprefix("file:")).rename(debs[0].parent / "archive-gone")
-    assert packages.download({"tool": "2:1.0+b1"}) == debs
+def test_a_file_in_the_cache_is_used_if_it_is_the_one_of_the_index(
+    packages: Packages, mirror: Mirror
+) -> None:
+    (package,) = packages.download(["tool"])
+    before = package.path.stat().st_mtime_ns
+    assert packages.download(["tool"]) == (package,)
+    assert package.path.stat().st_mtime_ns == before
+    content = package.path.read_bytes()
+    package.path.write_bytes(b"damaged")
+    assert packages.download(["tool"]) == (package,)
+    assert package.path.read_bytes() == content
+    Path(mirror.archive.uri.removeprefix("file:")).rename(package.path.parent / "archive-gone")
+    assert packages.download(["tool"]) == (package,)
 
 
 def test_a_package_that_does_not_exist_is_named(packages: Packages) -> None:
-    for ask in (
-        lambda: packages.candidates(["nonesuch"]),
-        lambda: packages.closure(["nonesuch"]),
-        lambda: packages.closure(["tool", "nonesuch"]),
-        lambda: packages.download({"nonesuch": "1"}),
-    ):
-        with pytest.raises(OutsideError, match=r"Debian bookworm has no package nonesuch"):
-            ask()
-    with pytest.raises(OutsideError, match="has no package tool=9"):
-        packages.closure(["tool=9"])
+    for names, dependencies in ((["nonesuch"], False), (["tool", "nonesuch"], True)):
+        with pytest.raises(
+            OutsideError, match=r"Debian bookworm from file:.*: Unable to locate package nonesuch"
+        ):
+            packages.download(names, dependencies)
 
 
 def test_a_mirror_that_cannot_be_read_is_one_line(
@@ -104,36 +108,28 @@ def test_a_mirror_that_cannot_be_read_is_one_line(
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
     nowhere = Mirror(AptSource("http://127.0.0.1:9/debian", (), (("Trusted", "yes"),)), None)
     with pytest.raises(OutsideError, match=r"127\.0\.0\.1:9") as caught:
-        Packages("bookworm", nowhere, cache=tmp_path).candidates(["tool"])
+        Packages("bookworm", nowhere, cache=tmp_path).download(["tool"])
     assert "\n" not in caught.value.message
     assert "proxy" in caught.value.fix
 
 
 def test_a_mirror_without_the_suite_is_one_line(mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="Debian trixie from file:"):
-        Packages("trixie", mirror, cache=tmp_path / "c").candidates(["tool"])
+        Packages("trixie", mirror, cache=tmp_path / "c").download(["tool"])
 
 
-def test_a_snapshot_whose_lists_have_expired_is_used_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_whose_lists_have_expired_is_used_if_it_is_signed(tmp_path: Path) -> None:
     """An archive signed with a key of its own, whose lists were valid until 2022."""
     archive = Path(__file__).parent / "data/apt/expired-archive"
-    checked = (("Signed-By", str(archive / "key.gpg")), ("Check-Valid-Until", "yes"))
-    configuration = Packages._configuration
-    monkeypatch.setattr(  # this machine's apt may be told not to look at dates
-        Packages,
-        "_configuration",
-        lambda self: configuration(self) + 'Acquire::Check-Date "true";\n',
-    )
-    expired = Mirror(AptSource(f"file:{archive}", (), checked), None)
-    events: list[Event] = []
-    packages = Packages("bookworm", expired, cache=tmp_path / "c", on_event=events.append)
-    assert packages.candidates(["tool"]) == {"tool": "2:1.0+b1"}
-    (said,) = [event.line for event in events if isinstance(event, StepLog)]
-    assert "is expired" in said
-    assert "used all the same" in said
-    assert "Check-Valid-Until: no\n" in (packages.folder / "debian.sources").read_text()
+    for key, known in ((archive / "key.gpg", True), (tmp_path / "no.gpg", False)):
+        signed = (("Signed-By", str(key)),)
+        source = Mirror(AptSource(f"file:{archive}", (), signed), None)
+        packages = Packages("bookworm", source, cache=tmp_path / f"cache-{known}")
+        if known:
+            packages.refresh()
+        else:
+            with pytest.raises(OutsideError, match="Debian bookworm from file:"):
+                packages.refresh()
 
 
 def test_without_apt_it_says_what_is_missing(
@@ -141,16 +137,15 @@ def test_without_apt_it_says_what_is_missing(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OutsideError, match="apt-get is missing"):
-        packages.candidates(["tool"])
+        packages.download(["tool"])
 
 
 def test_several_at_once_share_one_cache(packages: Packages, mirror: Mirror) -> None:
     cache = packages.folder.parent.parent
-    seen: list[tuple[Path, ...]] = []
+    seen: list[tuple[Package, ...]] = []
 
     def fetch() -> None:
-        own = Packages("bookworm", mirror, cache=cache)
-        seen.append(own.download(own.closure(["tool"])))
+        seen.append(Packages("bookworm", mirror, cache=cache).download(["tool"], True))
 
     threads = [threading.Thread(target=fetch) for _ in range(4)]
     for thread in threads:
@@ -164,7 +159,7 @@ def test_several_at_once_share_one_cache(packages: Packages, mirror: Mirror) -> 
 def test_a_broken_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "half.deb").write_bytes(b"!<arch>\n")
     with pytest.raises(OutsideError, match=r"half\.deb: could not be unpacked"):
-        unpack([tmp_path / "half.deb"], tmp_path / "root")
+        unpack([Package("half", "1", tmp_path / "half.deb")], tmp_path / "root")
 
 
 def test_the_hosts_apt_hooks_do_not_run(
@@ -174,7 +169,7 @@ def test_the_hosts_apt_hooks_do_not_run(
     hook = tmp_path / "hook-ran"
     config.write_text(f'APT::Update::Post-Invoke {{ "touch {hook}"; }};\n')
     monkeypatch.setenv("APT_CONFIG", str(config))
-    packages.candidates(["tool"])
+    packages.download(["tool"])
     assert not hook.exists()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import OutsideError
-from builder.engine import private
+from builder.engine import Engine, private
 from builder.engine.private import daemon, network
 from builder.engine.private.place import EnginePlace, load
 from builder.engine.private.programs import Software
@@ -100,11 +100,11 @@ def data(tmp_path: Path) -> Iterator[Path]:
     private.stop(folder)
 
 
-def docker(endpoint: private.Endpoint, *arguments: str, stdin: bytes = b"") -> str:
+def docker(engine: Engine, *arguments: str, stdin: bytes = b"") -> str:
     """Run a docker command: what it printed."""
     done = subprocess.run(
-        [endpoint.docker, *arguments],
-        env={**os.environ, **endpoint.environment},
+        [engine.cli, *arguments],
+        env=dict(engine.environment),
         input=stdin,
         capture_output=True,
         check=False,
@@ -113,12 +113,12 @@ def docker(endpoint: private.Endpoint, *arguments: str, stdin: bytes = b"") -> s
     return done.stdout.decode().strip()
 
 
-def give_image(endpoint: private.Endpoint, busybox: Path) -> None:
+def give_image(engine: Engine, busybox: Path) -> None:
     """An image named `tiny`: busybox and nothing else."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(busybox, "bin/busybox")
-    docker(endpoint, "import", "-", "tiny", stdin=packed.getvalue())
+    docker(engine, "import", "-", "tiny", stdin=packed.getvalue())
 
 
 def start_elsewhere(data: Path, *before: str) -> subprocess.Popen[str]:
@@ -144,7 +144,7 @@ class TestEngine:
         running = daemons(data)
         assert private.start(data) == first
         found = private.status(data)
-        assert (found.state, found.endpoint) == ("running", first)
+        assert (found.state, found.engine) == ("running", first)
         assert daemons(data) == running == [found.pid]
         assert json.loads(docker(first, "version", "--format", "{{json .Server.Version}}"))
 
@@ -154,7 +154,7 @@ class TestEngine:
         known = file.read_text()
         file.write_text(json.dumps({**json.loads(known), "software": "/gone"}))
         found = private.status(data)
-        assert (found.state, found.endpoint) == ("failed", None)
+        assert (found.state, found.engine) == ("failed", None)
         assert "/gone" in found.detail
         with pytest.raises(OutsideError, match="programs are gone"):
             private.start(data)
@@ -171,10 +171,10 @@ class TestEngine:
     def test_after_kill_9_the_next_start_goes_on_with_its_images(
         self, data: Path, busybox: Path
     ) -> None:
-        endpoint = private.start(data)
-        give_image(endpoint, busybox)
+        engine = private.start(data)
+        give_image(engine, busybox)
         docker(
-            endpoint,
+            engine,
             "run",
             "--detach",
             "--stop-timeout=1",
@@ -193,11 +193,11 @@ class TestEngine:
         left = [name for _, name in daemon.processes(load(data))]
         assert "busybox" in left, "the container outlives its engine, and start has to end it"
 
-        endpoint = private.start(data)
-        assert docker(endpoint, "image", "ls", "--quiet", "tiny")
-        assert docker(endpoint, "ps", "--quiet") == ""
+        engine = private.start(data)
+        assert docker(engine, "image", "ls", "--quiet", "tiny")
+        assert docker(engine, "ps", "--quiet") == ""
         run = ("run", "--rm", "tiny", "/bin/busybox")
-        assert docker(endpoint, *run, "echo", "works") == "works"
+        assert docker(engine, *run, "echo", "works") == "works"
         names = [name for _, name in daemon.processes(load(data))]
         assert "busybox" not in names
         private.stop(data)
@@ -210,15 +210,15 @@ class TestEngine:
         assert private.status(data).state == "stopped"
         bridge = Path("/sys/class/net") / load(data).bridge
         assert bridge.exists(), "the network namespace was the host's"
-        endpoint = private.start(data)
-        give_image(endpoint, busybox)
+        engine = private.start(data)
+        give_image(engine, busybox)
         run = ("run", "--rm", "tiny", "/bin/busybox")
-        assert docker(endpoint, *run, "echo", "works") == "works"
+        assert docker(engine, *run, "echo", "works") == "works"
 
     def test_stop_leaves_nothing_but_the_images(self, data: Path, busybox: Path) -> None:
-        endpoint = private.start(data)
-        give_image(endpoint, busybox)
-        docker(endpoint, "network", "create", "own")
+        engine = private.start(data)
+        give_image(engine, busybox)
+        docker(engine, "network", "create", "own")
         run = (
             "run",
             "--detach",
@@ -229,10 +229,10 @@ class TestEngine:
             "127.0.0.1::80",
             "tiny",
         )
-        docker(endpoint, *run, "/bin/busybox", "sleep", "99")
+        docker(engine, *run, "/bin/busybox", "sleep", "99")
         place = load(data)
         assert {name for _, name in daemon.processes(place)} >= {"dockerd", "busybox"}
-        assert str(place.network) in rules(endpoint)
+        assert str(place.network) in rules(engine)
 
         assert private.stop(data) is True
         assert list(daemon.processes(place)) == []
@@ -241,7 +241,7 @@ class TestEngine:
         assert str(data) not in Path("/proc/self/mountinfo").read_text()
         assert place.network
         assert not any(route.subnet_of(place.network) for _, route in network.routes())
-        assert str(place.network) not in rules(endpoint)
+        assert str(place.network) not in rules(engine)
         assert private.stop(data) is False
 
         assert docker(private.start(data), "image", "ls", "--quiet", "tiny")
@@ -259,9 +259,9 @@ class TestEngine:
         second = private.start(other)
         try:
             assert load(data).network != load(other).network
-            for endpoint in (first, second):
-                give_image(endpoint, busybox)
-                docker(endpoint, "network", "create", "own")
+            for engine in (first, second):
+                give_image(engine, busybox)
+                docker(engine, "network", "create", "own")
                 run = (
                     "run",
                     "--detach",
@@ -272,10 +272,10 @@ class TestEngine:
                     "server",
                     "tiny",
                 )
-                docker(endpoint, *run, "/bin/busybox", "sleep", "99")
+                docker(engine, *run, "/bin/busybox", "sleep", "99")
                 ping = ("/bin/busybox", "ping", "-c", "1", "-W", "5", "server")
                 assert "1 packets received" in docker(
-                    endpoint, "run", "--rm", "--network", "own", "tiny", *ping
+                    engine, "run", "--rm", "--network", "own", "tiny", *ping
                 )
             private.stop(other)
             resolve = ("/bin/busybox", "nslookup", "server")
@@ -290,16 +290,16 @@ class TestEngine:
         home = tmp_path / "home"
         (home / ".docker").mkdir(parents=True)
         (home / ".docker/config.json").write_text('{"auths": {"r.example": {"auth": "eDp5"}}}')
-        endpoint = private.start(data)
+        engine = private.start(data)
         monkeypatch.setenv("HOME", str(home))
-        give_image(endpoint, busybox)
+        give_image(engine, busybox)
         (tmp_path / "Dockerfile").write_text('FROM tiny\nRUN ["/bin/busybox", "true"]\n')
         empty = tmp_path / "context"
         empty.mkdir()
         for command in (("build",), ("buildx", "build")):
             file = str(tmp_path / "Dockerfile")
-            docker(endpoint, *command, "--quiet", "--tag", "made", "--file", file, str(empty))
-        assert docker(endpoint, "buildx", "version").startswith("github.com/docker/buildx")
+            docker(engine, *command, "--quiet", "--tag", "made", "--file", file, str(empty))
+        assert docker(engine, "buildx", "version").startswith("github.com/docker/buildx")
         assert [path.name for path in (home / ".docker").iterdir()] == ["config.json"]
 
     def test_an_engine_that_cannot_start_says_why(self, data: Path) -> None:
@@ -325,11 +325,11 @@ class TestEngine:
             cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert below.wait(timeout=120) == 0
-        endpoint = private.start(data)  # the same one: it answers on its socket
-        give_image(endpoint, busybox)
+        engine = private.start(data)  # the same one: it answers on its socket
+        give_image(engine, busybox)
         sleep = ("--detach", "--workdir=/only-inside", "tiny", "/bin/busybox", "sleep", "99")
-        docker(endpoint, "run", "--name", "inside", *sleep)
-        assert docker(endpoint, "exec", "inside", "/bin/busybox", "pwd") == "/only-inside"
+        docker(engine, "run", "--name", "inside", *sleep)
+        assert docker(engine, "exec", "inside", "/bin/busybox", "pwd") == "/only-inside"
 
 
 STARTS = """
@@ -340,11 +340,11 @@ private.start(Path(sys.argv[1]))
 """
 
 
-def rules(endpoint: private.Endpoint) -> str:
+def rules(engine: Engine) -> str:
     """The firewall, as the kernel has it."""
     return "".join(
         subprocess.run(
-            [endpoint.bin / "iptables", "-t", table, "-S"],
+            [Path(engine.cli).with_name("iptables"), "-t", table, "-S"],
             capture_output=True,
             text=True,
             check=True,

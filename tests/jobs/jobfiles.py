@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from builder.jobs import description
+from builder.jobs.backends.vertex.backend import VertexAI
+from builder.jobs.backends.vertex.service import Service
 from builder.jobs.description import Job
-from builder.jobs.places.vertex import checks
 from builder.jobs.ready import Image, Ready
 
 DIGEST = "sha256:" + "a" * 64
@@ -33,14 +35,19 @@ def image(target: str = "v100", accelerator: str | None = None) -> Image:
     return Image(f"{REPOSITORY}@{DIGEST}", DIGEST, target, made_for, True, True, cuda="12.5")
 
 
-def own(read: Job) -> dict[str, Image]:
-    """The images of the roles that have one of their own, as a file names them."""
-    beside = {pool.role: read.of(pool.role).image for pool in read.pools}
-    return {role: Image(name) for role, name in beside.items() if name != read.image}
-
-
 def ready(text: str, target: str = "v100", *, project: str | None = "my-project") -> Ready:
     """The job of this text, through every check."""
-    read = job(text)
-    made = image(target)
-    return checks.ready(read, made, read.region, project=project, targets=TARGETS, own=own(read))
+    return checked(job(text), image(target), project=project)
+
+
+def checked(
+    read: Job,
+    made: Image,
+    *,
+    project: str | None = "my-project",
+    targets: Mapping[str, str] = TARGETS,
+    endpoint: str | None = None,
+) -> Ready:
+    """The job with this image, through every check for Vertex AI."""
+    backend = VertexAI(Service(project, read.region, endpoint))
+    return backend.check(read, made, targets)

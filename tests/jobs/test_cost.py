@@ -11,11 +11,11 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.jobs import machines
+from builder.jobs.backends.protocol import JobStatus, TrialStatus
 from builder.jobs.cost import bill as cost
 from builder.jobs.cost import prices, quote
 from builder.jobs.cost.bill import Extras
 from builder.jobs.cost.quote import Wanted
-from builder.jobs.places.protocol import JobStatus, TrialStatus
 from builder.jobs.pools import Pool
 from tests.jobs import jobfiles
 
@@ -386,7 +386,6 @@ def remote(state: str = "succeeded", kind: str = "custom", strategy: str = "stan
     return JobStatus(
         name="projects/1/locations/us-central1/customJobs/2",
         display_name="cats-1",
-        kind=kind,
         state=state,
         region="us-central1",
         created=began,

@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from builder import registry
+from builder.config import image_yaml
 from builder.core import project
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
-from builder.jobs import expected, images
-from builder.jobs.places.vertex import checks
+from builder.frameworks.tensorflow.suite import TRAINER
+from builder.jobs import checks, expected, images
 from builder.pipeline import verify
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt
 from builder.registry import Manifest, Registry
-from builder.spec import catalogue
-from builder.tensorflow.suite import TRAINER
 from tests.jobs import jobfiles
 from tests.registry import server as registry_server
 from tests.registry.making import put_image
@@ -37,7 +36,7 @@ def here(tmp_path: Path) -> Path:
     (tmp_path / "builder.toml").write_text('[job]\nproject = "toml-project"\n')
     folder = tmp_path / "images" / "v100"
     folder.mkdir(parents=True)
-    (folder / catalogue.FILE).write_text((ROOT / "images" / "v100" / catalogue.FILE).read_text())
+    (folder / image_yaml.FILE).write_text((ROOT / "images" / "v100" / image_yaml.FILE).read_text())
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "task.py").write_text("")
     return tmp_path
@@ -74,7 +73,7 @@ def test_the_cuda_of_a_target_is_known_and_so_the_oldest_driver_for_it(here: Pat
     job = jobfiles.job(f"image: v100\n{BASE}")
     image, _ = images.local_image(here, job, Settings())
     assert (image.cuda or "").partition(".")[0] == "12"
-    (placement,) = checks.machines_of(job)
+    placement = checks.place(job.pools[0])
     (value,) = expected.on_a_machine(placement, image.cuda).values()
     assert value == "V100:1,capability=7.0,cuda=12,driver=525"
     foreign, _ = images.local_image(here, jobfiles.job(f"image: a.b/c:d\n{BASE}"), Settings())
@@ -109,7 +108,7 @@ def test_an_image_that_is_no_target(here: Path) -> None:
 def test_targets_and_what_they_are_for(here: Path) -> None:
     assert images.targets(here) == {"v100": "V100"}
     (here / "images" / "bad").mkdir()
-    (here / "images" / "bad" / catalogue.FILE).write_text("accelerator: X\n")
+    (here / "images" / "bad" / image_yaml.FILE).write_text("accelerator: X\n")
     assert images.targets(here) == {"v100": "V100"}
 
 
@@ -171,7 +170,7 @@ def test_where_keys_are_trusted_every_image_needs_a_signed_receipt(
         for name in ("v100", f"{where.name}:v100", f"{where.name}@{made.digest}"):
             job = jobfiles.job(f"image: {name}\n" + BASE)
             assert images.pushed_image(here, job, Settings(registry=where.name))[0].digest
-            with pytest.raises(CheckFailed, match="no signed receipt lies beside it"):
+            with pytest.raises(CheckFailed, match="no signed receipt is attached to it"):
                 images.pushed_image(here, job, trusting)
         signing.sign(there, where, made, receipt(made), other.signer)
         with pytest.raises(CheckFailed, match="signed by none of the keys"):

@@ -18,17 +18,17 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError, OutsideError
-from builder.engine import BuildRequest, Engine, containers
+from builder.engine import BuildRequest, Engine, buildx, containers
 from builder.jobs import description
+from builder.jobs.backends.local import folder as folders
+from builder.jobs.backends.local import prepare
+from builder.jobs.backends.local import run as local
+from builder.jobs.backends.local.backend import ThisMachine
+from builder.jobs.backends.local.kills import parse_kill
+from builder.jobs.backends.local.prepare import LocalOptions
+from builder.jobs.backends.local.replicas import LocalJob
+from builder.jobs.backends.local.trials import run_study
 from builder.jobs.eventfiles import without_tensorflow
-from builder.jobs.places.local import folder as folders
-from builder.jobs.places.local import prepare
-from builder.jobs.places.local import run as local
-from builder.jobs.places.local.kills import parse_kill
-from builder.jobs.places.local.place import ThisMachine
-from builder.jobs.places.local.prepare import LocalOptions
-from builder.jobs.places.local.replicas import LocalJob
-from builder.jobs.places.local.trials import run_study
 from builder.jobs.pools import Pool
 from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine, Stop
 from builder.jobs.studies.proposers import Sampled
@@ -58,7 +58,7 @@ def built(engine: Engine, dockerfile: str, folder: Path, name: str) -> Iterator[
     """The tag of an image of this Dockerfile, removed at the end."""
     (folder / "Dockerfile").write_text(dockerfile)
     tag = f"{name}:{os.getpid()}"
-    engine.build(BuildRequest(folder / "Dockerfile", folder, (tag,)))
+    buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (tag,)))
     yield tag
     engine.client.images.remove(tag, force=True)
 
@@ -449,14 +449,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
-from builder import engine
-from builder.jobs.places.local import run as local
-from builder.jobs.places.local.replicas import LocalJob
+from builder.engine import discovery
+from builder.jobs.backends.local import run as local
+from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.pools import Pool
 from builder.core.settings import Settings
 job = LocalJob("t", sys.argv[1], Path(sys.argv[2]), pools=(Pool("chief"), Pool("worker")),
     arguments=("echo x > /job/made; sleep 60",), grace=0.3, shm=1 << 26)
-docker = engine.connect(Settings())
+docker = discovery.connect(Settings())
 print("go", flush=True)
 sys.exit(local.run(docker, job).exit_code)
 """

@@ -13,11 +13,11 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.core.settings import Settings
-from builder.engine import BuildRequest, Engine
+from builder.engine import BuildRequest, Engine, buildx
+from builder.frameworks.tensorflow.suite import PROGRAM
 from builder.jobs import description, images
-from builder.jobs.places.vertex import checks
+from builder.jobs.backends.vertex import checks
 from builder.pipeline import verify
-from builder.tensorflow.suite import PROGRAM
 from tests.emulators import vertex as emulator
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
@@ -288,7 +288,7 @@ def test_an_image_without_a_receipt_is_judged_by_its_label(
         "training-image-factory.runs-on=7.0\n"
     )
     reference = f"{registry.host}/team/by-hand:v100"
-    engine.build(BuildRequest(tmp_path / "Dockerfile", tmp_path, (reference,)))
+    buildx.build(engine, BuildRequest(tmp_path / "Dockerfile", tmp_path, (reference,)))
     try:
         for line in engine.client.images.push(reference, stream=True, decode=True):
             assert "error" not in line, line

@@ -12,10 +12,10 @@ import pytest
 
 from builder.engine import Engine
 from builder.jobs import following, submission
-from builder.jobs.places.protocol import JobStatus
-from builder.jobs.places.vertex import logs
-from builder.jobs.places.vertex.place import VertexAI
-from builder.jobs.places.vertex.service import Service
+from builder.jobs.backends.protocol import JobStatus
+from builder.jobs.backends.vertex import logs
+from builder.jobs.backends.vertex.backend import VertexAI
+from builder.jobs.backends.vertex.service import Service
 from builder.jobs.ready import Ready
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
@@ -60,7 +60,7 @@ def ready(script: str, more: str = "") -> Ready:
 def to_the_end(where: Service, wanted: Ready, tmp_path: Path) -> tuple[JobStatus, list[str]]:
     """Send a job and follow its log: the job as it ended, the lines as `replica: text`."""
     place = VertexAI(where)
-    sent = submission.submit(place, wanted, locks=tmp_path)
+    sent = submission.submit(place, wanted, submission.Memory(tmp_path))
     told: list[str] = []
     ended = following.follow(
         place,
@@ -115,9 +115,9 @@ def test_cancelling_ends_the_containers(
 ) -> None:
     place = VertexAI(where)
     waits = ready("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done")
-    sent = submission.submit(place, waits, locks=tmp_path)
-    reader = place.log(sent.job)
-    while not any(line.text == "ready" for line in reader.new()):
+    sent = submission.submit(place, waits, submission.Memory(tmp_path))
+    reader = place.logs(sent.job)
+    while not any(line.text == "ready" for line in reader.read()):
         time.sleep(0.05)
     place.cancel(sent.job)
     loopback.settle(60)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError
-from builder.jobs.places.local import prepare as here
-from builder.jobs.places.local.prepare import LocalOptions
+from builder.jobs.backends.local import prepare as here
+from builder.jobs.backends.local.prepare import LocalOptions
 
 NO_ENGINE: Any = None
 """Nothing is asked of an engine where the image is given."""
@@ -73,22 +73,3 @@ def test_a_replica_is_told_the_project_that_the_job_names(root: Path) -> None:
     file.write_text(text + "project: my-project\n")
     job = here.prepare(root, NO_ENGINE, here.load(root, "paid"), given)
     assert job.environment["CLOUD_ML_PROJECT_ID"] == "my-project"
-
-
-def test_a_role_of_its_own_is_prepared_with_its_arguments_and_no_reducer_runs_here(
-    root: Path,
-) -> None:
-    (root / "jobs").mkdir(exist_ok=True)
-    (root / "jobs" / "own.yaml").write_text(
-        "image: v100\nmachine: n1-standard-8\narguments: [--a]\nproject: my-project\n"
-        "replicas:\n  workers: {count: 2, environment: {A: b}}\n"
-        "  evaluator: {count: 1, arguments: [--judge]}\n"
-        "  reduction_servers: {count: 2, image: HOST/reductionserver}\n"
-    )
-    given = LocalOptions(image="an-image", arguments=("--more",))
-    job = here.prepare(root, NO_ENGINE, here.load(root, "own"), given)
-    assert [pool.role for pool in job.pools] == ["chief", "worker", "evaluator"]
-    assert job.of("chief").arguments == ("--a", "--more") == job.of("worker").arguments
-    assert job.of("worker").environment == {"A": "b", "CLOUD_ML_PROJECT_ID": "my-project"}
-    assert job.of("evaluator").arguments == ("--judge",)
-    assert {job.of(role).image for role in ("chief", "worker", "evaluator")} == {"an-image"}

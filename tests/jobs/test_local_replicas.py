@@ -7,10 +7,10 @@ import pytest
 
 from builder import contract
 from builder.core.errors import InputError
-from builder.jobs.places.local.container import described, spec
-from builder.jobs.places.local.kills import Kill, parse_kill
-from builder.jobs.places.local.replicas import LocalJob, LocalProgram, Replica, Trial, replicas
-from builder.jobs.places.local.usage import usage
+from builder.jobs.backends.local.container import described
+from builder.jobs.backends.local.kills import Kill, parse_kill
+from builder.jobs.backends.local.replicas import LocalJob, Replica, Trial, replicas
+from builder.jobs.backends.local.usage import usage
 from builder.jobs.pools import Pool
 
 FOUR = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
@@ -173,19 +173,3 @@ def test_usage_is_what_docker_stats_shows() -> None:
     }
     assert usage(sample) == {"cpu": 2.0, "memory": 700}
     assert usage({"cpu_stats": {}}) is None, "the engine's first sample has nothing before it"
-
-
-def test_a_role_with_a_program_of_its_own_runs_that(tmp_path: Path) -> None:
-    own = {"worker": LocalProgram("worker-image", ("work",), ("--worker",), {"A": "2"})}
-    whole = job(tmp_path, pools=FOUR, arguments=("--steps=5",), environment={"A": "1"}, own=own)
-    found = {one.name: one for one in replicas(whole, "abc")}
-    assert found["chief-0"].arguments == ("--steps=5",)
-    assert found["worker-1"].arguments == ("--worker",)
-    assert found["evaluator-0"].environment["A"] == "1"
-    assert found["worker-0"].environment["A"] == "2"
-    wanted = {name: spec(whole, one, "abc") for name, one in found.items()}
-    assert wanted["worker-0"]["image"] == "worker-image"
-    assert wanted["worker-0"]["entrypoint"] == ["work"]
-    assert wanted["chief-0"]["image"] == "an-image" and wanted["chief-0"]["entrypoint"] is None
-    pools = json.loads(found["chief-0"].environment["CLUSTER_SPEC"])["job"]["worker_pool_specs"]
-    assert pools[1]["container_spec"] == {"image_uri": "worker-image", "args": ["--worker"]}

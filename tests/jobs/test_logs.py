@@ -12,11 +12,11 @@ from google.api_core import exceptions
 
 from builder.core.errors import OutsideError
 from builder.jobs import following, submission
-from builder.jobs.places.protocol import LogLine
-from builder.jobs.places.vertex import logs, service
-from builder.jobs.places.vertex.logs import CloudLog
-from builder.jobs.places.vertex.place import VertexAI
-from builder.jobs.places.vertex.service import Service
+from builder.jobs.backends.protocol import LogLine
+from builder.jobs.backends.vertex import logs, service
+from builder.jobs.backends.vertex.backend import VertexAI
+from builder.jobs.backends.vertex.logs import CloudLog
+from builder.jobs.backends.vertex.service import Service
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_submission import JOB
@@ -42,7 +42,7 @@ def where(loopback: emulator.Loopback) -> Service:
 
 def sent(where: Service, tmp_path: Path) -> str:
     ready = jobfiles.ready(JOB, project=emulator.PROJECT)
-    return submission.submit(VertexAI(where), ready, locks=tmp_path).job.id
+    return submission.submit(VertexAI(where), ready, submission.Memory(tmp_path)).job.id
 
 
 def follower(where: Service, job: str, replica: str | None = None) -> CloudLog:
@@ -65,7 +65,7 @@ class Clock:
 def test_lines_carry_their_replica(loopback, where, tmp_path) -> None:
     job = sent(where, tmp_path)
     loopback.settle()
-    found = follower(where, job).new()
+    found = follower(where, job).read()
     assert [line.text for line in found] == [text for _, text in LINES]
     assert {line.replica for line in found} == {"chief-0", "worker-0", "worker-1", "evaluator-0"}
     assert found[0].severity == "INFO"
@@ -76,7 +76,7 @@ def test_a_line_of_json_is_its_message_and_severity(loopback, where, tmp_path) -
     loopback.service.executor = emulator.Script(lines=(("workerpool0-0", told),))
     job = sent(where, tmp_path)
     loopback.settle()
-    (line,) = follower(where, job).new()
+    (line,) = follower(where, job).read()
     assert (line.severity, line.text) == ("WARNING", "a bucket is slow")
 
 
@@ -84,9 +84,9 @@ def test_one_replica_alone(loopback, where, tmp_path) -> None:
     job = sent(where, tmp_path)
     loopback.settle()
     for name in ("worker-1", "workerpool1-1"):
-        found = follower(where, job, name).new()
+        found = follower(where, job, name).read()
         assert {line.replica for line in found} == {"worker-1"} and len(found) == 4
-    assert follower(where, job, "worker-7").new() == ()
+    assert follower(where, job, "worker-7").read() == ()
 
 
 def test_each_line_once_though_it_comes_late_or_twice(loopback, where, tmp_path) -> None:
@@ -95,7 +95,7 @@ def test_each_line_once_though_it_comes_late_or_twice(loopback, where, tmp_path)
     loopback.service.faults.late_entries = 3
     loopback.service.faults.double_entries = True
     reader = follower(where, job)
-    told = [line.text for _ in range(6) for line in reader.new()]
+    told = [line.text for _ in range(6) for line in reader.read()]
     assert told == [text for _, text in LINES]
 
 
@@ -103,18 +103,18 @@ def test_lines_older_than_a_day(loopback, where, tmp_path) -> None:
     loopback.service.faults.age = timedelta(days=20)
     job = sent(where, tmp_path)
     loopback.settle()
-    assert [line.text for line in follower(where, job).new()] == [text for _, text in LINES]
+    assert [line.text for line in follower(where, job).read()] == [text for _, text in LINES]
 
 
 def test_a_line_that_arrives_minutes_late(loopback, where, tmp_path) -> None:
     job = sent(where, tmp_path)
     loopback.settle()
     reader = follower(where, job)
-    assert len(reader.new()) == len(LINES)
+    assert len(reader.read()) == len(LINES)
     loopback.service.faults.age = timedelta(minutes=10)
     loopback.service.tell(job, "workerpool1-0", "said long ago")
-    assert [line.text for line in reader.new()] == ["said long ago"]
-    assert reader.new() == ()
+    assert [line.text for line in reader.read()] == ["said long ago"]
+    assert reader.read() == ()
 
 
 def test_a_long_log_keeps_to_the_reads_that_the_service_allows(loopback, where, tmp_path) -> None:
@@ -126,7 +126,7 @@ def test_a_long_log_keeps_to_the_reads_that_the_service_allows(loopback, where, 
     loopback.settle()
     client = service.logging_client(where)
     reader = CloudLog(client, emulator.PROJECT, job, clock=clock, sleep=clock.sleep)
-    assert [line.text for line in reader.new()] == [text for _, text in many]
+    assert [line.text for line in reader.read()] == [text for _, text in many]
     assert clock.now >= 60
 
 
@@ -143,7 +143,7 @@ def test_a_passing_error_repeats_one_page_and_not_all(loopback, where, tmp_path)
         return plain(body)
 
     plain, reader.client = reader.client, fail_on_the_fourth
-    assert len(reader.new()) == len(LINES)
+    assert len(reader.read()) == len(LINES)
     assert asked == ["", "3", "6", "9", "9", "12", "15"]
 
 
@@ -170,19 +170,19 @@ def test_trials_are_told_apart(loopback, where, tmp_path) -> None:
     from tests.jobs.test_submission import STUDY
 
     ready = jobfiles.ready(STUDY, project=emulator.PROJECT)
-    job = submission.submit(VertexAI(where), ready, locks=tmp_path).job
+    job = submission.submit(VertexAI(where), ready, submission.Memory(tmp_path)).job
     loopback.settle()
-    assert {line.trial for line in follower(where, job.id).new()} == {"1", "2", "3"}
+    assert {line.trial for line in follower(where, job.id).read()} == {"1", "2", "3"}
 
 
 def test_logging_that_refuses(loopback, where, tmp_path) -> None:
     job = sent(where, tmp_path)
     loopback.service.faults.bursts = [("entries:list", 403, 1)]
     with pytest.raises(OutsideError, match="logs: not allowed"):
-        follower(where, job).new()
+        follower(where, job).read()
     loopback.service.faults.bursts = [("entries:list", 503, 2)]
     loopback.settle()
-    assert follower(where, job).new()  # what passes is asked again
+    assert follower(where, job).read()  # what passes is asked again
 
 
 def test_names_of_replicas() -> None:

@@ -4,13 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from builder.config import image_yaml
 from builder.core.errors import InputError
+from builder.image import dockerfile, program
 from builder.jobs import package
-from builder.lock import model
-from builder.pipeline import plan
-from builder.render import dockerfiles as render
-from builder.spec import catalogue
-from builder.spec.compatibility import resolve
 
 
 @pytest.fixture
@@ -81,10 +78,10 @@ def project_root(root: Path, tmp_path: Path) -> Path:
     return home
 
 
-def planned(home: Path, name: str) -> plan.Plan:
-    spec = catalogue.load(home, name)
-    held = model.read(home, name)
-    return plan.plan(home, spec, held, render.render(spec, resolve(spec), held))
+def image_files(home: Path, name: str) -> set[str]:
+    """The files of the program in its image."""
+    target = dockerfile.load(home, name)
+    return set(program.files(home, target.spec, target.stack))
 
 
 def test_a_program_becomes_a_project_of_its_own(project_root: Path, script: Path) -> None:
@@ -93,32 +90,35 @@ def test_a_program_becomes_a_project_of_its_own(project_root: Path, script: Path
     (script / "__pycache__/x.pyc").touch()
     home, name = package.derive(project_root, "cpu", package.program(script, "train"))
     assert name == "cpu-my-script"
-    spec = catalogue.load(home, name)
+    spec = image_yaml.load(home, name)
     assert (spec.trainer.module, spec.trainer_folder.flat) == ("train", True)
     assert spec.accelerator == "CPU"
-    assert sorted(planned(home, name).image.files) == [
+    assert sorted(image_files(home, name)) == [
         "app/helper.py",
         "app/secret",
         "app/train.py",
     ]
     (script / "helper.py").unlink()
     package.derive(project_root, "cpu", package.program(script, "train"))
-    assert "app/helper.py" not in planned(home, name).image.files, "what went is gone"
+    assert "app/helper.py" not in image_files(home, name), "what went is gone"
 
 
 def test_a_package_keeps_its_name(project_root: Path, packaged: Path) -> None:
     home, name = package.derive(project_root, "cpu", package.program(packaged, "trainer.task"))
-    assert "app/trainer/task.py" in planned(home, name).image.files
+    assert "app/trainer/task.py" in image_files(home, name)
 
 
 def test_without_requirements_it_lies_on_the_targets_own_base(
     project_root: Path, script: Path
 ) -> None:
     home, name = package.derive(project_root, "cpu", package.program(script, "train"))
-    spec = catalogue.load(project_root, "cpu")
+    spec = image_yaml.load(project_root, "cpu")
     if spec.trainer_folder.requirements:  # then the copy has fewer
         pytest.skip("the project's own trainer has requirements")
-    mine, targets = planned(home, name).base, planned(project_root, "cpu").base
+    mine, targets = (
+        dockerfile.load(home, name).base,
+        dockerfile.load(project_root, "cpu").base,
+    )
     assert mine and targets and mine.tag == targets.tag
 
 
@@ -139,6 +139,6 @@ def test_a_bad_line_of_requirements_is_named_in_the_users_file(
     one = package.program(script, "train")
     home, name = package.derive(project_root, "cpu", one)
     with pytest.raises(InputError) as error:
-        catalogue.load(home, name)
+        image_yaml.load(home, name)
     shown = package._in_users_words(error.value, one, "cpu")
     assert shown.message.startswith(f"{script}/requirements.txt:2: '-r other.txt' is an option")

@@ -1,6 +1,6 @@
-"""What every place must do: the same questions to this machine, Vertex AI and Kubernetes.
+"""What every backend of jobs must do: the same questions to Vertex AI and Kubernetes.
 
-A new place is one more fixture here.
+A new backend is one more fixture here.
 """
 
 from __future__ import annotations
@@ -18,21 +18,16 @@ import pytest
 
 from builder.core.errors import FactoryError
 from builder.jobs import following, submission
-from builder.jobs.places.kubernetes import kubeconfig
-from builder.jobs.places.kubernetes.api import Api
-from builder.jobs.places.kubernetes.cluster import Cluster
-from builder.jobs.places.kubernetes.place import Kubernetes
-from builder.jobs.places.local.place import ThisMachine
-from builder.jobs.places.local.replicas import LocalJob
-from builder.jobs.places.protocol import JobStatus, LogLine, Place
-from builder.jobs.places.vertex.place import VertexAI
-from builder.jobs.places.vertex.service import Service
+from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.cluster import Cluster
+from builder.jobs.backends.protocol import JobStatus, LogLine, RemoteBackend
+from builder.jobs.backends.vertex.backend import VertexAI
+from builder.jobs.backends.vertex.service import Service
 from tests.emulators import vertex as emulator
 from tests.emulators.kubernetes import server as cluster
-from tests.emulators.kubernetes.kubelet import Script, Scripted
+from tests.emulators.kubernetes.objects import Script
 from tests.jobs import jobfiles
-from tests.jobs.test_job_local import shell  # noqa: F401
-from tests.jobs.test_kubernetes import ready as kubernetes_job
+from tests.jobs.clusters import ready as kubernetes_job
 from tests.jobs.test_submission import JOB
 
 DONE, FAILS, STAYS = "done", "fails", "stays"
@@ -43,7 +38,7 @@ DONE, FAILS, STAYS = "done", "fails", "stays"
 class Case:
     """A place, and how a request for it is made: what its replica does, and another argument."""
 
-    place: Place[Any]
+    place: RemoteBackend
     request: Callable[..., Any]
 
 
@@ -65,47 +60,27 @@ def vertex() -> Iterator[Case]:
 
 
 @pytest.fixture
-def kubernetes(tmp_path: Path) -> Iterator[Case]:
-    script = Script()
-    with cluster.running(tmp_path, Scripted(lambda pod: script)) as found:
+def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    with cluster.running(tmp_path) as found:
+        monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig()))
 
         def request(does: str, argument: str = "1") -> Any:
-            script.wait = threading.Event() if does == STAYS else None
-            script.code = 7 if does == FAILS else 0
+            code = {DONE: 0, FAILS: 7, STAYS: None}[does]
+            found.objects.script = lambda pod: Script(code=code)
             ready = kubernetes_job(JOB)
             return replace(ready, job=ready.job.model_copy(update={"arguments": (argument,)}))
 
-        access = kubeconfig.load(None, {"KUBECONFIG": str(found.kubeconfig())})
-        yield Case(Kubernetes(Api(access), Cluster()), request)
+        yield Case(Kubernetes(Cluster()), request)
 
 
-@pytest.fixture
-def local(request: pytest.FixtureRequest, project: Path) -> Case:
-    image = request.getfixturevalue("shell")
-    scripts = {
-        DONE: "echo hello",
-        FAILS: "echo hello; exit 7",
-        STAYS: "trap 'exit 0' TERM; echo hello; while :; do sleep 0.1; done",
-    }
-
-    def make(does: str, argument: str = "1") -> LocalJob:
-        arguments = (f"{scripts[does]} # {argument}",)
-        folder = project / "build" / "jobs" / "cats"
-        return LocalJob("cats", image, folder, arguments=arguments, grace=5.0, shm=1 << 26)
-
-    return Case(ThisMachine(project, request.getfixturevalue("engine")), make)
-
-
-@pytest.fixture(
-    params=["vertex", "kubernetes", pytest.param("local", marks=pytest.mark.engine)],
-)
+@pytest.fixture(params=["vertex", "kubernetes"])
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.getfixturevalue(request.param)
     return found
 
 
 def send(case: Case, does: str, tmp_path: Path, **more: Any) -> submission.Submitted:
-    return submission.submit(case.place, case.request(does, **more), locks=tmp_path)
+    return submission.submit(case.place, case.request(does, **more), submission.Memory(tmp_path))
 
 
 def ended(case: Case, job: JobStatus) -> JobStatus:
@@ -116,13 +91,12 @@ def test_what_is_rendered_names_image_and_arguments_and_starts_nothing(case: Cas
     request = case.request(DONE, "only-here")
     text = json.dumps(case.place.render(request))
     assert "only-here" in text
-    assert case.place.same(request) == [] and case.place.newest() == ()
+    assert case.place.with_key(case.place.key(request)) == () and case.place.list() == ()
 
 
 def test_one_key_for_the_same_job_and_another_for_another(case: Case) -> None:
     one, other = case.request(DONE, "1"), case.request(DONE, "2")
     assert case.place.key(one) == case.place.key(case.request(DONE, "1")) != case.place.key(other)
-    assert case.place.name_of(one) == "cats"
 
 
 def test_a_job_runs_to_its_end_and_is_found_by_all_its_names(case: Case, tmp_path: Path) -> None:
@@ -133,9 +107,11 @@ def test_a_job_runs_to_its_end_and_is_found_by_all_its_names(case: Case, tmp_pat
     assert [(pool.role, pool.count) for pool in job.pools] == [("chief", 1)]
     for name in ("cats", job.name):
         assert case.place.find(name).name == job.name
-    assert [one.name for one in case.place.newest("cats")] == [job.name]
-    assert case.place.newest("dogs") == ()
-    assert [one.name for one in case.place.same(case.request(DONE))] == [job.name]
+    assert [one.name for one in case.place.list("cats")] == [job.name]
+    assert case.place.list("dogs") == ()
+    assert [one.name for one in case.place.with_key(case.place.key(case.request(DONE)))] == [
+        job.name
+    ]
 
 
 def test_the_exit_code_is_the_replicas(case: Case, tmp_path: Path) -> None:
@@ -149,10 +125,9 @@ def test_each_line_once_with_its_replica(case: Case, tmp_path: Path) -> None:
     pause = lambda: time.sleep(0.05)  # noqa: E731
     following.follow(case.place, job, lines.append, pause=pause)
     assert [one.text for one in lines if one.replica == "chief-0"] == ["hello"]
-    only = case.place.log(job, "chief-0")
-    assert [one.text for one in only.new()] == ["hello"] and only.new() == ()
-    assert case.place.log(job, "worker-7").new() == ()
-    assert all(one.replica == "chief-0" for one in case.place.usage(job).new())
+    only = case.place.logs(job, "chief-0")
+    assert [one.text for one in only.read()] == ["hello"] and only.read() == ()
+    assert case.place.logs(job, "worker-7").read() == ()
 
 
 def test_a_job_that_runs_is_found_and_not_made_again_until_it_is_asked_for(
@@ -161,7 +136,9 @@ def test_a_job_that_runs_is_found_and_not_made_again_until_it_is_asked_for(
     first = send(case, STAYS, tmp_path)
     second = send(case, STAYS, tmp_path)
     assert (second.created, second.job.name) == (False, first.job.name)
-    again = submission.submit(case.place, case.request(STAYS), locks=tmp_path, again=True)
+    again = submission.submit(
+        case.place, case.request(STAYS), submission.Memory(tmp_path), again=True
+    )
     assert (again.created, again.job.run) == (True, 2)
     assert again.job.name != first.job.name
     for one in (first.job, again.job):

@@ -90,38 +90,6 @@ def test_a_grid_is_every_combination_once() -> None:
     assert values[0] == {"layers": 2, "batch": 16, "mode": "a"}
 
 
-CONDITIONS = """
-    optimizer: {values: [adam, sgd]}
-    momentum: {values: [0.5, 0.9], when: {optimizer: [sgd]}}
-    nesterov: {values: [yes, no], when: {momentum: [0.9]}}
-"""
-
-
-def test_a_grid_leaves_out_what_does_not_count_and_tries_nothing_twice() -> None:
-    one = study(CONDITIONS, "grid")
-    assert asked(one, Grid(one)) == [
-        {"optimizer": "adam"},
-        {"optimizer": "sgd", "momentum": 0.5},
-        {"optimizer": "sgd", "momentum": 0.9, "nesterov": "yes"},
-        {"optimizer": "sgd", "momentum": 0.9, "nesterov": "no"},
-    ]
-
-
-@pytest.mark.parametrize("algorithm", ["random", "bayesian"])
-def test_a_search_leaves_out_what_does_not_count_and_goes_on_with_it(algorithm: str) -> None:
-    one = study(CONDITIONS, algorithm)
-    values = asked(one, Sampled(one, seed=1))
-    assert {tuple(value) for value in values} == {
-        ("optimizer",),
-        ("optimizer", "momentum"),
-        ("optimizer", "momentum", "nesterov"),
-    }
-    again = Sampled(one, seed=1, known=20)
-    for number, value in enumerate(values[:20], 1):
-        again.recall(TrialResult(number, "succeeded", value, 0.5))
-    assert set(asked(one, again)[0]) <= set(one.parameters)
-
-
 def test_the_bayesian_search_comes_closer_than_chance() -> None:
     """A parabola with its top at 0.3: half of the trials, after the first ones, land near it."""
 

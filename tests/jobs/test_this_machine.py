@@ -15,8 +15,7 @@ import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers
-from builder.jobs.places.local.place import ThisMachine
-from builder.jobs.places.local.replicas import LocalJob
+from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.pools import Pool
 
 Ran = Callable[..., Path]
@@ -64,9 +63,9 @@ def test_the_newest_first_and_those_of_one_description(project: Path, ran: Ran) 
     ran("cats", "succeeded", time="2026-11-21T07:00:00+00:00")
     ran("dogs", "succeeded", time="2026-11-21T08:00:00+00:00")
     place = ThisMachine(project)
-    assert [one.display_name for one in place.newest()] == ["dogs", "cats"]
-    assert [one.display_name for one in place.newest("cats")] == ["cats"]
-    assert len(place.newest(limit=1)) == 1
+    assert [one.display_name for one in place.list()] == ["dogs", "cats"]
+    assert [one.display_name for one in place.list("cats")] == ["cats"]
+    assert len(place.list(limit=1)) == 1
 
 
 def test_a_job_whose_builder_was_killed_is_lost(project: Path, ran: Ran) -> None:
@@ -94,29 +93,6 @@ def test_what_cannot_be_asked_is_refused(project: Path, ran: Ran) -> None:
         place.find("cats")
     with pytest.raises(OutsideError, match="no job has run there"):
         place.get(str(project / "build" / "jobs" / "cats"))
-    with pytest.raises(OutsideError, match="no engine is connected"):
-        place.create(LocalJob("cats", "i", project / "build" / "jobs" / "cats"))
     (ran("tuned", "running") / "study.json").write_text("{}")
     with pytest.raises(InputError, match="a study; name one of its trials"):
         place.find("tuned")
-
-
-def test_the_key_is_of_all_that_is_asked_for(tmp_path: Path) -> None:
-    place, job = ThisMachine(tmp_path), LocalJob("cats", "i", tmp_path / "cats")
-    key = place.key(job)
-    again = LocalJob("cats", "i", tmp_path / "cats", key=key, run=3)
-    assert place.key(again) == key, "neither the key itself nor the count of runs"
-    other = LocalJob("cats", "i", tmp_path / "cats", environment={"A": "1"})
-    assert place.key(other) != key
-
-
-def test_what_is_rendered_is_each_container(tmp_path: Path) -> None:
-    pools = (Pool("chief"), Pool("worker"))
-    job = LocalJob("cats", "image:1", tmp_path / "cats", pools=pools, arguments=("--steps=5",))
-    found = ThisMachine(tmp_path).render(job, run=2)
-    chief, worker = found["containers"]
-    assert (chief["image"], chief["command"], chief["gpus"]) == ("image:1", ["--steps=5"], [])
-    assert chief["network"] == worker["network"] == found["network"]
-    assert json.loads(worker["environment"]["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
-    assert chief["mounts"][0] == {"target": "/job", "source": str(tmp_path / "cats-2")}
-    assert not list(tmp_path.iterdir())

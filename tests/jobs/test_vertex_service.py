@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from builder.config import image_yaml
 from builder.core import project
 from builder.core.errors import InputError
-from builder.jobs.places.vertex import service
-from builder.spec import catalogue
+from builder.jobs.backends.vertex import service
 from tests.jobs import jobfiles
 
 ROOT = project.find_root(Path(__file__).parent)
@@ -21,7 +21,7 @@ def here(tmp_path: Path) -> Path:
     (tmp_path / "builder.toml").write_text('[job]\nproject = "toml-project"\n')
     folder = tmp_path / "images" / "v100"
     folder.mkdir(parents=True)
-    (folder / catalogue.FILE).write_text((ROOT / "images" / "v100" / catalogue.FILE).read_text())
+    (folder / image_yaml.FILE).write_text((ROOT / "images" / "v100" / image_yaml.FILE).read_text())
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "task.py").write_text("")
     return tmp_path
@@ -53,9 +53,9 @@ def test_what_is_not_known_is_asked_for(here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "environ", "said"),
     [
-        ("[job]\nprojekt = 'x'\n", {}, "job.projekt: unknown setting"),
-        ("[job]\nproject = 3\n", {}, "expected text, found 3"),
-        ("[job]\nregion = 'us-central1-a'\n", {}, "'us-central1-a' is not what is expected"),
+        ("[job]\nprojekt = 'x'\n", {}, "job.projekt: unknown key"),
+        ("[job]\nproject = 3\n", {}, "expected one text, found 3"),
+        ("[job]\nregion = 'us-central1-a'\n", {}, "'us-central1-a' is not a region"),
         ("job = 3\n", {}, "job: expected a table"),
         ("[job\n", {}, "not TOML"),
         ("", {"BUILDER_JOB_TRANSPORT": "http"}, "BUILDER_JOB_TRANSPORT: 'http'"),

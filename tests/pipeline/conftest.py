@@ -4,58 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from builder.core.settings import Settings
-from builder.engine import BuildRequest, Engine, connect
-from builder.pipeline import plan
+from builder import registry
+from builder.engine import BuildRequest, Engine, buildx
+from builder.frameworks.tensorflow import suite as suites
+from builder.pipeline.push import LocalImage
 from builder.pipeline.verify import ACCELERATOR
-from builder.render import dockerfiles as render
-from builder.spec import catalogue, compatibility
-from builder.tensorflow import suite as suites
-from tests.pipeline.pushing import Build, Image
+from builder.registry import Registry
+from tests.pipeline.pushing import Build
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
-
-
-@pytest.fixture
-def calls(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each stage runs, and each file of the target's folder is read."""
-    found: Counter[str] = Counter()
-
-    def counted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            found[name] += 1
-            return function(*arguments, **options)
-
-        return call
-
-    for module, name in (
-        (catalogue, "load"),
-        (compatibility, "resolve"),
-        (render, "render"),
-        (plan, "plan"),
-    ):
-        monkeypatch.setattr(module, name, counted(getattr(module, name), name))
-    whole = Path.read_text
-
-    def read_text(path: Path, *arguments: Any, **options: Any) -> str:
-        if path.is_relative_to(copy / "images"):
-            found[path.name] += 1
-        return whole(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    return found
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return connect(Settings())
+from tests.trust.signing import Pair, Repository, pair
 
 
 @pytest.fixture
@@ -65,11 +29,11 @@ def build(engine: Engine, tmp_path: Path) -> Iterator[Build]:
 
     def build(
         text: str,
-        base: Image | None = None,
+        base: LocalImage | None = None,
         megabytes: int = 0,
         tag: str = "",
         suite: str = "",
-    ) -> Image:
+    ) -> LocalImage:
         folder = tmp_path / f"context-{len(made)}"
         folder.mkdir()
         (folder / "file").write_bytes(text.encode() + os.urandom(megabytes * 1_000_000 or 16))
@@ -82,13 +46,33 @@ def build(engine: Engine, tmp_path: Path) -> Iterator[Build]:
             f"push-test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}:{tag or 't'}"
         )
         made.append(reference)
-        found = engine.build(BuildRequest(folder / "Dockerfile", folder, (reference,)))
+        found = buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (reference,)))
         labels = engine.client.images.get(reference).labels
-        return Image(reference, found.digest, found.image_id, labels)
+        return LocalImage(reference, found.digest, found.image_id, labels)
 
     yield build
     for reference in reversed(made):
         engine.client.images.remove(reference, force=True)
+
+
+@pytest.fixture
+def repository(registry_server: RegistryServer) -> Iterator[Repository]:
+    """An empty repository of its own in the registry of the whole run."""
+    name = f"{registry_server.host}/tests/{uuid.uuid4().hex[:12]}"
+    with Registry(registry_server.host) as client:
+        yield Repository(client, registry.parse(name))
+
+
+@pytest.fixture(scope="session")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A key pair that counts."""
+    return pair(tmp_path_factory.mktemp("keys"), "ours")
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Another key pair."""
+    return pair(tmp_path_factory.mktemp("keys"), "other")
 
 
 @pytest.fixture

@@ -1,24 +1,23 @@
-"""For tests: the smallest images, receipts that hold for them, and a push of both."""
+"""For tests: receipts that hold for the smallest images, and another engine."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.core.events import Event
-from builder.core.retry import Retry
 from builder.core.settings import Settings
-from builder.engine import Engine, connect, private
+from builder.engine import Engine, private
+from builder.engine.discovery import connect
 from builder.engine.private import daemon
-from builder.pipeline.push import PushedImage, push
+from builder.frameworks.tensorflow import suite as suites
+from builder.pipeline.push import LocalImage
 from builder.prove.receipts import CheckResult, Receipt
-from builder.tensorflow import suite as suites
 
 REQUIRED = suites.TRAINER.required("V100")
 NEWER = replace(
@@ -29,21 +28,10 @@ NEWER = replace(
     ),
 )
 """The suite of a factory whose check of the loader asks for more."""
-QUICK = Retry(attempts=3, first=0.01)
 REPOSITORY = "team/training"
 
 
-@dataclass(frozen=True)
-class Image:
-    """What a build says about an image."""
-
-    reference: str
-    digest: str | None
-    image_id: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-Build = Callable[..., Image]
+Build = Callable[..., LocalImage]
 """The fixture `build`: builds the smallest image with some random bytes in it."""
 
 
@@ -68,7 +56,7 @@ def other_engine(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def proof(image: Image, **changes: object) -> Receipt:
+def proof(image: LocalImage, **changes: object) -> Receipt:
     """A receipt that holds for this image."""
     receipt = Receipt(
         target="v100",
@@ -91,30 +79,4 @@ def results(checks: Mapping[str, int]) -> tuple[CheckResult, ...]:
     return tuple(
         CheckResult(name=name, version=version, passed=True, seconds=1.0)
         for name, version in checks.items()
-    )
-
-
-def settings(host: str) -> Settings:
-    return Settings(registry=f"{host}/{REPOSITORY}")
-
-
-def sent(
-    engine: Engine,
-    image: Image,
-    host: str,
-    *tags: str,
-    receipt: Receipt | None = None,
-    base: Image | None = None,
-    events: list[Event] | None = None,
-) -> PushedImage:
-    """Push with a receipt that holds."""
-    return push(
-        engine,
-        image,
-        receipt or proof(image),
-        settings(host),
-        tags or ("v100-2.21.0-abc", "v100"),
-        base=base,
-        retry=QUICK,
-        on_event=(events if events is not None else []).append,
     )

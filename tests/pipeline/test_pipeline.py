@@ -8,19 +8,22 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
-import zstandard
 
+from builder.core.events import ignore
 from builder.core.settings import Settings
 from builder.engine import Engine, private
+from builder.image import program
+from builder.pipeline.make import prepare
 from builder.prove import smoke
-from builder.registry import Descriptor, Registry
+from builder.registry import Registry
 from tests.engine.tags import tags
+from tests.image.layers import unpacked
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
@@ -68,7 +71,7 @@ def builder(root: Path, *arguments: str, check: bool = False) -> subprocess.Comp
 def image(root: Path, *arguments: str) -> dict[str, object]:
     done = builder(root, "image", TARGET, "--json", *arguments, check=True)
     answer: dict[str, object] = json.loads(done.stdout)[0]
-    return answer | {"said": done.stderr}
+    return answer | {"stderr": done.stderr}
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +92,7 @@ def test_an_image_is_built_proven_and_described(made: dict[str, object], project
 
 def test_without_a_change_there_is_nothing_to_do(made: dict[str, object], project: Path) -> None:
     again = image(project)
-    assert "nothing to do" in str(again["said"])
+    assert "nothing to do" in str(again["stderr"])
     assert again["image_id"] == made["image_id"]
 
 
@@ -122,7 +125,7 @@ def test_one_line_of_the_trainer_is_one_small_layer(
     assert after["base_origin"] == "engine"
     pushed = builder(project, "push", TARGET, "--registry", str(where.registry), "--json")
     assert json.loads(pushed.stdout)[0]["sent"] == 0, "the second push of the same image"
-    log = [line for line in str(after["said"]).splitlines() if " sent in " in line]
+    log = [line for line in str(after["stderr"]).splitlines() if " sent in " in line]
     assert len(log) == 1
     assert " kB sent in " in log[0], log
 
@@ -196,31 +199,38 @@ def test_code_is_put_onto_a_base_in_the_registry_without_an_engine(
     )
     sent = json.loads(done.stdout)[0]
     assert ":unproven-" in sent["reference"]
-    seen = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{sent['reference']}")
-    assert json.loads(seen)["Digest"] == sent["digest"]
-    with Registry(registry.host) as there:
-        one, other = (_content(there, str(name)) for name in (built["digest"], sent["digest"]))
-    assert one == other, "an engine makes the same image"
+    assert sent["digest"] == built["digest"], "the same as on an engine"
 
 
-def _content(there: Registry, digest: str) -> dict[str, object]:
-    """What a container sees of an image: settings, layers of the base, files of the top one."""
-    manifest = there.manifest("team/training", digest)
+def test_docker_build_makes_the_same_image_of_the_committed_dockerfile(
+    project: Path, engine: Engine, made: dict[str, object], registry: RegistryServer
+) -> None:
+    """The Dockerfile describes what the factory assembles: config, layers and files are equal."""
+    target = prepare(project, TARGET)
+    assert target.base and target.image.config
+    names = {kind: f"{registry.host}/team/equal:{kind}" for kind in ("assembled", "built")}
+    image(project)
+    program.build(engine, target.image, f"training:{TARGET}-equal", "engine", True, ignore)
+    tags = {"assembled": f"training:{TARGET}", "built": f"training:{TARGET}-equal"}
+    for kind, tag in tags.items():
+        engine.client.images.get(tag).tag(names[kind])
+        engine.client.images.push(names[kind])
+        engine.client.images.remove(names[kind])
+    with Registry(registry.host) as client:
+        assembled, built = (_content(client, kind) for kind in names)
+    assert assembled == built
+    assert any(name.endswith("trainer/task.py") for name in assembled["files"])
+
+
+def _content(client: Registry, tag: str) -> dict[str, Any]:
+    """What a container sees of an image: config, layers of the base, files of the top one."""
+    manifest = client.manifest("team/equal", tag)
     assert manifest
-    described = [Descriptor.read(one) for one in manifest.content["layers"]]
-    config = json.loads(there.blob("team/training", Descriptor.read(manifest.content["config"])))
-    packed = there.blob("team/training", described[-1])
-    plain = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
-    with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
-        files = {
-            entry.name.rstrip("/"): (
-                (entry.mode, entry.uid, entry.gid, int(entry.mtime)),
-                content.read() if (content := archive.extractfile(entry)) else None,
-            )
-            for entry in archive
-        }
+    config = client.configuration("team/equal", manifest)
+    packed = client.blob("team/equal", manifest.layers[-1])
     known = {name: config[name] for name in ("architecture", "os", "config", "created")}
-    return {**known, "base": [one.digest for one in described[:-1]], "files": files}
+    diff_ids = config["rootfs"]["diff_ids"]
+    return {**known, "base": diff_ids[:-1], "files": unpacked(io.BytesIO(packed))}
 
 
 def test_a_base_that_only_the_registry_has_is_enough_for_a_push(
@@ -235,11 +245,11 @@ def test_a_base_that_only_the_registry_has_is_enough_for_a_push(
     try:
         lost = builder(project, "push", TARGET, "--registry", where)
         assert lost.returncode == 3
-        assert "base-of-yore: neither the engine nor the registry has it" in lost.stderr
-        with Registry(registry.host) as there:
-            held = there.manifest("team/training", base)
-            assert held
-            there.put_manifest("team/training", "base-of-yore", held)
+        assert "base-of-yore: neither this machine nor the registry has the base" in lost.stderr
+        with Registry(registry.host) as client:
+            manifest = client.manifest("team/training", base)
+            assert manifest
+            client.put_manifest("team/training", "base-of-yore", manifest)
         assert builder(project, "push", TARGET, "--registry", where).returncode == 0
     finally:
         record.write_text(written)

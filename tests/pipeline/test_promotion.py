@@ -1,104 +1,198 @@
-"""An image goes to another repository, and what was said about it goes with it."""
+"""Tags in a real registry: their names, how they move, back, and to another repository."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from builder.core.errors import CheckFailed, InputError
+from builder import registry
+from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.pipeline.tags import history, promote
-from builder.pipeline.verify import attach, verify
-from builder.registry import Manifest, Registry, parse
-from builder.trust import statements
-from tests.emulators.registry_faults import faulty
-from tests.pipeline.pushing import REPOSITORY
-from tests.registry import server as registry_server
+from builder.frameworks.tensorflow import suite as suites
+from builder.pipeline.tags import previous_tag, promote, rollback, tags_for
+from builder.pipeline.verify import verify
+from builder.registry import Registry, fallback_tag, referrers
+from builder.trust import dsse
+from tests.emulators.referrers_api import with_referrers
+from tests.emulators.registry_faults import Fault, faulty
+from tests.pipeline.pushing import NEWER
 from tests.registry.server import RegistryServer
-from tests.trust.signing import Pair, at, image, pair, receipt, settings, sign
-from tests.trust.strangers import OFFLINE, accepts, cosign
+from tests.trust.programs import accepts
+from tests.trust.signing import Pair, Repository, at, settings
 
-pytestmark = pytest.mark.network
-
-
-@pytest.fixture
-def ours(tmp_path: Path) -> Pair:
-    return pair(tmp_path, "ours")
+network = pytest.mark.network
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[RegistryServer]:
-    """Another registry."""
-    with registry_server.registry(tmp_path / "elsewhere") as running:
-        yield running
+def test_tags_carry_the_commit_and_say_when_the_tree_differs(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
+    git("init", "-q")
+    (tmp_path / "file").write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "x")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    assert tags_for("v100", "2.21.0", tmp_path, ("mine",)) == (
+        f"v100-2.21.0-{commit}",
+        "mine",
+        "v100",
+    )
+    (tmp_path / "file").write_text("2")
+    assert tags_for("v100", "2.21.0", tmp_path)[0] == f"v100-2.21.0-{commit}-dirty"
 
 
-def signed(host: str, key: Pair, text: str = "hello") -> Manifest:
-    """A proven image of the project's repository, signed."""
-    with Registry(host) as there:
-        made = image(there, text, text)
-        attach(there, at(host), made, receipt(made))
-        sign(there, at(host), made, receipt(made), key.signer)
-    return made
+@network
+def test_a_tag_moves_and_goes_back(repository: Repository) -> None:
+    where = repository.settings()
+    a, b = (repository.proven(name, name) for name in "ab")
+    assert promote("a", "production", where).previous is None
+    with pytest.raises(OutsideError, match="nothing says where it led before"):
+        rollback("production", where)
+    assert promote("b", "production", where).previous == a.digest
+    assert not promote("b", "production", where).moved
+    assert repository.head(previous_tag("production")) == a.digest
+    for digest in (a.digest, b.digest, a.digest):  # the second time undoes the first
+        assert rollback("production", where).digest == digest == repository.head("production")
+    with pytest.raises(InputError, match="only a tag goes back"):
+        rollback(a.digest, where)
 
 
-def test_to_another_registry_the_statements_travel_along(
-    server: RegistryServer, elsewhere: RegistryServer, ours: Pair
+@network
+def test_only_what_is_proven_is_promoted_and_newer_checks_close_no_way_back(
+    repository: Repository, ours: Pair, other: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = signed(server.host, ours)
-    to = f"{elsewhere.host}/serving/training"
-    moved = promote("hello", f"{to}:production", settings(server.host, ours))
-    assert (moved.reference, moved.previous) == (f"{to}@{made.digest}", None)
-    server.kill()  # nothing there is asked any more
+    old = {"made_at": "2020-01-01T00:00:00+00:00"}
+    first = repository.signed(ours, "first", "first", **old)
+    second = repository.signed(ours, "second", "second")
+    for tag in ("first", "second"):
+        promote(tag, "production", repository.settings(ours))
+    monkeypatch.setattr(suites, "of_image", lambda _: NEWER)
+    with pytest.raises(CheckFailed, match="check loader is version 1, now it is 2"):
+        promote("second", "staging", repository.settings(ours))
+    assert repository.head("staging") is None
+    with pytest.raises(CheckFailed, match="signed by none"):
+        rollback("production", repository.settings(other))
+    assert repository.head("production") == second.digest
+    back = rollback("production", repository.settings(ours, age=86400.0))
+    assert back.digest == first.digest
 
-    found = verify(f"{to}:production", settings(server.host, ours))
-    assert (found.digest, found.signer) == (made.digest, str(ours.public))
-    assert verify(f"{to}:production", Settings()).receipt == receipt(made)
-    for kind in (statements.SIGNATURE, statements.RECEIPT):
-        assert accepts(moved.reference, ours.public, kind), kind
-    words = ("verify", "--new-bundle-format=false", "--key", ours.public, *OFFLINE)
-    assert cosign(*words, moved.reference, folder=ours.path.parent).returncode == 0
-    assert "production" not in server.tags(REPOSITORY)
+
+@network
+def test_a_torn_move_leaves_the_tag_where_it_was(repository: Repository) -> None:
+    a, b, c = (repository.proven(name, name) for name in "abc")
+    for tag in "ab":
+        promote(tag, "production", repository.settings())
+    for torn in ("production", "production-previous"):
+        fault = Fault("PUT", f"/manifests/{torn}$", 400, times=None)
+        with faulty(repository.client.host, fault) as proxy, pytest.raises(OutsideError):
+            promote("c", "production", repository.settings(host=proxy.host))
+        assert repository.head("production") == b.digest
+    lies = Fault("PUT", "/manifests/production$", 201, after=1, times=None)
+    with (
+        faulty(repository.client.host, lies) as proxy,
+        pytest.raises(CheckFailed, match="registry says"),
+    ):
+        promote("c", "production", repository.settings(host=proxy.host))
+    assert lies.happened and repository.head("production") == b.digest
+    assert promote("c", "production", repository.settings()).digest == c.digest
+    assert rollback("production", repository.settings()).digest == b.digest != a.digest
 
 
-def test_a_second_time_nothing_travels_and_the_tag_keeps_its_history(
-    server: RegistryServer, elsewhere: RegistryServer, ours: Pair
+# To another repository ----------------------------------------------------------------------------
+
+
+@network
+def test_attestations_travel_to_another_registry_and_back(
+    repository: Repository, ours: Pair
 ) -> None:
-    first, second = signed(server.host, ours, "first"), signed(server.host, ours, "second")
-    where = settings(server.host, ours)
-    with faulty(elsewhere.host) as proxy:
-        to = f"{proxy.host}/serving/training:production"
+    """From a registry that knows the fallback tag only to one with the referrers API."""
+    made = repository.signed(ours)
+    path = repository.reference.repository
+    with with_referrers(repository.client.host) as proxy:
+        for number, (source, host) in enumerate(
+            [(repository.client.host, proxy.host), (proxy.host, repository.client.host)]
+        ):
+            where = repository.settings(ours, host=source)
+            start = f"{source}/{path}{'-copy' * number}:{'v100' if not number else 'live'}"
+            to = f"{host}/{path}{'-copy' * (number + 1)}"
+            moved = promote(start, f"{to}:live", where)
+            assert (moved.reference, moved.previous) == (f"{to}@{made.digest}", None)
+            found = verify(f"{to}:live", where)
+            assert (found.digest, found.signer) == (made.digest, str(ours.public))
+            assert verify(f"{to}:live", Settings()).receipt == found.receipt  # the unsigned one
+            for kind in (dsse.SIGNATURE, dsse.RECEIPT):
+                assert accepts(moved.reference, ours.public, kind), kind
+
+
+@network
+def test_nothing_travels_twice_or_without_need(repository: Repository, ours: Pair) -> None:
+    made = repository.signed(ours, "first", "first")
+    second = repository.signed(ours, "second", "second")
+    path = repository.reference.repository
+    with faulty(repository.client.host) as proxy:
+        where, to = repository.settings(ours, host=proxy.host), f"{proxy.host}/{path}-copy:live"
         promote("first", to, where)
+        for blob in made.layers:  # the registry takes them over itself
+            assert proxy.count(f"mount={blob.digest}&from={path}") == 1
+            assert proxy.count(f"GET .*/blobs/{blob.digest}") == 0
         proxy.seen.clear()
         assert not promote("first", to, where).moved
         assert proxy.count("^POST") == 0
-        assert promote("second", to, where).previous == first.digest
-        with Registry(proxy.host) as there:
-            past = [one.digest for one in history(there, parse(to))]
-    assert past == [second.digest, first.digest]
+        assert promote("second", to, where).previous == made.digest
+        assert rollback(to, where).digest == made.digest
+        with Registry(proxy.host) as client:
+            assert client.head(f"{path}-copy", "live-previous") == second.digest
 
 
-def test_inside_one_registry_no_layer_travels(server: RegistryServer, ours: Pair) -> None:
-    made = signed(server.host, ours)
-    with faulty(server.host) as proxy:
-        where = settings(proxy.host, ours)
-        promote("hello", f"{proxy.host}/serving/training:production", where)
-        for blob in made.layers:
-            assert proxy.count(f"mount={blob.digest}&from={REPOSITORY}") == 1
-            assert proxy.count(f"GET .*/blobs/{blob.digest}") == 0
-    assert server.tags("serving/training")["production"] == made.digest
-
-
-def test_what_is_not_trusted_goes_nowhere(
-    server: RegistryServer, elsewhere: RegistryServer, ours: Pair, tmp_path: Path
-) -> None:
-    signed(server.host, pair(tmp_path, "other"))
-    to = f"{elsewhere.host}/serving/training"
+@network
+def test_what_is_not_trusted_goes_nowhere(repository: Repository, ours: Pair, other: Pair) -> None:
+    repository.signed(other)
+    to = f"{repository.reference}-copy"
     with pytest.raises(CheckFailed, match="signed by none of the keys"):
-        promote("hello", f"{to}:production", settings(server.host, ours))
-    assert elsewhere.digests("serving/training") == set()
+        promote("v100", f"{to}:live", repository.settings(ours))
+    path = registry.parse(to).repository
+    assert repository.client.tags(path, "") == ()
     for name in (to, f"{to}@sha256:{'a' * 64}"):
         with pytest.raises(InputError, match="a promotion moves a tag, and this names none"):
-            promote("hello", name, settings(server.host, ours))
+            promote("v100", name, repository.settings(ours))
+
+
+@network
+def test_what_does_not_arrive_moves_no_tag(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.proven()
+    path = f"{repository.reference.repository}-copy"
+    monkeypatch.setattr(referrers, "attach", lambda *_: None)
+    with pytest.raises(CheckFailed, match="no receipt refers to it"):
+        promote("v100", f"{repository.client.host}/{path}:live", repository.settings())
+    assert repository.client.head(path, "live") is None
+
+
+@network
+def test_referrers_of_other_images_are_left_behind(repository: Repository, ours: Pair) -> None:
+    """Someone lists them for this one."""
+    made, other = repository.signed(ours), repository.signed(ours, "other", "other")
+    client, path = repository.client, repository.reference.repository
+    lists = [client.manifest(path, fallback_tag(image.digest)) for image in (made, other)]
+    both = registry.index(entry for each in lists if each for entry in each.manifests)
+    client.put_manifest(path, fallback_tag(made.digest), both)
+    promote("v100", f"{client.host}/{path}-copy:live", repository.settings(ours))
+    assert len(client.referrers(f"{path}-copy", made.digest, dsse.BUNDLE)) == 2
+    assert client.referrers(f"{path}-copy", other.digest, dsse.BUNDLE) == ()
+
+
+@network
+def test_attestations_outlive_a_cleanup_of_what_no_tag_leads_to(
+    server: RegistryServer, ours: Pair
+) -> None:
+    with Registry(server.host) as client:
+        Repository(client, at(server.host)).signed(ours)
+    server.collect_garbage()
+    assert verify("v100", settings(server.host, ours)).signer == str(ours.public)

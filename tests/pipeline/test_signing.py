@@ -1,124 +1,152 @@
-"""What is signed about an image, and whether it counts: judged by us and by cosign alike.
+"""What is attested of an image, and whether it counts: judged by us and by cosign alike.
 
-The registry is Debian's docker-registry, which knows the fallback tag only.
+The registry is Debian's docker-registry, which knows the fallback tag only, and the same behind a
+proxy with the referrers API (tests/emulators/referrers_api.py).
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from builder import registry
+from builder.config.accepted_advisories import AcceptedAdvisory
 from builder.core.errors import CheckFailed, InputError
-from builder.pipeline import prepare, signing
+from builder.core.settings import KEYLESS, Identity, Settings, TrustSettings
+from builder.pipeline import make, signing
 from builder.pipeline.records import ImageRecord
-from builder.pipeline.tags import promote, rollback
-from builder.pipeline.verify import attach, verify
-from builder.registry import Manifest, Registry, referrers
-from builder.spec.advisories import AcceptedAdvisory
-from builder.trust import beside, bundle, statements
-from builder.trust.provenance import KIND
+from builder.pipeline.tags import promote
+from builder.pipeline.verify import verify
+from builder.registry import Manifest, Registry, fallback_tag, referrers
+from builder.trust import admission, attestations, dsse, keyless, policy
+from tests.emulators import sigstore
+from tests.emulators.referrers_api import with_referrers
 from tests.emulators.registry_faults import faulty
-from tests.pipeline.pushing import REPOSITORY
-from tests.registry.server import RegistryServer
-from tests.trust.signing import Pair, at, image, pair, receipt, settings, sign
-from tests.trust.strangers import OFFLINE, accepts, cosign
+from tests.registry.server import RegistryServer, skopeo
+from tests.trust.programs import OFFLINE, accepts, cosign, program
+from tests.trust.signing import ACCOUNT, WORKFLOW, Pair, Repository, pair, receipt
 
-pytestmark = pytest.mark.network
+KINDS = (dsse.SIGNATURE, dsse.RECEIPT)
+MONTH = 30 * policy.DAY
+
+
+def run(name: str, *words: str, folder: Path) -> str:
+    """Return what a program of others prints."""
+    done = subprocess.run(
+        [program(name), *words],
+        env={**os.environ, "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture
-def there(server: RegistryServer) -> Iterator[Registry]:
-    with Registry(server.host) as client:
-        yield client
+def with_api(repository: Repository) -> Iterator[Repository]:
+    """The repository behind the referrers API."""
+    with (
+        with_referrers(repository.client.host) as proxy,
+        Registry(proxy.host) as client,
+    ):
+        name = f"{proxy.host}/{repository.reference.repository}"
+        yield Repository(client, registry.parse(name))
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return pair(tmp_path_factory.mktemp("ours"), "prover")
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return pair(tmp_path_factory.mktemp("other"), "other")
-
-
-def signed(there: Registry, key: Pair, text: str = "hello", **changes: object) -> Manifest:
-    """An image with its receipt, signed."""
-    made = image(there, text)
-    proof = receipt(made, **changes)
-    attach(there, at(there.host), made, proof)
-    sign(there, at(there.host), made, proof, key.signer)
-    return made
-
-
-def name(there: Registry, made: Manifest) -> str:
-    """The image as strangers name it."""
-    return str(at(there.host).at(made.digest))
-
-
-def test_each_statement_is_accepted_and_the_image_stays_what_it_is(
-    there: Registry, ours: Pair, server: RegistryServer
+@pytest.mark.network
+@pytest.mark.parametrize("kind", ["repository", "with_api"])
+def test_other_programs_read_what_refers_to_an_image(
+    request: pytest.FixtureRequest, kind: str, ours: Pair, tmp_path: Path
 ) -> None:
-    before = image(there)
-    made = signed(there, ours)
-    assert made.digest == before.digest == there.head(REPOSITORY, "v100")
+    repository: Repository = request.getfixturevalue(kind)
+    bare = repository.image()
+    made = repository.signed(ours)
+    name = repository.name(made)
+    assert made.digest == bare.digest == repository.head("v100")
+    verification = verify("v100", repository.settings(ours))
+    assert (verification.receipt, verification.signer) == (receipt(made), str(ours.public))
 
-    found = verify("v100", settings(there.host, ours))
-    assert (found.digest, found.signer) == (made.digest, str(ours.public))
-    assert found.receipt == receipt(made)
-    for kind in (statements.SIGNATURE, statements.RECEIPT):
-        assert accepts(name(there, made), ours.public, kind), kind
-    done = cosign(
-        "verify", "--key", ours.public, *OFFLINE, name(there, made), folder=ours.path.parent
+    for predicate_type in KINDS:
+        assert accepts(name, ours.public, predicate_type), predicate_type
+    words = ("verify", "--key", ours.public, *OFFLINE, name)
+    assert cosign(*words, folder=ours.path.parent).returncode == 0
+    words = ("discover", "--plain-http", "--format", "json", "--artifact-type", dsse.BUNDLE, name)
+    listed = json.loads(run("oras", *words, folder=tmp_path))
+    digests = [each["digest"] for each in listed.get("referrers") or listed["manifests"]]
+    assert len(digests) == len(KINDS)
+    referrer = str(repository.reference.at(digests[0]))
+    content = json.loads(run("crane", "manifest", "--insecure", referrer, folder=tmp_path))
+    assert content["subject"]["digest"] == made.digest
+    assert skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{name}") == (
+        made.data.decode()
     )
-    assert done.returncode == 0, done.stderr
+    tags = repository.client.tags(repository.reference.repository, "sha256-")
+    assert (fallback_tag(made.digest) in tags) == (kind == "repository")
 
 
-def test_what_cosign_attests_counts_as_well(there: Registry, ours: Pair, tmp_path: Path) -> None:
-    made = image(there)
+@pytest.mark.network
+def test_what_cosign_attests_counts_as_well(repository: Repository, tmp_path: Path) -> None:
+    made = repository.image()
     (tmp_path / "receipt.json").write_text(receipt(made).model_dump_json())
     (tmp_path / "none.json").write_text(
         '{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json"}'
     )
-    done = cosign("generate-key-pair", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = cosign(
-        "attest", "--key", "cosign.key", "--type", statements.RECEIPT, "--yes", OFFLINE[1],
-        "--predicate", "receipt.json", "--signing-config", "none.json", name(there, made),
-        folder=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    for words in (
+        ("generate-key-pair",),
+        ("attest", "--key", "cosign.key", "--type", dsse.RECEIPT, "--yes", OFFLINE[1],
+         "--predicate", "receipt.json", "--signing-config", "none.json", repository.name(made)),
+    ):  # fmt: skip
+        done = cosign(*words, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
     theirs = Pair(tmp_path / "cosign.key")
-    assert verify("v100", settings(there.host, theirs)).signer == str(theirs.public)
+    assert verify("v100", repository.settings(theirs)).signer == str(theirs.public)
 
 
-def test_a_second_time_nothing_is_signed(there: Registry, ours: Pair, other: Pair) -> None:
-    made = signed(there, ours)
-    again = sign(there, at(there.host), made, receipt(made), ours.signer)
-    assert again == ()
-    assert len(sign(there, at(there.host), made, receipt(made), other.signer)) == 2
+@pytest.mark.network
+@pytest.mark.parametrize("kind", ["repository", "with_api"])
+def test_pushes_at_once_lose_nothing_and_a_second_one_signs_nothing(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path
+) -> None:
+    repository: Repository = request.getfixturevalue(kind)
+    made = repository.image()
+    pairs = [pair(tmp_path, f"key{number}") for number in range(4)]
+
+    def sign(key: Pair) -> int:
+        with Registry(repository.client.host) as client:
+            return len(replace(repository, client=client).sign(made, key.signer))
+
+    for count in (2, 0):
+        with ThreadPoolExecutor(len(pairs)) as threads:
+            assert list(threads.map(sign, pairs)) == [count] * len(pairs)
+    for key in pairs:
+        assert verify("v100", repository.settings(key)).signer == str(key.public)
 
 
 # What it is made of ------------------------------------------------------------------------------
 
 
 def record(root: Path, target: str = "cpu") -> ImageRecord:
-    """What a build of today's files would note."""
-    plan = prepare.prepare(root, target).plan
+    """Return what a build of today's files would note."""
+    plan = make.prepare(root, target)
     assert plan.base
     return ImageRecord(
         target=target,
         reference=f"training:{target}",
         digest=None,
         image_id="sha256:" + "0" * 64,
-        inputs=plan.inputs_hash,
+        inputs=plan.inputs,
         base=f"training:{plan.base.tag}",
         base_digest="sha256:" + "b" * 64,
         base_origin="built",
@@ -133,207 +161,242 @@ def record(root: Path, target: str = "cpu") -> ImageRecord:
     )
 
 
-def test_an_image_has_all_four_statements_and_its_base_has_two(
-    there: Registry, ours: Pair, root: Path
-) -> None:
-    known = signing.about(root, record(root), "0.1.0")
-    made = image(there)
-    assert known.base_made
-    base = image(there, "base", known.base_made.base)
-    where = at(there.host)
-    said = signing.said(there, where, made, receipt(made), known)
-    assert len(signing.sign(there, where, said, ours.signer, "2026-11-22")) == 6
-    for digest, kinds in (
-        (made.digest, ("urn:training-image-factory:receipt:v1", "cyclonedx", "slsaprovenance1")),
-        (base.digest, ("slsaprovenance1",)),
-    ):
-        for kind in (*kinds, statements.SIGNATURE):
-            assert accepts(str(where.at(digest)), ours.public, kind), kind
-    (bill,) = beside.find(there, where, made.digest, statements.BILL, (ours.signer.public,)).signed
-    names = {one["name"]: one for one in bill.statement.predicate["components"]}
-    assert names["libexpat1"]["version"].startswith("2.5.0") and names["libexpat1"]["hashes"]
-    assert names["tensorflow-cpu"]["hashes"]
-    (how,) = beside.find(there, where, base.digest, KIND, (ours.signer.public,)).signed
-    assert how.statement.predicate["buildDefinition"]["externalParameters"] == {
-        "target": "",
-        "base": known.base_made.base,
-    }
-    assert there.head(REPOSITORY, "v100") == made.digest
-    assert signing.sign(there, where, said, ours.signer, "2026-11-22") == ()
-
-
-def test_signing_takes_few_requests(server: RegistryServer, ours: Pair, root: Path) -> None:
-    """They wait for each other as little as they can, and none asks what is known already."""
-    known = signing.about(root, record(root), "0.1.0")
-    assert known.base_made
-    with Registry(server.host) as there:
-        made, _ = image(there), image(there, "base", known.base_made.base)
-        there.put_blob(REPOSITORY, registry.EMPTY)  # as the receipt of a push
-    with faulty(server.host) as proxy, Registry(proxy.host) as there:
-        said = signing.said(there, at(proxy.host), made, receipt(made), known)
-        signing.sign(there, at(proxy.host), said, ours.signer, "2026-11-22")
-        assert len(proxy.seen) == 52, "\n".join(proxy.seen)
-        assert proxy.count("HEAD /.*blobs") == 2
-        proxy.seen.clear()
-        assert signing.sign(there, at(proxy.host), said, ours.signer, "2026-11-22") == ()
-        assert proxy.count("P[OU][A-Z]+ ") == 0
-
-
-def test_what_is_accepted_is_a_statement_of_its_own(
-    there: Registry, ours: Pair, root: Path
+@pytest.mark.network
+def test_an_image_has_five_attestations_and_its_base_has_two(
+    repository: Repository, ours: Pair, root: Path
 ) -> None:
     fields = {"id": "CVE-2023-52425", "package": "expat", "reason": "no XML", "until": "2999-12-31"}
     accepted = (AcceptedAdvisory.model_validate(fields),)
-    known = replace(signing.about(root, record(root), "0.1.0"), accepted=accepted)
-    made = image(there)
-    said = signing.said(there, at(there.host), made, receipt(made), known)
-    signing.sign(there, at(there.host), said, ours.signer, "2026-11-22")
-    assert accepts(name(there, made), ours.public, "openvex")
+    contents = replace(signing.contents(root, record(root), "0.1.0"), accepted=accepted)
+    assert contents.base_build
+    made, tag = repository.proven(), contents.base_build.base
+    base = repository.image("base", tag)
+    with faulty(repository.client.host) as proxy, Registry(proxy.host) as client:
+
+        def sign() -> int:
+            name, path = repository.reference, repository.reference.repository
+            statements = signing.statements(client, name, made, receipt(made), contents)
+            return len(signing.sign(client, path, statements, ours.signer, "2026-11-22"))
+
+        assert sign() == 7
+        assert len(proxy.seen) <= 50, "\n".join(proxy.seen)
+        assert proxy.count("HEAD /.*blobs") == 2  # none is asked for that is new
+        proxy.seen.clear()
+        assert sign() == 0 and proxy.count("P[OU][A-Z]+ ") == 0
+    for manifest, kinds in (
+        (made, (*KINDS, "cyclonedx", "slsaprovenance1", "openvex")),
+        (base, (dsse.SIGNATURE, "slsaprovenance1")),
+    ):
+        for kind in kinds:
+            assert accepts(repository.name(manifest), ours.public, kind), kind
+    trusted, path = (ours.signer.public,), repository.reference.repository
+    (bill,) = attestations.find(repository.client, path, made.digest, dsse.SBOM, trusted).verified
+    names = {each["name"]: each for each in bill.statement.predicate["components"]}
+    assert names["libexpat1"]["hashes"] and names["tensorflow-cpu"]["hashes"]
+    asked = policy.of(repository.settings(ours).trust)
+    assert asked
+    policy.check_base(repository.client, repository.reference, base.digest, tag, asked)
+    with pytest.raises(CheckFailed, match=f"not trusted: it is signed as {tag}"):
+        policy.check_base(repository.client, repository.reference, base.digest, "base-0", asked)
 
 
 def test_what_is_no_longer_true_is_not_signed(root: Path) -> None:
     old = replace(record(root), inputs="0" * 64)
     with pytest.raises(InputError, match="cpu: its files changed since the build"):
-        signing.about(root, old, "0.1.0")
+        signing.contents(root, old, "0.1.0")
 
 
 # What does not count -----------------------------------------------------------------------------
 
 
-def refused(there: Registry, made: Manifest, key: Pair, says: str) -> None:
-    """We refuse an image with exit code 4, wherever it counts, and cosign refuses it too."""
-    where = settings(there.host, key)
-    tags = there.head(REPOSITORY, "production")
+def refused(repository: Repository, made: Manifest, key: Pair, reason: str) -> None:
+    """Check that we refuse an image with exit code 4, and that cosign refuses it too."""
+    settings = repository.settings(key)
     for deed in (
-        lambda: verify(made.digest, where),
-        lambda: promote(made.digest, "production", where),
+        lambda: verify(made.digest, settings),
+        lambda: promote(made.digest, "production", settings),
     ):
-        with pytest.raises(CheckFailed, match=says) as caught:
+        with pytest.raises(CheckFailed, match=reason) as caught:
             deed()
-        assert caught.value.exit_code == 4
-        assert "\n" not in caught.value.message
-    assert there.head(REPOSITORY, "production") == tags
-    assert not accepts(name(there, made), key.public, statements.RECEIPT)
+        assert caught.value.exit_code == 4 and "\n" not in caught.value.message
+    assert repository.head("production") is None
+    assert not accepts(repository.name(made), key.public, dsse.RECEIPT)
 
 
-def test_an_image_that_nobody_signed(there: Registry, ours: Pair) -> None:
-    made = image(there)
-    attach(there, at(there.host), made, receipt(made))
-    assert verify("v100", settings(there.host)).signer == ""
-    refused(there, made, ours, "no signed receipt lies beside it")
+def attestation(repository: Repository, made: Manifest, key: Pair, kind: str) -> Manifest:
+    """Return the referrer that holds an attestation."""
+    client, path = repository.client, repository.reference.repository
+    (good, *_) = attestations.find(client, path, made.digest, kind, (key.signer.public,)).verified
+    manifest = client.manifest(path, good.digest)
+    assert manifest
+    return manifest
 
 
-def test_another_key(there: Registry, ours: Pair, other: Pair) -> None:
-    refused(there, signed(there, other), ours, "signed by none of the keys that are trusted")
+@pytest.mark.network
+def test_unsigned_or_signed_by_another_key(repository: Repository, ours: Pair, other: Pair) -> None:
+    made = repository.proven()
+    assert verify("v100", repository.settings()).signer == ""
+    refused(repository, made, ours, "no signed receipt is attached to it")
+    repository.sign(made, other.signer)
+    refused(repository, made, ours, "signed by none of the keys that are trusted")
 
 
-def test_a_statement_of_another_image_moved_over(there: Registry, ours: Pair) -> None:
-    """Its signature is good, and it refers to this image: only its subject tells."""
-    proven = signed(there, ours)
-    made = image(there, "never proven", "other")
-    for kind in (statements.RECEIPT, statements.SIGNATURE):
-        (good,) = beside.find(
-            there, at(there.host), proven.digest, kind, (ours.signer.public,)
-        ).signed
-        held = there.manifest(REPOSITORY, good.digest)
-        assert held is not None
-        moved = registry.manifest({**held.content, "subject": made.descriptor.json()})
-        referrers.attach(there, REPOSITORY, moved)
-    refused(there, made, ours, f"about {proven.digest}")
-
-
-def test_the_list_of_another_image_moved_over(there: Registry, ours: Pair) -> None:
-    """The whole fallback tag is copied: the statements still refer to the other image."""
-    proven = signed(there, ours)
-    made = image(there, "never proven", "other")
-    listed = there.manifest(REPOSITORY, registry.fallback_tag(proven.digest))
-    assert listed is not None
-    there.put_manifest(REPOSITORY, registry.fallback_tag(made.digest), listed)
+@pytest.mark.network
+def test_attestations_of_another_image(repository: Repository, ours: Pair) -> None:
+    """Their signatures are good: only the subjects tell, of the statement and of the referrer."""
+    proven, made = repository.signed(ours), repository.image("never proven", "other")
+    client, path = repository.client, repository.reference.repository
+    listed = client.manifest(path, fallback_tag(proven.digest))
+    assert listed
+    client.put_manifest(path, fallback_tag(made.digest), listed)  # the whole list is moved over
     with pytest.raises(CheckFailed, match=f"refers to {proven.digest}"):
-        verify("other", settings(there.host, ours))
+        verify("other", repository.settings(ours))
+    client.put_manifest(path, fallback_tag(made.digest), registry.index(()))
+    for kind in KINDS:
+        good = attestation(repository, proven, ours, kind)
+        moved = registry.manifest({**good.content, "subject": made.descriptor.json()})
+        referrers.attach(client, path, moved)
+    refused(repository, made, ours, f"about {proven.digest}")
 
 
-def test_a_statement_that_was_changed(there: Registry, ours: Pair) -> None:
-    """Someone writes another receipt under the old signature."""
-    made = image(there)
-    data = json.loads(bundle.seal(statements.of_receipt(made.digest, receipt(made)), ours.signer))
-    payload = base64.b64decode(data["dsseEnvelope"]["payload"]).replace(b'"V100"', b'"H100"')
-    data["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
-    whole = json.dumps(data).encode()
-    for blob in (registry.EMPTY, whole):
-        there.put_blob(REPOSITORY, blob)
-    referrers.attach(
-        there,
-        REPOSITORY,
-        registry.artifact(
-            bundle.MEDIA_TYPE,
-            registry.Descriptor.of(bundle.MEDIA_TYPE, whole),
-            {},
-            made.descriptor,
-        ),
-    )
-    refused(there, made, ours, "signed by none of the keys")
+@pytest.mark.network
+def test_a_changed_payload_under_the_old_signature(repository: Repository, ours: Pair) -> None:
+    made, path = repository.image(), repository.reference.repository
+    statement = dsse.Statement(made.digest, dsse.RECEIPT, receipt(made).model_dump(mode="json"))
+    content = json.loads(ours.signer.seal(statement.payload))
+    payload = base64.b64decode(content["dsseEnvelope"]["payload"]).replace(b'"V100"', b'"H100"')
+    content["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
+    bundle = json.dumps(content).encode()
+    for blob in (registry.EMPTY, bundle):
+        repository.client.put_blob(path, blob)
+    described = registry.Descriptor.of(dsse.BUNDLE, bundle)
+    artifact = registry.artifact(dsse.BUNDLE, described, {}, made.descriptor)
+    referrers.attach(repository.client, path, artifact)
+    refused(repository, made, ours, "signed by none of the keys")
 
 
+@pytest.mark.network
 def test_a_flipped_byte_on_the_registrys_disk(
-    there: Registry, ours: Pair, server: RegistryServer
+    repository: Repository, ours: Pair, registry_server: RegistryServer
 ) -> None:
-    made = signed(there, ours)
-    (good,) = beside.find(
-        there, at(there.host), made.digest, statements.RECEIPT, (ours.signer.public,)
-    ).signed
-    held = there.manifest(REPOSITORY, good.digest)
-    assert held is not None
-    file = server.blob_file(held.layers[0].digest)
+    made = repository.signed(ours)
+    file = registry_server.blob_file(
+        attestation(repository, made, ours, dsse.RECEIPT).layers[0].digest
+    )
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    refused(there, made, ours, "the registry has other bytes")
+    with pytest.raises(CheckFailed, match="the registry has other bytes"):
+        verify("v100", repository.settings(ours))
+    repository.sign(made, ours.signer, made_at="2026-01-01T00:00:00+00:00")  # hidden by none
+    assert verify("v100", repository.settings(ours)).receipt.made_at.startswith("2026-01-01")
 
 
-def test_a_proof_that_is_too_old_or_too_weak(there: Registry, ours: Pair) -> None:
-    then = (datetime.now(UTC) - timedelta(days=40)).isoformat(timespec="seconds")
-    signed(there, ours, made_at=then)
-    month, year = (settings(there.host, ours, age=days * 86400.0) for days in (30, 365))
+@pytest.mark.network
+def test_a_fresh_proof_counts_beside_an_old_one(repository: Repository, ours: Pair) -> None:
+    then, now = (datetime.now(UTC) - timedelta(days=days) for days in (40, 0))
+    made = repository.signed(ours, made_at=then.isoformat(timespec="seconds"))
+    settings = repository.settings(ours, age=MONTH)
     with pytest.raises(CheckFailed, match=r"proven 40\.0 days ago, and 30\.0 days are the most"):
-        verify("v100", month)
-    assert verify("v100", year).receipt.made_at == then
-
-    made = image(there, "program")
-    proof = receipt(made, suite="program")
-    sign(there, at(there.host), made, proof, ours.signer)
-    with pytest.raises(CheckFailed, match="suite program, and trainer is the least"):
-        verify(made.digest, settings(there.host, ours, suite="trainer"))
+        verify("v100", settings)
+    repository.sign(made, ours.signer, made_at=now.isoformat(timespec="seconds"))
+    assert verify("v100", settings).receipt.made_at == now.isoformat(timespec="seconds")
 
 
-def test_a_fresh_proof_counts_beside_an_old_one(there: Registry, ours: Pair) -> None:
-    then = (datetime.now(UTC) - timedelta(days=40)).isoformat(timespec="seconds")
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    made = signed(there, ours, made_at=then)
-    sign(there, at(there.host), made, receipt(made, made_at=now), ours.signer)
-    assert verify("v100", settings(there.host, ours, age=86400.0)).receipt.made_at == now
-
-
-def test_a_key_is_rotated_and_revoked(there: Registry, ours: Pair, other: Pair) -> None:
-    """Both keys count for a while, then the new one alone."""
-    made = signed(there, ours)
-    assert verify("v100", settings(there.host, other, ours)).signer == str(ours.public)
-    sign(there, at(there.host), made, receipt(made), other.signer)
-    assert verify("v100", settings(there.host, other)).signer == str(other.public)
-
-    unsigned_anew = signed(there, ours, "left behind")
-    refused(there, unsigned_anew, other, "signed by none of the keys")
-
-
-def test_the_way_back_asks_for_the_signature_but_not_for_the_age(
-    there: Registry, ours: Pair, other: Pair
+@pytest.mark.network
+def test_a_revoked_key_is_revoked_everywhere(
+    repository: Repository, ours: Pair, other: Pair
 ) -> None:
-    then = (datetime.now(UTC) - timedelta(days=40)).isoformat(timespec="seconds")
-    old, new = signed(there, ours, "old", made_at=then), signed(there, ours, "new")
-    where = settings(there.host, ours)
-    for one in (old, new):
-        promote(one.digest, "production", where)
-    with pytest.raises(CheckFailed, match="signed by none"):
-        rollback("production", settings(there.host, other))
-    assert there.head(REPOSITORY, "production") == new.digest
-    assert rollback("production", settings(there.host, ours, age=86400.0)).digest == old.digest
+    """Rotation as docs/trust.md tells it: both keys count, images are signed anew, then one."""
+    kept, left = (repository.signed(ours, name, name) for name in ("kept", "left"))
+    assert verify("kept", repository.settings(other, ours)).signer == str(ours.public)
+    repository.sign(kept, other.signer)
+    assert verify("kept", repository.settings(other)).signer == str(other.public)
+    assert accepts(repository.name(kept), other.public, dsse.RECEIPT)
+    refused(repository, left, other, "signed by none of the keys")
+
+
+# An identity instead of a key --------------------------------------------------------------------
+
+
+@pytest.mark.network
+def test_an_identity_signs_what_cosign_accepts_and_the_other_way_round(
+    repository: Repository, tmp_path: Path
+) -> None:
+    with sigstore.serving() as service:
+        root, config = map(str, service.files(tmp_path))
+        ours = Identity(identity=WORKFLOW, issuer=service.issuer)
+        trust = TrustSettings(key=KEYLESS, prove=(ours,), trusted_root=root, signing_config=config)
+        made = repository.proven()
+        signer = keyless.signer(trust, {keyless.TOKEN: service.token(WORKFLOW)})
+        repository.sign(made, signer)
+
+        theirs = repository.image("theirs", "theirs")
+        (tmp_path / "receipt.json").write_text(receipt(theirs).model_dump_json())
+        (tmp_path / "token").write_text(service.token(WORKFLOW))
+        done = cosign(
+            "attest", "--identity-token", "token", "--type", dsse.RECEIPT, "--yes", OFFLINE[1],
+            "--predicate", "receipt.json", "--signing-config", config, "--trusted-root", root,
+            repository.name(theirs), folder=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    # Sigstore is gone by now: nobody asks it
+    settings = repository.settings().model_copy(update={"trust": trust})
+    for tag in ("v100", "theirs"):
+        assert verify(tag, settings).signer == f"{WORKFLOW} ({ours.issuer})"
+
+    with sigstore.serving() as another:
+        (tmp_path / "another").mkdir()
+        foreign = str(another.files(tmp_path / "another")[0])
+    for identity, trusted_root, counts in (
+        (ours, root, True),
+        (Identity(identity=ACCOUNT, issuer=ours.issuer), root, False),
+        (Identity(identity=WORKFLOW, issuer="https://accounts.google.com"), root, False),
+        (ours, foreign, False),
+    ):
+        done = cosign(
+            "verify-attestation", "--type", dsse.RECEIPT, OFFLINE[1],
+            "--certificate-identity", identity.identity,
+            "--certificate-oidc-issuer", identity.issuer, "--trusted-root", trusted_root,
+            repository.name(made), folder=tmp_path,
+        )  # fmt: skip
+        assert (done.returncode == 0) == counts, done.stderr
+        trust = TrustSettings(prove=(identity,), trusted_root=trusted_root)
+        if not counts:
+            with pytest.raises(CheckFailed, match=r"is not proven: .*did not sign it"):
+                verify("v100", Settings(registry=settings.registry, trust=trust))
+
+
+@pytest.mark.network
+def test_cosign_judges_by_the_rule_of_a_cluster_as_we_do(
+    repository: Repository, ours: Pair
+) -> None:
+    """policy-controller asks its rule under other names than cosign does."""
+    ago = {days: (datetime.now(UTC) - timedelta(days=days)).isoformat() for days in (2, 40)}
+    failed = receipt(repository.image()).checks[0].model_copy(update={"passed": False})
+    images = {
+        text: repository.signed(ours, text, text, made_at=ago[days], **changes)
+        for text, days, changes in (
+            ("fresh", 2, {}),
+            ("old", 40, {}),
+            ("program", 2, {"suite": "program"}),
+            ("broken", 2, {"checks": (failed, *receipt(repository.image()).checks[1:])}),
+        )
+    }
+    identity = Identity(identity="ci@example.com", issuer="https://accounts.google.com")
+    asked = policy.of(TrustSettings(prove=(identity,), suite="trainer", age=MONTH))
+    assert asked
+    text = admission.image_policy(repository.reference, asked)
+    (authority,) = YAML(typ="safe").load(text)["spec"]["authorities"]
+    rule = authority["attestations"][0]["policy"]["data"]
+    rule = rule.replace("package sigstore", "package signature").replace("isCompliant", "allow")
+    (ours.path.parent / "rule.rego").write_text(rule)
+    for name, made in images.items():
+        theirs = accepts(
+            repository.name(made), ours.public, dsse.RECEIPT,
+            "--policy", ours.path.parent / "rule.rego",
+        )  # fmt: skip
+        assert theirs == (name == "fresh"), name
+        if name != "fresh":
+            with pytest.raises(CheckFailed):
+                verify(name, repository.settings(ours, suite="trainer", age=MONTH))

@@ -1,4 +1,4 @@
-"""An image in a real registry is checked against its receipt."""
+"""An image in a real registry is verified against its receipt."""
 
 from __future__ import annotations
 
@@ -8,139 +8,121 @@ import pytest
 
 from builder import registry
 from builder.core.errors import CheckFailed, OutsideError
-from builder.engine import Engine
-from builder.pipeline.tags import promote
-from builder.pipeline.verify import RECEIPT_TYPE, attach, verify
+from builder.frameworks.tensorflow import suite as suites
+from builder.pipeline.verify import ACCELERATOR, RECEIPT_TYPE, attach, verify
 from builder.prove import receipts
-from builder.registry import Descriptor, Registry
-from builder.tensorflow import suite as suites
-from tests.pipeline.pushing import NEWER, REPOSITORY, Build, proof, results, sent, settings
+from builder.registry import Descriptor, referrers
+from tests.pipeline.pushing import NEWER, REPOSITORY, results
 from tests.registry.server import RegistryServer
+from tests.trust.signing import Repository, at, image, receipt
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
-
-
-def test_verify_says_what_is_wrong(engine: Engine, build: Build, server: RegistryServer) -> None:
-    where = settings(server.host)
-    image, bare = build("trainer"), build("bare")
-    sent(engine, image, server.host)
-
-    with pytest.raises(OutsideError, match="has no such image"):
-        verify("nothing", where)
-
-    engine.client.api.tag(bare.image_id, f"{server.host}/{REPOSITORY}", "bare")
-    engine.client.api.push(f"{server.host}/{REPOSITORY}", tag="bare")
-    engine.client.api.remove_image(f"{server.host}/{REPOSITORY}:bare")
-    with pytest.raises(CheckFailed, match="no receipt lies beside it") as caught:
-        verify(f"{server.host}/{REPOSITORY}:bare", where)
-    assert caught.value.exit_code == 4
-
-    with pytest.raises(CheckFailed, match="check loader is version 1, now it is 2"):
-        verify(f"sha256:{str(image.digest)[7:]}", where, suite=NEWER)
-
-    sent(engine, image, server.host, receipt=proof(image, accelerator="A100", made_at="2027"))
-    assert verify("v100", where).receipt.accelerator == "V100"
-
-
-def test_a_receipt_of_another_image_proves_nothing(
-    engine: Engine, build: Build, server: RegistryServer
-) -> None:
-    """Someone copies a receipt that holds elsewhere beside an image without one."""
-    proven, other = build("proven"), build("other")
-    sent(engine, proven, server.host)
-    sent(engine, other, server.host, "other")
-    with Registry(server.host) as there:
-        image = there.manifest(REPOSITORY, "other")
-        assert image is not None
-        content = Descriptor.of(RECEIPT_TYPE, receipts.dump(proof(proven)))
-        forged = registry.artifact(RECEIPT_TYPE, content, {}, image.descriptor)
-        there.put_manifest(REPOSITORY, forged.digest, forged)
-        entry = replace(forged.descriptor, artifact_type=RECEIPT_TYPE)
-        there.put_manifest(
-            REPOSITORY, registry.fallback_tag(image.digest), registry.index((entry,))
-        )
-    with pytest.raises(CheckFailed, match="the receipt is for another image"):
-        verify("other", settings(server.host))
-
-
-@pytest.mark.parametrize("what", ["manifest", "receipt", "config"])
-def test_bytes_changed_on_the_registrys_disk_are_seen(
-    engine: Engine, build: Build, server: RegistryServer, what: str
-) -> None:
-    image = build("trainer")
-    result = sent(engine, image, server.host)
-    where = settings(server.host)
-    found = verify("v100", where)
-    digest = {
-        "manifest": str(image.digest),
-        "config": found.image_id,
-        "receipt": registry.digest_of(receipts.dump(found.receipt)),
-    }[what]
-    file = server.blob_file(digest)
-    file.write_bytes(file.read_bytes().replace(b'"V100"', b'"A100"') + b"\n")
-    server.kill()  # it keeps what it read in memory
-    server.start()
-    with pytest.raises(CheckFailed, match=f"{digest}: the registry has other bytes"):
-        verify(result.reference, where)
-
-
-def test_a_receipt_of_an_unknown_accelerator_hides_no_older_one(
-    engine: Engine, build: Build, server: RegistryServer
-) -> None:
-    image = build("trainer")
-    sent(engine, image, server.host)
-    with Registry(server.host) as there:
-        manifest = there.manifest(REPOSITORY, "v100")
-        assert manifest is not None
-        where = registry.parse(f"{server.host}/{REPOSITORY}")
-        strange = proof(image, made_at="2099").model_copy(update={"accelerator": "Z900"})
-        attach(there, where, manifest, strange)
-    assert verify("v100", settings(server.host)).receipt.accelerator == "V100"
-
-
-# An image with a program that is not our trainer ------------------------------------------------
+pytestmark = pytest.mark.network
 
 PROGRAM = suites.PROGRAM.required("V100")
+"""The checks of an image with a program that is not our trainer."""
 
 
-def test_what_a_push_accepts_of_a_programs_image_verify_and_promote_accept(
-    engine: Engine, build: Build, server: RegistryServer
-) -> None:
-    where = settings(server.host)
-    image = build("program", suite="program")
-    receipt = proof(image, suite="program", checks=results(PROGRAM))
-    sent(engine, image, server.host, "v100-script", receipt=receipt)
-    assert verify("v100-script", where).receipt == receipt
-    assert promote("v100-script", "live", where).moved
-    assert server.tags(REPOSITORY)["live"] == image.digest
-    with pytest.raises(CheckFailed, match="of the suite program, the image needs trainer"):
-        verify("v100-script", where, suite=suites.TRAINER)
+def test_verify_says_what_is_wrong(repository: Repository) -> None:
+    settings = repository.settings()
+    with pytest.raises(OutsideError, match="has no such image"):
+        verify("nothing", settings)
+    repository.image("bare", "bare")
+    with pytest.raises(CheckFailed, match="no receipt refers to it") as caught:
+        verify(f"{repository.reference}:bare", settings)
+    assert caught.value.exit_code == 4
+
+    made = repository.proven()
+    assert verify("v100", settings).receipt == receipt(made)
+    with pytest.raises(CheckFailed, match="check loader is version 1, now it is 2"):
+        verify(made.digest, settings, suite=NEWER)
+    repository.client.put_manifest(
+        repository.reference.repository, "list", registry.index((made.descriptor,))
+    )
+    with pytest.raises(CheckFailed, match="is a list of images"):
+        verify("list", settings)
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_receipt_cannot_choose_the_weaker_suite_for_an_image_of_our_trainer(
-    engine: Engine, build: Build, server: RegistryServer, named: bool
-) -> None:
+def test_receipts_that_prove_nothing_hide_no_older_one(repository: Repository) -> None:
+    made = repository.image("hello", "v100", **{ACCELERATOR: "V100"})
+    for changes, reason in (
+        ({"accelerator": "A100"}, "its label says V100, its receipt A100"),
+        ({"accelerator": "Z900"}, "Z900"),
+        ({"digest": f"sha256:{'a' * 64}"}, "the receipt is for another image"),
+        ({"checks": ()}, "holds no check size"),
+    ):
+        strange = receipt(made, made_at="2099", **changes)
+        attach(repository.client, repository.reference, made, strange)
+        with pytest.raises(CheckFailed, match=reason):
+            verify("v100", repository.settings())
+        repository.client.put_manifest(
+            repository.reference.repository, registry.fallback_tag(made.digest), registry.index(())
+        )
+    for proof in (receipt(made), receipt(made, made_at="2026-11-22"), strange):
+        attach(repository.client, repository.reference, made, proof)
+    empty = registry.artifact(RECEIPT_TYPE, made.descriptor, {}, made.descriptor)
+    empty = registry.manifest({**empty.content, "layers": []})
+    referrers.attach(repository.client, repository.reference.repository, empty)
+    verification = verify("v100", repository.settings())  # the newest that holds
+    assert verification.receipt == receipt(made, made_at="2026-11-22")
+
+
+def test_a_receipt_of_another_image_proves_nothing(repository: Repository) -> None:
+    """Someone lists a receipt that holds elsewhere for an image without one."""
+    proven, made = repository.proven(), repository.image("other", "other")
+    name = repository.reference.repository
+    content = Descriptor.of(RECEIPT_TYPE, receipts.dump(receipt(proven)))
+    moved = registry.artifact(RECEIPT_TYPE, content, {}, made.descriptor)
+    referrers.attach(repository.client, name, moved)
+    with pytest.raises(CheckFailed, match="the receipt is for another image"):
+        verify("other", repository.settings())
+
+    (theirs,) = repository.client.referrers(name, proven.digest, RECEIPT_TYPE)
+    entry = replace(theirs, artifact_type=RECEIPT_TYPE)
+    repository.client.put_manifest(
+        name, registry.fallback_tag(made.digest), registry.index((entry,))
+    )
+    with pytest.raises(CheckFailed, match=f"refers to {proven.digest}"):
+        verify("other", repository.settings())
+
+
+def test_bytes_changed_on_the_registrys_disk_are_noticed(server: RegistryServer) -> None:
+    with registry.Registry(server.host) as client:
+        made = image(client)
+        attach(client, at(server.host), made, receipt(made))
+    reference = f"{server.host}/{REPOSITORY}@{made.digest}"
+    settings = Repository(client, at(server.host)).settings()
+    for digest in (
+        made.digest,
+        made.config.digest,
+        registry.digest_of(receipts.dump(receipt(made))),
+    ):
+        file = server.blob_file(digest)
+        whole = file.read_bytes()
+        file.write_bytes(whole + b"\n")
+        server.kill()  # it keeps what it read in memory
+        server.start()
+        with pytest.raises(CheckFailed, match=f"{digest}: the registry has other bytes"):
+            verify(reference, settings)
+        file.write_bytes(whole)
+
+
+def test_a_receipt_cannot_choose_the_weaker_suite(repository: Repository) -> None:
     """Whether it names that suite, or holds only the checks of it."""
-    image = build("trainer")
-    weaker = proof(image, suite="program" if named else "trainer", checks=results(PROGRAM))
-    reason = "of the suite program, the image needs trainer" if named else "holds no check size"
-    with pytest.raises(CheckFailed, match=reason):
-        sent(engine, image, server.host, receipt=weaker)
-    sent(engine, image, server.host)
-    with Registry(server.host) as there:  # past the push, straight beside the image
-        manifest = there.manifest(REPOSITORY, "v100")
-        assert manifest is not None
-        where = registry.parse(f"{server.host}/{REPOSITORY}")
-        attach(there, where, manifest, proof(image, made_at="2026", checks=()))
-        attach(there, where, manifest, weaker.model_copy(update={"made_at": "2027"}))
-    assert verify("v100", settings(server.host)).receipt.suite == "trainer"
-    assert "training" in {one.name for one in verify("v100", settings(server.host)).receipt.checks}
+    program = {"suite": "program", "checks": results(PROGRAM)}
+    made = repository.proven("trainer", **program)
+    with pytest.raises(CheckFailed, match="of the suite program, the image needs trainer"):
+        verify("v100", repository.settings())
+    weaker = receipt(made, suite="trainer", made_at="2027", checks=results(PROGRAM))
+    attach(repository.client, repository.reference, made, weaker)
+    with pytest.raises(CheckFailed, match="holds no check size"):
+        verify("v100", repository.settings())
 
-
-def test_a_suite_that_nobody_knows_is_refused(
-    engine: Engine, build: Build, server: RegistryServer
-) -> None:
-    image = build("trainer", suite="easy")
+    labelled = repository.image("script", "script", **{suites.LABEL: "program"})
+    attach(repository.client, repository.reference, labelled, receipt(labelled, **program))
+    assert verify("script", repository.settings()).receipt.suite == "program"
+    with pytest.raises(CheckFailed, match="of the suite program, the image needs trainer"):
+        verify("script", repository.settings(), suite=suites.TRAINER)
+    easy = repository.image("easy", "easy", **{suites.LABEL: "easy"})
+    attach(repository.client, repository.reference, easy, receipt(easy))
     with pytest.raises(CheckFailed, match="says 'easy', and there is no such suite"):
-        sent(engine, image, server.host)
+        verify("easy", repository.settings())

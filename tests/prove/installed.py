@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.devicecode.inventory import from_folder
+from builder.config import compatibility, image_yaml
+from builder.config.stack import Stack
+from builder.devicecode import inventory
 from builder.devicecode.verdict import Audit
-from builder.spec import catalogue, compatibility
-from builder.spec.stack import Stack
 from tests.devicecode.writer import container, install, library, ptx, sass
 
 TENSORFLOW = library(container(*map(sass, (60, 70, 80, 89, 90)), ptx(90)))
@@ -18,8 +18,8 @@ def site(folder: Path, tensorflow: bytes = TENSORFLOW, cudnn: bytes = CUDNN) -> 
     """TensorFlow and cuDNN as the wheels install them."""
     install(folder, "tensorflow", "2.21.0", {"tensorflow/libtensorflow_cc.so.2": tensorflow})
     install(folder, "nvidia-cudnn-cu12", "9.3.0.75", {"nvidia/cudnn/lib/libcudnn_ops.so.9": cudnn})
-    return Audit(tuple(from_folder(folder)))
+    return Audit(inventory.of_folder(folder))
 
 
 def stack(root: Path, target: str = "v100") -> Stack:
-    return compatibility.resolve(catalogue.load(root, target))
+    return compatibility.resolve(image_yaml.load(root, target))

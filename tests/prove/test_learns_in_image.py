@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from builder.engine import Engine
-from builder.jobs.places.local import run as local
-from builder.jobs.places.local.replicas import LocalJob
+from builder.jobs.backends.local import run as local
+from builder.jobs.backends.local.replicas import LocalJob
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.tensorflow]
 

@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(root: Path, searched: list[str] | None = None, **changed: object) -> list[str]:
+def messages(root: Path, searched: list[str] | None = None, **changed: object) -> list[str]:
     user = f"{os.getuid() + 1}:{os.getgid() + 1}"
     request: dict[str, Any] = {"user": user, "program": "/app", "strict": True, "skip": ["/smoke"]}
     answer = permissions.probe({**request, **changed}, str(root), searched or SEARCHED)
@@ -39,8 +39,8 @@ def found(root: Path, searched: list[str] | None = None, **changed: object) -> l
 
 
 def test_debians_own_programs_and_a_program_of_roots_are_let_through(root: Path) -> None:
-    assert found(root) == []
-    assert found(root, ["/usr/bin", "/usr/local/bin"]) == [], "a folder that only root could make"
+    assert messages(root) == []
+    assert messages(root, ["/usr/bin", "/usr/local/bin"]) == [], "only root could make it"
 
 
 @pytest.mark.parametrize("name", ["helper", "bash", "su"])
@@ -49,20 +49,18 @@ def test_a_set_user_id_program_that_debian_does_not_have(root: Path, name: str) 
     program.write_text("another")
     program.chmod(0o4755)
     message = f"programs that run with another user's rights: /usr/bin/{name}"
-    assert found(root) == [message]
-    assert found(root, strict=False) == [], "a published base's own are reported only"
+    assert messages(root) == [message]
+    assert messages(root, strict=False) == [], "a published base's own are reported only"
 
 
-def test_a_hidden_folder_is_named_as_it_is(root: Path) -> None:
+def test_a_bit_that_debian_does_not_set(root: Path) -> None:
+    (root / "usr/bin/bash").chmod(0o4755)
     (root / ".tools").mkdir()
     (root / ".tools/helper").write_text("")
     (root / ".tools/helper").chmod(0o2755)
-    assert found(root) == ["programs that run with another user's rights: /.tools/helper"]
-
-
-def test_a_set_user_id_bit_on_a_program_that_debian_ships_without(root: Path) -> None:
-    (root / "usr/bin/bash").chmod(0o4755)
-    assert found(root) == ["programs that run with another user's rights: /usr/bin/bash"]
+    assert messages(root) == [
+        "programs that run with another user's rights: /.tools/helper, /usr/bin/bash"
+    ]
 
 
 def test_what_everybody_may_change_among_programs_and_modules(root: Path) -> None:
@@ -71,12 +69,12 @@ def test_what_everybody_may_change_among_programs_and_modules(root: Path) -> Non
     module.chmod(0o666)
     (root / "opt/unsearched").write_text("")
     (root / "opt/unsearched").chmod(0o666)
-    assert found(root) == [
+    assert messages(root) == [
         "everybody may write to what the image runs: /opt/site-packages/numpy.py"
     ]
     module.unlink()
-    assert found(root, ["/tmp/bin"]) == ["everybody may write to what the image runs: /tmp"]
-    assert found(root, ["/tmp"]) == ["everybody may write to what the image runs: /tmp"]
+    assert messages(root, ["/tmp/bin"]) == ["everybody may write to what the image runs: /tmp"]
+    assert messages(root, ["/tmp"]) == ["everybody may write to what the image runs: /tmp"]
 
 
 def test_a_program_that_the_images_user_can_overwrite(root: Path) -> None:
@@ -84,16 +82,16 @@ def test_a_program_that_the_images_user_can_overwrite(root: Path) -> None:
     if not os.getuid():
         for path in (root / "app", *(root / "app").rglob("*")):
             os.chown(path, 1234, 1234)
-    assert found(root, user=user) == [
+    assert messages(root, user=user) == [
         f"the image's user {user} can overwrite its program: /app, /app/trainer, "
         "/app/trainer/task.py"
     ]
-    assert found(root, user="0") == [], "that an image runs as root, the check of contents says"
+    assert messages(root, user="0") == [], "that an image runs as root, the check of contents says"
 
 
 def test_a_group_that_may_write_is_enough(root: Path) -> None:
     (root / "app/trainer").chmod(0o775)
     gid = (root / "app/trainer").stat().st_gid
-    assert found(root, user=f"54321:{gid}") == [
+    assert messages(root, user=f"54321:{gid}") == [
         f"the image's user 54321:{gid} can overwrite its program: /app/trainer"
     ]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from builder.prove.bench import program_files
+from builder.frameworks.tensorflow.probes import outputs
 from builder.prove.checks import contents as contents_check
 from builder.prove.probes import contents, devices, imports
-from builder.tensorflow.probes import outputs
+from builder.prove.session import program_files
 
 PROBES = sorted(
     path
@@ -95,10 +95,14 @@ def test_what_only_looks_like_a_secret_is_let_through(root: Root) -> None:
     assert root.probe()[0] == []
 
 
-def test_a_packages_file_that_was_changed_is_looked_at(root: Root) -> None:
+def test_a_packages_file_counts_where_it_was_changed_and_a_hard_link_once(root: Root) -> None:
     root.package("tornado", "6.5", {"tornado/options.py": "x = 1"})
-    root.write(f"{root.site.relative_to(root.folder)}/tornado/options.py", f"{KEY}\n{BODY}\n")
-    assert root.probe()[0][0].startswith("the image holds a private key")
+    assert root.probe()[0] == []
+    file = root.write(f"{root.site.relative_to(root.folder)}/tornado/options.py", f"{KEY}\n{BODY}")
+    messages, seen = root.probe()
+    assert messages[0].startswith("the image holds a private key")
+    (root.folder / "again").hardlink_to(file)
+    assert root.probe()[1]["bytes"] == seen["bytes"]
 
 
 def test_caches_are_wrong_in_an_image_of_our_own(root: Root) -> None:
@@ -129,25 +133,14 @@ def test_packages_are_what_the_locks_say(root: Root) -> None:
     assert root.probe(packages=locked, strict=False)[0] == messages[:2]
 
 
-def test_a_hard_link_counts_once(root: Root) -> None:
-    first = root.write("/usr/bin/perl", "x" * 10_000)
-    before = root.probe()[1]["bytes"]
-    (first.parent / "perl5").hardlink_to(first)
-    assert root.probe()[1]["bytes"] == before
-
-
-@pytest.mark.parametrize("user", ["", "0", "root", "0:0"])
-def test_root_is_refused(root: Root, user: str) -> None:
-    assert root.probe(user=user)[0] == ["the image runs as root: its outputs would belong to root"]
-
-
-def test_a_user_nobody_knows(root: Root) -> None:
+def test_the_user_and_the_python_are_those_asked_for(root: Root) -> None:
+    for user in ("", "0", "root", "0:0"):
+        assert root.probe(user=user)[0] == [
+            "the image runs as root: its outputs would belong to root"
+        ]
     assert root.probe(user="nosuchuser")[0] == [
         "the image's USER 'nosuchuser' is not in its /etc/passwd"
     ]
-
-
-def test_another_python_than_the_one_asked_for(root: Root) -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert root.probe(python=version)[0] == []
     assert root.probe(python="3.1")[0][0].endswith("image.yaml says 3.1")
@@ -242,17 +235,17 @@ def test_no_driver_is_no_gpu() -> None:
     assert devices.main() == {"problems": [], "seen": {"devices": []}}
 
 
-@pytest.mark.parametrize("path", PROBES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_probes_run_on_an_old_python_with_its_stdlib_alone(path: Path) -> None:
-    tree = ast.parse(path.read_text(), feature_version=(3, 8))
-    imported = {
-        (node.module if isinstance(node, ast.ImportFrom) else alias.name).split(".")[0]  # type: ignore[union-attr]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
-        for alias in node.names
-    }
-    beside = {"builder", "confidential"} if path.name == "contents.py" else set()
-    assert imported <= sys.stdlib_module_names | beside
+def test_probes_run_on_an_old_python_with_its_stdlib_alone() -> None:
+    for path in PROBES:
+        tree = ast.parse(path.read_text(), feature_version=(3, 8))
+        imported = {
+            (node.module if isinstance(node, ast.ImportFrom) else alias.name).split(".")[0]  # type: ignore[union-attr]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
+            for alias in node.names
+        }
+        beside = {"builder", "confidential"} if path.name == "contents.py" else set()
+        assert imported <= sys.stdlib_module_names | beside, path
 
 
 def test_what_a_probe_imports_is_sent_with_it(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from builder.core.errors import CheckFailed, InputError
 from builder.prove import receipts
@@ -51,7 +49,7 @@ def test_holds_for_its_image_by_digest_and_by_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "image", "reason"),
+    ("proof", "image", "reason"),
     [
         (None, DIGEST, "there is no receipt"),
         (receipt(), OTHER, f"the receipt is for another image: {DIGEST}, not {OTHER}"),
@@ -68,42 +66,37 @@ def test_holds_for_its_image_by_digest_and_by_id() -> None:
         ),
     ],
 )
-def test_says_why_it_does_not_hold(held: Receipt | None, image: str, reason: str) -> None:
-    assert valid_for(held, image, REQUIRED) == receipts.Validity(False, reason)
+def test_says_why_it_does_not_hold(proof: Receipt | None, image: str, reason: str) -> None:
+    assert valid_for(proof, image, REQUIRED) == receipts.Validity(False, reason)
 
 
-def test_a_digest_of_none_is_no_match() -> None:
+def test_what_proves_nothing() -> None:
     nameless: list[str] = []
     assert not valid_for(receipt(digest=None), nameless, REQUIRED)
-
-
-def test_a_check_that_is_not_required_counts_when_it_failed() -> None:
-    bad = receipt(check(), check("training", 1), check("contents", 1, "a secret"))
-    assert valid_for(bad, DIGEST, REQUIRED).reason == "the check contents did not pass: a secret"
-
-
-def test_a_receipt_without_checks_proves_nothing() -> None:
     empty = receipt().model_copy(update={"checks": ()})
     assert not empty.passed
     assert not valid_for(empty, DIGEST, REQUIRED)
+    bad = receipt(check(), check("training", 1), check("contents", 1, "a secret"))
+    reason = valid_for(bad, DIGEST, REQUIRED).reason  # though nobody requires that check
+    assert reason == "the check contents did not pass: a secret"
 
 
 def test_the_same_receipt_is_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "build" / "v100" / "receipt.json"
+    assert receipts.read(path) is None
     receipts.write(receipt(), path)
     assert receipts.read(path) == receipt()
     assert path.read_bytes() == receipts.dump(receipt())
     assert list(path.parent.iterdir()) == [path], "a temporary file was left"
 
 
-@given(st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.text()) | st.booleans()))
-def test_whatever_a_check_saw_comes_back(seen: dict[str, receipts.JsonValue]) -> None:
+def test_whatever_a_check_saw_comes_back() -> None:
+    seen: dict[str, receipts.JsonValue] = {
+        "ä\u2028": ["\x00", True, None, {"x": 1.5}],
+        "": 10**30,
+    }
     one = receipt(check().model_copy(update={"seen": seen}))
     assert receipts.parse(receipts.dump(one), "here") == one
-
-
-def test_no_receipt_is_none_and_not_an_error(tmp_path: Path) -> None:
-    assert receipts.read(tmp_path / "receipt.json") is None
 
 
 def test_a_torn_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -121,6 +114,7 @@ def test_a_torn_file_is_refused_by_name(tmp_path: Path) -> None:
         ({"digest": "latest"}, "digest: String should match pattern"),
         ({"checks": [{"name": "loader"}]}, r"checks\.0\.version: Field required"),
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
+        ({"suite": None}, "suite: Input should be a valid string"),
     ],
 )
 def test_a_receipt_of_another_shape_is_refused(change: dict[str, object], message: str) -> None:
@@ -132,26 +126,6 @@ def test_a_receipt_of_another_shape_is_refused(change: dict[str, object], messag
 def test_a_list_is_no_receipt() -> None:
     with pytest.raises(InputError, match="schema_version is None"):
         receipts.parse(b"[]", "receipt.json")
-
-
-@pytest.mark.parametrize(
-    ("held", "suite"),
-    [
-        (("loader", "contents", "training", "outputs"), "trainer"),
-        (("loader", "contents"), "trainer"),
-        (("loader", "contents", "imports", "starts"), "program"),
-        ((), "trainer"),
-    ],
-)
-def test_a_receipt_from_before_suites_is_of_the_suite_that_its_checks_belong_to(
-    held: tuple[str, ...], suite: str
-) -> None:
-    value = json.loads(receipts.dump(receipt(*(check(name) for name in held))))
-    value["checks"] = value["checks"] if held else []
-    del value["suite"]
-    found = receipts.parse(json.dumps(value).encode(), "receipt.json")
-    assert found.suite == suite
-    assert [one.name for one in found.checks] == list(held)
 
 
 def test_the_failure_names_the_first_problem_and_counts_the_rest() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from builder.contract import TrainerEvent
-from builder.prove.bench import Limits, Workload
 from builder.prove.checks import stopping
 from builder.prove.run import Run
+from builder.prove.session import Limits, Workload
 
 STEP, SAVED = TrainerEvent("step", 20, 1.5), TrainerEvent("checkpoint", 20)
 
@@ -60,17 +60,17 @@ def test_one_run_is_stopped_with_sigterm_and_none_without_a_trainer_that_works()
         started.append({"given": given, **more})
         return Run(143, 6.0, (STEP, SAVED), stopped=True)
 
-    bench = SimpleNamespace(
+    session = SimpleNamespace(
         finished_job=None,
         workload=Workload(),
         limits=Limits(),
         gpus=SimpleNamespace(ids=()),
         start=start,
     )
-    assert stopping.run(bench) is None  # type: ignore[arg-type]
+    assert stopping.run(session) is None  # type: ignore[arg-type]
     assert started == []
-    bench.finished_job = "/smoke/job/0"
-    answer = stopping.run(bench)  # type: ignore[arg-type]
+    session.finished_job = "/smoke/job/0"
+    answer = stopping.run(session)  # type: ignore[arg-type]
     assert answer is not None
     assert answer[0] == []
     (one,) = started

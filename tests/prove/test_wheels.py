@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import network
+from builder.config import image_yaml, lockfile, locking
+from builder.config.lockfile import Lock
+from builder.config.uv import Platform
 from builder.core.errors import InputError
-from builder.lock import making, model
-from builder.lock.model import Lock
+from builder.devicecode.verdict import Audit
+from builder.frameworks.tensorflow import releases
+from builder.frameworks.tensorflow.wheels import contradictions
 from builder.prove import wheels
 from builder.prove.wheels import Read, Wheel
-from builder.spec import catalogue
-from builder.tensorflow import releases
-from tests.devicecode.writer import container, library, ptx, sass
-from tests.lock.test_lock import nothing_new
+from tests.config.test_lock import nothing_new
+from tests.devicecode.writer import container, library, sass
 from tests.prove.installed import site, stack
 
 ROOT = Path(__file__).parents[2]
@@ -27,10 +28,10 @@ WITHOUT_VOLTA = library(container(*map(sass, (75, 80, 86, 90, 100))))
 
 def with_another_cudnn(root: Path, scratch: Path) -> tuple[Lock, Read]:
     """The V100's lock, and its wheels as if cuDNN's had no code for it."""
-    held, read = model.read(root, "v100"), dict(wheels.read(root))
+    held, read = lockfile.read(root, "v100"), dict(wheels.read(root))
     pin = held.packages["nvidia-cudnn-cu12"]
-    found = wheels.by_wheel([pin], site(scratch, cudnn=WITHOUT_VOLTA))
-    return held, read | found
+    libraries = site(scratch, cudnn=WITHOUT_VOLTA).libraries
+    return held, read | wheels.by_wheel([pin], libraries)
 
 
 # --- images/device-code.lock ----------------------------------------------------------------------
@@ -48,34 +49,34 @@ def test_what_is_written_is_read(copy: Path) -> None:
     json.loads(text)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": 1, "wheels": {"a": 1}}', "[]"])
-def test_a_file_that_nobody_wrote_is_said_to_be_none(copy: Path, text: str) -> None:
-    (copy / "images" / wheels.FILE).write_text(text)
-    with pytest.raises(InputError, match=r"device-code\.lock: is not what") as error:
-        wheels.read(copy)
-    assert wheels.COMMAND in error.value.fix
+def test_a_file_that_nobody_wrote_is_said_to_be_none(copy: Path) -> None:
+    for text in ("", "{}", '{"schema": 1, "wheels": {"a": 1}}', "[]"):
+        (copy / "images" / wheels.FILE).write_text(text)
+        with pytest.raises(InputError, match=r"device-code\.lock: is not what") as error:
+            wheels.read(copy)
+        assert wheels.COMMAND in error.value.fix
 
 
 # --- holes ----------------------------------------------------------------------------------------
 
 
 def test_every_gpu_target_of_this_repository_is_judged_by_its_wheels() -> None:
-    holes = wheels.check(ROOT, catalogue.targets(ROOT))
+    holes = wheels.check(ROOT, image_yaml.targets(ROOT), contradictions)
     assert holes == dict.fromkeys(("a100", "h100", "l4", "t4", "v100"), ())
 
 
 def test_a_wheel_that_nobody_read_is_a_hole(copy: Path) -> None:
-    held, read = model.read(copy, "v100"), dict(wheels.read(copy))
+    held, read = lockfile.read(copy, "v100"), dict(wheels.read(copy))
     del read[held.packages["nvidia-cudnn-cu12"].sha256]
     wheels.write(copy, read)
-    (hole,) = wheels.check(copy, ["v100"])["v100"]
+    (hole,) = wheels.check(copy, ["v100"], contradictions)["v100"]
     assert hole.startswith("what nvidia-cudnn-cu12 9.3.0.75 carries was never read: run builder")
 
 
 def test_wheels_that_carry_less_than_the_table_says_are_a_hole(copy: Path, tmp_path: Path) -> None:
     _, read = with_another_cudnn(copy, tmp_path / "site")
     wheels.write(copy, read)
-    holes = wheels.check(copy, ["v100", "h100"])
+    holes = wheels.check(copy, ["v100", "h100"], contradictions)
     assert "the wheels say: 7.0: missing, because of libcudnn_ops.so.9" in holes["v100"][0]
     assert "said to carry sm_50, sm_60, sm_61, sm_70: not in libcudnn_ops" in holes["h100"][0]
 
@@ -84,7 +85,7 @@ def test_a_table_that_says_more_than_the_wheels_is_a_hole(monkeypatch: pytest.Mo
     tables = releases.tables()
     rows = tuple(replace(row, capabilities=("7.0", "12.1")) for row in tables.cudnn)
     monkeypatch.setattr(releases, "tables", lambda: replace(tables, cudnn=rows))
-    lacks, untold = wheels.check(ROOT, ["v100"])["v100"]
+    lacks, untold = wheels.check(ROOT, ["v100"], contradictions)["v100"]
     assert lacks.startswith("cuda.yaml: cuDNN 9.3.0.75 is said to carry sm_121: not in")
     assert "of which the table says nothing" in untold
 
@@ -92,7 +93,7 @@ def test_a_table_that_says_more_than_the_wheels_is_a_hole(monkeypatch: pytest.Mo
 def test_a_target_that_was_never_locked_has_no_holes_yet(copy: Path) -> None:
     for file in (copy / "images/v100").glob("*.lock"):
         file.unlink()
-    assert wheels.check(copy, ["v100", "cpu"]) == {}
+    assert wheels.check(copy, ["v100", "cpu"], contradictions) == {}
 
 
 # --- refusing -------------------------------------------------------------------------------------
@@ -104,12 +105,12 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
     held, read = with_another_cudnn(copy, tmp_path / "site")
     wheels.write(copy, read)
     before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
-    monkeypatch.setattr(making, "_make", lambda *_: held)
+    monkeypatch.setattr(locking, "_make", lambda *_: held)
     chosen = stack(copy)
     with pytest.raises(
         InputError, match=r"nvidia-cudnn-cu12 9\.3\.0\.75 does not run on V100"
     ) as error:
-        making.lock(
+        locking.lock(
             copy, chosen.spec, chosen, nothing_new, upgrade=True,
             require=lambda made: wheels.require(copy, chosen, made),
         )  # fmt: skip
@@ -122,32 +123,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
 
 def test_wheels_that_nobody_read_are_not_refused(copy: Path) -> None:
     (copy / "images" / wheels.FILE).unlink()
-    wheels.require(copy, stack(copy), model.read(copy, "v100"))
-
-
-# --- the tables -----------------------------------------------------------------------------------
-
-
-def test_wheels_that_carry_what_the_tables_say(root: Path, tmp_path: Path) -> None:
-    assert wheels.contradictions(site(tmp_path), stack(root), releases.tables()) == ()
-
-
-def test_wheels_that_lack_what_the_tables_say(root: Path, tmp_path: Path) -> None:
-    found = site(tmp_path, cudnn=WITHOUT_VOLTA)
-    problems = wheels.contradictions(found, stack(root), releases.tables())
-    assert len(problems) == 3
-    assert "takes these versions for V100, the wheels say: 7.0: missing" in problems[0]
-    assert problems[1] == (
-        "cuda.yaml: cuDNN 9.3.0.75 is said to carry sm_50, sm_60, sm_61, sm_70: "
-        "not in libcudnn_ops.so.9"
-    )
-    assert "carries sm_100, of which the table says nothing" in problems[2]
-
-
-def test_a_tensorflow_that_lost_an_architecture(root: Path, tmp_path: Path) -> None:
-    tensorflow = library(container(*map(sass, (60, 70, 80, 90)), ptx(90)))
-    (problem,) = wheels.contradictions(site(tmp_path, tensorflow), stack(root), releases.tables())
-    assert "TensorFlow 2.21.0 is said to carry sm_89: not in libtensorflow_cc.so.2" in problem
+    wheels.require(copy, stack(copy), lockfile.read(copy, "v100"))
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -159,10 +135,10 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
     """Without a download: the wheels are those that this repository has read."""
     held, wrong = with_another_cudnn(copy, tmp_path / "site")
     gone = Wheel("nvidia-old", "1.0", "0" * 64, ())
-    truth = wheels.of_known(held, wheels.read(copy))
+    truth = wheels.of_known(held, wheels.read(copy)).libraries
     wheels.write(copy, {**wrong, gone.sha256: gone})
     monkeypatch.setattr(wheels, "of_lock", lambda *_: truth)
-    holes = wheels.verify(copy, ["v100", "cpu"])
+    holes = wheels.verify(copy, ["v100", "cpu"], contradictions)
     assert holes == {
         "v100": ("device-code.lock does not say what nvidia-cudnn-cu12 9.3.0.75 carries",)
     }
@@ -170,21 +146,21 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
     written = wheels.read(copy)
     assert set(written) == known | set(wheels.read(ROOT)), "what no lock names is gone"
     assert all(written[sha256] == one for sha256, one in wheels.read(ROOT).items())
-    assert wheels.verify(copy, ["v100"]) == {"v100": ()}
+    assert wheels.verify(copy, ["v100"], contradictions) == {"v100": ()}
 
 
 @pytest.mark.network
 @pytest.mark.slow
 def test_the_wheels_of_a_lock_are_what_is_committed(root: Path) -> None:
     """A small one, downloaded: the whole stack is `builder lock --verify-device-code`."""
-    held = model.read(root, "v100")
+    held = lockfile.read(root, "v100")
     small = {"nvidia-curand-cu12", "typing-extensions"}
     pins = tuple(pin for pin in held.packages.values() if pin.name in small)
-    found = wheels.of_lock(replace(held, wheels={model.CUDA: pins}), network.discover(), 36)
+    found = wheels.of_lock(replace(held, wheels={lockfile.CUDA: pins}), Platform(held.python, 36))
     fresh, committed = wheels.by_wheel(pins, found), wheels.read(root)
     assert len(fresh) == 2
     assert all(committed[sha256] == wheel for sha256, wheel in fresh.items())
-    (curand,) = (one for one in found.libraries if one.groups)
+    (curand,) = (one for one in found if one.groups)
     assert dataclasses.astuple(curand)[0] == "nvidia/curand/lib/libcurand.so.10"
-    problems = wheels.contradictions(found, stack(root), releases.tables())
+    problems = contradictions(Audit(found), stack(root))
     assert any("hold no library of it with device code" in problem for problem in problems)

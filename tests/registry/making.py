@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,18 @@ def coded(user: str = USER, password: str = PASSWORD) -> str:
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def put_image(there: Registry, repository: str, text: str = "hello", tag: str = "t") -> Manifest:
+def put_image(
+    there: Registry,
+    repository: str,
+    text: str = "hello",
+    tag: str = "t",
+    labels: Mapping[str, str] | None = None,
+) -> Manifest:
     """The smallest image: one layer (an empty tar), one configuration with `text` as its label."""
     layer = bytes(1024)
     config = manifests.configuration(
         {"architecture": "amd64", "os": "linux"},
-        {"Labels": {"text": text}},
+        {"Labels": {"text": text, **(labels or {})}},
         [manifests.Added(manifests.digest_of(layer), "tests")],
         0,
     )

@@ -1,19 +1,28 @@
-"""For tests: key pairs, and an image in a registry with signed statements beside it."""
+"""For tests: key pairs, and images in a registry with their attestations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from unittest import mock
 
-from builder.core.settings import Settings
-from builder.core.trustsettings import TrustSettings
+from builder.core.settings import Settings, Suite, TrustSettings
 from builder.pipeline import signing
+from builder.pipeline.push import LocalImage
+from builder.pipeline.verify import attach
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry, parse
 from builder.trust import keys
-from builder.trust.bundle import Signer
-from tests.pipeline.pushing import REPOSITORY, Image, proof
+from builder.trust.attestations import Signer
+from builder.trust.keys import KeyFile
+from tests.pipeline.pushing import REPOSITORY, proof
 from tests.registry.making import put_image
+
+WORKFLOW = "https://github.com/team/training/.github/workflows/image.yml@refs/heads/main"
+"""An identity of GitHub Actions."""
+ACCOUNT = "builder@my-project.iam.gserviceaccount.com"
+"""An identity of Google Cloud."""
 
 
 @dataclass(frozen=True)
@@ -27,25 +36,30 @@ class Pair:
         """The path of the public key."""
         return self.path.with_suffix(".pub")
 
-    @property
-    def signer(self) -> Signer:
+    @cached_property
+    def signer(self) -> KeyFile:
         """The private key, read."""
-        return keys.signer(str(self.path))
+        return keys.read_private(str(self.path))
 
 
 def pair(folder: Path, name: str) -> Pair:
-    """A new key pair in this folder."""
-    keys.create(folder / f"{name}.key", "")
+    """Make a key pair in this folder, quickly: its password costs little to try."""
+    with mock.patch.dict(keys._SCRYPT, N=2):
+        keys.create(folder / f"{name}.key", "")
     return Pair(folder / f"{name}.key")
 
 
 def settings(
-    host: str, *prove: Pair, suite: str = "", age: float | None = None, key: Pair | None = None
+    host: str,
+    *prove: Pair,
+    suite: Suite | None = None,
+    age: float | None = None,
+    key: Pair | None = None,
 ) -> Settings:
-    """Settings with a [trust] table: `prove` are those whose receipts count."""
+    """Return settings with a [trust] table: `prove` are those whose receipts count."""
     trust = TrustSettings(
         key=str(key.path) if key else None,
-        prove=tuple(str(one.public) for one in prove),
+        prove=tuple(str(each.public) for each in prove),
         suite=suite,
         age=age,
     )
@@ -53,23 +67,73 @@ def settings(
 
 
 def at(host: str) -> Reference:
-    """The repository of the tests."""
+    """Return the repository of the tests."""
     return parse(f"{host}/{REPOSITORY}")
 
 
-def image(there: Registry, text: str = "hello", tag: str = "v100") -> Manifest:
-    """The smallest image, without statements."""
-    return put_image(there, REPOSITORY, text, tag)
+def image(client: Registry, text: str = "hello", tag: str = "v100") -> Manifest:
+    """Put the smallest image, without referrers."""
+    return put_image(client, REPOSITORY, text, tag)
 
 
 def receipt(image: Manifest, **changes: object) -> Receipt:
-    """A receipt that holds for this image."""
-    return proof(Image("there", image.digest, image.config.digest), **changes)
+    """Return a receipt that holds for this image."""
+    return proof(LocalImage("there", image.digest, image.config.digest), **changes)
 
 
 def sign(
-    there: Registry, where: Reference, made: Manifest, proof: Receipt, signer: Signer
+    client: Registry, repository: Reference, image: Manifest, proof: Receipt, signer: Signer
 ) -> tuple[str, ...]:
     """Sign an image and its receipt, as a push does that knows no more."""
-    said = signing.said(there, where, made, proof, None)
-    return signing.sign(there, where, said, signer, proof.made_at)
+    statements = signing.statements(client, repository, image, proof, None)
+    return signing.sign(client, repository.repository, statements, signer, proof.made_at)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of its own for one test, in the registry that all tests share."""
+
+    client: Registry
+    reference: Reference
+
+    def settings(
+        self,
+        *prove: Pair,
+        suite: Suite | None = None,
+        age: float | None = None,
+        host: str | None = None,
+    ) -> Settings:
+        """Return settings of a project with this repository."""
+        whole = settings("h", *prove, suite=suite, age=age)
+        name = f"{host or self.client.host}/{self.reference.repository}"
+        return Settings(registry=name, trust=whole.trust)
+
+    def image(self, text: str = "hello", tag: str = "v100", **labels: str) -> Manifest:
+        """Put the smallest image, without referrers."""
+        return put_image(self.client, self.reference.repository, text, tag, labels)
+
+    def proven(self, text: str = "hello", tag: str = "v100", **changes: object) -> Manifest:
+        """Put an image with its receipt, unsigned."""
+        made = self.image(text, tag)
+        attach(self.client, self.reference, made, receipt(made, **changes))
+        return made
+
+    def signed(
+        self, key: Pair, text: str = "hello", tag: str = "v100", **changes: object
+    ) -> Manifest:
+        """Put an image with its receipt, signed."""
+        made = self.proven(text, tag, **changes)
+        self.sign(made, key.signer, **changes)
+        return made
+
+    def sign(self, made: Manifest, signer: Signer, **changes: object) -> tuple[str, ...]:
+        """Sign an image and its receipt."""
+        return sign(self.client, self.reference, made, receipt(made, **changes), signer)
+
+    def name(self, made: Manifest) -> str:
+        """Return the image as other programs name it."""
+        return str(self.reference.at(made.digest))
+
+    def head(self, tag: str) -> str | None:
+        """Return the digest that a tag leads to."""
+        return self.client.head(self.reference.repository, tag)

@@ -4,114 +4,77 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, utils
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from google.auth.credentials import AnonymousCredentials
 
-from builder.core import googleapi
+from builder import googleapi
 from builder.core.errors import InputError, OutsideError
-from builder.trust import bundle, keys, kms
-from builder.trust.bundle import Statement
-from tests.emulators.web import LoopbackServer
+from builder.trust import attestations, dsse, kms
+from tests.emulators import answers
+from tests.emulators.answers import Server
+from tests.trust.signing import Pair, pair
+from tests.trust.test_attestations import STATEMENT
 
 RESOURCE = "projects/p/locations/global/keyRings/r/cryptoKeys/k/cryptoKeyVersions/3"
 NAME = f"gcpkms://{RESOURCE}"
-SAID = Statement("sha256:" + "a" * 64, "urn:test:said:v1", {"text": "hello"})
-
-
-@dataclass
-class Service:
-    """Cloud KMS with one key. status: of every answer; signs: with another key where it is not."""
-
-    private: ec.EllipticCurvePrivateKey
-    algorithm: str = kms.ALGORITHM
-    status: int = 200
-    signs: ec.EllipticCurvePrivateKey | None = None
+PUBLIC, SIGN = f"/v1/{RESOURCE}/publicKey", f"/v1/{RESOURCE}:asymmetricSign"
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    there = Service(ec.generate_private_key(ec.SECP256R1()))
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == f"/v1/{RESOURCE}/publicKey"
-            pem = there.private.public_key().public_bytes(
-                Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-            )
-            self.answer({"pem": pem.decode(), "algorithm": there.algorithm})
-
-        def do_POST(self) -> None:
-            assert self.path == f"/v1/{RESOURCE}:asymmetricSign"
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            digest = base64.b64decode(body["digest"]["sha256"])
-            key = there.signs or there.private
-            signature = key.sign(digest, ec.ECDSA(utils.Prehashed(SHA256())))
-            self.answer({"signature": base64.b64encode(signature).decode()})
-
-        def answer(self, value: dict[str, str]) -> None:
-            if there.status != 200:
-                value = {"error": {"code": there.status, "message": "no"}}  # type: ignore[dict-item]
-            data = json.dumps(value).encode()
-            self.send_response(there.status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = LoopbackServer(("127.0.0.1", 0), Handler)
-    monkeypatch.setattr(kms, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    monkeypatch.setattr(googleapi, "credentials", lambda: (anonymous, None))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield there
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def key(tmp_path: Path) -> Pair:
+    """The key that lies in the service."""
+    return pair(tmp_path, "key")
 
 
-def test_it_signs_a_statement_that_its_public_half_accepts(service: Service) -> None:
-    signer = keys.signer(NAME)
-    data = bundle.seal(SAID, signer)
-    assert bundle.unseal(data, (keys.public(NAME),)) == (SAID, signer.public)
-    cosigns = NAME.replace("cryptoKeyVersions", "versions")
-    assert keys.public(cosigns).hint == signer.public.hint
+@pytest.fixture
+def service(key: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    signature = key.signer.sign(dsse.signed_bytes(STATEMENT.payload))
+    with answers.serving() as server:
+        answer(server, PUBLIC, {"pem": key.public.read_text(), "algorithm": kms.ALGORITHM})
+        answer(server, SIGN, {"signature": base64.b64encode(signature).decode()})
+        monkeypatch.setattr(kms, "ENDPOINT", server.address)
+        anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
+        monkeypatch.setattr(googleapi, "credentials", lambda: (anonymous, None))
+        yield server
 
 
-def test_a_wrong_signature_is_seen(service: Service) -> None:
-    service.signs = ec.generate_private_key(ec.SECP256R1())
+def answer(service: Server, path: str, content: dict[str, object], status: int = 200) -> None:
+    service.answers[path] = (
+        status,
+        {"Content-Type": "application/json"},
+        json.dumps(content).encode(),
+    )
+
+
+def test_it_signs_a_statement_that_its_public_half_accepts(service: Server, key: Pair) -> None:
+    bundle = attestations.signing_key(NAME).seal(STATEMENT.payload)
+    assert attestations.verify(bundle, (key.signer.public,))[0] == STATEMENT
+    cosigns = attestations.public_key(NAME.replace("cryptoKeyVersions", "versions"))
+    assert cosigns.hint == key.signer.public.hint
+
+
+@pytest.mark.parametrize("signature", ["MEUCIQ==", "?", None])
+def test_a_wrong_signature_is_noticed(service: Server, signature: str | None) -> None:
+    answer(service, SIGN, {"signature": signature})
     with pytest.raises(OutsideError, match="the answer is no signature of this key"):
-        keys.signer(NAME).sign(b"hello")
+        attestations.signing_key(NAME).seal(STATEMENT.payload)
 
 
-@pytest.mark.parametrize(
-    ("status", "says"), [(403, "not allowed"), (404, "not found"), (503, "cannot be reached")]
-)
-def test_what_the_service_refuses_is_one_line(service: Service, status: int, says: str) -> None:
-    service.status = status
-    with pytest.raises(OutsideError, match=says) as caught:
-        keys.public(NAME)
-    assert "\n" not in caught.value.message
-
-
-def test_a_key_of_another_kind_is_refused(service: Service) -> None:
-    service.algorithm = "RSA_SIGN_PSS_2048_SHA256"
+def test_what_the_service_refuses_is_one_line(service: Server) -> None:
+    for status, reason in ((403, "not allowed"), (404, "not found"), (503, "cannot be reached")):
+        answer(service, PUBLIC, {"error": {"code": status, "message": "no"}}, status)
+        with pytest.raises(OutsideError, match=reason) as caught:
+            attestations.public_key(NAME)
+        assert "\n" not in caught.value.message
+    answer(service, PUBLIC, {"algorithm": "RSA_SIGN_PSS_2048_SHA256"})
     with pytest.raises(InputError, match="its algorithm is RSA_SIGN_PSS_2048_SHA256"):
-        keys.public(NAME)
+        attestations.public_key(NAME)
 
 
 def test_a_name_of_another_shape_is_refused() -> None:
     for name in ("gcpkms://k", NAME.rpartition("/")[0], NAME + "/x"):
         with pytest.raises(InputError, match="no version of a key in Cloud KMS"):
-            keys.signer(name)
+            attestations.signing_key(name)

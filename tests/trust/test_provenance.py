@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from builder.trust import provenance
-from builder.trust.provenance import GitSource, HowMade
+from builder.trust.provenance import Build, GitSource
 
-MADE = HowMade(
+BUILD = Build(
     target="v100",
     base="base-0123456789abcdef",
     inputs="f" * 64,
@@ -21,8 +21,8 @@ MADE = HowMade(
 
 
 def test_it_names_all_that_the_image_was_made_of() -> None:
-    found = provenance.predicate(MADE, {})
-    definition = found["buildDefinition"]
+    predicate = provenance.predicate(BUILD, {})
+    definition = predicate["buildDefinition"]
     assert definition["externalParameters"] == {"target": "v100", "base": "base-0123456789abcdef"}
     assert definition["internalParameters"]["inputs"] == "f" * 64
     assert definition["resolvedDependencies"] == [
@@ -37,16 +37,17 @@ def test_it_names_all_that_the_image_was_made_of() -> None:
 
 
 def test_a_login_in_the_remotes_address_goes_nowhere() -> None:
-    assert "secret" not in str(provenance.predicate(MADE, {}))
-    assert "someone" not in str(provenance.predicate(MADE, {}))
-    ssh = replace(MADE, source=GitSource("git@git.example.com:team/x.git", "c" * 40, False))
+    assert "secret" not in str(provenance.predicate(BUILD, {}))
+    assert "someone" not in str(provenance.predicate(BUILD, {}))
+    ssh = replace(BUILD, source=GitSource("git@git.example.com:team/x.git", "c" * 40, False))
     (source, *_) = provenance.predicate(ssh, {})["buildDefinition"]["resolvedDependencies"]
     assert (source["uri"], source["annotations"]) == ("git+local", {"clean": False})
 
 
 def test_outside_of_git_there_is_no_commit() -> None:
-    found = provenance.predicate(replace(MADE, source=None), {})
-    assert all("name" in one for one in found["buildDefinition"]["resolvedDependencies"])
+    predicate = provenance.predicate(replace(BUILD, source=None), {})
+    dependencies = predicate["buildDefinition"]["resolvedDependencies"]
+    assert all("name" in each for each in dependencies)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,6 @@ def test_outside_of_git_there_is_no_commit() -> None:
     ],
 )
 def test_where_it_ran(environ: dict[str, str], builder: str, run: str | None) -> None:
-    details = provenance.predicate(MADE, environ)["runDetails"]
+    details = provenance.predicate(BUILD, environ)["runDetails"]
     assert details["builder"]["id"] == builder
     assert details["metadata"].get("invocationId") == run

@@ -9,11 +9,10 @@ changes, as with any Docker: packets are forwarded (net.ipv4.ip_forward).
 """
 
 from builder.engine.private.lifecycle import EngineStatus, remove, start, status, stop
-from builder.engine.private.place import ENVIRONMENT, Endpoint, data_folder
+from builder.engine.private.place import ENVIRONMENT, data_folder
 
 __all__ = [
     "ENVIRONMENT",
-    "Endpoint",
     "EngineStatus",
     "data_folder",
     "remove",

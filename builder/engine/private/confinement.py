@@ -23,7 +23,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def leaving(command: Sequence[str | Path]) -> list[str | Path]:
-    """The command such that it first makes its root that of its mount namespace.
+    """Return the command such that it first makes its root that of its mount namespace.
 
     A Python of its own does that and becomes the command. It imports nothing of the factory.
     """
@@ -31,23 +31,23 @@ def leaving(command: Sequence[str | Path]) -> list[str | Path]:
 
 
 def _leave() -> None:
-    """Does nothing where the root is the namespace's already, or where the kernel refuses."""
+    """Leave the chroot. Does nothing where there is none, or where the kernel refuses."""
     with contextlib.suppress(OSError):
         if _is_confined():
-            _called(_LIBC.unshare(_NEW_NAMESPACE))
-            with _at_the_namespace_s_root() as confined:
-                _called(_LIBC.mount(b"none", b"/", None, _RECURSIVE | _SLAVE, None))
+            _check(_LIBC.unshare(_NEW_NAMESPACE))
+            with _at_the_root_of_the_namespace() as confined:
+                _check(_LIBC.mount(b"none", b"/", None, _RECURSIVE | _SLAVE, None))
                 above = os.open("/", os.O_PATH)
                 os.fchdir(confined)
-                _called(_LIBC.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
+                _check(_LIBC.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
                 os.fchdir(above)  # the old root now lies on the new one
-                _called(_LIBC.umount2(b".", _DETACH))
+                _check(_LIBC.umount2(b".", _DETACH))
                 os.close(above)
 
 
 def _is_confined() -> bool:
-    """Whether the root of this process is another one than that of its mount namespace."""
-    with _at_the_namespace_s_root() as confined:
+    """Return whether the root of this process is another one than that of its mount namespace."""
+    with _at_the_root_of_the_namespace() as confined:
         top = os.open("/", os.O_PATH)
         try:
             return _mount(top) != _mount(confined)
@@ -56,12 +56,12 @@ def _is_confined() -> bool:
 
 
 @contextlib.contextmanager
-def _at_the_namespace_s_root() -> Iterator[int]:
+def _at_the_root_of_the_namespace() -> Iterator[int]:
     """Step out of the chroot and back in. Yields an open folder: the root of the chroot."""
     confined = os.open("/", os.O_PATH)
     own = os.open("/proc/self/ns/mnt", os.O_RDONLY)
     try:
-        _called(_LIBC.setns(own, _NEW_NAMESPACE))  # its own: it only moves to the root
+        _check(_LIBC.setns(own, _NEW_NAMESPACE))  # its own: it only moves to the root
         try:
             yield confined
         finally:
@@ -74,13 +74,13 @@ def _at_the_namespace_s_root() -> Iterator[int]:
 
 
 def _mount(opened: int) -> str:
-    """The kernel's number of the mount that an open folder lies on."""
+    """Return the kernel's number of the mount that an open folder lies on."""
     text = Path(f"/proc/self/fdinfo/{opened}").read_text()
-    found = re.search(r"mnt_id:\s*(\d+)", text)
-    return found[1] if found else ""
+    match = re.search(r"mnt_id:\s*(\d+)", text)
+    return match[1] if match else ""
 
 
-def _called(result: int) -> None:
+def _check(result: int) -> None:
     if result:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,8 +1,9 @@
 """The private engine's daemon: start dockerd, wait for its API, end everything it started."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
-import http.client
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from builder.core import files
 from builder.core.errors import OutsideError
@@ -21,22 +23,23 @@ from builder.engine.private import confinement, network
 from builder.engine.private.place import EnginePlace
 from builder.engine.private.programs import Software
 
-MARK = "TRAINING_IMAGE_FACTORY_ENGINE"
+MARK: Final = "TRAINING_IMAGE_FACTORY_ENGINE"
 """Environment variable of everything the engine starts on the host: it names the engine."""
 
-START_SECONDS = 120.0
-STOP_SECONDS = 30.0
+START_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 30.0
+_DETACH: Final = 2
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def configuration(
     place: EnginePlace, software: Software, mtu: int, native: bool
 ) -> dict[str, object]:
-    """dockerd's configuration file.
+    """Return dockerd's configuration file.
 
     mtu: in bytes. native: copy layers, because overlayfs does not work in the data root.
     """
-    assert place.network is not None
-    result: dict[str, object] = {
+    settings: dict[str, object] = {
         "hosts": [f"unix://{place.socket}"],
         "data-root": str(place.data / "docker"),
         "exec-root": str(place.run / "exec"),
@@ -53,38 +56,37 @@ def configuration(
         "log-level": "warn",
     }
     if software.has_containerd_store:
-        result["features"] = {"containerd-snapshotter": True}
-        result["default-network-opts"] = {"bridge": {"com.docker.network.driver.mtu": str(mtu)}}
+        settings["features"] = {"containerd-snapshotter": True}
+        settings["default-network-opts"] = {"bridge": {"com.docker.network.driver.mtu": str(mtu)}}
     if native:
-        result["storage-driver"] = "native" if software.has_containerd_store else "vfs"
-    return result
+        settings["storage-driver"] = "native" if software.has_containerd_store else "vfs"
+    return settings
 
 
 def launch(place: EnginePlace, software: Software) -> subprocess.Popen[bytes]:
+    """Start dockerd in a session of its own. It goes on when this process ends."""
     for folder in (place.run, place.data / "docker"):
         folder.mkdir(parents=True, exist_ok=True)
-    mtu = network.mtu()
-    file = place.data / "daemon.json"
-    native = not overlay_works(place.data)
-    files.write(file, json.dumps(configuration(place, software, mtu, native), indent=1))
-    environment = {
-        **os.environ,
-        MARK: place.identity,
-        "PATH": f"{software.bin}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
-    }
+    mtu, file = network.mtu(), place.data / "daemon.json"
+    settings = configuration(place, software, mtu, native=not overlay_works(place.data))
+    files.write(file, json.dumps(settings, indent=1))
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as presence,
         place.log.open("ab") as log,
     ):
         with contextlib.suppress(OSError):  # shims of a crashed engine may still hold the name
-            presence.bind(f"\0{place.presence}")
+            presence.bind(f"\0{place.name}")
         network.add(place, software, mtu)
         return subprocess.Popen(
             confinement.leaving([software.bin / "dockerd", "--config-file", file]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env={
+                **os.environ,
+                MARK: place.identity,
+                "PATH": f"{software.bin}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
+            },
             cwd="/",
             pass_fds=[presence.fileno()],
             start_new_session=True,
@@ -102,37 +104,22 @@ def await_api(place: EnginePlace, daemon: subprocess.Popen[bytes]) -> str:
             return version
         time.sleep(0.05)
     end(place)
-    raise OutsideError(
-        f"the private engine did not start: {_last_error(place.log)}", f"see {place.log}"
-    )
-
-
-def _last_error(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()[-50:] if log.exists() else []
-    wrong = [line for line in lines if re.search(r"level=(error|fatal)|failed|panic", line)]
-    return (wrong or lines or ["no message"])[-1][:400]
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        # A stale socket refuses at once. A busy engine may take a while to answer.
-        super().__init__("localhost", timeout=30)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+    lines = place.log.read_text(errors="replace").splitlines()[-50:] if place.log.exists() else []
+    errors = [line for line in lines if re.search(r"level=(error|fatal)|failed|panic", line)]
+    last = (errors or lines or ["no message"])[-1][:400]
+    raise OutsideError(f"the private engine did not start: {last}", f"see {place.log}")
 
 
 def ping(path: Path) -> str:
-    """Docker's version. Empty if no engine answers at this socket."""
+    """Return Docker's version, "" if no engine answers at this socket."""
     try:
-        connection = _UnixConnection(path)
-        connection.request("GET", "/version")
-        answer = json.loads(connection.getresponse().read())
-        return str(answer.get("Version", ""))
-    except (OSError, http.client.HTTPException, ValueError):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(30)  # a stale socket refuses at once, a busy engine takes a while
+            connection.connect(str(path))
+            connection.sendall(b"GET /version HTTP/1.0\r\n\r\n")
+            answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        return str(json.loads(answer.partition(b"\r\n\r\n")[2]).get("Version", ""))
+    except (OSError, ValueError):
         return ""
 
 
@@ -140,29 +127,27 @@ def ping(path: Path) -> str:
 
 
 def processes(place: EnginePlace) -> Iterator[tuple[int, str]]:
-    """The number and name of each process of this engine that this PID namespace sees.
+    """Yield number and name of each process of this engine that this PID namespace sees.
 
     Programs on the host carry MARK in their environment; those in containers are in its cgroup.
     """
     mark = f"{MARK}={place.identity}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
             marked = mark in (folder / "environ").read_bytes().split(b"\0")
             if marked or f":{place.cgroup}/" in (folder / "cgroup").read_text():
-                if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                    continue
-                yield int(folder.name), (folder / "comm").read_text().strip()
-        except OSError:
-            continue
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    yield int(folder.name), (folder / "comm").read_text().strip()
 
 
 def pid(place: EnginePlace) -> int | None:
-    """The number of dockerd's process. None if this PID namespace does not see one."""
+    """Return the number of dockerd's process, None if this PID namespace does not see one."""
     return next((number for number, name in processes(place) if name == "dockerd"), None)
 
 
 def end(place: EnginePlace) -> bool:
-    """End dockerd with SIGTERM, then kill what it left behind. Returns whether anything ran."""
+    """End dockerd with SIGTERM, then kill what it left behind. Return whether anything ran."""
     ran = False
     if dockerd := pid(place):
         ran = True
@@ -184,44 +169,37 @@ def end(place: EnginePlace) -> bool:
     return ran
 
 
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def _unmount(place: EnginePlace) -> None:
     """Unmount the roots and namespaces of containers that a killed engine left."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    mounted = [
-        re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), line.split()[4])
-        for line in Path("/proc/self/mountinfo").read_text().splitlines()
-    ]
-    detach = 2
-    for target in reversed(mounted):
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    for escaped in reversed([line.split()[4] for line in lines]):
+        target = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), escaped)
         if f"{target}/".startswith((f"{place.run}/", f"{place.data}/docker/")):
-            libc.umount2(target.encode(), detach)
+            _LIBC.umount2(target.encode(), _DETACH)
 
 
 def remove_cgroups(place: EnginePlace) -> None:
     """Remove the empty control groups of containers that are gone."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " - cgroup" in line:
-            top = f"{line.split()[4]}{place.cgroup}"
-            for folder, _, _ in os.walk(top, topdown=False):
+            for folder, _, _ in os.walk(f"{line.split()[4]}{place.cgroup}", topdown=False):
                 with contextlib.suppress(OSError):
                     Path(folder).rmdir()
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
 def overlay_works(folder: Path) -> bool:
-    """Whether overlayfs can have its upper layer here. It cannot on an overlay, NFS and others."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".overlay.") as name:
-        base = Path(name)
+    """Return whether overlayfs can have its upper layer here: not on an overlay, NFS and others."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".overlay.") as base:
         for part in ("lower", "upper", "work", "merged"):
-            (base / part).mkdir()
+            (Path(base) / part).mkdir()
         options = f"lowerdir={base}/lower,upperdir={base}/upper,workdir={base}/work"
-        target = str(base / "merged").encode()
-        if libc.mount(b"overlay", target, b"overlay", 0, options.encode()):
+        target = f"{base}/merged".encode()
+        if _LIBC.mount(b"overlay", target, b"overlay", 0, options.encode()):
             return False
-        libc.umount2(target, 0)
+        _LIBC.umount2(target, 0)
         return True

@@ -1,43 +1,54 @@
 """Starting and stopping the private engine, one command at a time."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from builder.core import files
+from builder.core import files, system
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
+from builder.engine.docker import CLIENTS, Engine
 from builder.engine.private import daemon, network, programs
-from builder.engine.private.place import Endpoint, EnginePlace, data_folder, load
+from builder.engine.private.place import EnginePlace, data_folder, load
 from builder.engine.private.programs import NEWEST, DockerRelease, Software
 
-State = Literal["running", "stopped", "failed"]
+_FOREIGN: Final = (
+    "DOCKER_CONTEXT",
+    "DOCKER_TLS",
+    "DOCKER_TLS_VERIFY",
+    "DOCKER_CERT_PATH",
+    "BUILDX_BUILDER",
+)
+"""Variables that a user has set for another engine: they must not reach this one."""
 
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """What is known about the private engine of a data folder."""
+    """What is known about the private engine of a data folder.
 
-    state: State
+    pid: dockerd's, if this PID namespace can see it.
+    """
+
+    state: Literal["running", "stopped", "failed"]
     data: Path
-    endpoint: Endpoint | None = None
+    engine: Engine | None = None
     pid: int | None = None
-    """dockerd's, if this PID namespace can see it."""
     version: str = ""
     detail: str = ""
 
 
 def start(
     data: Path | None = None, on_event: OnEvent = ignore, release: DockerRelease = NEWEST
-) -> Endpoint:
-    """Start the private engine if it does not run. Returns when its API answers.
+) -> Engine:
+    """Start the private engine if it does not run. Return when its API answers.
 
-    release: the Docker that is started; one that runs already stays as it is.
-
-    Raises OutsideError without root, without Debian's packages, or if dockerd does not start.
+    release: the Docker that is started; one that runs already stays as it is. Raises OutsideError
+    without root, without Debian's packages, or if dockerd does not start.
     """
     folder = data_folder(data)
     if os.geteuid() != 0:
@@ -48,27 +59,27 @@ def start(
     with files.locked(folder / "lock"):
         place = load(folder)
         if version := daemon.ping(place.socket):
-            return _endpoint(place, programs.of(place), version)
+            return _engine(place, version)
         software = programs.install(on_event, release)
         with step("private engine", on_event) as starting:
             daemon.end(place)
             place = network.with_network(place, software)
             version = daemon.await_api(place, daemon.launch(place, software))
             starting.detail = f"Docker {version}"
-        return _endpoint(place, software, version)
+        return _engine(place, version)
 
 
 def stop(data: Path | None = None) -> bool:
-    """End the engine and everything it started. Images stay. False if nothing ran."""
+    """End the engine and everything it started. Images stay. Return False if nothing ran."""
     folder = data_folder(data)
     if not (folder / "engine.json").exists():
         return False
     with files.locked(folder / "lock"):
         place = load(folder)
         ran = daemon.end(place)
-        if place.network:
+        if place.network and place.software:
             with contextlib.suppress(OutsideError):
-                network.take_down(place.network, programs.of(place))
+                network.take_down(place.network, Software.read(place.software))
         network.remove_bridge(place.bridge)
         daemon.remove_cgroups(place)
         return ran
@@ -87,34 +98,42 @@ def remove(data: Path | None = None) -> None:
 
 
 def status(data: Path | None = None) -> EngineStatus:
-    """Whether the engine of this data folder answers. Starts and changes nothing."""
+    """Return whether the engine of this data folder answers. Starts and changes nothing."""
     folder = data_folder(data)
     if not (folder / "engine.json").exists():
         return EngineStatus("stopped", folder, detail="never started")
     place = load(folder)
-    pid = daemon.pid(place)
-    if version := daemon.ping(place.socket):
+    pid, version = daemon.pid(place), daemon.ping(place.socket)
+    if version:
         try:
-            return EngineStatus(
-                "running", folder, _endpoint(place, programs.of(place), version), pid, version
-            )
+            engine = _engine(place, version)
         except OutsideError as error:
             return EngineStatus("failed", folder, None, pid, version, error.message)
+        return EngineStatus("running", folder, engine, pid, version)
     if pid:
         return EngineStatus("failed", folder, pid=pid, detail=f"does not answer, see {place.log}")
     return EngineStatus("stopped", folder)
 
 
-def _endpoint(place: EnginePlace, software: Software, version: str) -> Endpoint:
+def _engine(place: EnginePlace, version: str) -> Engine:
+    """Return the engine that runs, asking nothing. Raises OutsideError if its programs are gone."""
+    software = Software.read(place.software or Path("/nonexistent"))
+    own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
     host = f"unix://{place.socket}"
-    path = f"{software.bin}:{os.environ.get('PATH', os.defpath)}"
-    environment = {"DOCKER_HOST": host, "BUILDX_CONFIG": str(place.data / "buildx"), "PATH": path}
-    return Endpoint(
+    return Engine(
+        origin="private",
         host=host,
-        bin=software.bin,
         version=version,
+        buildx=(str(software.bin / "docker-buildx"),),
         buildx_version=software.versions.get("docker-buildx", "").partition("-")[0],
         containerd_store=software.has_containerd_store,
         data=place.data / "docker",
-        environment=environment,
+        environment={
+            **own,
+            **CLIENTS,
+            "DOCKER_HOST": host,
+            "BUILDX_CONFIG": str(place.data / "buildx"),
+            "PATH": f"{software.bin}:{os.environ.get('PATH', os.defpath)}",
+        },
+        architecture=system.architecture(),
     )

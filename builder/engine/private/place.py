@@ -1,45 +1,20 @@
 """Where a private engine lies: its data folder, its sockets, its names, its address range."""
 
+from __future__ import annotations
+
 import ipaddress
 import json
 import os
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from builder.core import files
 
-ENVIRONMENT = "BUILDER_ENGINE_DIR"
-BRIDGE_PREFIX = "tif-"
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """A running engine: where it listens, and the client programs that fit it."""
-
-    host: str
-    """What DOCKER_HOST is set to."""
-    bin: Path
-    """Folder with `docker` (with the subcommand buildx) and `docker-buildx` (also works alone)."""
-    version: str
-    """Docker's own version, as the engine answers it."""
-    buildx_version: str
-    """"" where there is none."""
-    containerd_store: bool
-    """Whether the engine keeps images as a registry would get them."""
-    data: Path
-    """The daemon's data root."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables to add to a client's environment: DOCKER_HOST, BUILDX_CONFIG, PATH."""
-
-    @property
-    def docker(self) -> Path:
-        return self.bin / "docker"
-
-    @property
-    def buildx(self) -> Path:
-        return self.bin / "docker-buildx"
+ENVIRONMENT: Final = "BUILDER_ENGINE_DIR"
+BRIDGE_PREFIX: Final = "tif-"
+NAME_PREFIX: Final = "training-image-factory-"
 
 
 @dataclass(frozen=True)
@@ -47,12 +22,13 @@ class EnginePlace:
     """Where an engine lies.
 
     identity: random, made once for a data folder and kept in it. network: the engine's address
-    range; None before the first start.
+    range, None before the first start. software: the folder of its programs, None likewise.
     """
 
     data: Path
     identity: str
     network: ipaddress.IPv4Network | None = None
+    software: Path | None = None
 
     @property
     def run(self) -> Path:
@@ -73,32 +49,46 @@ class EnginePlace:
         return BRIDGE_PREFIX + self.identity
 
     @property
-    def cgroup(self) -> str:
-        return f"/training-image-factory-{self.identity}"
+    def name(self) -> str:
+        """Name of an abstract socket that the daemon holds, which its whole network namespace
+        sees."""
+        return NAME_PREFIX + self.identity
 
     @property
-    def presence(self) -> str:
-        """Name of an abstract socket that the daemon holds. Its whole network namespace sees it."""
-        return f"training-image-factory-{self.identity}"
+    def cgroup(self) -> str:
+        return f"/{self.name}"
+
+    def save(self) -> None:
+        """Write what `load` reads."""
+        known = {"identity": self.identity}
+        if self.network and self.software:
+            known |= {"network": str(self.network), "software": str(self.software)}
+        files.write(self.data / "engine.json", json.dumps(known, indent=1))
 
 
 def data_folder(data: Path | None = None) -> Path:
-    """The engine's data folder: the one given, $BUILDER_ENGINE_DIR, or below XDG_DATA_HOME."""
+    """Return the engine's data folder: `data`, $BUILDER_ENGINE_DIR, or one below XDG_DATA_HOME."""
     if data is None and os.environ.get(ENVIRONMENT):
         data = Path(os.environ[ENVIRONMENT])
     return (data or data_home() / "engine").absolute()
 
 
 def data_home() -> Path:
+    """Return the folder of the programs and of engines."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
     return Path(base) / "training-image-factory"
 
 
 def load(folder: Path) -> EnginePlace:
-    """The engine of a data folder. Gives it an identity if it has none."""
+    """Return the engine of a data folder. Gives it an identity if it has none."""
     file = folder / "engine.json"
     if not file.exists():
-        files.write(file, json.dumps({"identity": uuid.uuid4().hex[:8]}))
+        EnginePlace(folder, uuid.uuid4().hex[:8]).save()
     known = json.loads(file.read_text())
-    network = known.get("network")
-    return EnginePlace(folder, known["identity"], network and ipaddress.IPv4Network(network))
+    network, software = known.get("network"), known.get("software")
+    return EnginePlace(
+        folder,
+        known["identity"],
+        network and ipaddress.IPv4Network(network),
+        software and Path(software),
+    )

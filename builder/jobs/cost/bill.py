@@ -17,8 +17,8 @@ from builder import contract
 from builder.core.errors import InputError
 from builder.facts.table import Source
 from builder.jobs import machines
+from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.cost.prices import HOME, Market, Price, Prices
-from builder.jobs.places.protocol import JobStatus
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Ready
 

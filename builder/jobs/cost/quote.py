@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from builder.core.errors import InputError
+from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.cost import bill as cost
 from builder.jobs.cost.bill import Bill, BillLine, Extras, Notebook, Spot
 from builder.jobs.cost.prices import Market, Prices
-from builder.jobs.places.protocol import JobStatus
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Ready
 
@@ -78,7 +78,7 @@ def after(job: JobStatus, prices: Prices, wanted: Wanted) -> Quote:
         raise InputError(
             f"{job.display_name} is {job.state}: it has not ended", f"builder job wait {job.id}"
         )
-    if job.kind == "tuning":
+    if job.trials:
         seconds = sum(one.seconds or 0.0 for one in job.trials)
         basis = f"{len(job.trials)} trials that ran"
     elif job.seconds is None:

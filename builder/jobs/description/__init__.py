@@ -1,35 +1,33 @@
 """The description of a training job: jobs/<name>.yaml as a checked, frozen Job.
 
-model.py holds the fields, values.py and study.py the kinds of values, reading.py the way from a
-file to a Job, schema.py the JSON Schema for editors.
+job.py, study.py and vertex.py hold the fields, values.py the kinds of values, reading.py the way
+from a file to a Job.
 """
 
-from builder.jobs.description.alternatives import Accelerators, Alternative, Cheapest
-from builder.jobs.description.model import BootDisk, Job, Scheduling
+from builder.jobs.description.job import ROLE_FIELDS, Job, Scheduling
 from builder.jobs.description.reading import (
     JOBS,
+    SCHEMA,
     SUFFIX,
     in_region,
     load,
+    name_from,
     names,
     parse,
+    schema_text,
     shown,
     where,
 )
-from builder.jobs.description.schema import SCHEMA, schema, schema_text
 from builder.jobs.description.study import Parameter, Study
-from builder.jobs.description.values import DEFAULT_PATIENCE, DEFAULT_TIMEOUT, length, seconds
+from builder.jobs.description.values import DEFAULT_TIMEOUT, Accelerators, length, seconds
 
 __all__ = [
-    "DEFAULT_PATIENCE",
     "DEFAULT_TIMEOUT",
     "JOBS",
+    "ROLE_FIELDS",
     "SCHEMA",
     "SUFFIX",
     "Accelerators",
-    "Alternative",
-    "BootDisk",
-    "Cheapest",
     "Job",
     "Parameter",
     "Scheduling",
@@ -37,9 +35,9 @@ __all__ = [
     "in_region",
     "length",
     "load",
+    "name_from",
     "names",
     "parse",
-    "schema",
     "schema_text",
     "seconds",
     "shown",

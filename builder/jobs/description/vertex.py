@@ -10,21 +10,40 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from builder.core.findings import matches, refuse
+from builder.core.filemodel import matches, refuse
 from builder.jobs.description.values import WrittenModel
 
-RESERVED = r"projects/[^/\s]+/zones/[a-z0-9-]+/reservations/[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
-CONTEXT = r"[a-z0-9][a-z0-9-]{0,127}"
-KEY = r"projects/[^/\s]+/locations/[a-z0-9-]+/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}"
-ADDRESS = r"[0-9]{1,3}(\.[0-9]{1,3}){3}"
+_Address = Annotated[
+    str, matches(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", "an IP address", "write 10.0.0.2")
+]
+_Folder = Annotated[str, matches(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)*", "a folder's name", "write data")]
+_Context = Annotated[str, matches(r"[a-z0-9][a-z0-9-]{0,127}", "an experiment", "write cats")]
+_Resource = Annotated[
+    str, matches(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "a persistent resource", "write its id")
+]
+_Reservation = Annotated[
+    str,
+    matches(
+        r"any|none"
+        r"|projects/[^/\s]+/zones/[a-z0-9-]+/reservations/[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
+        "a reservation",
+        "write any, none, or projects/PROJECT/zones/ZONE/reservations/NAME",
+    ),
+]
+_Key = Annotated[
+    str,
+    matches(
+        r"projects/[^/\s]+/locations/[a-z0-9-]+/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}",
+        "a key of Cloud KMS",
+        "write projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY",
+    ),
+]
 
 
 class NfsMount(WrittenModel):
     """A folder of an NFS server, which each replica finds below /mnt/nfs."""
 
-    server: Annotated[str, matches(ADDRESS, "an IP address", "write 10.0.0.2")] = Field(
-        examples=["10.0.0.2"]
-    )
+    server: _Address = Field(examples=["10.0.0.2"])
     """The server's IP address in the job's network."""
 
     path: Annotated[str, matches(r"/\S*", "a path", "write /exports/data")] = Field(
@@ -32,47 +51,25 @@ class NfsMount(WrittenModel):
     )
     """The folder that the server exports."""
 
-    name: Annotated[
-        str, matches(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)*", "a folder's name", "write data")
-    ] = Field(examples=["data"])
+    name: _Folder = Field(examples=["data"])
     """The replicas find it as /mnt/nfs/NAME."""
 
 
 class Vertex(WrittenModel):
-    """What only Vertex AI has. Other places say what they leave out."""
+    """What only Vertex AI has. Other backends name what they leave out."""
 
-    reservation: (
-        Annotated[
-            str,
-            matches(
-                rf"any|none|{RESERVED}",
-                "a reservation",
-                "write any, none, or projects/PROJECT/zones/ZONE/reservations/NAME",
-            ),
-        ]
-        | None
-    ) = Field(None, examples=["projects/my-project/zones/us-central1-a/reservations/mine"])
+    reservation: _Reservation | None = Field(
+        None, examples=["projects/my-project/zones/us-central1-a/reservations/mine"]
+    )
     """Machines that are reserved: `any` with others where none is free, `none`, or one by name."""
 
-    persistent_resource: (
-        Annotated[
-            str,
-            matches(
-                r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "a persistent resource", "write its id: cluster"
-            ),
-        ]
-        | None
-    ) = Field(None, examples=["cluster"])
+    persistent_resource: _Resource | None = Field(None, examples=["cluster"])
     """The id of a persistent resource of the region, on whose machines the job runs."""
 
-    experiment: Annotated[str, matches(CONTEXT, "an experiment", "write cats")] | None = Field(
-        None, examples=["cats"]
-    )
+    experiment: _Context | None = Field(None, examples=["cats"])
     """The experiment of Vertex AI that the job belongs to."""
 
-    experiment_run: Annotated[str, matches(CONTEXT, "a run", "write first")] | None = Field(
-        None, examples=["first"]
-    )
+    experiment_run: _Context | None = Field(None, examples=["first"])
     """The run of that experiment."""
 
     web_access: bool = Field(False, examples=[True])
@@ -81,17 +78,9 @@ class Vertex(WrittenModel):
     dashboard_access: bool = Field(False, examples=[True])
     """Allow access to a dashboard that the chief serves."""
 
-    encryption_key: (
-        Annotated[
-            str,
-            matches(
-                KEY,
-                "a key of Cloud KMS",
-                "write projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY",
-            ),
-        ]
-        | None
-    ) = Field(None, examples=["projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k"])
+    encryption_key: _Key | None = Field(
+        None, examples=["projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k"]
+    )
     """A key of your own, with which the service encrypts what the job stores."""
 
     nfs: tuple[NfsMount, ...] = Field(
@@ -100,15 +89,15 @@ class Vertex(WrittenModel):
     """Folders of NFS servers, mounted in each replica. They need the job's `network`."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Vertex:
+    def _check(self) -> Vertex:
         if self.experiment_run and not self.experiment:
             raise refuse("experiment_run needs experiment", "add experiment: NAME")
-        names = [one.name for one in self.nfs]
+        names = [mount.name for mount in self.nfs]
         if len(set(names)) < len(names):
             raise refuse("two NFS folders have one name", "give each a name of its own")
         return self
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The names of the fields that the job's file has."""
+        """Return the names of the fields that the job's file has."""
         return tuple(name for name in type(self).model_fields if getattr(self, name))

@@ -166,10 +166,6 @@ class _StudyRun:
             text = "early_stopping: curve is the service's own: here every trial runs to its end"
             self.tell(Note("", text))
 
-        if self.study.more_metrics:
-            text = f"more_metrics: here the search goes by {self.study.metric} alone"
-            self.tell(Note("", text))
-
     def tell(self, event: JobEvent) -> None:
         """Tell an event. A terminal that is gone ends the study in order."""
         with self.lock:

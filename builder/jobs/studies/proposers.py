@@ -56,7 +56,7 @@ class Sampled:
             else optuna.samplers.TPESampler(seed=seed + known, n_startup_trials=startup)
         )
         self._random = study.algorithm == "random"
-        self._parameters, self._active = study.parameters, study.active
+        self._parameters = study.parameters
         self._study = optuna.create_study(direction=study.goal, sampler=sampler)
         self._space = {name: distribution(one) for name, one in study.parameters.items()}
 
@@ -65,7 +65,7 @@ class Sampled:
         values = {
             name: from_sample(self._parameters[name], value) for name, value in trial.params.items()
         }
-        return trial, {name: values[name] for name in self._active(values)}
+        return trial, values
 
     def tell(self, key: Any, value: float | None) -> None:
         from optuna.trial import TrialState as State
@@ -100,13 +100,8 @@ def combinations(study: Study) -> Iterator[dict[str, Value]]:
     """Every combination in order, each once: what does not count in a trial is left out."""
     names = list(study.parameters)
     values = [grid_values(one) for one in study.parameters.values()]
-    seen = set()
     for combination in itertools.product(*values):
-        whole = dict(zip(names, combination, strict=True))
-        found = {name: whole[name] for name in study.active(whole)}
-        if tuple(found.items()) not in seen:
-            seen.add(tuple(found.items()))
-            yield found
+        yield dict(zip(names, combination, strict=True))
 
 
 def grid_values(one: Parameter) -> list[Value]:

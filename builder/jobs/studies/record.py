@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.core.errors import InputError
-from builder.jobs.description import Parameter, Study
+from builder.jobs.description import Study
 from builder.jobs.studies.results import Point, TrialResult
 
 FILE = "study.json"
@@ -32,17 +32,14 @@ def asked_for(image: str, arguments: Sequence[str], study: Study, seed: int) -> 
         "metric": study.metric,
         "goal": study.goal,
         "algorithm": study.algorithm,
-        "parameters": [[name, _told(one)] for name, one in study.parameters.items()],
+        "parameters": [
+            [name, one.model_dump(mode="json")] for name, one in study.parameters.items()
+        ],
         "arguments": list(arguments),
         "trials": study.trials,
         "seed": seed,
         "image": image,
     }
-
-
-def _told(one: Parameter) -> dict[str, Any]:
-    """A parameter as the file has it; without a condition as before there were any."""
-    return one.model_dump(mode="json", exclude=None if one.when else {"when"})
 
 
 def earlier(folder: Path, asked: Mapping[str, Any]) -> Earlier:

@@ -19,13 +19,12 @@ from typing import Any
 
 from builder import contract
 from builder.core.errors import OutsideError
-from builder.jobs.places.protocol import (
+from builder.jobs.backends.protocol import (
     SERVICE,
+    Backend,
     JobStatus,
     LogLine,
-    Place,
     ReplicaStatus,
-    Sample,
 )
 from builder.jobs.pools import replica_names
 from builder.jobs.watch.scalars import Scalars
@@ -66,15 +65,14 @@ class _Known:
 
     fields: dict[str, float] = field(default_factory=dict)
     message: str = ""
-    used: Sample | None = None
 
 
 class Reader:
     """Follows one job. Where its log may not be read, its status alone is shown."""
 
-    def __init__(self, place: Place[Any], job: JobStatus) -> None:
+    def __init__(self, place: Backend, job: JobStatus) -> None:
         self._place, self._name = place, job.name
-        self._log, self._usage = place.log(job), place.usage(job)
+        self._log = place.logs(job)
         self._folder = None if "://" in job.output else Path(job.output)
         self._scalars = Scalars(self._folder) if self._folder else None
         self._known: dict[str, _Known] = {}
@@ -94,7 +92,6 @@ class Reader:
                 self._notes.append((now, job.state))
         self._began = self._began or job.started or job.created
         self._read_log(now)
-        self._read_usage()
         for one in self._scalars.new() if self._scalars else ():
             add_point(self._series, one.chart, one.run, one.step, one.value)
         begin = job.started or job.created
@@ -114,7 +111,7 @@ class Reader:
 
     def _read_log(self, now: datetime) -> None:
         try:
-            lines = self._log.new()
+            lines = self._log.read()
         except OutsideError as error:
             if error.message != self._unreadable:
                 self._unreadable = error.message
@@ -133,15 +130,6 @@ class Reader:
                 add_point(self._series, "loss", name, new["step"], new.get("loss"))
                 speed = new.get("examples_per_second")
                 add_point(self._series, "examples per second", name, new["step"], speed)
-
-    def _read_usage(self) -> None:
-        for one in self._usage.new():
-            self._known.setdefault(one.replica, _Known()).used = one
-            at = (one.time - self._began).total_seconds() if self._began else 0.0
-            memory = None if one.memory is None else one.memory / 1e9
-            add_point(self._series, "CPU, cores", one.replica, at, one.cpu)
-            add_point(self._series, "memory, GB", one.replica, at, memory)
-            add_point(self._series, "GPU, busy", one.replica, at, one.gpu)
 
     def _summary(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
@@ -168,9 +156,8 @@ class Reader:
 
     def _row(self, one: ReplicaStatus, job: JobStatus, message: str = "") -> ReplicaView:
         known = self._known.get(one.name, _Known())
-        fields, used = known.fields, known.used
+        fields = known.fields
         chief = one.name.startswith("chief")
-        gpu = used.gpu if used else None
         return ReplicaView(
             name=one.name,
             state=one.state,
@@ -183,9 +170,7 @@ class Reader:
             speed=fields.get("examples_per_second"),
             eta=fields.get("eta_seconds") if job.active and one.state not in _OVER else None,
             input_wait=self._input_wait() if chief else None,
-            cpu=used.cpu if used else None,
-            memory=used.memory if used else None,
-            gpu=self._last("GPU, busy") if gpu is None and chief else gpu,
+            gpu=self._last("GPU, busy") if chief else None,
             message=message or known.message,
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.jobs.places.protocol import ACTIVE
+from builder.jobs.backends.protocol import ACTIVE
 
 Points = list[tuple[float, float]]
 

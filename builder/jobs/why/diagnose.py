@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from builder import contract
-from builder.jobs.places.protocol import SERVICE
+from builder.jobs.backends.protocol import SERVICE
 from builder.jobs.why import table as known
 from builder.jobs.why.table import Again, Ending, Match, Table
 from builder.jobs.why.text import excerpt

@@ -1,4 +1,4 @@
-"""A job at any place as a run to be diagnosed: its state, its error, its lines by time."""
+"""A job of any backend as a run to be diagnosed: its state, its error, its lines by time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.core.errors import OutsideError
-from builder.jobs.places.protocol import SERVICE, JobStatus, LogLine, Place
+from builder.jobs.backends.protocol import SERVICE, Backend, JobStatus, LogLine
 from builder.jobs.why import text
 from builder.jobs.why.diagnose import JobLog, Said, State
 from builder.jobs.why.logs import by_our_trainer
@@ -35,12 +35,12 @@ _STATES: Mapping[str, State] = {
 }
 
 
-def of_job(place: Place[Any], status: JobStatus) -> JobLog:
-    """What a place tells of a job. A log that may not be read is a note of the run."""
+def of_job(backend: Backend, status: JobStatus) -> JobLog:
+    """Return what a backend knows of a job. A log that may not be read is a note of the run."""
     notes = []
     lines: tuple[LogLine, ...] = ()
     try:
-        lines = place.log(status).new()
+        lines = backend.logs(status).read()
     except OutsideError as error:
         notes.append(f"its log cannot be read: {error.message}")
     if len(lines) > MOST:
@@ -49,7 +49,7 @@ def of_job(place: Place[Any], status: JobStatus) -> JobLog:
     marker = _marker(status)
     if "message" in marker and not any(one.event == "error" for one in said):
         said += _parts(str(marker["message"]), FAILED, SERVICE, "error")
-    said += _parts(status.error, f"what {place.title} says", SERVICE)
+    said += _parts(status.error, f"what {backend.title} says", SERVICE)
     if status.state == "expired":
         said += _parts("the job exceeded its timeout", "the job's state", SERVICE)
     names = (one.name for one in status.replicas)
@@ -84,7 +84,7 @@ def _exit_code(status: JobStatus, marker: Mapping[str, Any]) -> int | None:
     if status.state not in ("failed", "lost"):
         return None
     codes = (
-        status.code,
+        status.failed_code,
         *(one.exit_code for one in status.replicas if one.state == "failed"),
         marker.get("code"),
     )

@@ -1,24 +1,24 @@
-"""Does every library have code for the image's GPU? Read from the libraries, without a GPU."""
+"""Does every library have code for the image's GPU? Read from the layers, without a GPU."""
 
 from __future__ import annotations
 
+from builder.config.stack import Stack
 from builder.devicecode.verdict import Audit, Support
-from builder.prove.audit import instead, of_image, passes
-from builder.prove.bench import Bench
+from builder.prove.audit import instead, passes
 from builder.prove.receipts import Defect
+from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
-from builder.spec.stack import Stack
 
 
-def run(bench: Bench) -> Answer:
+def run(session: Session) -> Answer:
     """Read the image's libraries and judge them for its GPU."""
-    found = of_image(bench.client, str(bench.image.id))
-    return judge(found, bench.subject.stack, bench.subject.target)
+    libraries = Audit(session.content.libraries)
+    return judge(libraries, session.subject.stack, session.subject.target)
 
 
-def judge(found: Audit, stack: Stack, target: str) -> Answer:
-    """Each library's support for the target's GPU, and the library that spoils the image."""
-    verdict = found.verdict(stack.compute_capability or "")
+def judge(libraries: Audit, stack: Stack, target: str) -> Answer:
+    """Return each library's support for the target's GPU, and the library that spoils the image."""
+    verdict = libraries.verdict(stack.compute_capability or "")
     defects = []
     if not passes(verdict, stack.spec.allow_ptx):
         slow = f" (about {verdict.ptx_seconds:.0f} s to compile at the first start)"
@@ -29,19 +29,16 @@ def judge(found: Audit, stack: Stack, target: str) -> Answer:
                 fix=instead(verdict, target),
             )
         )
+    with_code = [
+        finding for finding in verdict.findings if finding.status != Support.NO_DEVICE_CODE
+    ]
     seen = {
         "compute_capability": str(verdict.device),
         "status": str(verdict.status),
         "ptx_seconds": round(verdict.ptx_seconds, 1),
-        "libraries": {
-            one.library.path: str(one.status)
-            for one in verdict.findings
-            if one.status != Support.NO_DEVICE_CODE
-        },
-        "without_device_code": sum(
-            one.status == Support.NO_DEVICE_CODE for one in verdict.findings
-        ),
-        "bytes": sum(library.size for library in found.libraries if library.groups),
+        "libraries": {finding.library.path: str(finding.status) for finding in with_code},
+        "without_device_code": len(verdict.findings) - len(with_code),
+        "bytes": sum(library.size for library in libraries.libraries if library.groups),
     }
     return defects, seen
 

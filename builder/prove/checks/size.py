@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from builder.prove.bench import Bench
 from builder.prove.receipts import Defect
+from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
 
 
-def run(bench: Bench) -> Answer | None:
+def run(session: Session) -> Answer | None:
     """Compare the size with the budget. An image whose size the engine does not know passes."""
-    sizes, target = bench.subject.sizes, bench.subject.target
+    sizes, target = session.subject.sizes, session.subject.target
     if sizes is None:
         return None
     defects = []

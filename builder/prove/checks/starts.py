@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from builder.prove.bench import Bench
 from builder.prove.receipts import Defect
+from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
 
 SECONDS = 60.0
@@ -19,9 +19,9 @@ SECONDS = 60.0
 _FAILS = re.compile(r"(ModuleNotFoundError|ImportError|SyntaxError|No module named)\b.*")
 
 
-def run(bench: Bench) -> Answer:
+def run(session: Session) -> Answer:
     """Start the image with --help, and look for an import that failed."""
-    run = bench.start(["--help"], SECONDS, steps=1)
+    run = session.start(["--help"], SECONDS, steps=1)
     seen: dict[str, Any] = {"exit_code": run.exit_code, "seconds": round(run.seconds, 1)}
     last = next((line for line in reversed(run.tail) if _FAILS.search(line)), "")
     if run.exit_code not in (0, 2) and last and not run.timed_out:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from builder import contract
 from builder.contract import TrainerEvent
-from builder.prove.bench import JOB, RECORDS, Bench
 from builder.prove.receipts import Defect
 from builder.prove.run import Run
+from builder.prove.session import JOB, RECORDS, Session
 from builder.prove.suite import Answer, Check
 
 LONG = 100
@@ -25,24 +25,24 @@ _EXEC = (
 )
 
 
-def run(bench: Bench) -> Answer | None:
+def run(session: Session) -> Answer | None:
     """Stop a new run after its first step. A trainer that does not train has nothing to save."""
-    if bench.finished_job is None:
+    if session.finished_job is None:
         return None
-    work, job = bench.workload, f"{JOB}/stopped"
+    work, job = session.workload, f"{JOB}/stopped"
     steps = work.steps * LONG
-    given = [
+    arguments = [
         f"{contract.RECORDS}={RECORDS}",
         f"{contract.JOB_DIR}={job}",
         f"{contract.STEPS}={steps}",
         f"{contract.BATCH}={work.batch}",
         f"{contract.CHECKPOINT_EVERY}={steps}",
     ]
-    run = bench.start(
-        given,
-        bench.limits.training_seconds,
+    run = session.start(
+        arguments,
+        session.limits.training_seconds,
         stop=in_training,
-        gpus=bench.gpus.ids,
+        gpus=session.gpus.ids,
         stop_signal="SIGTERM",
     )
     seen = {
@@ -51,16 +51,16 @@ def run(bench: Bench) -> Answer | None:
         "last_step": run.last_step,
         "last_checkpoint": run.last_checkpoint,
     }
-    return judge(run, bench.limits.grace_seconds), seen
+    return judge(run, session.limits.grace_seconds), seen
 
 
 def in_training(events: Sequence[TrainerEvent]) -> bool:
-    """Whether there is work to save."""
+    """Tell whether there is work to save."""
     return any(event.name == contract.STEP for event in events)
 
 
 def judge(run: Run, grace: float) -> list[Defect]:
-    """What is wrong with a run that was sent SIGTERM after a step."""
+    """Say what is wrong with a run that was sent SIGTERM after a step."""
     if not run.stopped:
         last = run.tail[-1][:200] if run.tail else "nothing"
         return [

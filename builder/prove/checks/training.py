@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from builder import contract
-from builder.prove.bench import JOB, RECORDS, Bench
 from builder.prove.judge import behind_a_checkpoint, falling, judge_first, judge_second
 from builder.prove.receipts import Defect
 from builder.prove.run import Run
+from builder.prove.session import JOB, RECORDS, Session
 from builder.prove.suite import Answer, Check
 
 ATTEMPTS = 3
@@ -21,29 +21,29 @@ LONGER = 4
 """A run that is over before it can be killed is tried again with so many times more steps."""
 
 
-def run(bench: Bench) -> Answer:
-    """Train, kill, train again. Where the second run ends well, the bench keeps its job folder."""
-    if not bench.config.get("Entrypoint"):
-        module = bench.subject.spec.trainer.module
+def run(session: Session) -> Answer:
+    """Train, kill, train again. If the second run ends well, the session keeps its job folder."""
+    if not session.config.get("Entrypoint"):
+        module = session.subject.spec.trainer.module
         defect = Defect(
             message="the image has no ENTRYPOINT: a training service would start nothing",
             fix=f'end the Dockerfile with ENTRYPOINT ["python", "-m", "{module}"]',
         )
         return [defect], {}
-    seconds, gpus = bench.limits.training_seconds, bench.gpus
+    seconds, gpus = session.limits.training_seconds, session.gpus
     for attempt in range(ATTEMPTS):
-        steps = bench.workload.steps * LONGER**attempt
+        steps = session.workload.steps * LONGER**attempt
         job = f"{JOB}/{attempt}"
-        given = _arguments(bench, job, steps)
-        first = bench.start(given, seconds, steps, behind_a_checkpoint, gpus.ids)
+        arguments = _arguments(session, job, steps)
+        first = session.start(arguments, seconds, steps, behind_a_checkpoint, gpus.ids)
         if first.exit_code != contract.OK or first.last_checkpoint is None:
             break
     seen: dict[str, Any] = {"steps": steps, "note": gpus.note, "first": _summary(first)}
     if defects := judge_first(first, steps):
         return defects, seen
-    second = bench.start(given, seconds, steps, gpus=gpus.ids)
+    second = session.start(arguments, seconds, steps, gpus=gpus.ids)
     if second.exit_code == contract.OK:
-        bench.finished_job = job
+        session.finished_job = job
     seen["second"] = _summary(second)
     seen["finished"] = second.exit_code == contract.OK
     seen["loss"] = falling(first.losses, second.losses)
@@ -51,8 +51,8 @@ def run(bench: Bench) -> Answer:
     return judge_second(first, second, steps), seen
 
 
-def _arguments(bench: Bench, job: str, steps: int) -> list[str]:
-    work = bench.workload
+def _arguments(session: Session, job: str, steps: int) -> list[str]:
+    work = session.workload
     return [
         f"{contract.RECORDS}={RECORDS}",
         f"{contract.JOB_DIR}={job}",

@@ -76,7 +76,7 @@ def walk(root: str, skip: list[str]) -> Iterator[RegularFile]:
 
 
 def find_secret(root: str, file: RegularFile) -> str | None:
-    """What kind of secret a file is, by its name or by what it holds."""
+    """Name the kind of secret that a file is, by its name or by what it holds."""
     if os.path.basename(file.path) == ".git":
         return "a Git repository with its history"
     content = b""
@@ -91,7 +91,7 @@ def find_secret(root: str, file: RegularFile) -> str | None:
 
 
 def cache_of(path: str) -> str | None:
-    """Which cache a path belongs to, if any."""
+    """Name the cache that a path belongs to, if any."""
     for folder, what in CACHES.items():
         if path.startswith(f"/{folder}/") and os.path.basename(path) not in ("lock", ".keep"):
             return what
@@ -99,7 +99,7 @@ def cache_of(path: str) -> str | None:
 
 
 def canonical(name: str) -> str:
-    """A package's name as every tool compares it."""
+    """Return a package's name as every tool compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -114,37 +114,37 @@ class InstalledPackage:
 
 def installed(root: str, path: list[str] | None = None) -> dict[str, InstalledPackage]:
     """Every package that this Python finds, by canonical name."""
-    found: dict[str, InstalledPackage] = {}
+    packages: dict[str, InstalledPackage] = {}
     for distribution in metadata.distributions(path=sys.path if path is None else path):
         name = canonical(distribution.metadata["Name"] or "")
-        if not name or name in found:
+        if not name or name in packages:
             continue
-        package = found[name] = InstalledPackage(distribution.version)
+        package = packages[name] = InstalledPackage(distribution.version)
         for file in distribution.files or ():
             place = os.path.realpath(str(distribution.locate_file(file)))
             package.recorded["/" + os.path.relpath(place, root)] = file.size
-    return found
+    return packages
 
 
-def check_packages(found: dict[str, InstalledPackage], request: Json, wrong: Wrong) -> None:
-    """Exactly what the locks say is installed."""
+def check_packages(packages: dict[str, InstalledPackage], request: Json, wrong: Wrong) -> None:
+    """Compare what is installed with the locks."""
     locked = {canonical(name): version for name, version in request["packages"].items()}
     fix = "build the image again from its locks"
     for name, version in sorted(locked.items()):
-        if name not in found:
+        if name not in packages:
             wrong(f"{name} {version} is locked and not installed", fix)
-        elif found[name].version != version:
-            wrong(f"{name} is {found[name].version} in the image, the lock says {version}", fix)
-    extra = sorted(set(found) - set(locked))
+        elif packages[name].version != version:
+            wrong(f"{name} is {packages[name].version} in the image, the lock says {version}", fix)
+    extra = sorted(set(packages) - set(locked))
     if extra and locked and request["strict"]:
-        names = ", ".join(f"{name} {found[name].version}" for name in extra)
+        names = ", ".join(f"{name} {packages[name].version}" for name in extra)
         wrong(
             f"installed and not locked: {names}", "name it in `requirements`, then lock and build"
         )
 
 
 def check_user(user: str, wrong: Wrong) -> int | None:
-    """The image runs as somebody who is not root. Returns the uid."""
+    """Look whether the image runs as root. Returns the uid."""
     name = user.split(":")[0]
     try:
         uid = int(name) if name.isdigit() else pwd.getpwnam(name or "root").pw_uid

@@ -13,11 +13,11 @@ COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76
 
 
 def devices(driver: Any) -> list[dict[str, Any]]:
-    """Index, name and compute capability of each GPU that libcuda (`driver`) knows."""
+    """Return index, name and compute capability of each GPU that libcuda (`driver`) knows."""
     count = ctypes.c_int(0)
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
-    found = []
+    gpus = []
     for index in range(count.value):
         device, value = ctypes.c_int(0), ctypes.c_int(0)
         driver.cuDeviceGet(ctypes.byref(device), index)
@@ -28,14 +28,12 @@ def devices(driver: Any) -> list[dict[str, Any]]:
             driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
             numbers.append(str(value.value))
         capability = ".".join(numbers)
-        found.append(
-            {"index": index, "name": name.value.decode(), "compute_capability": capability}
-        )
-    return found
+        gpus.append({"index": index, "name": name.value.decode(), "compute_capability": capability})
+    return gpus
 
 
 def main() -> dict[str, Any]:
-    """The devices; none without a driver."""
+    """Return the devices; none without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

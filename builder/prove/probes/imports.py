@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 def imported(tree: ast.AST, guarded: bool = False) -> Iterator[tuple[str, int]]:
-    """Each absolute import of a file that is not inside of a `try`: its name and line."""
+    """Yield name and line of each absolute import of a file that is not inside of a `try`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import) and not guarded:
             for alias in node.names:
@@ -31,16 +31,16 @@ def imported(tree: ast.AST, guarded: bool = False) -> Iterator[tuple[str, int]]:
 
 
 def own(folder: Path) -> set[str]:
-    """The names that lie in the folder."""
+    """Return the names that lie in the folder."""
     return {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
 
 
 def load(name: str, find_only: bool) -> str:
-    """Why a module cannot be imported (or found, which is faster); "" where it can."""
+    """Say why a module cannot be imported (or found, which is faster); "" where it can."""
     try:
         if find_only:
-            found = importlib.util.find_spec(name.partition(".")[0])
-            return "" if found else f"no module named {name}"
+            spec = importlib.util.find_spec(name.partition(".")[0])
+            return "" if spec else f"no module named {name}"
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         return f"no module named {error.name}"
@@ -51,15 +51,15 @@ def load(name: str, find_only: bool) -> str:
 
 
 def examine(folder: Path, proven_elsewhere: Collection[str] = ()) -> dict[str, object]:
-    """The problems of a program, and the modules that were imported for it."""
+    """Return the problems of a program, and the modules that were imported for it."""
     problems, seen = [], {}
     for path in sorted(folder.rglob("*.py")):
-        where = path.relative_to(folder)
+        file = path.relative_to(folder)
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
             fix = "mend the line; the image's Python is " + sys.version.split()[0]
-            problems.append({"message": f"{where}:{error.lineno}: {error.msg}", "fix": fix})
+            problems.append({"message": f"{file}:{error.lineno}: {error.msg}", "fix": fix})
             continue
         known = own(folder) | own(path.parent)
         for name, line in imported(tree):
@@ -69,7 +69,7 @@ def examine(folder: Path, proven_elsewhere: Collection[str] = ()) -> dict[str, o
             if name not in seen:
                 seen[name] = load(name, first in proven_elsewhere)
                 if seen[name]:
-                    message = f"{where}:{line}: import {name}: {seen[name]}"
+                    message = f"{file}:{line}: import {name}: {seen[name]}"
                     fix = f"add the package that brings {first} to requirements.txt"
                     problems.append({"message": message, "fix": fix})
     return {"problems": problems, "seen": {"modules": sorted(n for n in seen if not seen[n])}}

@@ -28,54 +28,14 @@ if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
 SHOWN = 3
 
 # Programs that Debian's and Ubuntu's packages install with a set-user-ID or set-group-ID bit
-SET_ID = frozenset(
-    [
-        "at",
-        "bwrap",
-        "chage",
-        "chfn",
-        "chsh",
-        "crontab",
-        "dbus-daemon-launch-helper",
-        "dotlockfile",
-        "exim4",
-        "expiry",
-        "fusermount",
-        "fusermount3",
-        "gpasswd",
-        "mail-lock",
-        "mail-touchlock",
-        "mail-unlock",
-        "mount",
-        "mount.cifs",
-        "mount.ecryptfs_private",
-        "mount.nfs",
-        "newgidmap",
-        "newgrp",
-        "newuidmap",
-        "ntfs-3g",
-        "pam_extrausers_chkpwd",
-        "passwd",
-        "ping",
-        "ping6",
-        "pkexec",
-        "polkit-agent-helper-1",
-        "postdrop",
-        "postqueue",
-        "pppd",
-        "screen",
-        "ssh-agent",
-        "ssh-keysign",
-        "su",
-        "sudo",
-        "umount",
-        "unix_chkpwd",
-        "utempter",
-        "wall",
-        "write",
-        "write.ul",
-    ]
-)
+_DEBIAN = """
+at bwrap chage chfn chsh crontab dbus-daemon-launch-helper dotlockfile exim4 expiry fusermount
+fusermount3 gpasswd mail-lock mail-touchlock mail-unlock mount mount.cifs mount.ecryptfs_private
+mount.nfs newgidmap newgrp newuidmap ntfs-3g pam_extrausers_chkpwd passwd ping ping6 pkexec
+polkit-agent-helper-1 postdrop postqueue pppd screen ssh-agent ssh-keysign su sudo umount
+unix_chkpwd utempter wall write write.ul
+"""
+SET_ID = frozenset(_DEBIAN.split())
 
 
 class FileRights:
@@ -88,7 +48,7 @@ class FileRights:
         self.status = status
 
     def may_write(self, uid: int, gid: int) -> bool:
-        """Whether this user can change it: an owner can give himself the right."""
+        """Tell whether this user can change it: an owner can give himself the right."""
         mode = self.status.st_mode
         if self.status.st_uid == uid:
             return True
@@ -96,16 +56,16 @@ class FileRights:
 
 
 def inside(root: str, path: str) -> str:
-    """The path that a file of this machine has in the image."""
+    """Return the path that a file of this machine has in the image."""
     return os.path.normpath("/" + os.path.relpath(path, root))
 
 
 def walk(root: str, top: str, skip: list[str]) -> Iterator[FileRights]:
-    """A folder, and all folders and regular files below it; links are not followed."""
+    """Yield a folder, and all folders and regular files below it; links are not followed."""
     left_out = {os.path.join(root, name.lstrip("/")) for name in (*skip, "proc", "sys", "dev")}
     start = os.path.join(root, top.lstrip("/")).rstrip("/") or "/"
     for folder, folders, names in os.walk(start):
-        folders[:] = [one for one in folders if os.path.join(folder, one) not in left_out]
+        folders[:] = [name for name in folders if os.path.join(folder, name) not in left_out]
         for path in (folder, *(os.path.join(folder, name) for name in names)):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
@@ -113,21 +73,21 @@ def walk(root: str, top: str, skip: list[str]) -> Iterator[FileRights]:
 
 
 def packaged(root: str) -> dict[str, str]:
-    """The checksum (MD5) of each program of SET_ID that a package installed, by its real path."""
-    found = {}
+    """Return the MD5 of each program of SET_ID that a package installed, by its real path."""
+    checksums = {}
     for name in glob.glob(os.path.join(root, "var/lib/dpkg/info/*.md5sums")):
         with open(name) as opened:
             for line in opened:
                 checksum, _, path = line.rstrip("\n").partition("  ")
                 folder, last = os.path.split(path)
                 if last in SET_ID:
-                    there = os.path.realpath(os.path.join(root, folder))
-                    found[inside(os.path.realpath(root), os.path.join(there, last))] = checksum
-    return found
+                    parent = os.path.realpath(os.path.join(root, folder))
+                    checksums[inside(os.path.realpath(root), os.path.join(parent, last))] = checksum
+    return checksums
 
 
 def becomes_root(root: str, skip: list[str]) -> Iterator[str]:
-    """Programs with a set-user-ID or set-group-ID bit that Debian's packages do not have."""
+    """Yield programs with a set-user-ID or set-group-ID bit that Debian's packages do not have."""
     debian = packaged(root)
     for entry in walk(root, "/", skip):
         mode = entry.status.st_mode
@@ -141,15 +101,15 @@ def becomes_root(root: str, skip: list[str]) -> Iterator[str]:
 
 
 def anybody_writes(root: str, folders: list[str], skip: list[str]) -> Iterator[str]:
-    """What everybody may write to in folders that programs or modules are looked for in, or the
-    folder in which everybody could make such a folder."""
+    """Yield what everybody may write to in folders that programs or modules are looked for in, or
+    the folder in which everybody could make such a folder."""
     for folder in dict.fromkeys(folders):
-        there = os.path.realpath(os.path.join(root, folder.lstrip("/")))
-        if os.path.isdir(there):
-            for entry in walk(root, inside(os.path.realpath(root), there), skip):
+        real = os.path.realpath(os.path.join(root, folder.lstrip("/")))
+        if os.path.isdir(real):
+            for entry in walk(root, inside(os.path.realpath(root), real), skip):
                 if entry.status.st_mode & 0o002:
                     yield entry.path
-        elif not os.path.exists(there):
+        elif not os.path.exists(real):
             parent = os.path.dirname(folder)
             while not os.path.isdir(os.path.join(root, parent.lstrip("/"))):
                 parent = os.path.dirname(parent)
@@ -158,7 +118,7 @@ def anybody_writes(root: str, folders: list[str], skip: list[str]) -> Iterator[s
 
 
 def listed(paths: list[str]) -> str:
-    """The first paths, and how many more there are."""
+    """Return the first paths, and how many more there are."""
     more = len(paths) - SHOWN
     return ", ".join(paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -168,8 +128,10 @@ def probe(request: Json, root: str = "/", searched: list[str] | None = None) -> 
     problems: list[dict[str, str]] = []
     skip = request["skip"]
     if searched is None:
-        given = [*os.environ.get("PATH", "").split(":"), *sys.path]
-        searched = [one for one in given if one.startswith("/") and not one.startswith(tuple(skip))]
+        paths = [*os.environ.get("PATH", "").split(":"), *sys.path]
+        searched = [
+            path for path in paths if path.startswith("/") and not path.startswith(tuple(skip))
+        ]
     rising = sorted(becomes_root(root, skip))
     writable = sorted(set(anybody_writes(root, searched, skip)))
     if rising and request["strict"]:

@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from builder.core.errors import OutsideError
-from builder.jobs.places.local.place import ThisMachine
-from builder.jobs.places.protocol import JobStatus, LogLine, Place
+from builder.jobs.backends.local.backend import ThisMachine
+from builder.jobs.backends.protocol import Backend, JobStatus, LogLine
 from builder.jobs.why import jobs
 from builder.jobs.why.diagnose import Diagnosis, diagnose
 
@@ -23,7 +23,6 @@ OOM = "OOM when allocating tensor with shape[64]"
 STATUS = JobStatus(
     name="projects/p/locations/r/customJobs/1",
     display_name="cats",
-    kind="custom",
     state="failed",
     region="r",
     created=BEGAN,
@@ -46,10 +45,10 @@ class There:
     refusal: str = ""
     title: str = "Vertex AI"
 
-    def log(self, job: JobStatus, replica: str | None = None) -> There:
+    def logs(self, job: JobStatus, replica: str | None = None) -> There:
         return self
 
-    def new(self) -> tuple[LogLine, ...]:
+    def read(self) -> tuple[LogLine, ...]:
         if self.refusal:
             raise OutsideError(self.refusal, "ask")
         return self.lines
@@ -60,7 +59,7 @@ def line(second: float, replica: str, text: str, **more: Any) -> LogLine:
 
 
 def why(there: There, **status: Any) -> Diagnosis:
-    place = cast("Place[Any]", there)
+    place = cast("Backend", there)
     return diagnose(jobs.of_job(place, replace(STATUS, **status)))
 
 
@@ -77,7 +76,7 @@ def test_a_line_stands_in_a_replica_at_a_time() -> None:
             )
         ),
         error="The replica workerpool0-0 exited with a non-zero status of 1.",
-        code=1,
+        failed_code=1,
     )
     assert found.ending == "device-memory"
     assert (found.evidence[0].text, found.evidence[0].where) == (
@@ -110,7 +109,7 @@ def test_each_state_has_an_answer(state: str, ending: str) -> None:
 
 
 def test_a_log_that_may_not_be_read_is_said() -> None:
-    found = why(There(refusal="logs: not allowed"), code=137)
+    found = why(There(refusal="logs: not allowed"), failed_code=137)
     assert found.ending != "unknown" and found.certainty == "likely"
     assert found.notes == ("its log cannot be read: logs: not allowed",)
 
@@ -125,7 +124,7 @@ def test_of_a_long_log_the_newest_lines_are_read(monkeypatch: pytest.MonkeyPatch
 
 def test_a_study_names_the_trial() -> None:
     lines = (line(1, "chief-0", "fine", trial="1"), line(2, "chief-0", OOM, trial="2"))
-    found = why(There(lines), kind="tuning")
+    found = why(There(lines))
     assert found.evidence[0].where.startswith("trial 2, chief-0, ")
 
 

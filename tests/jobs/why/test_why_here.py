@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from builder.engine import Engine
-from builder.jobs.places.local import run as local
-from builder.jobs.places.local.place import ThisMachine
-from builder.jobs.places.local.replicas import LocalJob
+from builder.jobs.backends.local import run as local
+from builder.jobs.backends.local.backend import ThisMachine
+from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.pools import Pool
 from builder.jobs.why import jobs
 from builder.jobs.why.diagnose import Diagnosis, diagnose

@@ -1,0 +1,108 @@
+"""How a build went: its status, its images, its failed steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.core.errors import CheckFailed, OutsideError
+
+if TYPE_CHECKING:
+    from google.cloud.devtools.cloudbuild_v1 import Build
+
+GOOD = "SUCCESS"
+ENDED = (GOOD, "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED")
+
+_WHY: Mapping[str, tuple[str, str]] = {
+    "TIMEOUT": ("took longer than its timeout", "raise timeout: in cloudbuild.yaml"),
+    "EXPIRED": (
+        "waited in the queue longer than its queueTtl",
+        "look at the pool and the quota for concurrent builds, then builder cloud retry ID",
+    ),
+    "CANCELLED": ("was cancelled", "builder cloud retry ID"),
+    "INTERNAL_ERROR": (
+        "ended with an internal error of Cloud Build",
+        "builder cloud retry ID; status.cloud.google.com",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PushedImage:
+    """An image that a build reports."""
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A build that has ended.
+
+    seconds: from its start to its end; 0 if it never started. note: what could not be read of
+    it, and why.
+    """
+
+    id: str
+    status: str
+    detail: str
+    log_url: str
+    seconds: float
+    images: tuple[PushedImage, ...] = ()
+    note: str = ""
+    failed_steps: tuple[str, ...] = ()
+
+
+def status(build: Build) -> str:
+    """Return the name of a build's status."""
+    return str(build.status.name)
+
+
+def outcome(build: Build, note: str = "") -> Outcome:
+    """Return the outcome in the message of a build that has ended."""
+    seconds = 0.0
+    if build.start_time and build.finish_time:
+        seconds = (build.finish_time - build.start_time).total_seconds()
+    detail = build.failure_info.detail or build.status_detail
+    failed = tuple(
+        step.id or f"#{number}"
+        for number, step in enumerate(build.steps)
+        if step.status.name in ("FAILURE", "TIMEOUT", "INTERNAL_ERROR")
+    )
+    images = _images(build)
+    return Outcome(build.id, status(build), detail, build.log_url, seconds, images, note, failed)
+
+
+def _images(build: Build) -> tuple[PushedImage, ...]:
+    """Return the images of `images:`, and those that steps pushed and wrote to their output."""
+    digests: dict[str, str] = {image.name: image.digest for image in build.results.images}
+    for output in build.results.build_step_outputs:
+        try:
+            content = json.loads(output or b"[]")
+        except ValueError:
+            continue
+        for image in content if isinstance(content, list) else []:
+            if isinstance(image, dict) and {"repository", "digest", "tags"} <= image.keys():
+                for tag in image["tags"]:
+                    digests[f"{image['repository']}:{tag}"] = image["digest"]
+    return tuple(PushedImage(name, digest) for name, digest in digests.items())
+
+
+def row(build: Build) -> dict[str, Any]:
+    """Return a build that was started, for machines."""
+    return {"id": build.id, "status": status(build), "log_url": build.log_url}
+
+
+def judged(done: Outcome) -> Outcome:
+    """Return the build if it succeeded. Raises CheckFailed for a failed step, else OutsideError."""
+    if done.status == GOOD:
+        return done
+    detail = f": {done.detail}" if done.detail else ""
+    if done.status == "FAILURE":
+        steps = f" in {', '.join(done.failed_steps)}" if done.failed_steps else ""
+        fix = f"builder cloud logs {done.id}"
+        raise CheckFailed(f"build {done.id} failed{steps}{detail}", fix)
+    why, fix = _WHY.get(done.status, (f"ended as {done.status}", "look at " + done.log_url))
+    raise OutsideError(f"build {done.id} {why}{detail}", fix.replace("ID", done.id))

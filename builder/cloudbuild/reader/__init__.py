@@ -1,1 +1,0 @@
-"""Reading a cloudbuild.yaml: its fields, its substitutions, and what the service would refuse."""

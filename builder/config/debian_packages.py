@@ -1,0 +1,123 @@
+"""Records of Debian packages: where each one lies in Debian's archive, and its checksum.
+
+A file of records holds three lines for each package, sorted by name:
+
+    adduser=3.134
+        debian/20260711T221637Z/pool/main/a/adduser/adduser_3.134_all.deb
+        sha256:c24f...  # 183272 bytes
+
+The second line begins with the archive and a time. Debian's snapshot archive has the package under
+exactly this path; a mirror has it without the time, until a newer version takes its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import unquote
+
+from builder.config.debian import ARCHIVE, ARCHIVES, SECURITY
+from builder.core.files import hash_of
+
+_RECORD: Final = re.compile(
+    r"^(?P<name>[a-z0-9][a-z0-9+.-]+)=(?P<version>\S+)\n"
+    rf"    (?P<archive>{'|'.join(ARCHIVES)})/(?P<time>\d{{8}}T\d{{6}}Z)/(?P<path>pool/\S+\.deb)"
+    r"\n    sha256:(?P<sha256>[0-9a-f]{64})  # (?P<bytes>\d+) bytes\n",
+    re.M,
+)
+
+
+@dataclass(frozen=True, order=True)
+class DebianPackage:
+    """One Debian package.
+
+    archive: one of ARCHIVES. time: when that archive had it, as snapshots are named. path: below
+    the archive. sha256: of the .deb, in hex. bytes: its size.
+    """
+
+    name: str
+    version: str
+    archive: str
+    time: str
+    path: str
+    sha256: str
+    bytes: int
+
+
+def dump(debs: Iterable[DebianPackage]) -> str:
+    """The records, sorted by name."""
+    return "".join(
+        f"{deb.name}={deb.version}\n"
+        f"    {deb.archive}/{deb.time}/{deb.path}\n"
+        f"    sha256:{deb.sha256}  # {deb.bytes} bytes\n"
+        for deb in sorted(debs)
+    )
+
+
+def parse(text: str) -> tuple[DebianPackage, ...]:
+    """The records of a text that `dump` wrote, after any comments.
+
+    Raises ValueError for a line that is none, and for a path that leads out of the archive.
+    """
+    body = re.sub(r"(?m)^#.*\n", "", text)
+    debs = tuple(
+        DebianPackage(
+            one["name"],
+            one["version"],
+            one["archive"],
+            one["time"],
+            one["path"],
+            one["sha256"],
+            int(one["bytes"]),
+        )
+        for one in _RECORD.finditer(body)
+    )
+    if left := _RECORD.sub("", body).strip():
+        raise ValueError(f"no record of a Debian package: {left.splitlines()[0]!r}")
+    if wrong := [deb.path for deb in debs if ".." in deb.path.split("/")]:
+        raise ValueError(f"a path leads out of the archive: {wrong[0]!r}")
+    return debs
+
+
+_URI: Final = re.compile(
+    r"^'[^']*/(?P<path>pool/[^']+)' (?P<file>[^ ]+)\.deb (?P<bytes>\d+)"
+    r" SHA256:(?P<sha256>[0-9a-f]{64})$",
+    re.M,
+)
+_SECURITY_POOL: Final = "pool/updates/"
+_UNTIL_KEPT: Final = timedelta(days=1)
+"""How long after a list was signed the snapshot archive has surely read it."""
+
+
+def from_apt(uris: str, dates: Mapping[str, str]) -> tuple[DebianPackage, ...]:
+    """The records of the packages that `apt-get --print-uris` names, with ForceHash SHA256.
+
+    dates: for each of ARCHIVES, the newest `Date` of its signed lists.
+    """
+    found = []
+    for one in _URI.finditer(uris):
+        name, version, _ = one["file"].split("_")
+        archive = SECURITY if one["path"].startswith(_SECURITY_POOL) else ARCHIVE
+        time = parsedate_to_datetime(dates[archive]) + _UNTIL_KEPT
+        found.append(
+            DebianPackage(
+                name,
+                unquote(version),
+                archive,
+                time.strftime("%Y%m%dT%H%M%SZ"),
+                unquote(one["path"]),
+                one["sha256"],
+                int(one["bytes"]),
+            )
+        )
+    return tuple(sorted(found))
+
+
+def checksum(debs: Iterable[DebianPackage]) -> str:
+    """A checksum over the packages' bytes: neither a mirror nor a time changes it."""
+    texts = (text for deb in sorted(debs) for text in (deb.name, deb.version, deb.sha256))
+    return "sha256:" + hash_of(*texts)

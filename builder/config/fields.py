@@ -1,0 +1,229 @@
+"""The types of image.yaml's fields: what a value may be, and what to write instead.
+
+Every accepted value can stand in a Dockerfile as it is. No text holds a quote, a line break, a
+backslash or a dollar sign, so that none can become an instruction.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+from typing import Annotated, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationInfo
+
+from builder.core.errors import InputError
+from builder.core.filemodel import matches, refuse
+from builder.facts import accelerators
+
+OWN = "own"
+"""The `base` of an image that the factory makes from Debian and locked wheels."""
+
+PrunedLibraries = Literal["tensorflow", "all"]
+"""The libraries that device code is taken out of: TensorFlow's, or NVIDIA's too."""
+PruneMode = Literal["off", PrunedLibraries]
+
+# Characters that a value must not hold, and what they would do in a Dockerfile.
+_UNSAFE = {
+    '"': "a quote would end the value",
+    "'": "a quote would end the value",
+    "`": "a backtick runs a command in a shell",
+    "\\": "a backslash continues or escapes in a Dockerfile",
+    "$": "Docker would expand it",
+}
+# Variables that an image must not set: they would break the image, or the service that runs it.
+_REFUSED_VARIABLES = {
+    "PATH": "it leads to the image's Python",
+    "LD_LIBRARY_PATH": "it decides which CUDA libraries are loaded; a wrong one hides the GPU",
+    "LD_PRELOAD": "it puts a library before every other one, in every process",
+    "LD_AUDIT": "it puts a library before every other one, in every process",
+    "PYTHONHOME": "it replaces the image's Python",
+    "PYTHONPATH": "it puts packages before the locked ones",
+    "VIRTUAL_ENV": "it names the image's Python environment",
+    "TF_CONFIG": "the training service sets it, differently on each replica",
+    "CLUSTER_SPEC": "the training service sets it, differently on each replica",
+}
+_REFERENCE = re.compile(
+    r"(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?P<digest>@sha256:[0-9a-f]{64})?"
+)
+_SIZE = re.compile(r"[0-9]+(?:\.[0-9]+)?\s*[KMGT]i?B", re.IGNORECASE)
+
+
+def unsafe(text: str) -> str:
+    """Why `text` cannot stand between double quotes in a Dockerfile; "" where it can."""
+    for character in text:
+        if character in _UNSAFE:
+            return f"{character} is not allowed: {_UNSAFE[character]}"
+        if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}:
+            kind = "line break" if character in "\n\r\u2028\u2029\x85" else "control character"
+            return f"a {kind} (U+{ord(character):04X}) is not allowed"
+    return ""
+
+
+def _safe(value: str) -> str:
+    if problem := unsafe(value):
+        raise refuse(problem, "write one line of plain text, without quotes around parts of it")
+    return value
+
+
+def _accelerator(value: str) -> str:
+    try:
+        return accelerators.find(value).name
+    except InputError as error:
+        raise refuse(error.message, error.fix) from None
+
+
+def _base(value: str) -> str:
+    if value == OWN:
+        return value
+    match = _REFERENCE.fullmatch(value)
+    if match is None:
+        raise refuse(f"{value!r} is not an image", f"write {OWN}, or HOST/PATH@sha256:<digest>")
+    if not match["digest"]:
+        raise refuse(
+            f"{value} has no digest, so it can change under the same name",
+            f"write {value}@sha256:<digest>; `docker buildx imagetools inspect {value}` shows it",
+        )
+    return value
+
+
+def requirement(value: str) -> str:
+    """A requirement as pip writes it. Raises PydanticCustomError for what cannot be locked."""
+    if value.lstrip().startswith("-"):
+        raise refuse(
+            f"{value!r} is an option, not a requirement",
+            "write package names only; an index is configured on the machine that locks",
+        )
+    try:
+        found = Requirement(value)
+    except InvalidRequirement as error:
+        first = str(error).splitlines()[0]
+        raise refuse(f"{value!r} is not a requirement: {first}", "write name==version") from None
+    if found.url:
+        raise refuse(f"{value!r} names a URL, which cannot be locked", "write name==version")
+    if "\n" in value or "\r" in value:
+        raise refuse("a line break in a requirement", "write one requirement an entry")
+    return str(found)
+
+
+def _different(values: tuple[str, ...]) -> tuple[str, ...]:
+    seen: dict[str, str] = {}
+    for value in values:
+        key = canonicalize_name(re.split(r"[\s\[<>=!~;(]", value, maxsplit=1)[0])
+        if key in seen:
+            raise refuse(f"{value!r} stands twice (also as {seen[key]!r})", "keep one")
+        seen[key] = value
+    return values
+
+
+def _variable(name: str) -> str:
+    if name in _REFUSED_VARIABLES:
+        raise refuse(f"{name} cannot be set: {_REFUSED_VARIABLES[name]}", "remove it")
+    if name.startswith(("AIP_", "CLOUD_ML_")):
+        raise refuse(f"{name} cannot be set: the training service sets it", "remove it")
+    return name
+
+
+def _user(value: object) -> object:
+    if value in ("root", "0", 0):
+        raise refuse(
+            f"{value} is root, and the image runs without it", "write 1000, or leave user out"
+        )
+    if isinstance(value, str) and re.fullmatch(r"[a-z_][a-z0-9_-]*", value):
+        raise refuse(f"{value!r} is a name", "write the number of the user, for example 1000")
+    if isinstance(value, str) and (not value.isascii() or re.match(r"0[0-9]|.*[+_]", value)):
+        raise refuse(f"{value!r} is no plain number", "write it in 0-9, without a zero in front")
+    return value
+
+
+def _compression(value: str) -> str:
+    match = re.fullmatch(r"(zstd|gzip)(?::([0-9]{1,2}))?", value)
+    most = {"zstd": 19, "gzip": 9}.get(match[1], 0) if match else 0
+    if match is None or (match[2] and not 1 <= int(match[2]) <= most):
+        raise refuse(
+            f"{value!r} is no compression of layers",
+            "write zstd (levels to zstd:19), or gzip (levels to gzip:9) for old engines",
+        )
+    return value
+
+
+def _size(value: object) -> object:
+    if isinstance(value, str) and not _SIZE.fullmatch(value.strip()):
+        raise refuse(f"{value!r} is not a size", "write a number and its unit, such as 2.6 GB")
+    return value
+
+
+def _folder(value: str, info: ValidationInfo) -> str:
+    """A folder relative to the project root. It has to exist where the context holds the root."""
+    path = Path(value)
+    if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
+        raise refuse(f"{value!r} is not a folder's plain name", "use letters, digits, _ - . /")
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise refuse(
+            f"{value!r} lies outside the project",
+            "write a folder inside the project, relative to its root",
+        )
+    root: Path | None = (info.context or {}).get("root")
+    if root is not None:
+        folder = root / path
+        if not folder.is_dir():
+            fix = f"create {value}/, or name the folder that holds the trainer"
+            raise refuse(f"there is no folder {value} in the project", fix)
+        if not folder.resolve().is_relative_to(root.resolve()):
+            raise refuse(
+                f"{value!r} leads outside the project", "copy the trainer into the project"
+            )
+    return path.as_posix()
+
+
+Text = Annotated[str, AfterValidator(_safe)]
+Version = Annotated[
+    str, matches(r"[0-9]+(\.[0-9]+)+", "a version", "write numbers with dots, such as 9.3.0.75")
+]
+Variable = Annotated[
+    str,
+    matches(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name", "use A-Z, 0-9 and _"),
+    AfterValidator(_variable),
+]
+LabelKey = Annotated[
+    str,
+    matches(
+        r"[a-z0-9]+([._/-][a-z0-9]+)*",
+        "a label's name",
+        "use a-z and 0-9, with single . - _ / between them",
+    ),
+]
+DebianPackageName = Annotated[
+    str,
+    matches(
+        r"[a-z0-9][a-z0-9+.-]+",
+        "a Debian package's name",
+        "write the name alone; `builder lock` chooses and pins its version",
+    ),
+]
+PythonRequirement = Annotated[str, AfterValidator(requirement)]
+
+AcceleratorName = Annotated[str, AfterValidator(_accelerator)]
+Release = Annotated[
+    str, matches(r"[0-9]+\.[0-9]+\.[0-9]+", "a release", "write all of it, such as 2.21.0")
+]
+PythonVersion = Annotated[str, matches(r"3\.[0-9]+", "a Python version", "write 3.11 or 3.13")]
+BaseImage = Annotated[str, AfterValidator(_base)]
+DebianPackages = Annotated[tuple[DebianPackageName, ...], AfterValidator(_different)]
+PythonRequirements = Annotated[tuple[PythonRequirement, ...], AfterValidator(_different)]
+LayerCompression = Annotated[str, AfterValidator(_compression)]
+Folder = Annotated[str, AfterValidator(_folder)]
+Module = Annotated[
+    str,
+    matches(
+        r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
+        "a module",
+        "write it as after `python -m`, such as trainer.task",
+    ),
+]
+UserNumber = Annotated[int, BeforeValidator(_user), Field(ge=1, le=65533)]
+Size = Annotated[ByteSize, BeforeValidator(_size), Field(gt=0)]

@@ -1,0 +1,340 @@
+"""images/<target>/image.yaml -> ImageSpec: what a person writes, checked where it is written.
+
+Every error of a file is reported at once, each with file, line, field and what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic_core import PydanticCustomError
+
+from builder.config import fields, matrix
+from builder.config.accepted_advisories import AcceptedAdvisories
+from builder.config.fields import OWN
+from builder.core import filemodel, outgoing, project, yamlfile
+from builder.core.errors import InputError
+from builder.core.filemodel import FileModel, refuse
+from builder.core.yamlfile import Document, Mistake
+
+IMAGES = project.IMAGES
+FILE = "image.yaml"
+REQUIREMENTS = "requirements.txt"
+"""The file in the trainer's folder that names what the trainer needs beside TensorFlow."""
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
+
+
+class Trainer(FileModel):
+    """The folder of the program, and how it is started."""
+
+    package: fields.Folder = Field("trainer", examples=["trainer"])
+    """The folder, relative to the project root, that is copied into the image."""
+
+    module: fields.Module = Field("trainer.task", examples=["trainer.task"])
+    """The module that is started, as after `python -m`."""
+
+
+@dataclass(frozen=True)
+class TrainerFolder:
+    """What the trainer's folder holds.
+
+    flat: the module lies in the folder itself, whose content becomes /app; otherwise the folder is
+    a package, and becomes a folder of /app. requirements: the lines of its requirements.txt, each
+    with its file and line.
+    """
+
+    flat: bool = False
+    requirements: tuple[tuple[str, str], ...] = ()
+
+
+class ImageSpec(FileModel):
+    """One training image, for one kind of accelerator, with the default of every field."""
+
+    model_config = ConfigDict(title="image.yaml", validate_default=False)
+
+    accelerator: fields.AcceleratorName = Field(examples=["V100"])
+    """The accelerator that the image is made for: V100, T4, A100, L4, H100, TPU, CPU ..."""
+
+    tensorflow: fields.Release = Field("2.21.0", examples=["2.21.0"])
+    """The release of TensorFlow. Its CUDA libraries follow from it. A list gives a target for each
+    release."""
+
+    python: fields.PythonVersion = Field("3.11", examples=["3.11"])
+    """The version of Python, without its patch level. A list gives a target for each version."""
+
+    base: fields.BaseImage = Field(
+        OWN, examples=[OWN, "docker.io/tensorflow/tensorflow:2.17.0-gpu@sha256:<digest>"]
+    )
+    """`own`, made from Debian and locked wheels, or any published image by digest."""
+
+    apt: fields.DebianPackages = Field((), examples=[["libgl1"]])
+    """Debian packages to add. `builder lock` chooses and pins their versions."""
+
+    requirements: fields.PythonRequirements = Field((), examples=[["pandas>=2,<3"]])
+    """Python packages to add. They cannot move TensorFlow or a CUDA library."""
+
+    trainer: Trainer = Field(
+        Trainer(package="trainer", module="trainer.task"),
+        examples=[{"package": "trainer", "module": "trainer.task"}],
+    )
+    """The program that the image runs."""
+
+    environment: dict[fields.Variable, fields.Text] = Field(
+        {}, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}]
+    )
+    """Environment variables set in the image. Everyone who can pull it can read them."""
+
+    user: fields.UserNumber = Field(1000, examples=[1000])
+    """The number of the user that the trainer runs as; never root."""
+
+    labels: dict[fields.LabelKey, fields.Text] = Field({}, examples=[{"team": "vision"}])
+    """Labels to add to the image."""
+
+    size_budget: fields.Size = Field(
+        examples=["2.6 GB"],
+        json_schema_extra={"type": "string", "pattern": r"^[0-9.]+ ?[KMGT]i?B$"},
+    )
+    """The largest size that the image may have, compressed, as a registry sends it."""
+
+    compression: fields.LayerCompression = Field("zstd", examples=["gzip"])
+    """How layers are packed: `zstd`, or `gzip` for engines and scanners that know nothing else. A
+    level may follow: `zstd:9`."""
+
+    allow_ptx: bool = Field(False, examples=[True])
+    """Accept an accelerator that TensorFlow has no machine code for: it is compiled from PTX at
+    the first start, which takes minutes."""
+
+    prune: fields.PruneMode = Field("tensorflow", examples=["off"])
+    """The libraries that device code for other GPUs is taken out of: TensorFlow's, or `all`, which
+    includes NVIDIA's; their EULA forbids to modify them. The image then runs on no other GPU
+    generation."""
+
+    cuda: dict[str, fields.Version] = Field({}, examples=[{"cudnn": "9.10.2.21"}])
+    """CUDA libraries to take in another version than the one TensorFlow was tested with."""
+
+    advisories: AcceptedAdvisories = Field(
+        (),
+        examples=[
+            [
+                {
+                    "id": "CVE-2023-52425",
+                    "package": "expat",
+                    "reason": "the program reads no XML",
+                    "until": "2027-03-31",
+                }
+            ]
+        ],
+    )
+    """Advisories that `builder check --advisories` accepts. They change nothing in the image."""
+
+    _name: str = PrivateAttr("")
+    _source: Path = PrivateAttr(Path(FILE))
+    _folder: TrainerFolder = PrivateAttr(default_factory=TrainerFolder)
+
+    @property
+    def name(self) -> str:
+        """The target: the name of its folder, and of its tag."""
+        return self._name
+
+    @property
+    def source(self) -> Path:
+        """The image.yaml that this was read from."""
+        return self._source
+
+    @property
+    def has_own_base(self) -> bool:
+        """Whether the factory makes its base; otherwise it is a published image."""
+        return self.base == OWN
+
+    @property
+    def trainer_folder(self) -> TrainerFolder:
+        """What the trainer's folder holds."""
+        return self._folder
+
+
+def targets(root: Path) -> tuple[str, ...]:
+    """The names of all targets of a project, sorted."""
+    return tuple(sorted(sources(root)))
+
+
+def sources(root: Path) -> dict[str, Path]:
+    """Target -> its image.yaml. An image.yaml with a matrix has several targets."""
+    return {
+        name: path
+        for path in sorted((root / IMAGES).glob(f"*/{FILE}"))
+        for name in matrix.of_file(path)
+    }
+
+
+def named(root: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """These targets, each once; the name of a folder with a matrix stands for all its targets."""
+    known = sources(root)
+    return tuple(
+        dict.fromkeys(
+            target
+            for name in names
+            for target in (
+                [name] if name in known else [t for t in known if known[t].parent.name == name]
+            )
+            or [name]
+        )
+    )
+
+
+def load_all(root: Path) -> tuple[ImageSpec, ...]:
+    """Every target of a project. Raises InputError with the problems of all files."""
+    specs, errors = [], []
+    for target in targets(root):
+        try:
+            specs.append(load(root, target))
+        except InputError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        lines = [f"{e.message} -> {e.fix}" if "\n" not in e.message else e.message for e in errors]
+        raise InputError("\n".join(lines), f"mend these {len(errors)} files, then try again")
+    return tuple(specs)
+
+
+def load(root: Path, target: str) -> ImageSpec:
+    """One target of a project.
+
+    Raises InputError: no such target, or every problem of its file.
+    """
+    folders = {path.parent.name: path for path in (root / IMAGES).glob(f"*/{FILE}")}
+    path = folders.get(target) or sources(root).get(target)
+    if path is None:
+        raise _unknown(root, target)
+    outgoing.inside(root, path)
+    return parse(filemodel.read_text(path, shown(path)), path, root, target)
+
+
+def _unknown(root: Path, target: str) -> InputError:
+    known = targets(root)
+    near = difflib.get_close_matches(target.lower(), known, n=1, cutoff=0.5)
+    has = f"known: {', '.join(known)}" if known else f"create {IMAGES}/{target}/{FILE}"
+    return InputError(
+        f"no target is called {target!r}: there is no {IMAGES}/{target}/{FILE}",
+        f"write {near[0]}; {has}" if near else has,
+    )
+
+
+def parse(text: str, source: Path, root: Path | None = None, target: str = "") -> ImageSpec:
+    """The ImageSpec of one image.yaml's text. With `root`, what it names has to exist there.
+
+    target: which of a matrix; the folder's name where there is none. Raises InputError with every
+    problem of the text, or for a target that its matrix does not have.
+    """
+    name, where = target or source.parent.name, shown(source)
+    document = yamlfile.parse(text, where)
+    problems = [*_name_problems(name), *document.problems]
+    spec = None
+    if isinstance(document.value, dict):
+        known = matrix.variants(source.parent.name, document.value)
+        if name not in known:
+            raise InputError(
+                f"{where}: has a matrix: {name} is none of its targets", f"name {', '.join(known)}"
+            )
+        try:
+            values = document.value | known[name]
+            spec = ImageSpec.model_validate(values, context={"root": root})
+        except ValidationError as error:
+            problems += filemodel.mistakes(document, error.errors(), ImageSpec)
+    else:
+        problems.append(Mistake(1, "", "is not a list of `key: value` lines", "accelerator: V100"))
+    if spec is not None and root is not None:
+        problems += _module_problems(document, spec.trainer, root)
+        spec._folder = _trainer_folder(spec.trainer, root)
+    if problems or spec is None:
+        raise filemodel.error(where, problems)
+    spec._name, spec._source = name, source
+    return spec
+
+
+def where(spec: ImageSpec, *field: str) -> str:
+    """`images/v100/image.yaml:3: tensorflow`: where a field is written, or would be."""
+    return filemodel.place(spec.source, shown(spec.source), *field)
+
+
+def shown(path: Path) -> str:
+    """The path of a target's file for a person: from images/ on."""
+    return "/".join(path.parts[-3:])
+
+
+def _name_problems(name: str) -> list[Mistake]:
+    problem = ""
+    if not _NAME.fullmatch(name):
+        problem = "cannot be a tag: 1 to 63 of a-z, 0-9 and . _ - between them"
+    elif name == "all":
+        problem = "is taken: it stands for every target"
+    elif name.startswith("base-"):
+        problem = "is taken: tags that begin with base- are the base images'"
+    fix = f"rename the folder, for example to {_slug(name)}"
+    return [Mistake(1, "", f"the folder's name {name!r} {problem}", fix)] if problem else []
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("base-")).strip("-")[:63] or "v100"
+
+
+def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[Mistake]:
+    """A mistake where the module is not in the package's folder: nothing else is copied."""
+    package = root / trainer.package
+    steps = trainer.module.split(".")
+    path = package.parent.joinpath(*steps)
+    if project.is_module(package.joinpath(*steps)):
+        return []
+    if steps[0] != package.name:
+        what = f"{trainer.module} is not in the folder {trainer.package}"
+        fix = f"write {package.name}.<module>, such as {package.name}.task"
+    elif not project.is_module(path):
+        found = (path.with_suffix(".py")).relative_to(root)
+        what = f"there is no module {trainer.module}: no file {found}"
+        names = [".".join([package.name, file.stem]) for file in package.glob("*.py")]
+        near = difflib.get_close_matches(trainer.module, names, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"create {found}"
+    else:
+        return []
+    return [Mistake(document.line("trainer", "module"), "trainer.module", what, fix)]
+
+
+def _trainer_folder(trainer: Trainer, root: Path) -> TrainerFolder:
+    """Raises InputError with every line of requirements.txt that cannot be installed."""
+    package = root / trainer.package
+    steps = trainer.module.split(".")
+    inside = steps[0] == package.name and project.is_module(package.parent.joinpath(*steps))
+    path = package / REQUIREMENTS
+    outgoing.inside(root, path)
+    if not path.is_file():
+        return TrainerFolder(flat=not inside)
+    name = f"{trainer.package}/{REQUIREMENTS}"
+    found, problems = [], []
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8", errors="replace").split("\n"), 1
+    ):
+        text = re.sub(r"(^|\s)#.*", "", line).strip()
+        if not text:
+            continue
+        try:
+            found.append((f"{name}:{number}", fields.requirement(_without_hashes(text))))
+        except PydanticCustomError as error:
+            context = error.context or {}
+            problems.append(Mistake(number, "", str(context["what"]), str(context["fix"])))
+    if problems:
+        raise filemodel.error(name, problems)
+    return TrainerFolder(not inside, tuple(found))
+
+
+def _without_hashes(text: str) -> str:
+    if text.endswith("\\") or "--hash" in text:
+        raise refuse(
+            "a line with hashes", "write name==version alone: `builder lock` adds the hashes"
+        )
+    return text

@@ -1,0 +1,132 @@
+"""Whether a committed lock still fits its image.yaml and the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.config import image_yaml, lockfile
+from builder.config.lockfile import (
+    APT,
+    APT_EXTRA,
+    CONFIGURATION,
+    TENSORFLOW,
+    TRAINER_REQUIREMENTS,
+    WHEELS,
+)
+from builder.core.errors import InputError
+
+if TYPE_CHECKING:
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.lockfile import Lock
+    from builder.config.stack import Stack
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """A committed file that no longer fits, and why; `fix` names the command that mends it."""
+
+    file: str
+    why: str
+    fix: str
+
+
+def stale(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
+    """Every file of a target's lock that is stale. Nothing is resolved or fetched."""
+    return read(root, spec, stack)[1]
+
+
+def read(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[Staleness, ...]]:
+    """A target's lock, and every file of it that is stale; each file is read once.
+
+    The lock is None where a file is missing or differs from its checksum.
+    """
+    folder = root / image_yaml.IMAGES / spec.name
+    fix = f"run builder lock {spec.name}"
+    path = image_yaml.shown(folder / lockfile.FILE)
+    try:
+        content = json.loads((folder / lockfile.FILE).read_text(encoding="utf-8"))
+        held, files = content["configuration"], content["files"]
+        texts = _texts(folder, files)
+        changed = _changed_files(folder, files, texts)
+        lock = None if changed else lockfile.parse(root, spec.name, content, texts)
+    except FileNotFoundError:
+        return None, (Staleness(path, "is missing: never locked", fix),)
+    except (ValueError, KeyError, TypeError, InputError) as error:
+        why = getattr(error, "message", None) or f"is not what `builder lock` writes ({error})"
+        return None, (Staleness(path, str(why), fix),)
+    found = [Staleness(path, why, fix) for why in _changed_fields(spec, held)]
+    found += [Staleness(image_yaml.shown(folder / name), why, fix) for name, why in changed]
+    if lock is None:
+        return None, tuple(found)
+    if not found:
+        moved = _moved_tables(lock, stack)
+        found += [Staleness(image_yaml.shown(folder / name), why, fix) for name, why in moved]
+    if lock.root and lock.root.packages_checksum != content["root"]["packages"]:
+        file = lockfile.os_lock(root, lock.root.suite).name
+        found.append(Staleness(path, f"{file} has changed since", fix))
+    return lock, tuple(found)
+
+
+def _changed_fields(spec: ImageSpec, held: Mapping[str, object]) -> list[str]:
+    """The fields of the configuration that differ, with both values."""
+    now = lockfile.configuration(spec)
+    return [
+        f"{_key(spec, name)} is {_text(now.get(name))}, locked is {_text(held.get(name))}"
+        for name in (*CONFIGURATION, TRAINER_REQUIREMENTS)
+        if held.get(name) != now.get(name)
+    ]
+
+
+def _key(spec: ImageSpec, name: str) -> str:
+    if name == TRAINER_REQUIREMENTS:
+        return f"{spec.trainer.package}/{image_yaml.REQUIREMENTS}"
+    return f"image.yaml's {name}"
+
+
+def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """File name -> text, without the files that are missing."""
+    paths = {name: folder / name for name in names}
+    return {
+        name: path.read_text(encoding="utf-8", errors="replace")
+        for name, path in paths.items()
+        if path.is_file()
+    }
+
+
+def _changed_files(
+    folder: Path, files: Mapping[str, str], texts: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """The files that differ from their checksums, and why. texts: of those that are there."""
+    found = []
+    for name, checksum in files.items():
+        if name not in texts:
+            found.append((name, "is missing"))
+        elif lockfile.checksum(texts[name]) != checksum:
+            found.append((name, "was edited: it is not what was locked"))
+    known = (*WHEELS, APT, APT_EXTRA)
+    found += [(n, "belongs to no lock") for n in known if n not in files and (folder / n).exists()]
+    return found
+
+
+def _moved_tables(lock: Lock, stack: Stack) -> list[tuple[str, str]]:
+    """Pins that the compatibility tables no longer choose."""
+    packages, own = lock.packages, lock.root is not None
+    file = {pin.name: name for name, wheels in lock.wheels.items() for pin in wheels}
+    wanted = {**stack.constraints, stack.tensorflow_package: stack.tensorflow} if own else {}
+    return [
+        (
+            file.get(name, TENSORFLOW),
+            f"the tables choose {name} {version}, locked is "
+            f"{packages[name].version if name in packages else 'none'}",
+        )
+        for name, version in wanted.items()
+        if name not in packages or packages[name].version != version
+    ]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

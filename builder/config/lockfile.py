@@ -1,0 +1,271 @@
+"""The lock of an image, and its committed files: images/<target>/*.lock.
+
+There is one file for each layer, by how often the layer changes. A changed requirement of a user
+then does not fetch TensorFlow again:
+
+    ../os-<suite>.lock   the packages of the OS root, shared by all targets of a Debian suite
+    apt.lock             what Python needs on top of that root
+    cuda.lock            NVIDIA's libraries
+    tensorflow.lock      TensorFlow and all it needs
+    extra.lock           what the requirements of image.yaml and of the trainer add
+    apt-extra.lock       what image.yaml's apt packages add
+    image.lock           what the others were made from, and their checksums
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.config import debian_packages, image_yaml, pins
+from builder.config.debian_packages import DebianPackage
+from builder.config.pins import Pin
+from builder.core import files
+from builder.core.errors import InputError
+
+if TYPE_CHECKING:
+    from builder.config.image_yaml import ImageSpec
+
+FILE = "image.lock"
+APT, CUDA, TENSORFLOW, EXTRA, APT_EXTRA = (
+    "apt.lock",
+    "cuda.lock",
+    "tensorflow.lock",
+    "extra.lock",
+    "apt-extra.lock",
+)
+WHEELS = (CUDA, TENSORFLOW, EXTRA)
+"""The files of Python packages, in the order of their layers."""
+
+CONFIGURATION = ("accelerator", "tensorflow", "python", "base", "apt", "requirements", "cuda")
+"""The fields of image.yaml that decide what is locked."""
+
+TRAINER_REQUIREMENTS = "trainer_requirements"
+"""The key of the configuration for the trainer's requirements.txt, where it has one."""
+
+_SCHEMA = 3
+_HEADERS = {
+    CUDA: "NVIDIA's libraries.",
+    TENSORFLOW: "TensorFlow and all it needs.",
+    EXTRA: "What the requirements of image.yaml and of the trainer add.",
+    APT: "Debian packages that Python needs on top of the OS root.",
+    APT_EXTRA: "Debian packages that image.yaml's `apt` adds.",
+}
+_WRITTEN = "Written by `builder lock`: change image.yaml, not this file."
+
+
+@dataclass(frozen=True)
+class OsRoot:
+    """The OS root: Debian's required packages of a suite, and apt."""
+
+    suite: str
+    packages: tuple[DebianPackage, ...] = ()
+
+    @property
+    def packages_checksum(self) -> str:
+        """The checksum of the packages' bytes."""
+        return debian_packages.checksum(self.packages)
+
+    @property
+    def origin(self) -> str:
+        """A few words for a person: what the root is made from."""
+        return f"Debian {self.suite}, {len(self.packages)} packages"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A library that a user's requirement moves to another version, within TensorFlow's range."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A version, and the fact of the compatibility tables that it follows from."""
+
+    what: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Lock:
+    """All that decides an image's content, besides the trainer and the template.
+
+    configuration: the fields of image.yaml that it was made from. root: None on a published base.
+    wheels: file name -> the pins of that layer. apt: file name -> its Debian packages. A file that
+    would be empty is left out.
+    """
+
+    target: str
+    configuration: Mapping[str, Any]
+    tensorflow: str
+    python: str
+    cuda: str | None
+    cudnn: str | None
+    root: OsRoot | None
+    apt: Mapping[str, tuple[DebianPackage, ...]]
+    wheels: Mapping[str, tuple[Pin, ...]]
+    moved: tuple[Moved, ...]
+    chosen: tuple[Chosen, ...]
+
+    @property
+    def packages(self) -> dict[str, Pin]:
+        """Every Python package by name."""
+        return {pin.name: pin for wheels in self.wheels.values() for pin in wheels}
+
+    @property
+    def files(self) -> dict[str, str]:
+        """File name -> text of what the layers install."""
+        texts = {
+            name: f"# {_HEADERS[name]}\n# {_WRITTEN}\n{debian_packages.dump(packages)}"
+            for name, packages in self.apt.items()
+        }
+        for name, wheels in self.wheels.items():
+            texts[name] = pins.dump(wheels, f"{_HEADERS[name]}\n{_WRITTEN}")
+        return texts
+
+    @property
+    def document(self) -> str:
+        """The text of image.lock, as JSON."""
+        root = self.root and {
+            "suite": self.root.suite,
+            "packages": self.root.packages_checksum,
+        }
+        content = {
+            "written_by": _WRITTEN,
+            "schema": _SCHEMA,
+            "checksum": checksum(_canonical(self.configuration)),
+            "configuration": dict(self.configuration),
+            "tensorflow": self.tensorflow,
+            "python": self.python,
+            "cuda": self.cuda,
+            "cudnn": self.cudnn,
+            "root": root,
+            "moved": [asdict(one) for one in self.moved],
+            "chosen": [asdict(one) for one in self.chosen],
+            "files": {name: checksum(text) for name, text in sorted(self.files.items())},
+        }
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def configuration(spec: ImageSpec) -> dict[str, Any]:
+    """The fields of image.yaml that a lock depends on, with defaults filled in."""
+    values = spec.model_dump(mode="json", include=set(CONFIGURATION))
+    found = {name: values[name] for name in CONFIGURATION}
+    if spec.trainer_folder.requirements:
+        found[TRAINER_REQUIREMENTS] = [text for _, text in spec.trainer_folder.requirements]
+    return found
+
+
+def read(root: Path, target: str) -> Lock:
+    """The committed lock of a target. Raises InputError where it is missing or damaged."""
+    folder = root / image_yaml.IMAGES / target
+    with _refused(root, target):
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        texts = {name: (folder / name).read_text(encoding="utf-8") for name in content["files"]}
+    return parse(root, target, content, texts)
+
+
+def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lock:
+    """The lock in these files. Raises InputError where they are damaged.
+
+    content: the JSON of image.lock. texts: file name -> text of every file that it lists.
+    """
+    with _refused(root, target):
+        if content["schema"] != _SCHEMA:
+            raise KeyError("schema")
+        return _parse(root, target, content, texts)
+
+
+@contextlib.contextmanager
+def _refused(root: Path, target: str) -> Iterator[None]:
+    """Turns what a missing or damaged file raises into InputError."""
+    command, path = f"builder lock {target}", root / image_yaml.IMAGES / target / FILE
+    try:
+        yield
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename)).relative_to(root)
+        raise InputError(
+            f"{missing}: is missing: {target} is not locked", f"run {command}"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{image_yaml.shown(path)}: is not what `builder lock` writes ({error})",
+            f"delete it and run {command}, or take it back from git",
+        ) from None
+
+
+def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lock:
+    base = content["root"]
+    return Lock(
+        target=target,
+        configuration=content["configuration"],
+        tensorflow=content["tensorflow"],
+        python=content["python"],
+        cuda=content["cuda"],
+        cudnn=content["cudnn"],
+        root=base
+        and OsRoot(
+            suite=base["suite"],
+            packages=debian_packages.parse(
+                os_lock(root, base["suite"]).read_text(encoding="utf-8")
+            ),
+        ),
+        apt={
+            name: debian_packages.parse(texts[name]) for name in (APT, APT_EXTRA) if name in texts
+        },
+        wheels={name: pins.parse(texts[name]) for name in WHEELS if name in texts},
+        moved=tuple(Moved(**one) for one in content["moved"]),
+        chosen=tuple(Chosen(**one) for one in content["chosen"]),
+    )
+
+
+def os_lock(root: Path, suite: str) -> Path:
+    """The file that holds the packages of the OS root."""
+    return root / image_yaml.IMAGES / f"os-{suite}.lock"
+
+
+def write(root: Path, made: Lock) -> None:
+    """Write every file of a lock that differs, and delete those that it does not have.
+
+    image.lock comes last: the old one's checksums do not match the new files, so that an
+    interrupted run is noticed.
+    """
+    folder = root / image_yaml.IMAGES / made.target
+    texts = {folder / name: text for name, text in made.files.items()}
+    if made.root:
+        write_root(root, made.root)
+    texts[folder / FILE] = made.document
+    for path, text in texts.items():
+        _write(path, text)
+    for name in (*WHEELS, APT, APT_EXTRA):
+        if name not in made.files:
+            (folder / name).unlink(missing_ok=True)
+
+
+def write_root(root: Path, made: OsRoot) -> None:
+    """Write the file of an OS root, if it differs."""
+    header = f"# Debian packages of the OS root, shared by all targets.\n# {_WRITTEN}\n"
+    _write(os_lock(root, made.suite), header + debian_packages.dump(made.packages))
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
+        files.write(path, text)
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def checksum(text: str) -> str:
+    """`sha256:` and the hash of a text, as image.lock holds it."""
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

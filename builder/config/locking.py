@@ -1,0 +1,174 @@
+"""Making a lock: every version and hash of an image, chosen once and written to its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from builder.config import debian_packages, image_yaml, lock_check, lockfile, requirements
+from builder.config.debian_packages import DebianPackage
+from builder.config.lockfile import APT, APT_EXTRA, Chosen, Lock, OsRoot
+from builder.config.stack import OWN_PYTHON
+from builder.core import files, project
+from builder.core.errors import InputError
+from builder.core.events import OnEvent, ignore, step
+
+if TYPE_CHECKING:
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.stack import Stack
+
+WANTED = ("?essential", "?priority(required)", "apt")
+"""The packages of an OS root, as apt patterns."""
+
+PYTHON_PACKAGES = ("python3", "ca-certificates")
+"""Debian packages of every own base: the interpreter, and the certificates for gs://."""
+
+
+class Apt(Protocol):
+    """Chooses versions of Debian packages."""
+
+    def __call__(
+        self, suite: str, wanted: Sequence[Sequence[str]], installed: tuple[DebianPackage, ...]
+    ) -> Sequence[tuple[DebianPackage, ...]]:
+        """For each list of names: all that apt installs for it, on top of `installed`."""
+
+
+def lock(
+    root: Path,
+    spec: ImageSpec,
+    stack: Stack,
+    apt: Apt,
+    upgrade: bool = False,
+    on_event: OnEvent = ignore,
+    require: Callable[[Lock], None] = lambda _: None,
+) -> Lock:
+    """Lock a target and write its files.
+
+    Versions that are locked and still fit are kept, unless `upgrade`. Where nothing is stale,
+    nothing is resolved or fetched. A new target starts from its neighbours' versions, so that they
+    share a base. The old files stay until every new version is known.
+
+    apt: chooses Debian packages where some are not locked yet.
+    require: is called with a lock of new versions before it is written; may raise InputError.
+    Raises InputError for a requirement that contradicts TensorFlow or another requirement,
+    OutsideError for an index or a mirror that cannot be reached.
+    """
+    # Targets share the OS root's file: one run at a time.
+    with (
+        step(f"lock {spec.name}", on_event) as locking,
+        files.locked(root / project.BUILD / ".lock"),
+    ):
+        if kept := not (upgrade or lock_check.stale(root, spec, stack)):
+            made = lockfile.read(root, spec.name)
+        else:
+            made = _make(root, spec, stack, upgrade, apt, locking.log)
+            require(made)
+        lockfile.write(root, made)
+        locking.cached = kept
+        locking.detail = "unchanged" if kept else f"{len(made.packages)} Python packages"
+    return made
+
+
+def _make(
+    root: Path, spec: ImageSpec, stack: Stack, upgrade: bool, apt: Apt, say: Callable[[str], None]
+) -> Lock:
+    from builder.config import network
+
+    host = network.discover()
+    held = _held(root, spec, upgrade)
+    wheels, moved = requirements.wheels(spec, stack, host, held)
+    for one in moved:
+        say(f"{one.name} {one.before} -> {one.after}, for image.yaml's requirements")
+    own = spec.has_own_base
+    os_root, on_top = _debian(root, spec, held, upgrade, apt) if own else (None, {})
+    return Lock(
+        target=spec.name,
+        configuration=lockfile.configuration(spec),
+        tensorflow=stack.tensorflow,
+        python=stack.python,
+        cuda=stack.cuda,
+        cudnn=stack.cudnn,
+        root=os_root,
+        apt=on_top,
+        wheels=wheels,
+        moved=moved,
+        chosen=tuple(Chosen(f.statement, f.value, f.source) for f in stack.facts),
+    )
+
+
+def _held(root: Path, spec: ImageSpec, upgrade: bool) -> tuple[Lock, ...]:
+    """The locks whose versions are kept: the target's own, then its neighbours'."""
+    found = []
+    for name in (spec.name, *(n for n in image_yaml.targets(root) if n != spec.name)):
+        if not upgrade:
+            with contextlib.suppress(InputError):
+                found.append(lockfile.read(root, name))
+    return tuple(found)
+
+
+def _debian(
+    root: Path,
+    spec: ImageSpec,
+    held: Sequence[Lock],
+    upgrade: bool,
+    apt: Apt,
+) -> tuple[OsRoot, dict[str, tuple[DebianPackage, ...]]]:
+    """The OS root, and the Debian packages on top of it by their file. What is locked is kept."""
+    suite = OWN_PYTHON[spec.python]
+    os_root = next((one.root for one in held if one.root and one.root.suite == suite), None)
+    if os_root is None:
+        os_root = _root(root, suite, upgrade)
+    names = lockfile.configuration(spec)["apt"]
+    near = [one for one in held if one.root == os_root]
+    python = next((one.apt[APT] for one in near if APT in one.apt), ())
+    extra = next(
+        (one.apt.get(APT_EXTRA, ()) for one in near if one.configuration["apt"] == names), ()
+    )
+    steps = [(WANTED, os_root.packages), (PYTHON_PACKAGES, python), (tuple(names), extra)]
+    chosen = _chosen(suite, [(what, kept) for what, kept in steps if what], apt)
+    new = [tuple(sorted(one)) for one in chosen]
+    by_file = dict(zip((APT, APT_EXTRA), new[1:], strict=False))
+    return replace(os_root, packages=new[0]), {name: one for name, one in by_file.items() if one}
+
+
+def _chosen(
+    suite: str, steps: Sequence[tuple[tuple[str, ...], tuple[DebianPackage, ...]]], apt: Apt
+) -> list[tuple[DebianPackage, ...]]:
+    """The packages of each step, on top of those before it: those that are kept, else apt's."""
+    chosen = [kept for _, kept in itertools.takewhile(lambda one: one[1], steps)]
+    ask = [names for names, _ in steps[len(chosen) :]]
+    there = tuple(deb for packages in chosen for deb in packages)
+    if ask:
+        found = apt(suite, ask, there)
+        if not there and any(deb.name == "usrmerge" for deb in found[0]):
+            # Debian 12 has two packages for a merged /usr. The root is made with one:
+            # usr-is-merged, which only checks it, is enough.
+            found = apt(suite, [(*ask[0], "usr-is-merged"), *ask[1:]], there)
+        for packages in found:
+            chosen.append(tuple(deb for deb in packages if deb not in there))
+            there += chosen[-1]
+    return chosen
+
+
+def _root(root: Path, suite: str, upgrade: bool) -> OsRoot:
+    """The OS root of a Debian suite; without packages where they have to be chosen."""
+    path = lockfile.os_lock(root, suite)
+    keep = path.is_file() and not upgrade
+    packages = debian_packages.parse(path.read_text(encoding="utf-8")) if keep else ()
+    return OsRoot(suite, packages)
+
+
+def os_root(root: Path, suite: str, apt: Apt) -> OsRoot:
+    """The locked OS root of a suite; where there is none, `apt` chooses it and it is written."""
+    with files.locked(root / project.BUILD / ".lock"):
+        kept = _root(root, suite, upgrade=False)
+        if kept.packages:
+            return kept
+        (packages,) = _chosen(suite, [(WANTED, ())], apt)
+        made = replace(kept, packages=tuple(sorted(packages)))
+        lockfile.write_root(root, made)
+        return made

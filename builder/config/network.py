@@ -1,0 +1,389 @@
+"""The host's proxies, certificates and package indexes, and the build secrets made from them.
+
+Behind a company's proxy a build needs what the host has. It reaches the build as BuildKit secrets,
+which end in no layer, label or history:
+
+    network      a shell file of `export` lines; a RUN that uses the network sources it
+    ca           the CA bundle, PEM
+    apt          an apt.conf, named by APT_CONFIG in `network`
+    apt-sources  the host's Debian mirrors for the image's suite, one line each
+
+All four lie under /run/secrets inside a RUN. A host without such settings gives fewer of them, and
+a RUN without any of them uses the image's own defaults.
+
+An index on the host's disk (a `file:` index, a folder of wheels) is left out: a build cannot reach
+it, and a lock made from it could not be installed elsewhere.
+"""
+
+from __future__ import annotations
+
+import configparser
+import netrc
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from builder.core.display import address
+from builder.core.errors import InputError
+
+if TYPE_CHECKING:
+    from builder.core.web import Client
+
+SECRETS_FOLDER: Final = "/run/secrets"
+MAX_SECRET_BYTES: Final = 500 * 1024
+"""BuildKit refuses a larger secret (moby/buildkit, session/secrets: MaxSecretSize)."""
+
+_CA_VARIABLES: Final = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+_CA_FILES: Final = (
+    "etc/ssl/certs/ca-certificates.crt",
+    "etc/pki/tls/certs/ca-bundle.crt",
+    "etc/ssl/ca-bundle.pem",
+)
+"""The bundle's places on Debian, Fedora and openSUSE."""
+_CERTIFICATE: Final = re.compile(
+    rb"-----BEGIN (?P<kind>(?:TRUSTED )?CERTIFICATE)-----.+?-----END (?P=kind)-----", re.DOTALL
+)
+_PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+Login = tuple[str, str]
+"""A user and a password."""
+
+
+@dataclass(frozen=True)
+class BuildNetwork:
+    """The host's network configuration. It holds credentials: never print or store it.
+
+    ca: the CA bundle. proxies: by the variables' names in lower case. trusted_hosts: those that may
+    show any certificate. tuning: other variables of uv.
+    """
+
+    ca: Path | None = None
+    proxies: tuple[tuple[str, str], ...] = ()
+    index: str | None = None
+    extra_indexes: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+    tuning: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"BuildNetwork({', '.join(self.summary()) or 'nothing special'})"
+
+    def summary(self) -> tuple[str, ...]:
+        """Return a line for each setting, without credentials (for `builder doctor`)."""
+        return (
+            *((f"CA bundle {self.ca}",) if self.ca else ()),
+            *(f"{name} {without_login(value)}" for name, value in self.proxies),
+            *((f"Python index {without_login(self.index)}",) if self.index else ()),
+            *(f"extra index {without_login(url)}" for url in self.extra_indexes),
+        )
+
+    def secrets(
+        self, apt_settings: Sequence[tuple[str, str]] = (), sources: str = ""
+    ) -> dict[str, bytes]:
+        """Return the build's secrets by id.
+
+        apt_settings: what the host's apt needs for the network. sources: a sources.list that takes
+        the place of the image's own; "" leaves that. Raises InputError where the CA bundle is not
+        one.
+        """
+        apt = self._apt_configuration(apt_settings, bool(sources))
+        variables = self._variables(f"{SECRETS_FOLDER}/ca")
+        if apt:
+            variables["APT_CONFIG"] = f"{SECRETS_FOLDER}/apt"
+        lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+        secrets = {
+            "network": "".join(lines).encode(),
+            "ca": read_bundle(self.ca) if self.ca else b"",
+            "apt": apt.encode(),
+            "apt-sources": sources.encode(),
+        }
+        return {name: content for name, content in secrets.items() if content}
+
+    def host_environment(self) -> dict[str, str]:
+        """Return the variables for uv on the host, beside its environment.
+
+        Index, proxies and CA are those of a build, so that a build can fetch what is locked.
+        """
+        return self._variables(str(self.ca))
+
+    def client(self, connect: float = 20.0, read: float = 60.0) -> Client:
+        """Return a client for the package indexes, which trusts what uv trusts. Times in
+        seconds."""
+        from builder.core import web
+
+        context = web.trust(str(self.ca) if self.ca else None)
+        return web.Client(connect=connect, read=read, context=context, unchecked=self.trusted_hosts)
+
+    def _variables(self, ca: str) -> dict[str, str]:
+        # Some clients read the names of proxies in lower case, others in upper case.
+        variables = {
+            spelling: value for name, value in self.proxies for spelling in (name, name.upper())
+        }
+        if self.ca:
+            variables |= dict.fromkeys(_CA_VARIABLES, ca)
+        if self.index:
+            variables |= {"UV_DEFAULT_INDEX": self.index, "PIP_INDEX_URL": self.index}
+        if self.extra_indexes:
+            extra = " ".join(self.extra_indexes)
+            variables |= {"UV_INDEX": extra, "PIP_EXTRA_INDEX_URL": extra}
+        if self.trusted_hosts:
+            hosts = " ".join(self.trusted_hosts)
+            variables |= {"UV_INSECURE_HOST": hosts, "PIP_TRUSTED_HOST": hosts}
+        return variables | dict(self.tuning)
+
+    def _apt_configuration(self, settings: Sequence[tuple[str, str]], with_sources: bool) -> str:
+        lines = list(settings)
+        if self.ca:
+            lines.append(("Acquire::https::CaInfo", f"{SECRETS_FOLDER}/ca"))
+        if with_sources:
+            lines.append(("Dir::Etc::sourcelist", f"{SECRETS_FOLDER}/apt-sources"))
+            lines.append(("Dir::Etc::sourceparts", "-"))
+        if lines:
+            # Only root can read secrets: apt must not change to its download user.
+            lines.append(("APT::Sandbox::User", "root"))
+        return "".join(f'{name} "{value}";\n' for name, value in lines)
+
+
+def discover(
+    environment: Mapping[str, str] | None = None,
+    root: Path = Path("/"),
+    home: Path | None = None,
+) -> BuildNetwork:
+    """Return the host's configuration: the environment, then each tool's files.
+
+    Each tool's files, under `root` and `home`, have the tool's own order of precedence. Raises
+    InputError for a CA bundle that is named and missing, and for a file that cannot be read.
+    """
+    env = os.environ if environment is None else environment
+    home = Path(env.get("HOME") or Path.home()) if home is None else home
+    config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
+    pip = _pip_settings(env, root, home, config)
+    uv = _uv_settings(env, root, config)
+    logins = read_logins([Path(env.get("NETRC") or home / ".netrc")])
+    index, extra_indexes = _indexes(env, pip, uv)
+    proxies = {name: env.get(name) or env.get(name.upper()) or "" for name in _PROXIES}
+    trusted = [env.get("UV_INSECURE_HOST"), uv.get("allow-insecure-host"), pip.get("trusted-host")]
+    tuning = {
+        "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT"),
+        "UV_INDEX_STRATEGY": env.get("UV_INDEX_STRATEGY") or uv.get("index-strategy"),
+    }
+    return BuildNetwork(
+        ca=_ca(env, root, pip),
+        proxies=tuple((name, value) for name, value in proxies.items() if value),
+        index=with_login(index, logins) if index else None,
+        extra_indexes=tuple(with_login(url, logins) for url in extra_indexes),
+        trusted_hosts=tuple(dict.fromkeys(host for hosts in trusted for host in _words(hosts))),
+        tuning=tuple((name, str(value)) for name, value in tuning.items() if value),
+    )
+
+
+# --- certificates -------------------------------------------------------------------------------
+
+
+def read_bundle(path: Path) -> bytes:
+    """Return the certificates of a PEM bundle, without comments, so that it fits into a secret.
+
+    Raises InputError for a bundle that cannot be read, has no certificate, or is too large.
+    """
+    try:
+        certificates = [match.group() for match in _CERTIFICATE.finditer(path.read_bytes())]
+    except OSError as error:
+        raise InputError(
+            f"the CA bundle {path} cannot be read: {error.strerror}",
+            "point SSL_CERT_FILE at a PEM file that this user may read",
+        ) from error
+    bundle = b"\n".join([*certificates, b""])
+    if not certificates:
+        raise InputError(
+            f"the CA bundle {path} holds no certificate",
+            "point SSL_CERT_FILE at a PEM file with -----BEGIN CERTIFICATE----- blocks",
+        )
+    if len(bundle) > MAX_SECRET_BYTES:
+        raise InputError(
+            f"the CA bundle {path} has {len(bundle):,} bytes, a build takes {MAX_SECRET_BYTES:,}",
+            "point SSL_CERT_FILE at a smaller bundle with the certificates that are needed",
+        )
+    return bundle
+
+
+def _ca(env: Mapping[str, str], root: Path, pip: Mapping[str, str]) -> Path | None:
+    named = {name: env.get(name) for name in _CA_VARIABLES} | {"pip's `cert`": pip.get("cert")}
+    for name, value in named.items():
+        if value and not Path(value).is_file():
+            raise InputError(
+                f"{name} names the CA bundle {value}, which does not exist",
+                f"unset it, or point {name} at a PEM file",
+            )
+        if value:
+            return Path(value)
+    return next((root / file for file in _CA_FILES if (root / file).is_file()), None)
+
+
+# --- Python indexes -----------------------------------------------------------------------------
+
+
+def _pip_settings(env: Mapping[str, str], root: Path, home: Path, config: Path) -> dict[str, str]:
+    """Return pip's settings for `pip install`.
+
+    In the order of pip's documentation ("Configuration"), a later one wins: global, user, site,
+    PIP_CONFIG_FILE, the environment.
+    """
+    settings: dict[str, str] = {}
+    files = [
+        *(folder / "pip/pip.conf" for folder in _xdg_folders(env, root)),
+        root / "etc/pip.conf",
+        home / ".pip/pip.conf",
+        config / "pip/pip.conf",
+        *([Path(env["VIRTUAL_ENV"]) / "pip.conf"] if env.get("VIRTUAL_ENV") else []),
+    ]
+    if env.get("PIP_CONFIG_FILE") == os.devnull:
+        files = []
+    elif env.get("PIP_CONFIG_FILE"):
+        files.append(Path(env["PIP_CONFIG_FILE"]))
+    for file in filter(Path.is_file, files):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(file.read_text())
+        except (OSError, UnicodeDecodeError, configparser.Error) as error:
+            raise _unreadable(file, error) from None
+        for section in ("global", "install"):
+            if parser.has_section(section):
+                # pip takes `index_url` for `index-url`
+                settings |= {k.replace("_", "-"): v for k, v in parser.items(section)}
+    for name in ("cert", "index-url", "extra-index-url", "trusted-host"):
+        if value := env.get("PIP_" + name.upper().replace("-", "_")):
+            settings[name] = value
+    return settings
+
+
+def _uv_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str, object]:
+    """Return uv's settings outside of a project: UV_CONFIG_FILE, else the system's and the user's.
+
+    The user's win over the system's.
+    """
+    if env.get("UV_NO_CONFIG"):
+        return {}
+    files = [
+        *(folder / "uv/uv.toml" for folder in _xdg_folders(env, root)),
+        root / "etc/uv/uv.toml",
+        config / "uv/uv.toml",
+    ]
+    if env.get("UV_CONFIG_FILE"):
+        files = [Path(env["UV_CONFIG_FILE"])]
+    settings: dict[str, object] = {}
+    for file in filter(Path.is_file, files):
+        try:
+            content = tomllib.loads(file.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise _unreadable(file, error) from None
+        pip = content.pop("pip", {})
+        settings |= content | (pip if isinstance(pip, dict) else {})
+    return settings
+
+
+def _indexes(
+    env: Mapping[str, str], pip: Mapping[str, str], uv: Mapping[str, object]
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return the default index and the extra ones: uv's own configuration first, then pip's."""
+    tables = [table for table in _list(uv.get("index")) if isinstance(table, dict)]
+    named = [(bool(t.get("default")), f"{t.get('name', '')}={t.get('url', '')}") for t in tables]
+    defaults = [
+        env.get("UV_DEFAULT_INDEX"),
+        env.get("UV_INDEX_URL"),
+        *(index for default, index in named if default),
+        uv.get("index-url"),
+        pip.get("index-url"),
+    ]
+    extras = [
+        _words(env.get("UV_INDEX")),
+        _words(env.get("UV_EXTRA_INDEX_URL")),
+        [index for default, index in named if not default],
+        _words(uv.get("extra-index-url")),
+        _words(pip.get("extra-index-url")),
+    ]
+    first = next((str(index) for index in defaults if index), "")
+    reachable = ([url for index in group if (url := _index_url(env, index))] for group in extras)
+    return _index_url(env, first), tuple(next(filter(None, reachable), ()))
+
+
+def _index_url(env: Mapping[str, str], index: str) -> str | None:
+    """Return the URL of an index written `NAME=URL` or `URL`; None for one on the host's disk.
+
+    It carries the credentials that uv takes from UV_INDEX_<NAME>_USERNAME and _PASSWORD.
+    """
+    match = re.fullmatch(r"(?:([\w.-]*)=)?(https?://.+)", index)
+    if not match:
+        return None
+    name = re.sub(r"[^A-Z0-9]", "_", (match[1] or "").upper())
+    user, password = (env.get(f"UV_INDEX_{name}_{key}", "") for key in ("USERNAME", "PASSWORD"))
+    return _login_url(match[2], user, password) if name and (user or password) else match[2]
+
+
+def _xdg_folders(env: Mapping[str, str], root: Path) -> list[Path]:
+    folders = [Path(name) for name in env.get("XDG_CONFIG_DIRS", "").split(":") if name]
+    return folders or [root / "etc/xdg"]
+
+
+def _words(value: object) -> list[str]:
+    return value.split() if isinstance(value, str) else [str(item) for item in _list(value)]
+
+
+def _list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else []
+
+
+# --- credentials --------------------------------------------------------------------------------
+
+
+def read_logins(files: Iterable[Path]) -> dict[str, Login]:
+    """Return host (in apt's files also host/path) -> login, from files in netrc's form.
+
+    Raises InputError for a file of another form.
+    """
+    logins: dict[str, Login] = {}
+    for file in files:
+        try:
+            hosts = netrc.netrc(str(file)).hosts if file.is_file() else {}
+        except PermissionError:
+            continue  # apt's logins are often root's alone: this user goes without
+        except (OSError, UnicodeDecodeError, netrc.NetrcParseError) as error:
+            raise _unreadable(file, error) from None
+        logins |= {host: (user, password or "") for host, (user, _, password) in hosts.items()}
+    return logins
+
+
+def with_login(url: str, logins: Mapping[str, Login]) -> str:
+    """Return an address with the login of its host, unless it has one or there is none."""
+    parts = urlsplit(url)
+    if parts.username or not parts.hostname:
+        return url
+    own = f"{parts.netloc}{parts.path}"
+    for machine, (user, password) in logins.items():
+        bare = machine.removeprefix("https://").removeprefix("http://")
+        if parts.hostname == bare or own == bare or own.startswith(bare.rstrip("/") + "/"):
+            return _login_url(url, user, password)
+    return url
+
+
+def without_login(url: str) -> str:
+    """Return an address without user and password, for a person."""
+    return address(url).replace("***@", "")
+
+
+def _login_url(url: str, user: str, password: str) -> str:
+    parts = urlsplit(url)
+    login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+    return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
+
+
+def _unreadable(file: Path, error: Exception) -> InputError:
+    """Return the reason without what the file holds: a login may stand there."""
+    line = getattr(error, "lineno", None)
+    at = f" (line {line})" if line else ""
+    reason = getattr(error, "strerror", None) or f"it has another form{at}"
+    return InputError(f"{file} cannot be read: {reason}", f"correct {file}, or move it away")

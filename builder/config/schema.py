@@ -1,0 +1,58 @@
+"""The JSON Schema of image.yaml, with which editors check and complete it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from itertools import pairwise
+from typing import Any
+
+from pydantic import BaseModel
+
+from builder.config import matrix
+from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config.image_yaml import ImageSpec, Trainer
+from builder.facts import accelerators
+from builder.frameworks.tensorflow import releases
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of image.yaml."""
+    result = ImageSpec.model_json_schema()
+    _describe(ImageSpec, result)
+    for model in (Trainer, AcceptedAdvisory):
+        _describe(model, result["$defs"][model.__name__])
+    result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    known, tables = accelerators.accelerators().values(), releases.tables()
+    fields = result["properties"]
+    fields["accelerator"]["enum"] = [one.name for one in known if not one.refused]
+    fields["tensorflow"]["enum"] = [one for row in tables.releases for one in row.versions]
+    fields["python"]["type"] = ["string", "number"]  # 3.11 without quotes is the text 3.11 to us
+    for name in matrix.FIELDS:
+        one = {key: fields[name].pop(key) for key in ("enum", "type") if key in fields[name]}
+        several = {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}
+        fields[name]["anyOf"] = [one, several]
+    fields["cuda"]["propertyNames"] = {"enum": list(tables.packages)}
+    for name in ("environment", "labels"):
+        fields[name]["additionalProperties"] = {"type": ["string", "number", "boolean"]}
+    return result
+
+
+def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
+    """Put the text below each field of a model into its schema.
+
+    Pydantic can do that, but it would read the source whenever the module is loaded.
+    """
+    (body,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(body, ast.ClassDef)
+    for field, text in pairwise(body.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
+                found = schema["properties"][name] | {"description": inspect.cleandoc(words)}
+                schema["properties"][name] = dict(sorted(found.items()))
+
+
+def schema_text() -> str:
+    """The text of images/schema.json."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,96 @@
+"""The stack of an image: the versions that an image.yaml resolves to, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from builder.config.fields import PrunedLibraries, PruneMode
+from builder.config.image_yaml import ImageSpec
+from builder.facts.accelerators import Accelerator
+from builder.facts.table import Source
+
+OWN_PYTHON: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
+"""Python version -> the Debian suite whose Python our own base takes."""
+
+Package = Literal["tensorflow", "tensorflow-cpu", "tensorflow-tpu"]
+Runs = Literal["native", "ptx", "none"]
+"""How kernels run on a device: as machine code, compiled from PTX at the first start, or not."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One reason for a version.
+
+    source: where it stands. verified: whether we have read it there, or tried it.
+    """
+
+    statement: str
+    value: str
+    source: str
+    verified: bool
+
+    @classmethod
+    def of(cls, statement: str, value: str, source: Source) -> Fact:
+        """A fact from the tables."""
+        return cls(statement, value, source.text, source.verified)
+
+
+@dataclass(frozen=True)
+class Prune:
+    """What device code stays in the libraries of `only`: what compute capability `keep` runs.
+
+    The image then runs on that capability and on newer minors of its major.
+    """
+
+    keep: str
+    only: PrunedLibraries
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The versions of an image. What does not apply (CUDA on a TPU) is None.
+
+    tensorflow_package: its name on PyPI; see also `tensorflow_requirement`.
+    constraints: package -> the exact version that a lock has to hold.
+    runs: how TensorFlow's kernels run; "ptx" takes minutes at the first start.
+    prune: None where device code for other GPUs stays.
+    facts: the reasons, in the order of a person's questions.
+    """
+
+    spec: ImageSpec
+    accelerator: Accelerator
+    tensorflow_package: Package
+    tensorflow: str
+    python: str
+    cuda: str | None = None
+    cudnn: str | None = None
+    compute_capability: str | None = None
+    constraints: Mapping[str, str] = field(default_factory=dict)
+    runs: Runs = "native"
+    prune: Prune | None = None
+    facts: tuple[Fact, ...] = ()
+
+    @property
+    def tensorflow_requirement(self) -> str:
+        """The requirement for a resolver: `tensorflow[and-cuda]==2.21.0`."""
+        extra = "[and-cuda]" if self.tensorflow_package == "tensorflow" else ""
+        return f"{self.tensorflow_package}{extra}=={self.tensorflow}"
+
+    @property
+    def prune_mode(self) -> PruneMode:
+        """What is pruned, as image.yaml says it; "off" also where pruning does not apply."""
+        return self.prune.only if self.prune else "off"
+
+
+class RefusedError(Exception):
+    """A combination that cannot work.
+
+    field: the key of image.yaml at fault, with dots. fix: what to write instead; without one, the
+    nearest TensorFlow that works is looked for, and `otherwise` is offered beside it.
+    """
+
+    def __init__(self, field: str, what: str, fix: str = "", *, otherwise: str = "") -> None:
+        super().__init__(what)
+        self.field, self.what, self.fix, self.otherwise = field, what, fix, otherwise

@@ -1,0 +1,268 @@
+"""Python packages resolved by uv for the platform of an image.
+
+A pin names the one wheel that an image's Python would choose: its size is then known, and two
+builds install the same file. No address of an index is kept, because each builder has its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from builder.config.network import BuildNetwork
+from builder.config.pins import Pin
+from builder.core.errors import InputError, OutsideError
+
+SIZE_TIMEOUT = 5.0
+"""Seconds to ask an index for the size of one wheel."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The platform that wheels run on: CPython `python` on Linux x86-64 with glibc 2.`glibc`."""
+
+    python: str
+    glibc: int
+
+
+class NoSolution(Exception):  # noqa: N818 - an answer, not a fault
+    """The requirements contradict each other; `str()` is uv's explanation in one line."""
+
+
+def resolve(
+    requirements: Iterable[str],
+    platform: Platform,
+    environment: Mapping[str, str],
+    constraints: Mapping[str, str] | None = None,
+    preferences: Mapping[str, str] | None = None,
+) -> dict[str, Pin]:
+    """Name -> pin of `requirements` and all that they depend on; a pin may lack its size.
+
+    constraints: versions that must hold. preferences: versions that are kept where no requirement
+    excludes them. Raises NoSolution where the requirements contradict each other, OutsideError
+    where the index cannot be reached, InputError for a package without a wheel in an index.
+    """
+    packages = _compiled(requirements, platform, environment, constraints or {}, preferences or {})
+    return {package["name"]: _pin(package, platform) for package in packages}
+
+
+def addresses(
+    pins: Iterable[Pin], platform: Platform, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The sha256 of each wheel -> where this machine's indexes have it; those they lack left out.
+
+    Raises OutsideError where the index cannot be reached, or has a version no more.
+    """
+    found = dict[str, str]()
+    for wanted in without_conflict(pins):
+        try:
+            packages = _compiled(
+                [f"{pin.name}=={pin.version}" for pin in wanted.values()],
+                platform, environment, {}, {}, "--no-deps",
+            )  # fmt: skip
+        except NoSolution as error:
+            raise OutsideError(
+                f"the indexes lack a locked package: {error}",
+                "run builder lock --upgrade, or name an index that has it in UV_DEFAULT_INDEX",
+            ) from None
+        hashes = {pin.sha256 for pin in wanted.values()}
+        found |= {
+            wheel["hashes"]["sha256"]: wheel["url"]
+            for package in packages
+            for wheel in package.get("wheels", ())
+            if wheel["hashes"].get("sha256") in hashes and "url" in wheel
+        }
+    return found
+
+
+def without_conflict(pins: Iterable[Pin]) -> list[dict[str, Pin]]:
+    """The pins by name, in as few groups as leave no name twice: targets lock other versions."""
+    groups: list[dict[str, Pin]] = []
+    for pin in {pin.sha256: pin for pin in pins}.values():
+        for group in groups:
+            if pin.name not in group:
+                group[pin.name] = pin
+                break
+        else:
+            groups.append({pin.name: pin})
+    return groups
+
+
+def _compiled(
+    requirements: Iterable[str],
+    platform: Platform,
+    environment: Mapping[str, str],
+    constraints: Mapping[str, str],
+    preferences: Mapping[str, str],
+    *options: str,
+) -> list[dict[str, Any]]:
+    """The packages of the pylock.toml that uv makes of requirements."""
+    with tempfile.TemporaryDirectory(prefix="builder-lock-") as scratch:
+        folder = Path(scratch)
+        (folder / "requirements.in").write_text("\n".join(requirements) + "\n")
+        (folder / "constraints.in").write_text(
+            "".join(f"{name}=={version}\n" for name, version in constraints.items())
+        )
+        # uv keeps the versions that it finds in the output file.
+        output = folder / "pylock.toml"
+        if preferences:
+            output.write_text(_preferences(preferences))
+        command = [
+            uv_program(),
+            "pip",
+            "compile",
+            "requirements.in",
+            "--constraints",
+            "constraints.in",
+        ]
+        command += ["--output-file", output.name, "--format", "pylock.toml", "--no-header"]
+        command += ["--python-version", platform.python]
+        command += ["--python-platform", f"x86_64-manylinux_2_{platform.glibc}"]
+        command += ["--python", sys.executable, "--only-binary", ":all:", "--quiet", *options]
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, **environment, "UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise _failure(done.stderr)
+        packages: list[dict[str, Any]] = tomllib.loads(output.read_text()).get("packages", [])
+    return packages
+
+
+def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], host: BuildNetwork) -> dict[str, Pin]:
+    """The pins with the size of each wheel, from a `known` pin of the same hash or from the index.
+
+    host: how the index is reached. A size that the index does not give stays None.
+    """
+    sizes = {pin.sha256: pin.bytes for pin in known if pin.bytes is not None}
+    missing = [p for p in pins.values() if p.bytes is None and p.sha256 not in sizes and p.url]
+    if missing:
+        sizes |= _ask(missing, host)
+    return {
+        name: replace(pin, bytes=sizes.get(pin.sha256)) if pin.bytes is None else pin
+        for name, pin in pins.items()
+    }
+
+
+def _ask(pins: Iterable[Pin], host: BuildNetwork) -> dict[str, int]:
+    from urllib3.exceptions import HTTPError
+
+    def size(pin: Pin) -> tuple[str, int | None]:
+        try:
+            answer = client.request("HEAD", pin.url, follow=True)
+        except HTTPError:
+            return pin.sha256, None
+        length = answer.headers.get("content-length", "") if answer.status == 200 else ""
+        return pin.sha256, int(length) if length.isdigit() else None
+
+    with (
+        host.client(connect=SIZE_TIMEOUT, read=SIZE_TIMEOUT) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        return {sha256: size for sha256, size in pool.map(size, pins) if size is not None}
+
+
+def uv_program() -> str:
+    """The path of the uv that is installed with the factory. Raises OutsideError."""
+    import uv
+
+    try:
+        return uv.find_uv_bin()
+    except FileNotFoundError as error:
+        raise OutsideError(
+            "uv, which resolves the Python packages, is not installed",
+            "reinstall the project's environment: make clean, then make image",
+        ) from error
+
+
+def _preferences(versions: Mapping[str, str]) -> str:
+    lines = ['lock-version = "1.0"', 'created-by = "builder"']
+    for name, version in versions.items():
+        lines += ["[[packages]]", f'name = "{name}"', f'version = "{version}"']
+    return "\n".join(lines) + "\n"
+
+
+def _pin(package: Mapping[str, Any], platform: Platform) -> Pin:
+    found = package.get("wheels", ())
+    wheels = {_file_name(wheel): wheel for wheel in found if "sha256" in wheel["hashes"]}
+    name = best_wheel(wheels, platform)
+    if name is None:
+        raise InputError(
+            f"requirements: {package['name']} has no wheel for CPython {platform.python} on Linux",
+            "name a version that an index has as a wheel; images hold no compiler",
+        )
+    wheel = wheels[name]
+    return Pin(
+        name=canonicalize_name(package["name"]),
+        version=package["version"],
+        sha256=wheel["hashes"]["sha256"],
+        bytes=wheel.get("size"),
+        url=wheel.get("url", ""),
+    )
+
+
+def _file_name(wheel: Mapping[str, Any]) -> str:
+    return str(wheel.get("name") or unquote(wheel["url"].rpartition("/")[2]))
+
+
+def best_wheel(names: Iterable[str], platform: Platform) -> str | None:
+    """The file name of the wheel that an installer prefers (PEP 425), None where none fits."""
+    order = _tags(platform)
+    ranks = {
+        name: min(
+            (order[tag] for tag in parse_wheel_filename(name)[3] if tag in order), default=None
+        )
+        for name in names
+    }
+    return min(
+        ((rank, name) for name, rank in ranks.items() if rank is not None), default=(0, None)
+    )[1]
+
+
+@cache
+def _tags(platform: Platform) -> dict[Tag, int]:
+    """Each tag that fits, with its rank: 0 is the best."""
+    legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+    systems = []
+    for minor in range(platform.glibc, 4, -1):
+        systems.append(f"manylinux_2_{minor}_x86_64")
+        if minor in legacy:
+            systems.append(f"{legacy[minor]}_x86_64")
+    systems.append("linux_x86_64")
+    version = [int(part) for part in platform.python.split(".")]
+    interpreter = "cp" + "".join(map(str, version))
+    tags = [*cpython_tags(version, platforms=systems)]
+    tags += compatible_tags(version, interpreter, systems)
+    return {tag: rank for rank, tag in reversed([*enumerate(tags)])}
+
+
+def _failure(stderr: str) -> Exception:
+    lines = [re.sub(r"^\s*(error|cause):\s*", "", line).strip() for line in stderr.splitlines()]
+    lines = [line for line in lines if line]
+    if any("No solution found" in line for line in lines):
+        reason = " ".join(line for line in lines if not line.startswith(("No solution", "hint:")))
+        return NoSolution(re.sub(r"\s+", " ", reason))
+    last = next((line for line in lines if line.startswith("Failed to fetch")), lines[-1:])
+    reason = re.sub(r"//[^/@\s]*@", "//", last if isinstance(last, str) else " ".join(last))
+    return OutsideError(
+        f"the Python packages cannot be resolved: {reason or 'uv said nothing'}",
+        "check the network, or name an index that is reachable in UV_DEFAULT_INDEX; "
+        "the lock that is there stays valid",
+    )

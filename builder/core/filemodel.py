@@ -1,0 +1,246 @@
+"""Pydantic models of the files that a person writes, and their mistakes in the words of the file.
+
+Pydantic reports models and types; a person needs lines and keys. Each message names the file, the
+line and the field, and what to write instead, with the example of the field's model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Protocol, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from builder.core import yamlfile
+from builder.core.errors import InputError
+from builder.core.yamlfile import Mistake
+
+_EXPECTED = {
+    "string_type": "one text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "{mapping}",
+    "model_type": "{mapping}",
+    "model_attributes_type": "{mapping}",
+    "bool_parsing": "true or false",
+    "int_type": "a whole number",
+    "int_parsing_size": "a whole number of at most 18 digits",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "too_short": "at least one entry",
+    "too_long": "at most {max_length} entries",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "greater_than": "more than {gt}",
+}
+"""What the kinds of pydantic's errors say of a field."""
+
+
+class FileModel(BaseModel):
+    """A part of a file that a person writes: frozen, and an unknown key is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Positions(Protocol):
+    """A file that was read: where its values stand, and how a value is written in it."""
+
+    @property
+    def mapping(self) -> str:
+        """What the file's format calls several names with values."""
+
+    def line(self, *path: str | int) -> int:
+        """Return the line (from 1) of the value at `path`."""
+
+    def written(self, key: str, example: str) -> str:
+        """Return a line that gives `key` a value."""
+
+
+def refuse(what: str, fix: str) -> PydanticCustomError:
+    """Return an error of a validator, with its fix, for pydantic to collect."""
+    return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix})
+
+
+def matches(pattern: str, what: str, fix: str) -> AfterValidator:
+    """Return a validator: the whole text has to match `pattern`, else it "is not `what`"."""
+    shape = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not shape.fullmatch(value):
+            raise refuse(f"{value!r} is not {what}", fix)
+        return value
+
+    return AfterValidator(check)
+
+
+def read_text(path: Path, where: str) -> str:
+    """Return the text of a file, which errors call `where`. Raises InputError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: not UTF-8 (byte {error.start})", "save the file as UTF-8"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{where}: {error.strerror}", "make it a file that can be read") from None
+
+
+def place(path: Path, where: str, *field: str | int) -> str:
+    """Return where a field of a YAML file is written, or would be:
+    `images/v100/image.yaml:3: tensorflow`."""
+    name = ".".join(str(step) for step in field)
+    try:
+        document = yamlfile.parse(path.read_text(encoding="utf-8"), where)
+    except (OSError, InputError):
+        return f"{where}: {name}"
+    return f"{where}:{document.line(*field)}: {name}"
+
+
+def error(where: str, mistakes: Sequence[Mistake]) -> InputError:
+    """Return all mistakes of a file as one error, in the order of its lines."""
+    mistakes = sorted(mistakes, key=lambda mistake: mistake.line)
+    lines = [f"{where}:{mistake.line}: {_sentence(mistake)}" for mistake in mistakes]
+    if len(mistakes) == 1:
+        return InputError(lines[0], mistakes[0].fix)
+    fixes = [f"{line} -> {mistake.fix}" for line, mistake in zip(lines, mistakes, strict=True)]
+    return InputError("\n".join(fixes), f"mend these {len(fixes)} lines, then try again")
+
+
+def _sentence(mistake: Mistake) -> str:
+    return f"{mistake.field}: {mistake.what}" if mistake.field else mistake.what
+
+
+def mistakes(
+    document: Positions, details: Sequence[ErrorDetails], model: type[BaseModel]
+) -> list[Mistake]:
+    """Return pydantic's errors in the words of the file.
+
+    A key that is missing because it is misspelt is one mistake, not two.
+    """
+    result: list[Mistake] = []
+    for detail in sorted(details, key=lambda detail: detail["type"] == "missing"):
+        path = _path(detail["loc"], model)
+        field = ".".join(str(step) for step in path)
+        what, fix = _words(document, path, detail, model)
+        known = [mistake for mistake in result if mistake.field == field]
+        if any(mistake.what == what for mistake in known):
+            continue
+        if detail["type"] == "literal_error" and known:
+            continue  # the other half of `accelerators: 2 x V100 | none`
+        if detail["type"] == "missing" and any(
+            mistake.fix == f"did you mean {path[-1]}?" for mistake in result
+        ):
+            continue
+        result.append(Mistake(document.line(*path), field, what, fix))
+    return result
+
+
+# --- where a field is -----------------------------------------------------------------------------
+
+
+def _path(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str | int, ...]:
+    """Return the path in the file: pydantic's path without the names of its types."""
+    result: list[str | int] = []
+    model: Any = root
+    for step in loc:
+        if step == "[key]" or (isinstance(step, str) and re.search(r"[\[(]", step)):
+            continue
+        if isinstance(step, str) and _is_model(model) and step in _model_names(root):
+            continue
+        result.append(step)
+        if _is_model(model) and str(step) in model.model_fields:
+            model = _model_of(model.model_fields[str(step)].annotation)
+        elif _is_model(model):
+            model = None
+    return tuple(result)
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseModel)
+
+
+def _model_names(root: type[BaseModel]) -> set[str]:
+    """Return the names of the models below `root`, which pydantic puts into the paths of unions."""
+    models = [_model_of(field.annotation) for field in root.model_fields.values()]
+    below = [model for model in models if model is not None]
+    return {model.__name__ for model in below}.union(*map(_model_names, below))
+
+
+def _model_of(annotation: Any) -> Any:
+    if _is_model(annotation):
+        return annotation
+    if get_origin(annotation) in (Annotated, typing.Union, types.UnionType, dict, tuple):
+        models = (_model_of(argument) for argument in get_args(annotation))
+        return next((model for model in models if model is not None), None)
+    return None
+
+
+def _place(path: tuple[str | int, ...], root: type[BaseModel]) -> tuple[Any, str]:
+    """Return the model that has the last key of `path`, and an example of that key's value."""
+    model: Any = root
+    example: object = ""
+    for index, step in enumerate(path):
+        field = model.model_fields.get(str(step)) if _is_model(model) else None
+        if field is None:  # a name that the user chose: study.parameters.<name>
+            if isinstance(example, dict):
+                example = next(iter(example.values()))
+            continue
+        example = field.examples[0] if field.examples else ""
+        deeper = _model_of(field.annotation)
+        if index < len(path) - 1 and deeper is not None:
+            model = deeper
+    return model, to_yaml(example)
+
+
+# --- what is wrong with it ------------------------------------------------------------------------
+
+
+def _words(
+    document: Positions, path: tuple[str | int, ...], detail: ErrorDetails, root: type[BaseModel]
+) -> tuple[str, str]:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    model, example = _place(path, root)
+    last = str(path[-1]) if path else ""
+    if kind == "refused":
+        return str(context["what"]), str(context["fix"])
+    if kind == "extra_forbidden":
+        keys = [field.alias or name for name, field in model.model_fields.items()]
+        near = difflib.get_close_matches(last.lower(), keys, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys)}"
+        return "unknown key", fix
+    written = document.written(last, example)
+    if path and isinstance(path[-1], int):
+        written = f"- {example.removeprefix('[').removesuffix(']')}"
+    if kind == "missing":
+        return "is missing", f"add {written}"
+    if value is None:
+        return "is empty", f"write {written}, or leave the key out"
+    if kind == "literal_error":
+        options = re.findall(r"'([^']*)'", str(context["expected"]))
+        near = difflib.get_close_matches(str(value), options, n=1)
+        fix = f"write {near[0]}" if near else f"write {' | '.join(options)}"
+        return f"{_shown(value)} is not one of {', '.join(options)}", fix
+    expected = _EXPECTED.get(kind, detail["msg"]).format(mapping=document.mapping, **context)
+    return f"expected {expected}, found {_shown(value)}", f"write {written}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "`name: value` lines"
+    text = "a list" if isinstance(value, list) else repr(value)
+    return text if len(text) < 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def to_yaml(value: object) -> str:
+    """Return an example value as a person would write it, on one line."""
+    if isinstance(value, list):
+        return "[" + ", ".join(to_yaml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {to_yaml(item)}" for key, item in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,141 @@
+"""Tar archives from outside, plain or compressed, read once from front to back and within bounds.
+
+An image layer is one (OCI image specification 1.1, "Image Layer Filesystem Changeset"), and so is
+what an engine saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, Final, Protocol
+
+from builder.devicecode.library import LARGEST
+
+LONGEST: Final = 1 << 20
+"""Bytes of a member's name or of its extended header; tarfile would hold any number in memory."""
+
+MOST: Final = 5_000_000
+"""Members of an archive."""
+
+BROKEN: Final = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError)
+"""What reading an archive that is damaged or beyond the bounds raises."""
+
+_BLOCK: Final = 1 << 20
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
+
+_LONG: Final = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+
+
+class Member(tarfile.TarInfo):
+    """A header whose names are short. `_proc_member` is tarfile's own entry point for subclasses
+    (cpython/Lib/tarfile.py, "which can be overridden in a subclass")."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        if self.type in _LONG and self.size > LONGEST:
+            raise ValueError(f"a name or a header of {self.size:,} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+class Digest(Protocol):
+    """What hashlib makes."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+
+@contextlib.contextmanager
+def members(
+    packed: IO[bytes], unpacked_digest: Digest | None = None
+) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
+    """Give the members of an archive: plain, or compressed with gzip or zstd.
+
+    With each member comes its content, None for what is no regular file. A content has to be read
+    before the next member is asked for. unpacked_digest: gets every byte before compression. At the
+    end of the block `packed` is read to its end. Raises one of BROKEN.
+    """
+    import zstandard
+
+    head = packed.read(4)
+    plain: Any = Stream(_again(head, packed))
+    try:
+        if head.startswith(_GZIP):
+            plain = gzip.GzipFile(fileobj=plain)
+        elif head == _ZSTD:
+            plain = zstandard.ZstdDecompressor().stream_reader(plain, read_across_frames=True)
+        if unpacked_digest is not None:
+            plain = Digested(plain, unpacked_digest)
+        with tarfile.open(fileobj=plain, mode="r|", tarinfo=Member) as archive:
+            yield _bounded(archive)
+        while plain.read(_BLOCK) or packed.read(_BLOCK):
+            pass
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
+
+
+def _bounded(archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    for number, member in enumerate(archive):
+        if number >= MOST:
+            raise ValueError(f"more than {MOST:,} files")
+        if member.size > LARGEST:
+            raise ValueError(f"{member.name}: a file of {member.size:,} bytes")
+        archive.members = []  # type: ignore[attr-defined]  # tarfile keeps each header otherwise
+        yield member, archive.extractfile(member) if member.isfile() else None
+
+
+class Digested:
+    """A stream that gives a digest its bytes as they are read."""
+
+    def __init__(self, stream: Any, digest: Digest) -> None:
+        self._stream, self._digest = stream, digest
+
+    def read(self, size: int) -> bytes:
+        block: bytes = self._stream.read(size)
+        self._digest.update(block)
+        return block
+
+
+class Stream(io.BufferedIOBase):
+    """Chunks of bytes as a file that is read once, from front to back."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        missing = sys.maxsize if size is None or size < 0 else size
+        parts: list[memoryview] = []
+        while missing:
+            if not self._rest:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    break
+                self._rest = memoryview(chunk)
+                continue
+            part, self._rest = self._rest[:missing], self._rest[missing:]
+            missing -= len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return self.read(size)
+
+
+def _again(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
+    yield head
+    while block := rest.read(_BLOCK):
+        yield block

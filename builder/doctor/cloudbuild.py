@@ -1,0 +1,226 @@
+"""Checks of what a build in Cloud Build needs, before it costs money.
+
+Sources: the references of the services' REST APIs, and Cloud Build's page on permissions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from builder import googleapi
+from builder.core import filemodel, yamlfile
+from builder.core.errors import InputError
+from builder.core.settings import CloudSettings
+from builder.doctor import Finding, Group, google
+from builder.doctor.google import Project, Question
+from builder.facts.workers import DEFAULT_MACHINE, MACHINES
+from builder.registry import is_loopback
+
+BUILDS: Final = {
+    "cloudbuild.builds.create": "roles/cloudbuild.builds.editor",
+    "cloudbuild.builds.get": "roles/cloudbuild.builds.editor",
+}
+"""What the caller needs in the project, and a role that has it."""
+POOL: Final = {"cloudbuild.workerpools.use": "roles/cloudbuild.workerPoolUser"}
+STAGING: Final = {
+    "storage.objects.create": "roles/storage.objectAdmin",
+    "storage.objects.delete": "roles/storage.objectAdmin",
+}
+_BUILDER: Final = "roles/cloudbuild.builds.builder"
+WRITES_LOGS: Final = ("roles/logging.logWriter", _BUILDER)
+READS_SOURCE: Final = (
+    *("roles/storage.objectViewer", "roles/storage.objectUser", "roles/storage.objectAdmin"),
+    *("roles/storage.admin", _BUILDER),
+)
+WRITES_IMAGES: Final = (
+    *("roles/artifactregistry.writer", "roles/artifactregistry.repoAdmin"),
+    *("roles/artifactregistry.admin", _BUILDER),
+)
+DISK_GB: Final = 100
+"""The disk of a worker where the build asks for none (API reference, BuildOptions.diskSizeGb)."""
+MINUTES: Final = 60.0
+"""How long a build may take that names no timeout (API reference, Build.timeout)."""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What a cloudbuild.yaml asks for. machine: "" for the default, None in a private pool."""
+
+    machine: str | None = ""
+    disk_gb: int = DISK_GB
+    minutes: float = MINUTES
+
+    @classmethod
+    def read(cls, file: Path) -> BuildOptions:
+        """Return the options of a file. Raises InputError for one that is no build."""
+        content: Any = yamlfile.parse(filemodel.read_text(file, file.name), file.name).value
+        options = (content.get("options") or {}) if isinstance(content, dict) else None
+        if not isinstance(options, dict):
+            raise InputError(f"{file.name}: is not a build", "builder cloud validate says why")
+        timeout = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(content.get("timeout")))
+        in_pool = options.get("pool") or options.get("workerPool")
+        return cls(
+            None if in_pool else options.get("machineType") or "",
+            max(DISK_GB, int(options.get("diskSizeGb") or 0)),
+            float(timeout[1]) / 60 if timeout else MINUTES,
+        )
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a build uses of its machine at most, in GB, with what the worker's system uses.
+
+    memory: of the steps that run side by side. disk: of the targets that are built.
+    """
+
+    memory: float
+    disk: float
+
+
+def needs(root: Path, file: Path, targets: tuple[str, ...] = ()) -> Needs | None:
+    """Return what a build of these targets, or of all, uses; None for a file that is not ours."""
+    from builder.image import cloudbuild
+    from builder.image.dockerfile import load_all
+
+    if file != root / cloudbuild.CLOUDBUILD or not cloudbuild.has_cloud(root):
+        return None
+    machine = BuildOptions.read(file).machine or ""
+    lanes = cloudbuild.side_by_side(machine)
+    disk = cloudbuild.disk_gb(load_all(root, targets or None), lanes)
+    return Needs(cloudbuild.memory_gb(machine), disk)
+
+
+@dataclass(frozen=True)
+class CloudBuild:
+    """A build in a project. repository: HOST/PATH that it pushes to. needs: None: not known."""
+
+    settings: CloudSettings
+    project: Project
+    build: BuildOptions
+    repository: str | None = None
+    needs: Needs | None = None
+
+
+def connect(settings: CloudSettings) -> tuple[CloudSettings, Project]:
+    """Return the settings with their project, and the project to ask.
+
+    Raises InputError without a project, OutsideError without credentials.
+    """
+    from google.auth.credentials import AnonymousCredentials
+
+    credentials: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    name, base = settings.project, settings.endpoint
+    if not is_loopback(urlsplit(base or "").netloc):  # an emulator asks for no credentials
+        credentials, own = googleapi.credentials()
+        name, base = name or own, None
+    if not name:
+        fix = 'use --project, or write project = "..." below [cloud]'
+        raise InputError("no project is set", fix)
+    project = Project(name, googleapi.session(credentials), base)
+    return settings.model_copy(update={"project": name}), project
+
+
+GROUP: Final = Group[CloudBuild]()
+
+
+@GROUP.check("APIs")
+def apis(cloud: CloudBuild) -> Iterator[Finding]:
+    yield from cloud.project.apis(("cloudbuild.googleapis.com", *google.APIS))
+
+
+@GROUP.check("right to build")
+def caller(cloud: CloudBuild) -> Iterator[Finding]:
+    project, grant = cloud.project, cloud.project.grant("user:YOU")
+    yield project.caller("right to build", project.rights(BUILDS), BUILDS, grant)
+    logs = google.READS_LOGS
+    yield project.caller("right to read logs", project.rights(logs), logs, grant)
+    if cloud.settings.pool:
+        question = project.rights(POOL, cloud.settings.pool.split("/")[1])
+        yield project.caller("right to use the pool", question, POOL, grant)
+
+
+@GROUP.check("staging")
+def staging(cloud: CloudBuild) -> Iterator[Finding]:
+    bucket = cloud.settings.bucket
+    query = "&".join(f"permissions={permission}" for permission in STAGING)
+    path = f"/storage/v1/b/{bucket}/iam/testPermissions?{query}"
+    grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=user:YOU --role="
+    question = Question("storage.googleapis.com", path)
+    yield cloud.project.caller("staging", question, STAGING, grant)
+
+
+@GROUP.check("account")
+def account(cloud: CloudBuild) -> Iterator[Finding]:
+    """Whether the caller may use the build's account."""
+    name = cloud.settings.service_account
+    if name:
+        grant = f"gcloud iam service-accounts add-iam-policy-binding {name} --member=user:YOU"
+        question = google.rights_as(name)
+        yield cloud.project.caller("account", question, google.ACT_AS, f"{grant} --role=")
+        return
+    message = "none is set: the build runs as the project's default account"
+    fix = "write service_account below [cloud], and give it what docs/cloud-build.md lists"
+    yield Finding("account", "warning", message, fix)
+
+
+@GROUP.check("account's rights")
+def account_rights(cloud: CloudBuild) -> Iterator[Finding]:
+    """Whether the account may write logs, read the source and push images."""
+    name, project = cloud.settings.service_account, cloud.project
+    if not name:
+        return
+    grant = project.grant(f"serviceAccount:{name}")
+    bucket = google.bucket_policy(cloud.settings.bucket)
+    yield project.granted("logs", name, WRITES_LOGS, [project.policy], grant)
+    yield project.granted("source", name, READS_SOURCE, [project.policy, bucket], grant)
+    if repository := google.image_repository(cloud.repository or ""):
+        policies = [project.policy, repository.policy]
+        yield project.granted("images", name, WRITES_IMAGES, policies, grant)
+    else:
+        registry = cloud.repository or "no registry"
+        yield Finding("images", "warning", f"{registry}: not a repository of Artifact Registry")
+
+
+@GROUP.check("cost")
+def worker(cloud: CloudBuild) -> Iterator[Finding]:
+    yield from estimate(cloud.settings, cloud.build, cloud.needs)
+
+
+def estimate(
+    settings: CloudSettings, build: BuildOptions, needs: Needs | None
+) -> Iterator[Finding]:
+    """Yield what a build takes of its machine and what it costs at most. Asks nobody."""
+    name = settings.machine_type or build.machine or DEFAULT_MACHINE
+    machine = MACHINES.get(name)
+    if machine is None or settings.pool or build.machine is None:
+        message = "memory, disk and price are those of the private pool"
+        yield Finding("cost", "warning", message)
+        return
+    if needs is None:
+        message = f"{name} has {machine.memory:g} GB; what the steps use is not known"
+        yield Finding("memory", "warning", message)
+    elif needs.memory <= machine.memory:
+        message = f"{needs.memory:g} GB at most, of {machine.memory:g} GB of {name}"
+        yield Finding("memory", "ok", message)
+    else:
+        larger = next((n for n, m in MACHINES.items() if m.memory >= needs.memory), "")
+        message = f"the build may use {needs.memory:g} GB, and {name} has {machine.memory:g}"
+        fix = f'write machine_type = "{larger}" below [cloud], then builder render'
+        yield Finding("memory", "error", message, fix)
+    if needs and needs.disk > build.disk_gb:
+        message = f"the build may use {needs.disk:.0f} GB of disk, and asks for {build.disk_gb}"
+        yield Finding("disk", "error", message, "run builder render: it writes diskSizeGb")
+    elif needs:
+        yield Finding("disk", "ok", f"{needs.disk:.0f} GB at most, of {build.disk_gb} GB")
+    price = f"${build.minutes * machine.minute:.2f} at most, at ${machine.minute} a minute"
+    message = f"{name}, {build.disk_gb} GB of disk, {build.minutes:.0f} minutes at most: {price}"
+    yield Finding("cost", "ok", message)
+    if name not in (DEFAULT_MACHINE, "E2_MEDIUM"):
+        message = f"a trial project is refused {name} (FAILED_PRECONDITION); no service says before"
+        fix = f'write machine_type = "{DEFAULT_MACHINE}" below [cloud] in such a project'
+        yield Finding("quota", "warning", message, fix)

@@ -1,0 +1,209 @@
+"""Checks of what a job in a cluster needs: access, JobSet, rights, queue, accounts, nodes.
+
+The job itself is tried by a server-side dry run. A right is asked for as `kubectl auth can-i` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from builder.core.errors import OutsideError
+from builder.doctor import Finding, Group, Unknown
+from builder.jobs.backends.kubernetes import jobset
+from builder.jobs.backends.kubernetes.backend import QUEUES, Kubernetes
+from builder.jobs.backends.kubernetes.client import ClusterRefused
+from builder.jobs.ready import Ready
+
+REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+GOOGLE_ACCOUNT: Final = "iam.gke.io/gcp-service-account"
+"""The annotation with which Workload Identity binds a ServiceAccount to Google's account."""
+RIGHTS: Final = (
+    *(("jobset.x-k8s.io", "jobsets", verb) for verb in ("get", "list", "create", "patch")),
+    ("batch", "jobs", "list"),
+    ("", "pods", "list"),
+    ("", "pods/log", "get"),
+)
+"""What the commands about jobs need in the namespace: API group, resource, verb."""
+QUEUE_RIGHTS: Final = ((QUEUES, "workloads", "list"), (QUEUES, "workloads", "patch"))
+
+
+@dataclass(frozen=True)
+class ClusterJobs:
+    """A cluster, and with `ready` a job there."""
+
+    backend: Kubernetes
+    ready: Ready | None = None
+
+    @property
+    def namespace(self) -> str:
+        return self.backend.namespace
+
+    def object(self, kind: str, path: str, name: str, make: str) -> Iterator[Finding]:
+        """Yield whether an object is there. make: the command that makes it."""
+        try:
+            self.backend.client.get(path)
+        except ClusterRefused as error:
+            if error.code != 404:
+                raise Unknown(f"{name}: {error.message}", error.fix) from error
+            yield Finding(kind, "error", f"{name}: is not there", make)
+            return
+        yield Finding(kind, "ok", f"{name} is there")
+
+
+GROUP: Final = Group[ClusterJobs]()
+
+
+@GROUP.check("cluster", essential=True)
+def server(jobs: ClusterJobs) -> Iterator[Finding]:
+    access = jobs.backend.client.access
+    version = jobs.backend.client.get("/version").get("gitVersion", "of an unknown version")
+    who = f"as {access.context}" if access.context else "as this pod"
+    yield Finding("cluster", "ok", f"{access.server} answers {who}: Kubernetes {version}")
+
+
+@GROUP.check("namespace")
+def namespace(jobs: ClusterJobs) -> Iterator[Finding]:
+    name = jobs.namespace
+    make = f"kubectl create namespace {name}"
+    yield from jobs.object("namespace", f"/api/v1/namespaces/{name}", name, make)
+
+
+@GROUP.check("JobSet")
+def jobsets(jobs: ClusterJobs) -> Iterator[Finding]:
+    group: dict[str, Any] = {}
+    try:
+        group = jobs.backend.client.get(f"/apis/{jobset.API.partition('/')[0]}")
+    except ClusterRefused as error:
+        if error.code != 404:
+            raise
+    versions = [version["groupVersion"] for version in group.get("versions") or []]
+    if jobset.API in versions:
+        yield Finding("JobSet", "ok", f"the cluster knows {jobset.API}")
+        return
+    others = f", only {versions}" if versions else ""
+    fix = "install JobSet 0.10.1 or later: jobset.sigs.k8s.io/docs"
+    yield Finding("JobSet", "error", f"the cluster knows no {jobset.API}{others}", fix)
+
+
+@GROUP.check("rights")
+def rights(jobs: ClusterJobs) -> Iterator[Finding]:
+    wanted = (*RIGHTS, *(QUEUE_RIGHTS if jobs.backend.cluster.queue else ()))
+    missing = [right for right in wanted if not _allowed(jobs, *right)]
+    for group, resource, verb in missing:
+        main, _, part = resource.partition("/")
+        full = (f"{main}.{group}" if group else main) + (f"/{part}" if part else "")
+        role = f"builder-{verb}-{main}{part}"
+        fix = (
+            f"kubectl create role {role} -n {jobs.namespace} --verb={verb} --resource={full} && "
+            f"kubectl create rolebinding {role} -n {jobs.namespace} --role={role} --user=YOU"
+        )
+        yield Finding(f"right to {verb} {full}", "error", "missing", fix)
+    if not missing:
+        yield Finding("rights", "ok", f"{len(wanted)} are granted")
+
+
+def _allowed(jobs: ClusterJobs, group: str, resource: str, verb: str) -> bool:
+    main, _, part = resource.partition("/")
+    asked = {"namespace": jobs.namespace, "verb": verb, "group": group, "resource": main}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked | ({"subresource": part} if part else {})},
+    }
+    try:
+        status = jobs.backend.client.create(REVIEWS, review).get("status", {})
+    except OutsideError as error:
+        raise Unknown(error.message, error.fix) from error
+    return bool(status.get("allowed"))
+
+
+@GROUP.check("queue")
+def queue(jobs: ClusterJobs) -> Iterator[Finding]:
+    name = jobs.backend.cluster.queue
+    if name is None:
+        fix = "give --queue, so that a job starts only when all its pods fit"
+        yield Finding("queue", "warning", "none is named: pods start one by one", fix)
+        return
+    try:
+        version = jobs.backend.client.get(f"/apis/{QUEUES}")["preferredVersion"]["groupVersion"]
+    except ClusterRefused:
+        fix = "install Kueue, or give no --queue: without Kueue the label is ignored"
+        yield Finding("queue", "error", "the cluster has no Kueue", fix)
+        return
+    path = jobs.backend.client.path(version, "localqueues", name, jobs.namespace)
+    fix = f"kubectl get localqueues -n {jobs.namespace} shows those that there are"
+    yield from jobs.object("queue", path, name, fix)
+
+
+@GROUP.check("pull secret")
+def pull_secret(jobs: ClusterJobs) -> Iterator[Finding]:
+    if name := jobs.backend.cluster.pull_secret:
+        path = jobs.backend.client.path("v1", "secrets", name, jobs.namespace)
+        make = f"kubectl create secret docker-registry {name} -n {jobs.namespace} ..."
+        yield from jobs.object("pull secret", path, name, make)
+
+
+@GROUP.check("service account")
+def account(jobs: ClusterJobs) -> Iterator[Finding]:
+    name = jobs.backend.cluster.service_account
+    if not name:
+        return
+    path = jobs.backend.client.path("v1", "serviceaccounts", name, jobs.namespace)
+    make = f"kubectl create serviceaccount {name} -n {jobs.namespace}"
+    findings = tuple(jobs.object("service account", path, name, make))
+    yield from findings
+    if findings[0].severity != "ok" or jobs.backend.cluster.nodes != "gke":
+        return
+    annotations = jobs.backend.client.get(path)["metadata"].get("annotations") or {}
+    if identity := annotations.get(GOOGLE_ACCOUNT):
+        yield Finding("Google account", "ok", f"{name} acts as {identity}")
+    else:
+        bind = f"kubectl annotate serviceaccount {name} -n {jobs.namespace} {GOOGLE_ACCOUNT}=NAME@P"
+        yield Finding("Google account", "warning", f"{name} names none by annotation", bind)
+
+
+# --- one job --------------------------------------------------------------------------------------
+
+
+@GROUP.check("nodes")
+def nodes(jobs: ClusterJobs) -> Iterator[Finding]:
+    """Whether some node could take a pod of each role, as it is now and empty."""
+    if jobs.ready is None:
+        return
+    try:
+        present = jobs.backend.client.items("/api/v1/nodes")
+    except ClusterRefused as error:
+        raise Unknown(error.message, error.fix) from error
+    for role in jobs.backend.render(jobs.ready)["spec"]["replicatedJobs"]:
+        pod = role["template"]["spec"]["template"]["spec"]
+        fitting = [node for node in present if _fits(node, pod)]
+        wanted = {**pod.get("nodeSelector", {}), **_limits(pod)}
+        shown = ", ".join(f"{key}={value}" for key, value in wanted.items()) or "any node"
+        if fitting:
+            yield Finding(f"nodes for {role['name']}", "ok", f"{len(fitting)} with {shown}")
+        else:
+            fix = "add a node pool with them; one that scales from zero may bring such a node"
+            yield Finding(f"nodes for {role['name']}", "warning", f"none now with {shown}", fix)
+
+
+def _limits(pod: dict[str, Any]) -> dict[str, str]:
+    return dict((pod["containers"][0].get("resources") or {}).get("limits") or {})
+
+
+def _fits(node: dict[str, Any], pod: dict[str, Any]) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    capacity = (node.get("status") or {}).get("allocatable") or {}
+    if (node.get("spec") or {}).get("unschedulable"):
+        return False
+    chosen = (pod.get("nodeSelector") or {}).items() <= labels.items()
+    return chosen and all(int(capacity.get(name, 0)) >= int(n) for name, n in _limits(pod).items())
+
+
+@GROUP.check("job")
+def dry_run(jobs: ClusterJobs) -> Iterator[Finding]:
+    if jobs.ready is not None:
+        jobs.backend.preflight(jobs.ready)
+        name = jobs.backend.render(jobs.ready)["metadata"]["name"]
+        yield Finding("job", "ok", f"the cluster takes {name}")

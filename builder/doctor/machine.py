@@ -1,0 +1,162 @@
+"""Checks of what a build needs on this machine: engine, disk, registry, network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from builder import registry
+from builder.config import debian, network
+from builder.core import system
+from builder.core.errors import FactoryError, OutsideError
+from builder.core.retry import Retry
+from builder.core.settings import Settings
+from builder.doctor import Finding, Group
+from builder.engine import PLATFORM, Engine, buildx, private
+from builder.engine.discovery import NoEngine, connect
+
+BUILD_BYTES: Final = 25_000_000_000
+"""Disk that a CUDA image takes on the engine: wheels, unpacked files, compressed layers."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """This machine, as these settings use it."""
+
+    settings: Settings
+
+    @cached_property
+    def engine(self) -> Engine | FactoryError:
+        """The engine that runs, or why there is none. Starts nothing."""
+        try:
+            return connect(self.settings, start=False)
+        except FactoryError as error:
+            return error
+
+
+GROUP: Final = Group[Machine]()
+
+
+@GROUP.check("python")
+def python(_: Machine) -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("python", "ok", f"{version} at {sys.executable}")
+
+
+@GROUP.check("engine")
+def engine(machine: Machine) -> Iterator[Finding]:
+    engine = machine.engine
+    if isinstance(engine, Engine):
+        owner = "this machine's own" if engine.origin == "machine" else "the private one"
+        rootless = ", without root" if engine.rootless else ""
+        message = f"{engine.product} {engine.version}, {owner}{rootless}, at {engine.host}"
+        yield Finding("engine", "ok", message)
+    elif not isinstance(engine, NoEngine):
+        yield Finding("engine", "error", engine.message, engine.fix)
+    elif os.geteuid() == 0:
+        message = "no engine runs; a build brings and starts the private one"
+        yield Finding("engine", "warning", message, "to start it now: builder engine start")
+    else:
+        message = f"{engine.message.partition(';')[0]}, and the private one needs root"
+        fix = "install Docker, Docker without root, or Podman (set DOCKER_HOST to its socket)"
+        yield Finding("engine", "error", message, fix)
+
+
+@GROUP.check("buildx")
+def dockerfiles(machine: Machine) -> Iterator[Finding]:
+    """Whether the engine builds a Dockerfile, and how it keeps images."""
+    if not isinstance(machine.engine, Engine):
+        return
+    try:
+        buildx.require(machine.engine)
+        yield Finding("buildx", "ok", machine.engine.buildx_version)
+    except OutsideError as error:
+        yield Finding("buildx", "warning", error.message, error.fix)
+    if machine.engine.containerd_store:
+        message = "containerd: it keeps an image as a registry gets it"
+        yield Finding("image store", "ok", message)
+        return
+    message = "no containerd store: it keeps layers unpacked, and a push packs them with gzip"
+    remedy = ""
+    if machine.engine.product == "Docker" and machine.engine.release >= (25, 0):
+        setting = '"features": {"containerd-snapshotter": true}'
+        remedy = f"it may be switched on in /etc/docker/daemon.json: {setting}"
+    yield Finding("image store", "warning", message, remedy)
+
+
+@GROUP.check("platform")
+def platform(machine: Machine) -> Iterator[Finding]:
+    engine = machine.engine
+    architecture = engine.architecture if isinstance(engine, Engine) else system.architecture()
+    if architecture == "amd64":
+        yield Finding("platform", "ok", PLATFORM)
+        return
+    yield Finding(
+        "platform",
+        "warning",
+        f"images are for {PLATFORM}, this engine is {architecture}: what a build runs, and the"
+        " smoke run, run emulated and slowly; kernels for amd64 are not tried here",
+        "let a machine with amd64 prove the image: builder cloud build, or a CI runner; if the"
+        ' engine says "exec format error", install QEMU (binfmt, qemu-user-static)',
+    )
+
+
+@GROUP.check("disk")
+def disk(machine: Machine) -> Iterator[Finding]:
+    engine = machine.engine if isinstance(machine.engine, Engine) else None
+    space = engine.disk() if engine else None
+    if engine and space is None:
+        message = f"the engine's data is not visible from here ({engine.data})"
+        needs = f"a CUDA image needs {BUILD_BYTES / 1e9:.0f} GB there"
+        fix = f"{engine.product.lower()} system df says what is used"
+        yield Finding("disk", "warning", f"{message}; {needs}", fix)
+        return
+    folder = space.path if space else _existing(private.data_folder())
+    free = space.free if space else shutil.disk_usage(folder).free
+    message = f"{free / 1e9:.0f} GB free at {folder}; a CUDA image needs {BUILD_BYTES / 1e9:.0f}"
+    if free >= BUILD_BYTES:
+        yield Finding("disk", "ok", message)
+    else:
+        fix = "docker system prune --all, or move the data: BUILDER_ENGINE_DIR"
+        yield Finding("disk", "error", message, fix)
+
+
+@GROUP.check("registry")
+def images(machine: Machine) -> Iterator[Finding]:
+    if not machine.settings.registry:
+        fix = 'write registry = "HOST/PATH" in builder.toml, or use --registry'
+        yield Finding("registry", "warning", "none is set: images stay on the engine", fix)
+        return
+    name = registry.parse(machine.settings.registry)
+    with registry.Registry(name.host, Retry(attempts=2)) as client:
+        client.head(name.repository, "latest")
+        login = client.credentials
+    who = f"logged in as {login.username or 'a token'} ({login.source})" if login else "anonymous"
+    yield Finding("registry", "ok", f"{name.host} answers, {who}")
+
+
+@GROUP.check("network")
+def proxies(_: Machine) -> Iterator[Finding]:
+    lines = [*network.discover().summary()]
+    if mirror := debian.host_apt().mirror:
+        lines.append(f"Debian mirror {network.without_login(mirror.archive.uri)}")
+    for line in lines:
+        yield Finding("network", "ok", f"{line}: given to builds as a secret")
+    if not lines:
+        yield Finding("network", "ok", "no CA, proxy or mirror of its own")
+
+
+def _existing(path: Path) -> Path:
+    """Return the nearest folder at or above `path` that is there and that this user may see."""
+    for folder in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            if folder.exists():
+                return folder
+    return Path(path.anchor)

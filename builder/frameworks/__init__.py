@@ -1,0 +1,1 @@
+"""What the factory knows about each framework."""

@@ -1,0 +1,119 @@
+"""Which file ld.so picks for a name, in the order of ld.so(8); and every file of a name."""
+
+# The paths here are text, from ELF headers, /proc/self/maps and ld.so.cache
+# ruff: noqa: PTH112, PTH113, PTH118, PTH120
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .elf import Elf, read_elf
+
+
+class Found(NamedTuple):
+    """The file that the loader picks for a name (None: none), and where it looked before that."""
+
+    path: str | None
+    looked: tuple[str, ...]
+
+
+class Loader(NamedTuple):
+    """What ld.so knows beside the caller: LD_LIBRARY_PATH, ld.so.cache, the default folders."""
+
+    library_path: tuple[str, ...]
+    cache: dict[str, tuple[str, ...]]
+    defaults: tuple[str, ...]
+    executable: Elf | None
+
+    def folders(self, caller: Elf) -> list[str]:
+        """Return the folders before the cache, in ld.so(8)'s order, for a dlopen() in `caller`.
+
+        DT_RPATH counts only where there is no DT_RUNPATH, and then the executable's counts too.
+        """
+        rpath: list[str] = []
+        if not caller.runpath:
+            rpath += _expand(caller.rpath, caller.path)
+            if self.executable and not self.executable.runpath:
+                rpath += _expand(self.executable.rpath, self.executable.path)
+        return [*rpath, *self.library_path, *_expand(caller.runpath, caller.path)]
+
+    def find(self, name: str, caller: Elf) -> Found:
+        """Return the file that dlopen(name), called in `caller`, opens."""
+        looked: list[str] = []
+        before = [(folder, os.path.join(folder, name)) for folder in self.folders(caller)]
+        cached = [("ld.so.cache", path) for path in self.cache.get(name, ())]
+        after = [(folder, os.path.join(folder, name)) for folder in self.defaults]
+        for place, path in (*before, *(cached or [("ld.so.cache", "")]), *after):
+            if place not in looked:
+                looked.append(place)
+            if path and os.path.isfile(path) and read_elf(path):
+                return Found(path, tuple(looked))
+        return Found(None, tuple(looked))
+
+    def all(self, name: str, callers: Iterable[Elf]) -> list[str]:
+        """Return each different file of this name that some caller's search could come across."""
+        folders = list(self.defaults)
+        for caller in callers:
+            folders += self.folders(caller)
+        for folder in list(folders):
+            # glibc prefers these where the processor knows them
+            folders += [f"{folder}/glibc-hwcaps/x86-64-v{level}" for level in (2, 3, 4)]
+        paths = [os.path.join(folder, name) for folder in folders] + list(self.cache.get(name, ()))
+        real = (os.path.realpath(path) for path in paths if os.path.isfile(path))
+        return list(dict.fromkeys(real))
+
+
+def _expand(folders: Iterable[str], owner: str) -> list[str]:
+    origin = os.path.dirname(os.path.realpath(owner))
+    expanded = (
+        folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in folders
+    )
+    return list(dict.fromkeys(os.path.normpath(folder) for folder in expanded))
+
+
+def system_loader(environ: dict[str, str]) -> Loader:
+    """Return the loader of the machine (here: the container) that this runs on."""
+    triplet = sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
+    debian = (f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib", "/usr/lib")
+    redhat = ("/lib64", "/usr/lib64")
+    listed = environ.get("LD_LIBRARY_PATH", "").replace(";", ":")
+    return Loader(
+        library_path=tuple(
+            os.path.normpath(part or os.curdir) for part in listed.split(":") if listed
+        ),
+        cache=_ld_cache(),
+        defaults=debian if os.path.isdir(f"/usr/lib/{triplet}") else redhat,
+        executable=read_elf(os.path.realpath(sys.executable)),
+    )
+
+
+def _ld_cache() -> dict[str, tuple[str, ...]]:
+    tool = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
+    if tool is None:
+        return {}
+    text = subprocess.run([tool, "-p"], stdout=subprocess.PIPE, check=False).stdout.decode()
+    cache: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        name, arrow, path = line.strip().partition(" => ")
+        if arrow and ("x86-64" in name or "AArch64" in name):
+            soname = name.split(" ")[0]
+            cache[soname] = (*cache.get(soname, ()), path)
+    return cache
+
+
+def find_by_name(root: str, names: Iterable[str], prefix: str) -> dict[str, list[str]]:
+    """Every file of the image that has one of these names, or begins with this prefix."""
+    exact = set(names)
+    skipped = {os.path.join(root, name) for name in ("proc", "sys", "dev", "tmp", "run")}
+    matches: dict[str, list[str]] = {}
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if os.path.join(folder, name) not in skipped]
+        for name in files:
+            if name in exact or name.startswith(prefix):
+                matches.setdefault(name, []).append(os.path.join(folder, name))
+    return matches

@@ -1,0 +1,255 @@
+"""Google's client libraries: credentials, their errors in two lines, which are transient.
+
+Signing (builder/trust), Cloud Build, Vertex AI and the doctor use it. None of these may import
+another, so the one table of errors stands below all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from builder.core.errors import FactoryError, OutsideError
+
+if TYPE_CHECKING:
+    import requests
+    from google.api_core.retry import Retry
+
+QUOTA_PROJECT: Final = "run: gcloud auth application-default set-quota-project PROJECT"
+LOGIN: Final = "run: gcloud auth application-default login"
+SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+KEY_FILE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
+
+_PLUGIN: Final = "Getting metadata from plugin failed"
+"""How gRPC reports an error of the credentials: as a service that is not available."""
+_BROKEN: Final = re.compile(r"ConnectionPool|Connection aborted|Max retries|timed? ?out", re.I)
+_NO_QUOTA_PROJECT: Final = re.compile(r"requires a quota project|end user credentials", re.I)
+_DISABLED: Final = re.compile(
+    r"has not been used in project|SERVICE_DISABLED|is disabled", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a person should do about an error of one service.
+
+    api: the service's own API. Each other field is the second line of one kind of error:
+    forbidden: not allowed; missing: not found; quota: too many requests, or no quota left;
+    refused: a wrong request; precondition: the wrong moment for it; unreachable: no connection,
+    and any other error.
+    """
+
+    api: str
+    forbidden: str
+    missing: str
+    quota: str
+    refused: str
+    precondition: str
+    unreachable: str
+
+
+def explained(error: BaseException, what: str, advice: Advice) -> FactoryError:
+    """Return the factory's error for any error of Google's clients.
+
+    what: the object or the call that the client asked for. An error of ours is returned as it is.
+    """
+    if isinstance(error, FactoryError):
+        return error
+    problem, fix = _meaning(error, advice)
+    return OutsideError(f"{what}: {problem}: {first_line(error)}", fix)
+
+
+def _meaning(error: BaseException, advice: Advice) -> tuple[str, str]:
+    """Return what is wrong and what to do about it."""
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError, OAuthError, RefreshError, TransportError
+
+    match error:
+        case RefreshError() | OAuthError() | exceptions.Unauthorized():
+            return "the credentials are not accepted", _login()
+        case exceptions.ServiceUnavailable() if bad_credentials(error):
+            return "the credentials are not accepted", _login()
+        case GoogleAuthError() if not isinstance(error, TransportError):
+            return "no credentials", _login()
+        case exceptions.Forbidden() if _NO_QUOTA_PROJECT.search(str(error)):
+            return "the credentials name no quota project", QUOTA_PROJECT
+        case exceptions.Forbidden() | exceptions.NotFound() if _DISABLED.search(str(error)):
+            return _disabled(str(error), advice.api)
+        case exceptions.Forbidden():
+            return "not allowed", advice.forbidden
+        case exceptions.NotFound():
+            return "not found", advice.missing
+        case exceptions.ResourceExhausted():
+            return "no quota left", advice.quota
+        case exceptions.TooManyRequests():
+            return "too many requests, or no quota left", advice.quota
+        case exceptions.FailedPrecondition():
+            return "refused", advice.precondition
+        case exceptions.BadRequest() | exceptions.PreconditionFailed():
+            return "refused", advice.refused
+        case exceptions.GoogleAPICallError() if not isinstance(error, exceptions.ServerError):
+            return "the service's error", advice.unreachable
+    return "the service cannot be reached", advice.unreachable
+
+
+def _disabled(text: str, api: str) -> tuple[str, str]:
+    project = re.search(r"(?:in project |project=)([a-z0-9.:-]+)", text)
+    named = re.search(r"([a-z]+\.googleapis\.com)", text)
+    name = named[1] if named else api
+    option = f" --project {project[1]}" if project else ""
+    return f"the API {name} is not enabled", f"run: gcloud services enable {name}{option}"
+
+
+@contextlib.contextmanager
+def explaining(what: str, advice: Advice, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raise the errors of Google's clients as the factory's, except those of the types `but`."""
+    import requests
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        yield
+    except but:
+        raise
+    except (GoogleAPIError, GoogleAuthError, requests.RequestException, ConnectionError) as error:
+        raise explained(error, what, advice) from error
+
+
+def transient_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a broken connection or a busy service."""
+    import requests
+    from google.api_core import exceptions
+    from google.auth.exceptions import TransportError
+
+    return (
+        exceptions.ServerError,  # 5xx
+        exceptions.TooManyRequests,
+        exceptions.RetryError,
+        requests.ConnectionError,
+        requests.Timeout,
+        requests.exceptions.ChunkedEncodingError,
+        TransportError,
+        ConnectionError,
+    )
+
+
+def read_retry() -> Retry:
+    """Return how a call that changes nothing is repeated: after transient errors, for 2 minutes."""
+    from google.api_core.exceptions import RetryError
+    from google.api_core.retry import Retry
+
+    transient = transient_errors()
+    return Retry(
+        predicate=lambda error: (
+            isinstance(error, transient)
+            and not isinstance(error, RetryError)
+            and not bad_credentials(error)
+        ),
+        initial=0.2,
+        maximum=15.0,
+        multiplier=2.0,
+        timeout=120.0,
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, without the address that REST puts before it."""
+    from google.auth.exceptions import GoogleAuthError
+
+    text = str(getattr(error, "message", "") or error)
+    if isinstance(error, GoogleAuthError) and error.args:  # the others are details for programs
+        text = str(error.args[0])
+    text = re.sub(r"^(?:GET|POST|PUT|PATCH|DELETE) https?://\S+: ", "", text)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return first[:300] or type(error).__name__
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+
+def credentials() -> tuple[Any, str | None]:
+    """Return this machine's credentials, and the project that they name.
+
+    Raises OutsideError where there are none, or where they cannot be read or used.
+    """
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+
+    file = os.environ.get(KEY_FILE)
+    try:
+        loaded, project = google.auth.default(scopes=[SCOPE])
+        return loaded, project
+    except TransportError as error:
+        what = f"the service of the credentials cannot be reached: {first_line(error)}"
+        raise OutsideError(what, f"try again; {_login()}") from error
+    except (AttributeError, LookupError, TypeError) as error:  # a file of another shape
+        named = f"{KEY_FILE}={file}" if file else "the file of this machine's credentials"
+        raise OutsideError(f"{named}: it does not hold credentials", _login()) from error
+    except (GoogleAuthError, OSError, ValueError) as error:
+        reason = first_line(error)
+        if file:
+            what = f"{KEY_FILE}={file}: {reason}"
+        elif isinstance(error, DefaultCredentialsError) and "not valid" not in reason.lower():
+            what = "there are no credentials for Google Cloud"
+        else:
+            what = f"the credentials for Google Cloud cannot be used: {reason}"
+        raise OutsideError(what, _login()) from error
+
+
+def session(credentials: Any) -> requests.Session:
+    """Return an HTTPS session with credentials.
+
+    Anonymous credentials are those of an emulator, which is reached without any proxy.
+    """
+    import requests
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.transport.requests import AuthorizedSession
+
+    if isinstance(credentials, AnonymousCredentials):
+        anonymous = requests.Session()
+        anonymous.trust_env = False
+        return anonymous
+    return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+
+
+def bad_credentials(error: BaseException) -> bool:
+    """Return whether gRPC reports "unavailable" because the credentials were refused."""
+    text = str(error)
+    return _PLUGIN in text and not _BROKEN.search(text)
+
+
+def _login() -> str:
+    if os.environ.get(KEY_FILE):
+        return f"renew the file that {KEY_FILE} names; or unset it and {LOGIN}"
+    return LOGIN
+
+
+# --- service accounts -----------------------------------------------------------------------------
+
+_OF_A_PROJECT: Final = re.compile(
+    r"[^@]+@([a-z][a-z0-9-]*)((?:\.[a-z0-9-]+)*)\.iam\.gserviceaccount\.com"
+)
+_DEFAULT: Final = re.compile(
+    r"(\d+)-compute@developer\.gserviceaccount\.com|(\d+)@cloudbuild\.gserviceaccount\.com"
+    r"|([a-z0-9.-]+)@appspot\.gserviceaccount\.com"
+)
+
+
+def account_name(address: str) -> str:
+    """Return the full name of a service account: projects/PROJECT/serviceAccounts/ADDRESS.
+
+    The default accounts of Compute Engine, Cloud Build and App Engine begin with their project's
+    number or id. A domain's project, acme.com:p, is p.acme.com in an address. `-` lets the service
+    find the project of any other address.
+    """
+    project = "-"
+    if match := _OF_A_PROJECT.fullmatch(address):
+        domain = match[2].removeprefix(".")
+        project = f"{domain}:{match[1]}" if domain else match[1]
+    elif match := _DEFAULT.fullmatch(address):
+        project = next(group for group in match.groups() if group)
+    return f"projects/{project}/serviceAccounts/{address}"

@@ -1,0 +1,253 @@
+"""Assembling bases: each layer comes from this machine, from the registry, or is made.
+
+The rootfs is made in a container while the wheel layers are made beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from builder import registry
+from builder.config import debian
+from builder.config.requirements import GLIBC
+from builder.config.uv import Platform
+from builder.core.events import OnEvent, ignore
+from builder.image import (
+    bytecode,
+    download,
+    loading,
+    normalizer,
+    registry_layers,
+    rootfs,
+    wheel_layers,
+)
+from builder.image.assembled import AssembledImage, CheckBase, base_in_registry
+from builder.image.assembled import assemble as image_of
+from builder.image.bytecode import Compiler
+from builder.image.content_store import ContentStore
+from builder.image.layer import Layer, LayerPlan
+from builder.image.plan import APP, VENV, BasePlan, Environment, WheelLayer
+from builder.image.tarball import LayerWriter, folders_above
+from builder.image.wheel_layers import OnLayer
+
+if TYPE_CHECKING:
+    from builder.core.settings import Settings
+    from builder.engine import Engine
+
+USER: Final = "trainer"
+"""The name of the program's user."""
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Where the layers of some bases are, by their keys.
+
+    stored: in the content store. offered: in the registry. missing: in neither; to be made.
+    """
+
+    stored: Mapping[str, Layer]
+    offered: Mapping[str, Layer]
+    missing: Mapping[str, LayerPlan]
+
+    def layer(self, key: str) -> Layer | None:
+        """Return a layer that was made before, wherever it is."""
+        return self.stored.get(key) or self.offered.get(key)
+
+
+def look_up(
+    plans: Collection[BasePlan],
+    store: ContentStore,
+    settings: Settings,
+    fresh: bool = False,
+    check_base: CheckBase | None = None,
+) -> Availability:
+    """Return where the layers of these bases are. Nothing is fetched.
+
+    fresh: make every layer, whoever has it. check_base: where it is given, the registry's layers
+    are taken only as those of bases that it allows. Raises OutsideError, and what check_base does.
+    """
+    missing = {layer.key: layer for plan in plans for layer in plan.layers}
+    if fresh:
+        return Availability({}, {}, missing)
+    stored = {key: layer for key in missing if (layer := store.find(key))}
+    offered: dict[str, Layer] = {}
+    if settings.registry and len(stored) < len(missing):
+        where = registry.parse(settings.registry)
+        with registry.Registry(where.host) as client:
+            lacking = [plan for plan in plans if not {p.key for p in plan.layers} <= stored.keys()]
+            allowed = _allowed(client, where, lacking, check_base) if check_base else None
+            for key in [key for key in missing if key not in stored]:
+                layer = registry_layers.find(client, where.repository, key)
+                if layer and (allowed is None or layer.blob.digest in allowed):
+                    offered[key] = layer
+    left = {key: plan for key, plan in missing.items() if key not in {**stored, **offered}}
+    return Availability(stored, offered, left)
+
+
+def _allowed(
+    client: registry.Registry,
+    where: registry.Reference,
+    plans: Iterable[BasePlan],
+    check_base: CheckBase,
+) -> frozenset[str]:
+    """Return the digests of the layers of those of these bases that the registry has."""
+    images = (base_in_registry(client, where.tagged(plan.tag), check_base) for plan in plans)
+    return frozenset(layer.blob.digest for image in images if image for layer in image.layers)
+
+
+def assemble(
+    plans: Sequence[BasePlan],
+    available: Availability,
+    store: ContentStore,
+    settings: Settings,
+    engine: Callable[[], Engine],
+    on_event: OnEvent = ignore,
+    on_layer: OnLayer = lambda _: None,
+) -> tuple[AssembledImage, ...]:
+    """Return the bases of these plans; every layer is in the store afterwards.
+
+    A layer that several share is made once. available: where the layers are. engine: called where a
+    rootfs has to be made. Raises OutsideError for what cannot be fetched or an engine that refuses,
+    InputError for a lock that cannot be.
+    """
+    if available.offered:
+        where = registry.parse(settings.repository)
+        with registry.Registry(where.host) as client:
+            offered = list(available.offered.values())
+            registry_layers.fetch(client, where.repository, offered, store, on_event)
+    layers = {**available.stored, **available.offered}
+    for layer in layers.values():
+        on_layer(layer)
+    for key in available.missing:
+        store.forget(key)
+    maker = _Maker(store, settings, engine, on_event, on_layer)
+    roots = {plan.layers[0].key: plan for plan in plans}
+    with ThreadPoolExecutor(1) as beside:
+        making = [
+            beside.submit(maker.rootfs, plan)
+            for key, plan in roots.items()
+            if key in available.missing
+        ]
+        for platform, group in _by_platform(plans, available.missing).items():
+            pins = [pin for layer in group for pin in layer.pins]
+            first = next(plan for plan in plans if _platform(plan) == platform)
+            with (
+                maker.compiler(first) as compiler,
+                download.wheels_of(pins, platform) as wheels,
+            ):
+                made = wheel_layers.make(group, store, wheels, compiler, on_event, on_layer)
+                layers |= {layer.key: layer for layer in made}
+        layers |= {(layer := future.result()).key: layer for future in making}
+    for plan in plans:
+        top = maker.environment(plan)
+        layers[top.key] = top
+    images = []
+    for plan in plans:
+        history = [(layers[layer.key], layer.history) for layer in plan.layers]
+        images.append(image_of(history, plan.config))
+        store.keep_image(plan.tag, images[-1])
+    return tuple(images)
+
+
+def _platform(plan: BasePlan) -> Platform:
+    return Platform(plan.python, GLIBC[plan.rootfs.suite])
+
+
+def _by_platform(
+    plans: Iterable[BasePlan], missing: Collection[str]
+) -> dict[Platform, list[WheelLayer]]:
+    """Return the missing wheel layers by the platform that their wheels are for."""
+    groups: dict[Platform, list[WheelLayer]] = {}
+    for plan in plans:
+        for layer in plan.wheels:
+            if layer.plan.key in missing:
+                groups.setdefault(_platform(plan), []).append(layer)
+    return groups
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes what stands below and above the wheel layers."""
+
+    store: ContentStore
+    settings: Settings
+    engine: Callable[[], Engine]
+    on_event: OnEvent
+    on_layer: OnLayer
+
+    def rootfs(self, plan: BasePlan) -> Layer:
+        """Return the layer of a base's rootfs, made where the store lacks it."""
+        layer = rootfs.make(
+            plan.rootfs,
+            self.engine(),
+            debian.archives(self.settings),
+            self.store,
+            plan.compression,
+            self.on_event,
+        )
+        self.on_layer(layer)
+        return layer
+
+    def environment(self, plan: BasePlan) -> Layer:
+        """Return the top layer of a base, whose rootfs is in the store."""
+        below, *_, top = plan.layers
+        with self.store.lock(top.key):
+            if layer := self.store.find(top.key):
+                return layer
+            root = self.store.find(below.key)
+            assert root is not None
+            accounts = normalizer.texts(self.store.path(root), ("etc/passwd", "etc/group"))
+            with self.store.writing() as out:
+                writer = LayerWriter(out, plan.compression)
+                write_environment(
+                    plan.environment, writer, accounts["etc/passwd"], accounts["etc/group"]
+                )
+                return self.store.keep(out, writer.close(top.key))
+
+    @contextlib.contextmanager
+    def compiler(self, plan: BasePlan) -> Iterator[Compiler]:
+        """Yield the base's Python: run on this machine, else in containers of its rootfs."""
+        if bytecode.runs_here():
+            archives = debian.archives(self.settings)
+            paths = download.fetch_debs(plan.compiler, archives, self.on_event)
+            with bytecode.unpacked(paths.values(), plan.python) as compiler:
+                yield compiler
+            return
+        root, engine = self.rootfs(plan), self.engine()
+        name = f"{rootfs.REPOSITORY}:{root.key[:16]}"
+        loading.load(engine, image_of([(root, "the rootfs")], {}), self.store, name, self.on_event)
+        yield bytecode.in_container(name, plan.python, ("docker", "--host", engine.host))
+
+
+def write_environment(
+    environment: Environment, writer: LayerWriter, passwd: str, group: str
+) -> None:
+    """Write the top layer's entries: the program's user and folder, the Python environment.
+
+    The accounts are written here and not by useradd, which would leave today's date in /etc/shadow.
+    passwd, group: the accounts of the rootfs.
+    """
+    user, home = environment.user, f"home/{USER}"
+    files = environment.files | {
+        "etc/passwd": f"{passwd}{USER}:x:{user}:{user}::/{home}:/usr/sbin/nologin\n",
+        "etc/group": f"{group}{USER}:x:{user}:\n",
+    }
+    venv = VENV.lstrip("/")
+    links = {
+        f"{venv}/bin/python": "python3",
+        f"{venv}/bin/python3": "/usr/bin/python3",
+        f"{venv}/bin/python{environment.python}": "python3",
+        f"{venv}/lib64": "lib",
+    }
+    entries = {*files, *links, home}
+    for name in sorted({*entries, APP.lstrip("/"), *folders_above(entries)}):
+        if name in files:
+            writer.file(name, files[name].encode())
+        elif name in links:
+            writer.link(name, links[name])
+        else:
+            writer.folder(name, owner=(user, user) if name == home else (0, 0))

@@ -1,0 +1,184 @@
+"""The content store: the layers that this machine has, by their digests and by their keys.
+
+    layers/blobs/sha256/<digest>     a packed layer
+    layers/keys/<key>.json           the layer of a key: digest, size, type, diff id, unpacked size
+    layers/images/<name>.json        an assembled image: its manifest, configuration and layers
+
+A blob is written under a temporary name and renamed when it is whole; its key is written after it.
+So whatever ends a run leaves nothing half behind that a later run would take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from builder.core import files
+from builder.image.assembled import AssembledImage
+from builder.image.layer import Layer
+from builder.registry.manifests import OCI_MANIFEST, Descriptor, Manifest, blob_path
+
+if TYPE_CHECKING:
+    from builder.image.plan import BasePlan
+
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
+"""What reading a cache entry raises that is missing or damaged."""
+
+
+@dataclass(frozen=True)
+class ContentStore:
+    """The layers below a folder."""
+
+    folder: Path
+
+    def find(self, key: str) -> Layer | None:
+        """Return the layer of a key; None where it is not here whole. It counts as used now."""
+        path = self._entry(key)
+        with contextlib.suppress(*_DAMAGED):
+            layer = _layer(json.loads(path.read_bytes()))
+            if self.has(layer):
+                _touch(path)
+                return layer
+        return None
+
+    def has(self, layer: Layer) -> bool:
+        """Return whether a layer's blob is here whole."""
+        with contextlib.suppress(OSError):
+            return self.path(layer).stat().st_size == layer.blob.size
+        return False
+
+    def path(self, layer: Layer) -> Path:
+        """Return the file of a layer's blob."""
+        return self.folder / blob_path(layer.blob.digest)
+
+    def lock(self, key: str) -> contextlib.AbstractContextManager[None]:
+        """Let no other process make the layer of this key meanwhile."""
+        return files.locked(self.folder / "keys" / f"{key}.lock")
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[IO[bytes]]:
+        """Yield a file for a new blob, which `keep` takes; otherwise it is removed at the end."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".new.", dir=self.folder, delete=False) as file:
+            try:
+                yield file
+            except OSError as error:
+                error.filename = error.filename or str(self.folder)  # where the disk is full
+                raise
+            finally:
+                Path(file.name).unlink(missing_ok=True)
+
+    def keep(self, file: IO[bytes], layer: Layer) -> Layer:
+        """Keep a blob that was written whole to a file of `writing`, under its key."""
+        file.flush()
+        path, new = self.path(layer), Path(file.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.chmod(0o644)
+        new.replace(path)
+        files.write(self._entry(layer.key), _text(_json(layer)))
+        return layer
+
+    def forget(self, key: str) -> None:
+        """Remove a key's cache entry, so that its layer is made again."""
+        self._entry(key).unlink(missing_ok=True)
+
+    def find_image(self, name: str) -> AssembledImage | None:
+        """Return the image of this name. Its layers may be gone. It counts as used now."""
+        path = self.folder / "images" / f"{name}.json"
+        with contextlib.suppress(*_DAMAGED):
+            value = json.loads(path.read_bytes())
+            image = AssembledImage(
+                Manifest(value["manifest"].encode(), OCI_MANIFEST),
+                value["configuration"].encode(),
+                tuple(map(_layer, value["layers"])),
+            )
+            _touch(path)
+            return image
+        return None
+
+    def keep_image(self, name: str, image: AssembledImage) -> None:
+        """Keep an image's manifest, configuration and list of layers under a name."""
+        value = {
+            "manifest": image.manifest.data.decode(),
+            "configuration": image.configuration.decode(),
+            "layers": [_json(layer) for layer in image.layers],
+        }
+        files.write(self.folder / "images" / f"{name}.json", _text(value))
+
+    def prune(self, before: float) -> int:
+        """Remove what no run has used since `before` (seconds since 1970); return the bytes freed.
+
+        A run that is making a layer at the same time may have to make it again.
+        """
+        keys, images = self.folder / "keys", self.folder / "images"
+        files.remove_older([*keys.glob("*.json"), *images.glob("*.json")], time.time() - before)
+        used = set()
+        for path in keys.glob("*.json"):
+            with contextlib.suppress(*_DAMAGED):
+                used.add(_layer(json.loads(path.read_bytes())).blob.digest)
+        freed = 0
+        for blob in (self.folder / "blobs" / "sha256").glob("*"):
+            if f"sha256:{blob.name}" not in used and blob.stat().st_mtime < before:
+                freed += blob.stat().st_size
+                blob.unlink(missing_ok=True)
+        return freed
+
+    def _entry(self, key: str) -> Path:
+        return self.folder / "keys" / f"{key}.json"
+
+
+def of_this_machine() -> ContentStore:
+    """Return the content store in the user's cache."""
+    return ContentStore(files.cache_home() / "layers")
+
+
+def base_layers(plan: BasePlan) -> list[dict[str, Any]]:
+    """Return a row for each layer of a base, with its sizes where this machine has made it."""
+    store, rows = of_this_machine(), []
+    for planned in plan.layers:
+        layer = store.find(planned.key)
+        rows.append(
+            {
+                "name": planned.name,
+                "packages": list(planned.packages),
+                "why": planned.why,
+                "key": planned.key,
+                "download_bytes": planned.download,
+                "packed_bytes": layer.blob.size if layer else None,
+                "unpacked_bytes": layer.unpacked_bytes if layer else None,
+                "digest": layer.blob.digest if layer else None,
+            }
+        )
+    return rows
+
+
+def _touch(path: Path) -> None:
+    with contextlib.suppress(OSError):  # the cache may be someone else's to write
+        os.utime(path)
+
+
+def _json(layer: Layer) -> dict[str, Any]:
+    return {
+        "key": layer.key,
+        "media_type": layer.blob.media_type,
+        "digest": layer.blob.digest,
+        "size": layer.blob.size,
+        "diff_id": layer.diff_id,
+        "unpacked_bytes": layer.unpacked_bytes,
+    }
+
+
+def _layer(value: Mapping[str, Any]) -> Layer:
+    blob = Descriptor(value["media_type"], value["digest"], value["size"])
+    return Layer(value["key"], blob, value["diff_id"], value["unpacked_bytes"])
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"

@@ -1,0 +1,167 @@
+"""Reading a Debian package (.deb) without dpkg: an ar archive of two packed tars.
+
+The layout is deb(5)'s: `debian-binary`, then `control.tar.*`, then `data.tar.*`. An archive whose
+entries lead out of the root, are devices, or are larger than what it may hold is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import lzma
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+from builder.core.errors import OutsideError
+from builder.image.tarball import content
+
+MOST_UNPACKED: Final = 4 << 30
+"""Bytes that one package may unpack to."""
+_MOST_CONTROL: Final = 16 << 20
+_HEADER: Final = 60
+_KINDS: Final = (
+    tarfile.REGTYPE,
+    tarfile.AREGTYPE,
+    tarfile.DIRTYPE,
+    tarfile.SYMTYPE,
+    tarfile.LNKTYPE,
+)
+
+
+def built(deb: Path) -> int:
+    """Return when a package was built, in seconds since 1970: the date of its first member."""
+    with _refused(deb), deb.open("rb") as file:
+        for _, date, _ in _members(file):
+            return date
+        raise ValueError("it is empty")
+
+
+def control(deb: Path) -> dict[str, bytes]:
+    """Return the files of control.tar by name: `control`, `postinst`, `conffiles` ..."""
+    with _refused(deb), _tar(deb, "control.tar", _MOST_CONTROL) as tar:
+        return {info.name: b"".join(content(tar, info)) for info in _entries(tar) if info.isreg()}
+
+
+def files(deb: Path) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
+    """Yield the entries of data.tar in its order, each with the pieces of its content.
+
+    Names are like `usr/bin/env`, without a leading `./`; the root itself is left out. A content
+    that is not read before the next entry is asked for is skipped.
+    """
+    with _refused(deb), _tar(deb, "data.tar", MOST_UNPACKED) as tar:
+        for info in _entries(tar):
+            yield info, _guarded_content(deb, tar, info)
+
+
+class _Part:
+    """A part of a file, to be read once from its begin to its end."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file, self._left = file, size
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+class _Bounded:
+    """What a packed stream unpacks to; `read` raises ValueError where that is too much."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream, self._left = stream, most
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError("it unpacks to more than a package may hold")
+        return data
+
+
+@contextlib.contextmanager
+def _refused(deb: Path) -> Iterator[None]:
+    """Turn what a damaged or hostile archive raises into OutsideError."""
+    import zstandard
+
+    damaged = (ValueError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
+    try:
+        yield
+    except (*damaged, tarfile.TarError, zstandard.ZstdError) as error:
+        raise OutsideError(
+            f"{deb.name}: not a package that can be read: {error}",
+            f"delete {deb} and run this again",
+        ) from None
+
+
+def _members(file: IO[bytes]) -> Iterator[tuple[str, int, int]]:
+    """Yield name, date and size of each member; the file then stands at the member's content."""
+    if file.read(8) != b"!<arch>\n":
+        raise ValueError("it is no ar archive")
+    while header := file.read(_HEADER):
+        if len(header) < _HEADER or header[58:] != b"`\n":
+            raise ValueError("a member's header is damaged")
+        size = int(header[48:58])
+        begins = file.tell()
+        if size < 0:
+            raise ValueError("a member's size is negative")
+        yield header[:16].decode("ascii").strip().rstrip("/"), int(header[16:28]), size
+        file.seek(begins + size + size % 2)
+
+
+@contextlib.contextmanager
+def _tar(deb: Path, member: str, most: int) -> Iterator[tarfile.TarFile]:
+    """Yield the packed tar of this name, for reading once."""
+    with deb.open("rb") as file:
+        for name, _, size in _members(file):
+            stem, _, suffix = name.rpartition(".")
+            if member in (name, stem):
+                unpacker = _unpacker("" if name == member else suffix, _Part(file, size))
+                plain: Any = _Bounded(unpacker, most)
+                with tarfile.open(fileobj=plain, mode="r|", errorlevel=2) as tar:
+                    yield tar
+                return
+    raise ValueError(f"it has no {member}")
+
+
+def _unpacker(suffix: str, packed: Any) -> Any:
+    match suffix:
+        case "":
+            return packed
+        case "xz":
+            return lzma.open(packed)
+        case "gz":
+            return gzip.GzipFile(fileobj=packed)
+        case "zst":
+            import zstandard
+
+            return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+    raise ValueError(f"its tar is packed with {suffix}, which is not known here")
+
+
+def _entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for info in tar:
+        name = info.name.removeprefix("./").rstrip("/")
+        if name in (".", ""):
+            continue
+        if info.type not in _KINDS:
+            raise ValueError(f"{name!r} is neither a file nor a folder nor a link")
+        info.name = _inside(name)
+        if info.islnk():
+            info.linkname = _inside(info.linkname.removeprefix("./"))
+        yield info
+
+
+def _inside(name: str) -> str:
+    """Return the name. Raises ValueError where it leads out of the root."""
+    if name.startswith("/") or not name.isprintable() or {"", ".", ".."} & set(name.split("/")):
+        raise ValueError(f"the entry {name!r} leads out of the root")
+    return name
+
+
+def _guarded_content(deb: Path, tar: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[bytes]:
+    with _refused(deb):  # the reader's own frame: what is raised here does not pass `files`
+        yield from content(tar, info)

@@ -1,0 +1,183 @@
+"""The Dockerfile of a target, rendered from a template and committed beside its lockfile.
+
+It is a pure function of image.yaml, its stack and its lock, and so the same bytes on every machine.
+The factory's own template only copies the program onto a base of ours. Such a Dockerfile is a
+description: the factory assembles the image itself (builder/image/program.py). A project's own
+template, or a published base, has further instructions, which BuildKit runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.config import compatibility, image_yaml, lockfile
+from builder.config.kernels import RUNS_ON
+from builder.config.templates import DOCKERFILE, PACKAGED, TEMPLATES, folder_of
+from builder.core import files
+from builder.core.errors import InputError
+from builder.image import plan, start
+from builder.image.plan import LABELS, BasePlan
+from builder.image.program import ImageConfig
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.lockfile import Lock
+    from builder.config.stack import Stack
+
+# Images that gcloud treats specially (command_lib/ai/docker/build.py).
+_VERTEX = re.compile(
+    r"(us|europe|asia)-docker\.pkg\.dev/vertex-ai/training/(tf|scikit-learn|pytorch|xgboost)-.+"
+)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A target with its Dockerfile.
+
+    base: the base that the Dockerfile names; None for a published one. config: what the Dockerfile
+    sets beside the copy of the program; None where it has further instructions.
+    """
+
+    spec: ImageSpec
+    stack: Stack
+    base: BasePlan | None
+    dockerfile: str
+    config: ImageConfig | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A committed file that is not what would be rendered; `diff` is a unified diff."""
+
+    file: str
+    diff: str
+
+
+def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = None) -> Rendered:
+    """Return a target with its Dockerfile.
+
+    templates: the folder of a project's own templates, which win over the factory's. Raises
+    InputError for a template that cannot be rendered.
+    """
+    base = plan.plan(spec, stack, lock) if lock.root else None
+    config = ImageConfig(
+        environment=dict(sorted({**start.environment(spec, stack), **spec.environment}.items())),
+        labels=_labels(spec, stack),
+        user=f"{spec.user}:{spec.user}",
+        entrypoint=("python" if base else "python3", "-m", spec.trainer.module),
+    )
+    dockerfile = fill(
+        DOCKERFILE,
+        templates,
+        base=spec.base,
+        base_tag=base.tag if base else None,
+        expired_family=bool(_VERTEX.match(spec.base)),
+        files=lock.files.keys(),
+        apt_names=sorted(spec.apt),
+        environment=config.environment,
+        user=spec.user,
+        module=spec.trainer.module,
+        labels=config.labels,
+    )
+    own = templates is not None and (templates / f"{DOCKERFILE}.j2").is_file()
+    return Rendered(spec, stack, base, dockerfile, None if own or base is None else config)
+
+
+def load(root: Path, target: str) -> Rendered:
+    """Return a target from the files in its folder.
+
+    Raises InputError for mistakes in image.yaml, and for a target that is not locked.
+    """
+    spec = image_yaml.load(root, target)
+    stack = compatibility.resolve(spec)
+    return render(spec, stack, lockfile.read(root, target), folder_of(root))
+
+
+def load_all(root: Path, targets: Iterable[str] | None = None) -> tuple[Rendered, ...]:
+    """Return these targets, or all of a project. Raises what `load` raises."""
+    names = targets if targets is not None else image_yaml.targets(root)
+    return tuple(load(root, name) for name in names)
+
+
+def texts(root: Path, targets: Iterable[Rendered]) -> dict[Path, str]:
+    """Return the Dockerfiles of these targets by the paths under which they are committed."""
+    return {
+        root / image_yaml.IMAGES / target.spec.name / DOCKERFILE: target.dockerfile
+        for target in targets
+    }
+
+
+def differences(root: Path, texts: Mapping[Path, str]) -> tuple[Difference, ...]:
+    """Return the difference of each committed file that is not as rendered. texts: by path."""
+    differing = []
+    for path, text in texts.items():
+        committed = path.read_text("utf-8", "replace") if path.is_file() else ""
+        if committed != text:
+            name = path.relative_to(root).as_posix()
+            before, after = (whole.splitlines(keepends=True) for whole in (committed, text))
+            lines = difflib.unified_diff(before, after, f"{name} (committed)", f"{name} (rendered)")
+            differing.append(Difference(name, "".join(lines)))
+    return tuple(differing)
+
+
+def write(root: Path, texts: Mapping[Path, str]) -> tuple[str, ...]:
+    """Write the rendered files that differ from the committed ones; return their names."""
+    changed = differences(root, texts)
+    for difference in changed:
+        files.write(root / difference.file, texts[root / difference.file])
+    return tuple(difference.file for difference in changed)
+
+
+def fill(name: str, templates: Path | None, **values: object) -> str:
+    """Return the text of `name`, from its template `name`.j2.
+
+    templates: the folder of the project's own templates. Raises InputError with the template's line
+    where it cannot be rendered.
+    """
+    import jinja2
+
+    try:
+        return _environment(templates).get_template(f"{name}.j2").render(values)
+    except jinja2.TemplateError as error:
+        where = getattr(error, "filename", None) or f"{TEMPLATES}/{name}.j2"
+        line = getattr(error, "lineno", None)
+        place = f"{TEMPLATES}/{Path(where).name}" + (f":{line}" if line else "")
+        raise InputError(
+            f"{place}: {error.message or type(error).__name__}", "mend the template"
+        ) from None
+
+
+@cache
+def _environment(templates: Path | None) -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([path for path in (templates, PACKAGED) if path]),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # Dockerfiles, no HTML; every value was checked in image.yaml
+        keep_trailing_newline=True,
+    )
+
+
+def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:
+    labels = {
+        "org.opencontainers.image.title": spec.name,
+        f"{LABELS}.accelerator": spec.accelerator,
+        f"{LABELS}.compute-capability": stack.compute_capability,
+        f"{LABELS}.kernels": stack.runs,
+        f"{LABELS}.tensorflow": stack.tensorflow,
+    }
+    if stack.prune:
+        whose = "TensorFlow's" if stack.prune.only == "tensorflow" else "TensorFlow's and NVIDIA's"
+        labels[f"{LABELS}.prune"] = stack.prune.only
+        labels[RUNS_ON] = stack.prune.keep
+        labels[f"{LABELS}.modified"] = f"{whose} libraries: hashes in RECORD no longer match"
+    return {name: value for name, value in labels.items() if value} | spec.labels

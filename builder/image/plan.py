@@ -1,0 +1,343 @@
+"""What a base is made of: a pure function of the lock, before anything is fetched.
+
+From the bottom: the rootfs (Debian's packages), the wheel layers, the environment. The wheels of
+cuda.lock lie below those of tensorflow.lock and extra.lock. A wheel of BIG bytes or more has a
+layer of its own; the smaller ones of a lock file share one, above its big ones. Big ones are sorted
+by name, with TensorFlow itself last. So a new TensorFlow moves one layer, and a new small package a
+small one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from builder.config import lockfile
+from builder.core.errors import InputError
+from builder.core.files import hash_of
+from builder.devicecode.program import pruning_program
+from builder.devicecode.pruning.prune import OWNERS, TENSORFLOW
+from builder.image.exclude import Exclude, rules
+from builder.image.layer import Compression, LayerPlan
+
+if TYPE_CHECKING:
+    from builder.config.debian_packages import DebianPackage
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.lockfile import Lock
+    from builder.config.pins import Pin
+    from builder.config.stack import Prune, Stack
+
+APP: Final = "/app"
+"""The folder of the training program in an image."""
+VENV: Final = "/opt/venv"
+"""The Python environment that wheels are installed into."""
+LOADER: Final = "usr/lib/x86_64-linux-gnu"
+"""A folder that the dynamic loader searches by default: links to NVIDIA's libraries lie there."""
+LABELS: Final = "training-image-factory"
+"""The prefix of the labels that name what an image is made of."""
+
+BIG: Final = 10_000_000
+"""Bytes of a wheel from which on it has a layer of its own."""
+
+ROOTFS_RECIPE: Final = ("2", "1", "1")
+"""Raise the last number where rootfs.py or normalizer.py makes other bytes from the same packages.
+"""
+WHEELS_RECIPE: Final = 2
+"""Raise it with each change that gives a layer other bytes from the same wheels."""
+ENVIRONMENT_RECIPE: Final = "1"
+"""Raise it where the environment's layer gets other bytes from the same values."""
+
+HOOK: Final = "training_image_gpu"
+"""The module that prints one line when Python starts on a GPU that the image was not pruned for."""
+
+COMPILER: Final = ("libc6", "zlib1g", "libexpat1", "libpython{}-minimal", "python{}-minimal")
+"""The Debian packages that bytecode is compiled with; `{}` is the version of Python."""
+
+_WHY: Final = {
+    lockfile.CUDA: "NVIDIA's libraries",
+    lockfile.TENSORFLOW: "TensorFlow and all it needs",
+    lockfile.EXTRA: "what image.yaml and the trainer add",
+}
+
+
+def site_packages(python: str) -> str:
+    """Return the folder of an image's packages; python: "3.11"."""
+    return f"{VENV}/lib/python{python}/site-packages"
+
+
+@dataclass(frozen=True)
+class Rootfs:
+    """The packages of a rootfs. required: Debian's required ones and apt, with all they need.
+    added: Python, the certificates, and what image.yaml adds."""
+
+    suite: str
+    required: tuple[DebianPackage, ...]
+    added: tuple[DebianPackage, ...] = ()
+
+    @property
+    def packages(self) -> tuple[DebianPackage, ...]:
+        """All packages, sorted by name."""
+        return tuple(sorted((*self.required, *self.added)))
+
+    def plan(self, compression: Compression) -> LayerPlan:
+        """Return the plan of the rootfs's layer."""
+        texts: list[str] = []
+        for packages in (self.required, self.added):
+            for deb in sorted(packages):
+                texts += [deb.name, deb.version, deb.sha256]
+            texts.append("")
+        return LayerPlan(
+            key=hash_of(*ROOTFS_RECIPE, str(compression), *texts),
+            name=f"Debian {self.suite}",
+            packages=tuple(f"{deb.name} {deb.version}" for deb in self.packages),
+            download=sum(deb.bytes for deb in self.packages),
+            why="Debian's required packages, apt, Python, certificates, and image.yaml's `apt`",
+        )
+
+
+@dataclass(frozen=True)
+class WheelLayer:
+    """A layer to make from wheels.
+
+    exclude: the rules for each of `pins`. python: "3.11". keep, only: the compute capability whose
+    device code stays, and in whose libraries; None where nothing is pruned. linked: whether the
+    loader has to find its libraries.
+    """
+
+    plan: LayerPlan
+    pins: tuple[Pin, ...]
+    exclude: tuple[tuple[Exclude, ...], ...]
+    python: str
+    keep: str | None
+    only: str | None
+    linked: bool
+    compression: Compression
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The top layer: the program's user and folder, the Python environment, the start hook.
+
+    python: "3.11". user: the number of the program's user and group. keep: the compute capability
+    whose device code stays; None where nothing is pruned.
+    """
+
+    python: str
+    user: int
+    keep: str | None
+
+    def plan(self, rootfs: LayerPlan, compression: Compression) -> LayerPlan:
+        """Return the plan of the layer. rootfs: the layer whose accounts it adds to."""
+        texts = [text for pair in self.files.items() for text in pair]
+        key = hash_of(
+            "environment", ENVIRONMENT_RECIPE, rootfs.key, str(self.user), str(compression), *texts
+        )
+        warning = f", a word at the start beside a GPU other than {self.keep}" if self.keep else ""
+        why = f"the user {self.user}, {APP}, {VENV}{warning}"
+        return LayerPlan(key, "environment", (), 0, why)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Path in the layer -> text, without the accounts."""
+        files = {
+            f"{VENV}/pyvenv.cfg": "home = /usr/bin\ninclude-system-site-packages = false\n"
+            f"version = {self.python}\nexecutable = /usr/bin/python{self.python}\n"
+        }
+        if self.keep:
+            site = site_packages(self.python)
+            files[f"{site}/{HOOK}.py"] = pruning_program()["announce.py"]
+            files[f"{site}/{HOOK}.pth"] = f'import {HOOK}; {HOOK}.announce("{self.keep}")\n'
+        return {path.lstrip("/"): text for path, text in files.items()}
+
+
+@dataclass(frozen=True)
+class BasePlan:
+    """A base to assemble: the rootfs, the wheels above it, and the environment on top.
+
+    config: what stands below `config` of the image's configuration. compiler: the packages that
+    bytecode is compiled with. Nothing in a plan names the target, so that targets with the same
+    content share a base.
+    """
+
+    rootfs: Rootfs
+    wheels: tuple[WheelLayer, ...]
+    environment: Environment
+    config: Mapping[str, Any]
+    compression: Compression
+    compiler: tuple[DebianPackage, ...]
+
+    @cached_property
+    def layers(self) -> tuple[LayerPlan, ...]:
+        """All layers, the lowest first."""
+        rootfs = self.rootfs.plan(self.compression)
+        top = self.environment.plan(rootfs, self.compression)
+        return (rootfs, *(layer.plan for layer in self.wheels), top)
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits over all that decides the base's bytes."""
+        keys = [layer.key for layer in self.layers]
+        return hash_of(json.dumps(self.config, sort_keys=True), *keys)[:16]
+
+    @property
+    def tag(self) -> str:
+        """The base's tag, the same for every target that shares it."""
+        return f"base-{self.hash}"
+
+    @property
+    def python(self) -> str:
+        """The version of Python: "3.11"."""
+        return self.environment.python
+
+
+def plan(spec: ImageSpec, stack: Stack, lock: Lock) -> BasePlan:
+    """Return the plan of the base of a target that has its own. Nothing is read or fetched."""
+    compression = Compression.of(spec.compression)
+    assert lock.root is not None
+    added = tuple(deb for packages in lock.apt.values() for deb in packages)
+    return BasePlan(
+        rootfs=Rootfs(lock.root.suite, lock.root.packages, added),
+        wheels=wheel_layers(lock, stack.prune, compression),
+        environment=Environment(lock.python, spec.user, stack.prune.keep if stack.prune else None),
+        config=image_config(lock),
+        compression=compression,
+        compiler=compiler(lock),
+    )
+
+
+def compiler(lock: Lock) -> tuple[DebianPackage, ...]:
+    """Return the locked Debian packages that bytecode is compiled with; the last is Python itself.
+
+    Raises InputError for a lock that lacks one.
+    """
+    locked = [*(lock.root.packages if lock.root else ()), *lock.apt.get(lockfile.APT, ())]
+    debs = {deb.name: deb for deb in locked}
+    names = [name.format(lock.python) for name in COMPILER]
+    if missing := [name for name in names if name not in debs]:
+        raise InputError(
+            f"{lock.target}: its lock has no {missing[0]}, which compiles bytecode",
+            f"run builder lock {lock.target}",
+        )
+    return tuple(debs[name] for name in names)
+
+
+def image_config(lock: Lock) -> dict[str, Any]:
+    """Return what stands below `config` of a base's configuration (OCI image specification,
+    config.md)."""
+    assert lock.root is not None
+    system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    environment = {
+        "PATH": f"{VENV}/bin:{system}",
+        "VIRTUAL_ENV": VENV,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    labels = {"root": lock.root.origin, "tensorflow": lock.tensorflow, "python": lock.python}
+    if lock.cuda:
+        # The driver is the host's: NVIDIA's container toolkit mounts it because of NVIDIA_*, and
+        # Google's nodes put it at the path.
+        environment |= {
+            "LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+            "NVIDIA_VISIBLE_DEVICES": "all",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        }
+        labels |= {"cuda": lock.cuda, "cudnn": lock.cudnn or ""}
+    if "libtpu" in lock.packages:
+        # TensorFlow looks for libtpu here or on the loader's path, not in the package that has it.
+        environment["TPU_LIBRARY_PATH"] = f"{site_packages(lock.python)}/libtpu/libtpu.so"
+    return {
+        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Labels": {f"{LABELS}.{name}": value for name, value in labels.items()},
+        "WorkingDir": APP,
+        "Cmd": ["bash"],
+    }
+
+
+# --- wheel layers ---------------------------------------------------------------------------------
+
+
+def wheel_layers(
+    lock: Lock, prune: Prune | None, compression: Compression | None = None
+) -> tuple[WheelLayer, ...]:
+    """Return the wheel layers of a lock, in their order in the base. No wheel is read.
+
+    prune: what device code stays; None where nothing is pruned.
+    """
+    compression = compression or Compression()
+    return tuple(
+        _wheel_layer(lock, file, pins, prune, compression)
+        for file in lockfile.WHEELS
+        for pins in _grouped(lock.wheels.get(file, ()))
+    )
+
+
+def _grouped(pins: Sequence[Pin]) -> Iterator[tuple[Pin, ...]]:
+    """Yield the wheels of each layer of one lock file."""
+    big = [pin for pin in pins if (pin.bytes or 0) >= BIG]
+    for pin in sorted(big, key=lambda pin: (_first_word(pin) == TENSORFLOW, pin.name)):
+        yield (pin,)
+    if small := tuple(sorted((pin for pin in pins if pin not in big), key=lambda pin: pin.name)):
+        yield small
+
+
+def _wheel_layer(
+    lock: Lock, file: str, pins: tuple[Pin, ...], prune: Prune | None, compression: Compression
+) -> WheelLayer:
+    only = _only(file, prune)
+    # the first word of a distribution's name is that of the folder its libraries lie in
+    owners = OWNERS[only] if only else ()
+    pruned = prune if any(_first_word(pin) in owners for pin in pins) else None
+    exclude = tuple(rules(file, pin.name) for pin in pins)
+    linked = file == lockfile.CUDA
+    key = hash_of(
+        f"wheels {WHEELS_RECIPE}",
+        *(f"{pin.name} {pin.version} {pin.sha256}" for pin in pins),
+        *(
+            f"{pin.name}: {rule.paths}"
+            for pin, of in zip(pins, exclude, strict=True)
+            for rule in of
+        ),
+        *((f"keep {pruned.keep} {only}", *_pruning_program()) if pruned else ()),
+        *((f"links in {LOADER}",) if linked else ()),
+        f"python {lock.python} {compiler(lock)[-1].version}",
+        str(compression),
+    )
+    sizes = [pin.bytes for pin in pins]
+    packages = tuple(f"{pin.name} {pin.version}" for pin in pins)
+    return WheelLayer(
+        plan=LayerPlan(
+            key=key,
+            name=packages[0] if len(pins) == 1 else f"{len(pins)} small wheels of {file}",
+            packages=packages,
+            download=None if None in sizes else sum(size or 0 for size in sizes),
+            why=_WHY[file] + (f", device code for {pruned.keep}" if pruned else ""),
+        ),
+        pins=pins,
+        exclude=exclude,
+        python=lock.python,
+        keep=pruned.keep if pruned else None,
+        only=only if pruned else None,
+        linked=linked,
+        compression=compression,
+    )
+
+
+def _only(file: str, prune: Prune | None) -> str | None:
+    """Return in whose libraries device code is pruned, of the wheels of a lock file."""
+    if prune is None or file == lockfile.EXTRA:
+        return None
+    return TENSORFLOW if file == lockfile.TENSORFLOW else prune.only
+
+
+def _first_word(pin: Pin) -> str:
+    return pin.name.partition("-")[0]
+
+
+def _pruning_program() -> Iterator[str]:
+    """Yield the program that prunes; what an image prints at its start is no part of the layer."""
+    for name, text in pruning_program().items():
+        if name != "announce.py":
+            yield f"{name} {text!r}"

@@ -1,0 +1,313 @@
+"""The rootfs: Debian's required packages, apt, Python and what image.yaml adds, as one layer.
+
+The factory unpacks the required packages as far as dpkg needs it to run. In a container of them,
+without network and with an environment that holds nothing of this machine, Debian's own scripts
+install and configure every package. The container's files, normalized, are the layer. The same
+packages give the same bytes on every engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from builder.core.errors import OutsideError
+from builder.core.events import OnEvent, RunningStep, ignore, step
+from builder.engine import containers
+from builder.engine.docker import PLATFORM, refusals
+from builder.image import deb, normalizer
+from builder.image.assembled import assemble
+from builder.image.content_store import ContentStore
+from builder.image.download import fetch_debs
+from builder.image.layer import Compression, Layer
+from builder.image.loading import load
+from builder.image.normalizer import INSTALL_FOLDER
+from builder.image.plan import Rootfs
+from builder.image.tarball import LayerWriter
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
+
+    from builder.config.debian import Archives
+    from builder.config.debian_packages import DebianPackage
+    from builder.engine import Engine
+
+KIND: Final = "training-image-factory.rootfs"
+"""The label of the containers and images that a rootfs is made with."""
+REPOSITORY: Final = "training-rootfs"
+
+_ENVIRONMENT: Final = (
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME=/root",
+    "LC_ALL=C.UTF-8",
+    "TZ=UTC",
+    "PYTHONHASHSEED=0",
+    "PERL_HASH_SEED=0",
+    "DEBIAN_FRONTEND=noninteractive",
+    "DEBCONF_NONINTERACTIVE_SEEN=true",
+)
+# The slim image's excludes. They stay in the rootfs and apply to packages that are added later.
+_EXCLUDES: Final = """\
+path-exclude=/usr/share/doc/*
+path-include=/usr/share/doc/*/copyright
+path-exclude=/usr/share/groff/*
+path-exclude=/usr/share/info/*
+path-exclude=/usr/share/linda/*
+path-exclude=/usr/share/lintian/*
+path-exclude=/usr/share/locale/*
+path-include=/usr/share/locale/locale.alias
+path-exclude=/usr/share/man/*
+"""
+_POLICY: Final = "usr/sbin/policy-rc.d"
+_FILES: Final = {
+    "etc/dpkg/dpkg.cfg.d/slim": _EXCLUDES,
+    # as in the published image: no fsync for each file, no services started by packages
+    "etc/dpkg/dpkg.cfg.d/docker-apt-speedup": "force-unsafe-io\n",
+    "etc/apt/apt.conf.d/docker-no-languages": 'Acquire::Languages "none";\n',
+    "etc/apt/apt.conf.d/docker-gzip-indexes": 'Acquire::GzipIndexes "true";\n',
+    _POLICY: "#!/bin/sh\nexit 101\n",
+    "var/lib/dpkg/status": "",
+    "var/lib/dpkg/available": "",
+}
+_ACCOUNTS: Final = {"etc/passwd": "root:*:0:0:root:/root:/bin/sh\n", "etc/group": "root:*:0:\n"}
+"""The user of the container. Where an image lacks these files, Podman writes them with a user that
+is called 0 (seen with 4.3.1), and base-passwd's script keeps what is there. So the image has them,
+and the install script removes them: base-passwd then writes its own."""
+_SOURCES: Final = "etc/apt/sources.list.d/debian.sources"
+# dpkg unpacks every package again, and a file that is there already costs it the most.
+_NOT_NEEDED: Final = (*re.findall(r"path-exclude=/(\S+/)\*", _EXCLUDES), "usr/share/zoneinfo/")
+_MERGED: Final = ("bin", "lib", "lib64", "sbin")
+
+# The required packages depend on each other in circles: dpkg is told to ignore the order of
+# unpacking (as debootstrap and mmdebstrap do), and configures in the right order by itself.
+# base-passwd goes first, because other scripts need its accounts. apt knows the order of the rest.
+_SCRIPT: Final = f"{INSTALL_FOLDER}/install"
+_INSTALL: Final = f"""\
+set -eu
+umask 022
+cd /
+rm -f {" ".join(f"/{name}" for name in _ACCOUNTS)}
+dpkg --force-depends --install /{INSTALL_FOLDER}/required/base-passwd.deb
+dpkg --force-depends --install /{INSTALL_FOLDER}/required/*.deb
+if [ -d /{INSTALL_FOLDER}/added ]; then
+  apt-get install --quiet --yes --no-install-recommends -o APT::Sandbox::User=root \\
+    -o APT::Keep-Downloaded-Packages=true -o Dpkg::Use-Pty=false /{INSTALL_FOLDER}/added/*.deb
+fi
+wrong=$(dpkg --audit)
+[ -z "$wrong" ] || {{ echo "$wrong"; exit 1; }}
+"""
+
+
+def make(
+    rootfs: Rootfs,
+    engine: Engine,
+    archives: Archives,
+    store: ContentStore,
+    compression: Compression,
+    on_event: OnEvent = ignore,
+) -> Layer:
+    """Return the layer of a rootfs: from the store, else made with the engine.
+
+    Raises OutsideError where a package cannot be had or configured, or where the engine refuses.
+    """
+    key = rootfs.plan(compression).key
+    with store.lock(key):
+        if layer := store.find(key):
+            return layer
+        paths = fetch_debs(rootfs.packages, archives, on_event)
+        newest = max(deb.built(path) for path in paths.values())
+        if time.time() < newest:
+            raise OutsideError(
+                f"this machine's clock is behind the newest package, of {time.ctime(newest)}",
+                "set the clock",
+            )
+        name = f"rootfs: Debian {rootfs.suite} from {len(paths)} packages"
+        with (
+            step(name, on_event) as making,
+            refusals(REPOSITORY),
+            store.writing() as out,
+            TemporaryDirectory(dir=store.folder, prefix=".root.") as scratch,
+        ):
+            exported = Path(scratch) / "exported.tar"
+            _install(rootfs, paths, newest, engine, exported, making)
+            writer = LayerWriter(out, compression)
+            with exported.open("rb") as file:
+                normalizer.write(file, newest, writer)
+            layer = store.keep(out, writer.close(key))
+            making.detail = f"{layer.blob.size / 1e6:.0f} MB"
+    return layer
+
+
+@contextlib.contextmanager
+def container_of(
+    engine: Engine,
+    kind: str,
+    layer: Layer,
+    store: ContentStore,
+    command: Sequence[str],
+    network: str,
+) -> Iterator[Container]:
+    """Yield a container of one layer that was not started. At the end both are removed.
+
+    kind: the label of both, by which the next run removes what a killed one left. network: the
+    engine's name for its network.
+    """
+    containers.sweep(engine.client, kind)
+    name = f"{REPOSITORY}:{secrets.token_hex(8)}"
+    labels = containers.labels(kind, name)
+    container = None
+    try:
+        load(engine, assemble([(layer, kind)], {"Labels": labels}), store, name)
+        container = engine.client.containers.create(
+            name,
+            list(command[1:]),
+            entrypoint=[command[0]],
+            hostname=None if network == "host" else "localhost",
+            labels=labels,
+            network_mode=network,
+            platform=PLATFORM,
+            user="0:0",
+        )
+        yield container
+    finally:
+        if container is not None:
+            container.remove(force=True, v=True)
+        with contextlib.suppress(Exception):  # it may never have been loaded
+            engine.client.images.remove(name, force=True)
+
+
+def _install(
+    rootfs: Rootfs,
+    paths: Mapping[DebianPackage, Path],
+    newest: int,
+    engine: Engine,
+    exported: Path,
+    making: RunningStep,
+) -> None:
+    """Install all packages in a container, and export its files as a tar.
+
+    Raises OutsideError with the line of a script that failed.
+    """
+    store = ContentStore(exported.parent / "start")
+    required = [(package.name, paths[package]) for package in sorted(rootfs.required)]
+    added = [(package.name, paths[package]) for package in sorted(rootfs.added)]
+    with store.writing() as out:
+        writer = LayerWriter(out, Compression("gzip", 0))  # it goes no further than the engine
+        write_start(writer, rootfs.suite, required, added)
+        layer = store.keep(out, writer.close(_SCRIPT))
+    command = ["/usr/bin/env", "-i", *_ENVIRONMENT, f"SOURCE_DATE_EPOCH={newest}"]
+    command += ["/bin/sh", f"/{_SCRIPT}"]
+    with container_of(engine, KIND, layer, store, command, "none") as container:
+        lines: list[str] = []
+
+        def hear(line: str) -> None:
+            lines.append(line)
+            making.log(line)
+
+        ended = threading.Event()
+        containers.follow(container, hear, ended.set)
+        container.start()
+        status = container.wait()["StatusCode"]
+        ended.wait(10)
+        if status:
+            raise _failed(engine, status, lines)
+        with exported.open("wb") as file:
+            pieces: Any = container.export(chunk_size=1 << 20)
+            file.writelines(pieces)
+
+
+def _failed(engine: Engine, status: int, lines: Sequence[str]) -> OutsideError:
+    """Return the error of an install script, from what dpkg and the packages' scripts printed."""
+    if any("No space left on device" in line for line in lines):
+        return engine.disk_full()
+    at = next(
+        (n for n, line in enumerate(lines) if line.startswith("dpkg: error processing")), None
+    )
+    if at is None:
+        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+        return OutsideError(
+            f"the rootfs could not be made (exit code {status}): {last}",
+            "builder doctor shows the engine's state",
+        )
+    package = lines[at].removeprefix("dpkg: error processing ").rstrip(":")
+    before = lines[at - 1] if at else ""
+    return OutsideError(
+        f"Debian's package could not be configured: {package}: {before.strip()}",
+        "take the package out of image.yaml's `apt`, or choose another version: builder lock",
+    )
+
+
+# --- what the container starts from ---------------------------------------------------------------
+
+
+def write_start(
+    writer: LayerWriter,
+    suite: str,
+    required: Sequence[tuple[str, Path]],
+    added: Sequence[tuple[str, Path]],
+) -> None:
+    """Write the layer that the container starts from: unpacked packages, every .deb, the script.
+
+    required, added: name and .deb of each package; the required ones are unpacked too. Raises
+    OutsideError for a package that cannot be read.
+    """
+    merged, folders = "usr-is-merged" in dict(required), set[str]()
+
+    def placed(name: str) -> str:
+        return f"usr/{name}" if merged and name.partition("/")[0] in _MERGED else name
+
+    for top in _MERGED if merged else ():
+        writer.folder(f"usr/{top}")
+        writer.link(top, f"usr/{top}")
+        folders.add(f"usr/{top}")
+    for _, path in required:
+        for info, content in deb.files(path):
+            info.name = placed(info.name)
+            if info.name in folders or info.name.startswith(_NOT_NEEDED):
+                continue  # as dpkg does, which leaves a folder that is there as it is
+            if info.isdir():
+                folders.add(info.name)
+            if info.islnk():
+                info.linkname = placed(info.linkname)
+            writer.entry(info, content)
+    writer.link("usr/bin/awk", "mawk")  # until mawk's own script makes an alternative of it
+    writer.folder("tmp", 0o1777)
+    sources = _sources(suite, dict(required)["apt"])
+    for name, text in {**_FILES, **_ACCOUNTS, _SOURCES: sources}.items():
+        writer.file(name, text.encode(), mode=0o755 if name == _POLICY else 0o644)
+    writer.file(_SCRIPT, _INSTALL.encode(), mode=0o755)
+    for folder, packages in (("added", added), ("required", required)):
+        if packages:
+            writer.folder(f"{INSTALL_FOLDER}/{folder}")
+        for name, path in packages:
+            with path.open("rb") as file:
+                writer.file(f"{INSTALL_FOLDER}/{folder}/{name}.deb", file, path.stat().st_size)
+
+
+def _sources(suite: str, apt: Path) -> str:
+    """Return the example sources of Debian's apt package, which name no mirror of this host."""
+    for info, pieces in deb.files(apt):
+        if re.search(r"apt/examples/(debian\.sources|sources\.list)$", info.name):
+            return main_only(b"".join(pieces).decode())
+    return f"# no default in this release's apt package; name a mirror of Debian {suite} here\n"
+
+
+def main_only(example: str) -> str:
+    """Return an example list of apt's, as deb822 entries for the `main` component."""
+    suites: dict[str, list[str]] = {}
+    for uris, names in re.findall(r"(?m)^URIs: (\S+)\nSuites: (.+)$", example):
+        suites.setdefault(uris, []).extend(names.split())
+    for uri, name in re.findall(r"(?m)^deb (\S+) (\S+) ", example):
+        suites.setdefault(uri, []).append(name)
+    return "\n".join(
+        f"Types: deb\nURIs: {uri}\nSuites: {' '.join(names)}\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+        for uri, names in suites.items()
+    )

@@ -1,0 +1,297 @@
+"""What an installer lays out of one wheel: where, with which content and mode.
+
+The layout is that of PEP 427 and PEP 491 (now the "Binary distribution format" of packaging's
+specifications), as `uv pip install` writes it: a test compares the two file by file. A name that
+would leave the environment, a link, or two files of different content at one place is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import csv
+import hashlib
+import io
+import posixpath
+import re
+import stat
+import struct
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Final
+
+from isal import igzip_lib, isal_zlib
+
+from builder.core.errors import OutsideError
+from builder.image.exclude import Exclude, excluded
+from builder.image.plan import VENV, site_packages
+
+INSTALLER: Final = b"uv"
+"""The content of INSTALLER: whose layout it is."""
+
+_READ: Final = 1 << 18
+"""Bytes of a packed file that are unpacked at once. What fits into a processor's cache is unpacked
+a sixth faster than 1 MiB."""
+_LOCAL: Final = struct.Struct("<4s22xHH")
+_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENTRY_POINT: Final = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[.*\])?")
+_SCRIPT: Final = """\
+#!{python}
+# -*- coding: utf-8 -*-
+import sys
+from {module} import {imported}
+if __name__ == "__main__":
+    if sys.argv[0].endswith("-script.pyw"):
+        sys.argv[0] = sys.argv[0][:-11]
+    elif sys.argv[0].endswith(".exe"):
+        sys.argv[0] = sys.argv[0][:-4]
+    sys.exit({function}())
+"""
+_PYTHON: Final = f"{VENV}/bin/python"
+
+
+@dataclass(frozen=True)
+class InstalledFile:
+    """A file that a wheel installs.
+
+    path: in the image, without the leading slash. size: bytes. identity: equal for equal content.
+    pieces: the content, read anew at each call.
+    """
+
+    path: str
+    mode: int
+    size: int
+    identity: tuple[int, int]
+    pieces: Callable[[], Iterator[bytes]]
+
+    @classmethod
+    def of(cls, path: str, content: bytes, mode: int = 0o644) -> InstalledFile:
+        """Return a file of known content."""
+        identity = (len(content), isal_zlib.crc32(content))
+        return cls(path, mode, len(content), identity, lambda: iter((content,)))
+
+    def content(self) -> bytes:
+        """Return the whole content."""
+        return b"".join(self.pieces())
+
+
+def installed(
+    wheel: IO[bytes], name: str, python: str, exclude: Sequence[Exclude] = ()
+) -> dict[str, InstalledFile]:
+    """Return the files that a wheel installs, by their path in the image.
+
+    wheel: open for reading; it has to stay open. name: the distribution, for messages and its
+    headers. python: "3.11". Raises OutsideError for a wheel that is damaged, or that no installer
+    should install.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise refused(name, str(error)) from None
+    return _Layout(wheel, name, python, members).files(exclude)
+
+
+def add(files: dict[str, InstalledFile], file: InstalledFile, owner: str, other: str) -> None:
+    """Put a file among others. Raises OutsideError where another content is at its place.
+
+    owner, other: the distributions of the file and of those that are there, for the message.
+    """
+    present = files.get(file.path)
+    if present and present.identity != file.identity:
+        raise OutsideError(
+            f"/{file.path}: {owner} and {other} install different files there"
+            if owner != other
+            else f"{owner}: two different files for /{file.path}",
+            f"leave {owner} out of the requirements, or take another version of it",
+        )
+    files[file.path] = file
+
+
+def recorded(sha256: bytes) -> str:
+    """Return a SHA-256 digest as RECORD has it."""
+    return "sha256=" + base64.urlsafe_b64encode(sha256).decode().rstrip("=")
+
+
+def refused(name: str, why: str) -> OutsideError:
+    """Return the error of a wheel that no installer should install."""
+    return OutsideError(
+        f"the wheel of {name}: {why}", "take another version of it, and tell those who publish it"
+    )
+
+
+class _Layout:
+    """The files of a wheel, and where each goes."""
+
+    def __init__(
+        self, wheel: IO[bytes], name: str, python: str, members: Sequence[zipfile.ZipInfo]
+    ) -> None:
+        self.wheel, self.name, self.members = wheel, name, members
+        self.site = site_packages(python).lstrip("/")
+        venv = VENV.lstrip("/")
+        info = _info_folder(name, members)
+        self.info, self.data = f"{self.site}/{info}", info.removesuffix(".dist-info") + ".data"
+        self.schemes = {
+            "purelib": self.site,
+            "platlib": self.site,
+            "scripts": f"{venv}/bin",
+            "headers": f"{venv}/include/site/python{python}/{name}",
+            "data": venv,
+        }
+
+    def files(self, exclude: Sequence[Exclude]) -> dict[str, InstalledFile]:
+        """Return every file of the environment, by its path."""
+        files: dict[str, InstalledFile] = {}
+        moved: dict[str, str] = {}
+        changed: dict[str, bytes] = {}
+        for member in self.members:
+            scheme, path = self._place(member)
+            file = self._member(member, path)
+            if scheme == "scripts":
+                file = _script(file)
+                changed[self._recorded(path)] = file.content()
+            moved[member.filename] = self._recorded(path)
+            add(files, file, self.name, self.name)
+        for path, content in self._generated(files):
+            mode = 0o755 if path.startswith(self.schemes["scripts"]) else 0o644
+            add(files, InstalledFile.of(path, content, mode), self.name, self.name)
+            changed[self._recorded(path)] = content
+        gone = {path for path in files if excluded(self._recorded(path), exclude)}
+        at = f"{self.info}/RECORD"
+        if at not in files:
+            raise refused(self.name, "it has no RECORD")
+        record = self._record(files[at].content(), moved, changed, set(map(self._recorded, gone)))
+        files[at] = InstalledFile.of(at, record, files[at].mode)
+        return {path: file for path, file in files.items() if path not in gone}
+
+    def _place(self, member: zipfile.ZipInfo) -> tuple[str, str]:
+        """Return the scheme of a member ("" for what lies at the wheel's root), and its path."""
+        self._check(member)
+        first, _, rest = member.filename.partition("/")
+        if first != self.data:
+            return "", f"{self.site}/{member.filename}"
+        scheme, _, below = rest.partition("/")
+        if scheme not in self.schemes or not below:
+            raise refused(self.name, f"{member.filename!r} goes to no place that installers know")
+        return scheme, f"{self.schemes[scheme]}/{below}"
+
+    def _check(self, member: zipfile.ZipInfo) -> None:
+        name = member.filename
+        if not name.isprintable() or "\\" in name or {"", ".", ".."} & set(name.split("/")):
+            raise refused(self.name, f"its file {name!r} has a name that leads elsewhere")
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise refused(self.name, f"{name!r} is no regular file")
+        if member.flag_bits & 0x1 or member.compress_type not in _PACKINGS:
+            raise refused(self.name, f"{name!r} is packed in a way that wheels do not use")
+
+    def _member(self, member: zipfile.ZipInfo, path: str) -> InstalledFile:
+        return InstalledFile(
+            path,
+            0o755 if (member.external_attr >> 16) & 0o111 else 0o644,
+            member.file_size,
+            (member.file_size, member.CRC),
+            lambda: _unpacked(self.wheel, self.name, member),
+        )
+
+    def _generated(self, files: Mapping[str, InstalledFile]) -> Iterator[tuple[str, bytes]]:
+        """Yield what an installer adds: a script for each command, and the notes in dist-info."""
+        if points := files.get(f"{self.info}/entry_points.txt"):
+            for command, text in _commands(self.name, points.content()):
+                yield f"{self.schemes['scripts']}/{command}", text
+        yield f"{self.info}/INSTALLER", INSTALLER
+        yield f"{self.info}/REQUESTED", b""
+
+    def _recorded(self, path: str) -> str:
+        """Return a path as RECORD has it: below site-packages, or up from there."""
+        if path.startswith(f"{self.site}/"):
+            return path[len(self.site) + 1 :]
+        return posixpath.relpath(path, self.site)
+
+    def _record(
+        self, text: bytes, moved: dict[str, str], changed: dict[str, bytes], gone: set[str]
+    ) -> bytes:
+        """Return the RECORD of what is installed, sorted by path."""
+        try:
+            rows = [row for row in csv.reader(io.StringIO(text.decode(), newline="")) if row]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise refused(self.name, f"its RECORD cannot be read: {error}") from None
+        record = {moved.get(row[0], row[0]): [*row[1:], "", ""][:2] for row in rows}
+        for path, content in changed.items():
+            record[path] = [recorded(hashlib.sha256(content).digest()), str(len(content))]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([path, *record[path]] for path in sorted(record) if path not in gone)
+        return out.getvalue().encode()
+
+
+def _info_folder(name: str, members: Iterable[zipfile.ZipInfo]) -> str:
+    """Return the dist-info folder of a wheel; there has to be one that holds a WHEEL."""
+    folders = {
+        member.filename.partition("/")[0]
+        for member in members
+        if re.fullmatch(r"[^/]+\.dist-info/WHEEL", member.filename)
+    }
+    if len(folders) != 1:
+        raise refused(name, f"it has {len(folders)} folders *.dist-info with a WHEEL, not one")
+    return folders.pop()
+
+
+def _unpacked(wheel: IO[bytes], name: str, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield the content of a member. Raises OutsideError where it is not what the zip says."""
+    wheel.seek(member.header_offset)
+    header = wheel.read(_LOCAL.size)
+    if len(header) < _LOCAL.size or header[:4] != b"PK\3\4":
+        raise refused(name, f"no file begins where {member.filename!r} should")
+    _, name_size, extra_size = _LOCAL.unpack(header)
+    at, left = member.header_offset + _LOCAL.size + name_size + extra_size, member.compress_size
+    deflated = member.compress_type == zipfile.ZIP_DEFLATED
+    unpacker = isal_zlib.decompressobj(-15) if deflated else None
+    checksum = size = 0
+    while left:
+        wheel.seek(at)
+        packed = wheel.read(min(_READ, left))
+        at, left = at + len(packed), left - len(packed)
+        if not packed:
+            break
+        try:
+            piece = unpacker.decompress(packed) if unpacker else packed
+        except igzip_lib.IsalError as error:  # type: ignore[misc] # a class, not as its stub says
+            raise refused(name, f"{member.filename!r}: {error}") from None
+        checksum, size = isal_zlib.crc32(piece, checksum), size + len(piece)
+        if size > member.file_size:
+            break
+        yield piece
+    if size != member.file_size or checksum != member.CRC:
+        raise refused(name, f"the content of {member.filename!r} is not what its checksum says")
+
+
+def _script(file: InstalledFile) -> InstalledFile:
+    """Return a script of the wheel: executable, and run by the environment's Python."""
+    content = file.content()
+    first, newline, rest = content.partition(b"\n")
+    if first.rstrip() in (b"#!python", b"#!pythonw"):
+        content = f"#!{_PYTHON}".encode() + newline + rest
+    return InstalledFile.of(file.path, content, 0o755)
+
+
+def _commands(name: str, text: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the script of each command of an entry_points.txt."""
+    parser = configparser.RawConfigParser(delimiters=("=",), interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(text.decode())
+    except (UnicodeDecodeError, configparser.Error) as error:
+        reason = str(error).splitlines()[0]
+        raise refused(name, f"its entry_points.txt cannot be read: {reason}") from None
+    for section in ("console_scripts", "gui_scripts"):
+        for command, value in parser.items(section) if parser.has_section(section) else ():
+            match = _ENTRY_POINT.fullmatch(value.strip())
+            if not match or not re.fullmatch(r"[\w.+-]+", command) or command in (".", ".."):
+                raise refused(name, f"its command {command!r} = {value!r} is none")
+            module, function = match.groups()
+            imported = function.partition(".")[0]
+            script = _SCRIPT.format(
+                python=_PYTHON, module=module, imported=imported, function=function
+            )
+            yield command, script.encode()

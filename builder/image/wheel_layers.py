@@ -1,0 +1,278 @@
+"""Making wheel layers: downloaded, unpacked, pruned, compiled and packed in one pass.
+
+Several are made at once, one for each processor, while the wheels of the next come. They are begun
+in their order in the base, so that an engine can unpack the lower ones while the others are made
+(builder/image/preload.py). What is downloaded is removed with the last layer that needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from builder.core import files
+from builder.core.errors import InputError
+from builder.core.events import OnEvent, RunningStep, ignore, step
+from builder.devicecode.pruning.elf import LIBRARY_NAME
+from builder.devicecode.pruning.prune import OWNERS, PRUNED, TENSORFLOW, prune_file
+from builder.devicecode.pruning.rule import compute_capability
+from builder.image import bytecode, wheel
+from builder.image.bytecode import Compiler
+from builder.image.content_store import ContentStore
+from builder.image.download import KEPT, Wheels
+from builder.image.layer import Layer
+from builder.image.plan import LOADER, WheelLayer, site_packages
+from builder.image.tarball import LayerWriter, folders_above, pieces
+from builder.image.wheel import InstalledFile
+
+READ_AHEAD = 3
+"""Layers whose wheels are downloaded while others are made."""
+
+OnLayer = Callable[[Layer], object]
+"""Gets each layer as soon as the store has it, from any thread."""
+
+
+class _Stopped(Exception):  # noqa: N818 - another layer's error is the reason
+    """Another layer failed, so this one is not needed any more."""
+
+
+def make(
+    layers: Sequence[WheelLayer],
+    store: ContentStore,
+    wheels: Wheels,
+    compiler: Compiler,
+    on_event: OnEvent = ignore,
+    on_layer: OnLayer = lambda _: None,
+) -> tuple[Layer, ...]:
+    """Return the layers, made where the store lacks them; those of several bases at once.
+
+    They are begun in this order. Raises OutsideError for a wheel that cannot be had or is damaged,
+    InputError where there is nothing to prune. Then, and whatever else ends the run, the store has
+    the layers that were whole, and a later run goes on.
+    """
+    wheels.folder.mkdir(parents=True, exist_ok=True)
+    wheels.tidy()
+    files.remove_older(store.folder.glob(".new.*"), KEPT)
+    distinct = {layer.plan.key: layer for layer in layers}
+    run = _Run(store, wheels, compiler, on_event, on_layer, tuple(distinct.values()))
+    pool = ThreadPoolExecutor((os.cpu_count() or 1) + READ_AHEAD)
+    try:
+        futures = {key: pool.submit(run.make, layer) for key, layer in distinct.items()}
+        done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+        for future in done:
+            if future.exception() and not isinstance(future.exception(), _Stopped):
+                future.result()
+        return tuple(futures[layer.plan.key].result() for layer in layers)
+    finally:
+        run.stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+@dataclass
+class _Run:
+    """What the threads of one run share."""
+
+    store: ContentStore
+    wheels: Wheels
+    compiler: Compiler
+    on_event: OnEvent
+    on_layer: OnLayer
+    layers: tuple[WheelLayer, ...]
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.processors = threading.Semaphore(os.cpu_count() or 1)
+        self.uses = Counter(pin.sha256 for layer in self.layers for pin in layer.pins)
+        self.counting = threading.Lock()
+
+    def make(self, layer: WheelLayer) -> Layer:
+        """Return a layer from the store, or make it. A process that makes it is waited for."""
+        with self.store.lock(layer.plan.key), contextlib.ExitStack() as stack:
+            made = self.store.find(layer.plan.key)
+            if made is None:
+                running = stack.enter_context(step(layer.plan.name, self.on_event))
+                opened = [
+                    stack.enter_context(self.wheels.fetch(pin, self._progress(running, layer, n)))
+                    for n, pin in enumerate(layer.pins)
+                ]
+                stack.enter_context(self.processors)
+                home = tempfile.TemporaryDirectory(prefix="pruning-", dir=self.wheels.folder)
+                scratch = Path(stack.enter_context(home))
+                out = stack.enter_context(self.store.writing())
+                made = write(layer, opened, self.compiler, out, scratch, self._check)
+                running.detail = f"{made.blob.size / 1e6:,.0f} MB"
+                self.store.keep(out, made)
+        self.on_layer(made)
+        with self.counting:  # a wheel goes with the last layer of this run that needs it
+            self.uses.subtract(pin.sha256 for pin in layer.pins)
+            for pin in layer.pins:
+                if not self.uses[pin.sha256]:
+                    self.wheels.forget(pin)
+        return made
+
+    def _progress(
+        self, running: RunningStep, layer: WheelLayer, number: int
+    ) -> Callable[[int], None]:
+        """Return what takes the bytes of a layer's wheel that are here."""
+        before = sum(pin.bytes or 0 for pin in layer.pins[:number])
+
+        def progress(count: int) -> None:
+            self._check()
+            running.progress(before + count, layer.plan.download)
+
+        return progress
+
+    def _check(self) -> None:
+        if self.stop.is_set():
+            raise _Stopped
+
+
+def write(
+    layer: WheelLayer,
+    opened: Sequence[IO[bytes]],
+    compiler: Compiler,
+    out: IO[bytes],
+    scratch: Path,
+    check: Callable[[], None] = lambda: None,
+) -> Layer:
+    """Write a layer to a file.
+
+    opened: its wheels, in the order of its pins. scratch: a folder for the libraries that are
+    pruned, one at a time. check: is called between pieces, and may raise.
+    """
+    content = _installed(layer, opened)
+    content |= _compiled(layer, content, compiler)
+    pruning = _Pruning(layer, scratch)
+    if layer.keep:
+        content = {path: pruning.pruned(file) for path, file in content.items()}
+    links = _links(layer, content) if layer.linked else {}
+    writer = LayerWriter(out, layer.compression)
+    for name in sorted({*content, *links, *folders_above([*content, *links])}):
+        check()
+        if name in content:
+            file = content[name]
+            writer.file(name, _checked(file.pieces(), check), file.size, file.mode)
+        elif name in links:
+            writer.link(name, links[name])
+        else:
+            writer.folder(name)
+    for name, text in pruning.records().items():  # known when the libraries are written
+        writer.file(name, text.encode())
+    if layer.only == TENSORFLOW and not pruning.device_code:
+        raise InputError(
+            f"{layer.plan.name}: none of its libraries has device code that could be pruned",
+            "write prune: off in image.yaml",
+        )
+    return writer.close(layer.plan.key)
+
+
+def _checked(content: Iterable[bytes], check: Callable[[], None]) -> Iterator[bytes]:
+    for piece in content:
+        check()
+        yield piece
+
+
+def _installed(layer: WheelLayer, opened: Sequence[IO[bytes]]) -> dict[str, InstalledFile]:
+    """Return what all wheels of a layer install, by path."""
+    content: dict[str, InstalledFile] = {}
+    owners: dict[str, str] = {}
+    for pin, exclude, file in zip(layer.pins, layer.exclude, opened, strict=True):
+        for installed in wheel.installed(file, pin.name, layer.python, exclude).values():
+            wheel.add(content, installed, pin.name, owners.setdefault(installed.path, pin.name))
+    for folder in folders_above(content):
+        if folder in content:
+            raise wheel.refused(owners[folder], f"/{folder} is a file and a folder")
+    return content
+
+
+def _compiled(
+    layer: WheelLayer, content: Mapping[str, InstalledFile], compiler: Compiler
+) -> dict[str, InstalledFile]:
+    """Return the bytecode of every source below site-packages, by path."""
+    site = site_packages(layer.python) + "/"
+    sources = {
+        f"/{path}": file.content()
+        for path, file in content.items()
+        if path.endswith(".py") and f"/{path}".startswith(site)
+    }
+    compiled = {
+        bytecode.path_of(path[1:], layer.python): code
+        for path, code in compiler.compile(sources).items()
+    }
+    return {path: InstalledFile.of(path, code) for path, code in compiled.items()}
+
+
+class _Pruning:
+    """Libraries that lose the device code which the layer's GPU cannot run.
+
+    device_code: whether any library had some. changed: path -> the record's hash and size of each
+    changed library. Both are known when the content of the libraries was read.
+    """
+
+    def __init__(self, layer: WheelLayer, scratch: Path) -> None:
+        self.keep, self.scratch = layer.keep or "", scratch
+        self.site = site_packages(layer.python).lstrip("/") + "/"
+        self.owners = OWNERS[layer.only or TENSORFLOW]
+        self.device_code = False
+        self.changed: dict[str, tuple[str, int]] = {}
+
+    def pruned(self, file: InstalledFile) -> InstalledFile:
+        """Return a file that is pruned when its content is read, if it is such a library."""
+        below = file.path.removeprefix(self.site)
+        is_library = below.partition("/")[0] in self.owners and LIBRARY_NAME.search(below)
+        return replace(file, pieces=partial(self._pieces, file)) if is_library else file
+
+    def _pieces(self, file: InstalledFile) -> Iterator[bytes]:
+        library = self.scratch / "library.so"
+        with library.open("wb") as out:
+            out.writelines(file.pieces())
+        result = prune_file(library, compute_capability(self.keep))
+        self.device_code |= bool(result.entries_kept or result.entries_gone)
+        digest = hashlib.sha256()
+        with library.open("rb") as pruned:
+            for piece in pieces(pruned):
+                digest.update(piece)
+                yield piece
+        if result.changed:
+            self.changed[file.path] = (wheel.recorded(digest.digest()), result.size)
+        library.unlink()
+
+    def records(self) -> dict[str, str]:
+        """Return path -> text of the records that the audit compares the libraries with.
+
+        Each lies in a folder that no other wheel has: `tensorflow`, `nvidia/cudnn`.
+        """
+        lines: dict[str, list[str]] = {}
+        for path, (digest, size) in sorted(self.changed.items()):
+            first, second, *_ = path.removeprefix(self.site).split("/")
+            owner = self.site + (f"{first}/{second}" if first == "nvidia" else first)
+            line = f"{path.removeprefix(f'{owner}/')},{digest},{size}\n"
+            lines.setdefault(f"{owner}/{PRUNED}", []).append(line)
+        return {path: "".join(of_one) for path, of_one in lines.items()}
+
+
+def _links(layer: WheelLayer, content: Mapping[str, InstalledFile]) -> dict[str, str]:
+    """Return a link to each of NVIDIA's libraries where the loader looks.
+
+    cuDNN looks for libnvrtc, and TensorFlow for libnvJitLink, where neither wheel puts it.
+    """
+    site = re.escape(site_packages(layer.python).lstrip("/"))
+    libraries = (
+        re.fullmatch(rf"{site}/nvidia/[^/]+/lib/([^/]+)", path) for path in sorted(content)
+    )
+    return {
+        f"{LOADER}/{match[1]}": f"/{match.string}"
+        for match in libraries
+        if match and LIBRARY_NAME.search(match[1])
+    }

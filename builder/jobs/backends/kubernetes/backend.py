@@ -1,0 +1,234 @@
+"""A cluster of Kubernetes as a backend (builder/jobs/backends/protocol.py).
+
+A job is a JobSet whose name holds the job's key, so the API server itself refuses a second one. A
+failed job is submitted again under the name of the next attempt, and the old object stays.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final
+
+from builder.core.errors import OutsideError
+from builder.jobs import description
+from builder.jobs.backends.kubernetes import access, checks, jobset, status
+from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
+from builder.jobs.backends.kubernetes.cluster import Cluster
+from builder.jobs.backends.kubernetes.logs import JobLog
+from builder.jobs.backends.protocol import AlreadySubmitted, JobStatus, LogReader
+from builder.jobs.description import Job
+from builder.jobs.ready import Image, Ready
+
+QUEUES: Final = "kueue.x-k8s.io"
+_QUOTA: Final = "exceeded quota"
+"""The words of a ResourceQuota. Source: kubernetes, plugin/resourcequota/controller.go."""
+_NAMED: Final = 20
+"""The most JobSets whose Jobs and pods are asked for by name; of more, all are listed."""
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """The jobs of one namespace of a cluster."""
+
+    cluster: Cluster
+
+    @cached_property
+    def client(self) -> Client:
+        """Return the API server; a job is rendered without one. Raises InputError."""
+        return Client(access.load(self.cluster.context))
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return "Kubernetes"
+
+    @property
+    def name(self) -> str:
+        """Return what the option --on calls it."""
+        return "kubernetes"
+
+    @property
+    def location(self) -> str:
+        """Return the namespace and the cluster, in words."""
+        context = self.client.access.context
+        return f"the namespace {self.namespace}" + (f" of {context}" if context else "")
+
+    @property
+    def namespace(self) -> str:
+        """Return where the jobs are: the namespace that is named, else the context's."""
+        return self.cluster.namespace or self.client.access.namespace
+
+    # --- submitting -------------------------------------------------------------------------------
+
+    def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
+        """Return the job with its machines, checked. Raises InputError with every problem."""
+        return checks.ready(description.in_region(job, job.region), image, self.cluster, targets)
+
+    def preflight(self, ready: Ready) -> tuple[str, ...]:
+        """Let the API server check the JobSet without creating it. Raises OutsideError."""
+        try:
+            self.client.create(self._path(), jobset.jobset(ready, self._resolved), dryRun="All")
+        except ClusterRefused as error:
+            if error.reason != "AlreadyExists":
+                raise
+        return ()
+
+    def key(self, ready: Ready) -> str:
+        """Return a hash of everything that the job asks for; the object's name holds it."""
+        return jobset.key(ready, self._resolved)
+
+    def render(self, ready: Ready, run: int = 1) -> dict[str, Any]:
+        """Return the JobSet of a first attempt."""
+        return jobset.jobset(ready, self.cluster, run)
+
+    def submit(self, ready: Ready, run: int = 1) -> JobStatus:
+        """Create the JobSet of the next attempt of a run.
+
+        Two commands at once mean the same object, and the cluster refuses the second. A list may
+        lag behind: an attempt that it does not show, and that has ended, is followed by the next.
+        Raises AlreadySubmitted, LostAnswer, OutsideError.
+        """
+        before = [job for job in self.with_key(self.key(ready)) if job.run == run]
+        if reusable := next((job for job in before if job.reusable), None):
+            raise AlreadySubmitted(reusable)
+        attempt = max((_attempt(job) for job in before), default=0)
+        while True:  # jobset.name refuses a number beyond NUMBERS
+            attempt += 1
+            body = jobset.jobset(ready, self._resolved, run, attempt)
+            try:
+                return status.read(self.client.create(self._path(), body), (), ())
+            except ClusterRefused as error:
+                if error.code == 403 and _QUOTA in error.message:
+                    fix = "ask for a larger quota of the namespace"
+                    raise OutsideError(error.message, fix) from error
+                if error.reason != "AlreadyExists":
+                    raise
+            existing = self.get(f"{self.namespace}/{body['metadata']['name']}")
+            if existing.reusable:
+                raise AlreadySubmitted(existing)
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def with_key(self, key: str) -> tuple[JobStatus, ...]:
+        """Return the jobs with this key, the newest first, ended ones too."""
+        return self._listed(f"{jobset.KEY_LABEL}={key}")
+
+    def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
+        """Return the newest jobs of the namespace, the newest first; with `name` those of one
+        description."""
+        return self._listed(jobset.NAME_LABEL + (f"={name}" if name else ""), limit)
+
+    def find(self, name: str) -> JobStatus:
+        """Return the job that a person means: by NAMESPACE/NAME, by the JobSet's name, or by the
+        name of a description, which means its newest job. Raises OutsideError."""
+        if "/" in name:
+            return self.get(name)
+        if newest := self.list(name, limit=1):
+            return newest[0]
+        try:
+            return self.get(f"{self.namespace}/{name}")
+        except ClusterRefused as error:
+            if error.code != 404 or "JobSet:" in error.message:
+                raise
+            raise OutsideError(
+                f"no job is called {name} in {self.location}",
+                "builder job list --on kubernetes shows all; --namespace asks another one",
+            ) from None
+
+    def get(self, name: str) -> JobStatus:
+        """Return one job by NAMESPACE/NAME."""
+        return self._statuses([self._object(name)])[0]
+
+    def cancel(self, job: JobStatus) -> JobStatus:
+        """Ask for an end: the JobSet is suspended, which ends its pods, and an annotation says that
+        it was cancelled; Kueue is told not to start it again. A job that has ended is left alone.
+        """
+        obj = self._object(job.name)
+        now = self._statuses([obj])[0]
+        if not now.active or now.state == "cancelling":
+            return now
+        if jobset.QUEUE_LABEL in (obj["metadata"].get("labels") or {}):
+            self._deactivate(obj)
+        when = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        changes = {"metadata": {"annotations": {status.CANCELLED: when}}, "spec": {"suspend": True}}
+        self.client.patch(self._path(job.name), changes)
+        return self.get(job.name)
+
+    def logs(self, job: JobStatus, replica: str | None = None) -> LogReader:
+        """Return a reader of what the job's pods print, as long as the cluster keeps them."""
+        namespace, _, own = job.name.partition("/")
+        return JobLog(self.client, namespace, own, replica)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    @property
+    def _resolved(self) -> Cluster:
+        """The cluster with its namespace, which may be the context's."""
+        return replace(self.cluster, namespace=self.namespace)
+
+    def _path(self, name: str = "") -> str:
+        """Return the path of a JobSet by NAMESPACE/NAME, or of all of this namespace."""
+        namespace, _, own = name.partition("/")
+        return self.client.path(JOBSETS, "jobsets", own, namespace or self.namespace)
+
+    def _object(self, name: str) -> Object:
+        return self.client.get(self._path(name))
+
+    def _listed(self, selector: str, limit: int | None = None) -> tuple[JobStatus, ...]:
+        """Return the jobs whose labels fit, the newest first."""
+        jobsets = self.client.items(self._path(), labelSelector=selector)
+        jobsets.sort(key=lambda item: item["metadata"]["name"])
+        jobsets.sort(key=lambda item: item["metadata"]["creationTimestamp"], reverse=True)
+        return self._statuses(jobsets[:limit])
+
+    def _statuses(self, jobsets: Sequence[Object]) -> tuple[JobStatus, ...]:
+        """Return what the cluster says about JobSets of one namespace, in two requests."""
+        if not jobsets:
+            return ()
+        namespace = jobsets[0]["metadata"]["namespace"]
+        names = [each["metadata"]["name"] for each in jobsets]
+        of_these = f"{status.JOBSET} in ({','.join(names)})"
+        selector = of_these if len(names) <= _NAMED else status.JOBSET
+        jobs, pods = (
+            _by_jobset(
+                self.client.items(
+                    self.client.path(version, resource, namespace=namespace), labelSelector=selector
+                )
+            )
+            for version, resource in (("batch/v1", "jobs"), ("v1", "pods"))
+        )
+        return tuple(
+            status.read(each, jobs[name], pods[name])
+            for each, name in zip(jobsets, names, strict=True)
+        )
+
+    def _deactivate(self, obj: Object) -> None:
+        """Tell Kueue not to start a JobSet. Source: kueue, Workload, spec.active."""
+        try:
+            version = self.client.get(f"/apis/{QUEUES}")["preferredVersion"]["groupVersion"]
+        except ClusterRefused as error:
+            if error.code == 404:  # a cluster without Kueue
+                return
+            raise
+        meta = obj["metadata"]
+        path = self.client.path(version, "workloads", namespace=meta["namespace"])
+        for workload in self.client.items(path, labelSelector=f"{QUEUES}/job-uid={meta['uid']}"):
+            own = f"{path}/{workload['metadata']['name']}"
+            self.client.patch(own, {"spec": {"active": False}})
+
+
+def _attempt(job: JobStatus) -> int:
+    number = job.labels.get(jobset.ATTEMPT_LABEL, "1")
+    return int(number) if number.isdigit() else 1
+
+
+def _by_jobset(objects: Sequence[Object]) -> defaultdict[str, list[Object]]:
+    """Return Jobs or pods by the name of their JobSet."""
+    grouped: defaultdict[str, list[Object]] = defaultdict(list)
+    for item in objects:
+        grouped[item["metadata"]["labels"][status.JOBSET]].append(item)
+    return grouped

@@ -1,0 +1,238 @@
+"""What a backend does with jobs, and the values in which it answers.
+
+A backend is where jobs run: this machine, Vertex AI, a cluster of Kubernetes. Each has a folder
+beside this module, and no module of builder/jobs outside of these folders imports one
+(builder/jobs/backends/choose.py does). `Backend` is what a command that asks about a job needs;
+`RemoteBackend` is one that jobs are submitted to.
+
+All calls raise OutsideError where the backend refuses or cannot be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from builder.core.errors import OutsideError
+from builder.jobs.description import Job
+from builder.jobs.pools import Pool
+from builder.jobs.ready import Image, Ready
+
+ACTIVE = ("queued", "pending", "running", "cancelling", "paused", "updating")
+"""The states of a job that has not ended. Source: aiplatform v1, JobState."""
+SUCCEEDED = ("succeeded", "partially_succeeded")
+EXIT_CANCELLED = 143
+EXIT_TIMEOUT = 124
+SERVICE = "service"
+"""The replica's name of a line that the backend itself wrote."""
+
+
+class LostAnswer(OutsideError):  # noqa: N818 - nothing is wrong yet
+    """The connection broke during `submit`: the job may exist, or not."""
+
+
+class AlreadySubmitted(Exception):  # noqa: N818 - no error
+    """`submit` met the same job, which another command has created. job: as it is now."""
+
+    def __init__(self, job: JobStatus) -> None:
+        super().__init__(job.name)
+        self.job = job
+
+
+# --- a job ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """One replica now. exit_code: None before its end. seconds: how long it ran."""
+
+    name: str
+    state: str
+    exit_code: int | None = None
+    restarts: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrialStatus:
+    """One trial of a study that the service runs. value: the metric's last, None before the first.
+
+    seconds: how long it ran, None before its end.
+    """
+
+    id: str
+    state: str
+    parameters: Mapping[str, str]
+    value: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job now. Times are UTC; a time is None before it was reached.
+
+    name: the backend's whole name of the job. region: "" for a backend without regions. error: one
+    line about what went wrong, or what the job waits for. output: where the job writes. run: counts
+    the runs of one description, from 1. trials: of a study that the service runs. replicas: () for
+    a backend that does not report single replicas. failed_code: the exit code of the replica that
+    failed, None where it is not known. console: the address of the job's page.
+    """
+
+    name: str
+    display_name: str
+    state: str
+    region: str
+    created: datetime | None
+    started: datetime | None
+    ended: datetime | None
+    error: str
+    labels: Mapping[str, str]
+    image: str
+    output: str
+    strategy: str
+    pools: tuple[Pool, ...]
+    trials: tuple[TrialStatus, ...] = ()
+    replicas: tuple[ReplicaStatus, ...] = ()
+    run: int = 1
+    failed_code: int | None = None
+    console: str = ""
+
+    @property
+    def id(self) -> str:
+        """Return the last part of its name: on Vertex AI the number that the service gave it."""
+        return self.name.rsplit("/", 1)[-1]
+
+    @property
+    def active(self) -> bool:
+        """Tell whether it has not ended yet."""
+        return self.state in ACTIVE
+
+    @property
+    def reusable(self) -> bool:
+        """Tell whether the same description needs no second job: this one is on its way and nobody
+        has cancelled it, or it has succeeded."""
+        return self.state in SUCCEEDED or (self.active and self.state != "cancelling")
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how long it ran, None while it has not ended."""
+        if self.started is None or self.ended is None:
+            return None
+        return (self.ended - self.started).total_seconds()
+
+    @property
+    def exit_code(self) -> int:
+        """Return the job's exit code: 0, that of the replica that failed where it is known, 143
+        for a cancelled job, 124 for one that exceeded its timeout, else 1."""
+        if self.state in SUCCEEDED:
+            return 0
+        if self.state == "cancelled":
+            return self.failed_code or EXIT_CANCELLED
+        if self.state == "expired":
+            return EXIT_TIMEOUT
+        return self.failed_code or 1
+
+
+def by_age(job: JobStatus) -> tuple[float, str]:
+    """Return a key that sorts jobs, the oldest first, in the same order for every command."""
+    return (job.created.timestamp() if job.created else 0.0, job.name)
+
+
+# --- what it prints -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of a job. replica: `chief-0`, or SERVICE. fields: of a line that is a JSON object;
+    its text is then the object's message. trial: of a study that the service runs."""
+
+    time: datetime
+    replica: str
+    severity: str
+    text: str
+    trial: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LogReader(Protocol):
+    """The lines of a job, which grow while it runs."""
+
+    def read(self) -> tuple[LogLine, ...]:
+        """Return the lines since the last call, by time; the first call returns all."""
+
+
+# --- the backend ----------------------------------------------------------------------------------
+
+
+class Backend(Protocol):
+    """Where jobs run, for a command that asks about them."""
+
+    @property
+    def title(self) -> str:
+        """Return what people call it: Vertex AI."""
+
+    @property
+    def name(self) -> str:
+        """Return what the option --on calls it: vertex."""
+
+    @property
+    def location(self) -> str:
+        """Return where it looks for jobs, in words: a region of a project, a namespace."""
+
+    def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
+        """Return the newest jobs, the newest first; with `name` those of one description."""
+
+    def find(self, name: str) -> JobStatus:
+        """Return the job that a person means: by its whole name, its id, its display name, or the
+        name of a description, which means its newest job. Raises OutsideError where there is
+        none."""
+
+    def get(self, name: str) -> JobStatus:
+        """Return one job by its whole name."""
+
+    def cancel(self, job: JobStatus) -> JobStatus:
+        """Ask the job to end, and return it as it is then; one that has ended is left alone."""
+
+    def logs(self, job: JobStatus, replica: str | None = None) -> LogReader:
+        """Return a reader of what the job prints; with `replica` only that one's lines."""
+
+
+class RemoteBackend(Backend, Protocol):
+    """A backend that jobs are submitted to.
+
+    A submission is idempotent: the job's key, a hash of everything that the job asks for, stands in
+    its labels or in its name, so that the same description finds the job that it has made
+    (builder/jobs/submission.py). Capacity is not ours to look for: a queue or the service waits for
+    it, and a refusal for want of machines or quota is an error that names the fix.
+    """
+
+    def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
+        """Return the job with its machines, checked without asking anybody.
+
+        targets: the accelerator of each target of the project, so that a refusal names one. Raises
+        InputError with every problem, each at its line of the job's file.
+        """
+
+    def preflight(self, ready: Ready) -> tuple[str, ...]:
+        """Ask the service itself whether it would take the job; nothing is created.
+
+        Returns notes about what could not be checked. Raises InputError, OutsideError.
+        """
+
+    def key(self, ready: Ready) -> str:
+        """Return a hash of everything that the job asks for: 12 hexadecimal digits."""
+
+    def render(self, ready: Ready, run: int = 1) -> dict[str, Any]:
+        """Return what `submit` sends, as plain values."""
+
+    def submit(self, ready: Ready, run: int = 1) -> JobStatus:
+        """Create the job once; a call that creates something is never repeated here.
+
+        run: from 2 on, the job is run again in a folder of its own. Raises LostAnswer where the job
+        may have been created, AlreadySubmitted where the backend itself refuses a second one.
+        """
+
+    def with_key(self, key: str) -> tuple[JobStatus, ...]:
+        """Return the jobs with this key, the newest first, ended ones too."""

@@ -1,0 +1,202 @@
+"""Vertex AI as a backend: its job service and Cloud Logging behind the calls of the protocol."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from builder import googleapi
+from builder.core.errors import OutsideError
+from builder.jobs import description
+from builder.jobs.backends.protocol import JobStatus, LogReader, LostAnswer, by_age
+from builder.jobs.backends.vertex import checks, messages, service, status
+from builder.jobs.backends.vertex.logs import CloudLog
+from builder.jobs.backends.vertex.service import Service
+from builder.jobs.backends.vertex.status import explaining
+from builder.jobs.description import Job
+from builder.jobs.ready import Image, Ready
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform_v1 import JobServiceClient
+
+CUSTOM, TUNING = "customJobs", "hyperparameterTuningJobs"
+_NAME = re.compile(rf"projects/[^/]+/locations/[^/]+/({CUSTOM}|{TUNING})/[0-9]+")
+
+
+@dataclass(frozen=True)
+class VertexAI:
+    """The jobs of one project in one region."""
+
+    service: Service
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return "Vertex AI"
+
+    @property
+    def name(self) -> str:
+        """Return what the option --on calls it."""
+        return "vertex"
+
+    @property
+    def location(self) -> str:
+        """Return the region of the project."""
+        return f"{self.service.region} of {self.service.project}"
+
+    @cached_property
+    def client(self) -> JobServiceClient:
+        """The client of the job service."""
+        return service.jobs_client(self.service)
+
+    # --- sending ---
+
+    def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
+        """Return the job with its machines, checked. Raises InputError with every problem."""
+        job = description.in_region(job, self.service.region)
+        return checks.ready(job, image, self.service, targets)
+
+    def preflight(self, ready: Ready) -> tuple[str, ...]:
+        """Check the bucket of the job's folder, in Google's own storage or in an emulator's.
+
+        Returns notes. Raises InputError, OutsideError.
+        """
+        self.service.known()
+        asked = self.service.endpoint is None or os.environ.get(service.STORAGE)
+        if not (ready.job.job_dir and asked):
+            return ()
+        return checks.check_bucket(ready, service.storage_client(self.service))
+
+    def key(self, ready: Ready) -> str:
+        """Return a hash of everything that the job asks for; a label of the job holds it."""
+        return messages.key(ready)
+
+    def render(self, ready: Ready, run: int = 1) -> dict[str, Any]:
+        """Return the REST body."""
+        return messages.to_dict(messages.message(ready, run))
+
+    def submit(self, ready: Ready, run: int = 1) -> JobStatus:
+        """Create the job. Raises LostAnswer, OutsideError."""
+        import requests
+        from google.api_core import exceptions
+
+        message, parent = messages.message(ready, run), self.service.parent
+        lost = (
+            exceptions.ServerError,
+            exceptions.DeadlineExceeded,
+            exceptions.Unknown,
+            requests.exceptions.ConnectionError,
+            requests.exceptions.Timeout,
+        )
+        what = f"submit {ready.job.id}"
+        with explaining(what, status.SUBMIT):
+            try:
+                if ready.job.study is None:
+                    created: Any = self.client.create_custom_job(parent=parent, custom_job=message)
+                else:
+                    created = self.client.create_hyperparameter_tuning_job(
+                        parent=parent, hyperparameter_tuning_job=message
+                    )
+            except lost as error:
+                if googleapi.bad_credentials(error):  # nothing was sent
+                    raise
+                explained = googleapi.explained(error, what, status.SUBMIT)
+                raise LostAnswer(explained.message, explained.fix) from error
+        return status.read(created)
+
+    def with_key(self, key: str) -> tuple[JobStatus, ...]:
+        """Return the jobs with this key, the newest first, ended ones too."""
+        with explaining("submit", status.SUBMIT):
+            return self._listed(f'labels.{messages.KEY_LABEL}="{key}"')
+
+    # --- asking ---
+
+    def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
+        """Return the newest jobs of the region; with `name` those of one description."""
+        with explaining("list"):
+            wanted = f'labels.{messages.NAME_LABEL}="{name}"' if name else ""
+            return self._listed(wanted)[:limit]
+
+    def find(self, name: str) -> JobStatus:
+        """Return the job of the service's whole name or number, of a display name, or of the name
+        of a description, which means its newest job. Raises OutsideError."""
+        if _NAME.fullmatch(name):
+            return self.get(name)
+        if name.isdigit():
+            return self._by_number(name)
+        text = name.replace("\\", "").replace('"', "")
+        with explaining(f"find {name}"):
+            for wanted in (f'labels.{messages.NAME_LABEL}="{text}"', f'display_name="{text}"'):
+                if jobs := self._listed(wanted, limit=100):
+                    return jobs[0]
+        raise OutsideError(
+            f"no job is called {name} in {self.location}",
+            "builder job list shows all; --region asks another region",
+        )
+
+    def get(self, name: str) -> JobStatus:
+        """Return one job by the service's whole name."""
+        with explaining(name):
+            if _is_study(name):
+                job: Any = self.client.get_hyperparameter_tuning_job(
+                    name=name, retry=googleapi.read_retry()
+                )
+            else:
+                job = self.client.get_custom_job(name=name, retry=googleapi.read_retry())
+            return status.read(job)
+
+    def cancel(self, job: JobStatus) -> JobStatus:
+        """Ask for an end, and return the job as it is then; one that has ended is left alone."""
+        from google.api_core import exceptions
+
+        now = self.get(job.name)
+        if not now.active:
+            return now
+        client, retry = self.client, googleapi.read_retry()
+        with explaining(f"cancel {job.id}"):
+            try:
+                if _is_study(job.name):
+                    client.cancel_hyperparameter_tuning_job(name=job.name, retry=retry)
+                else:
+                    client.cancel_custom_job(name=job.name, retry=retry)
+            except exceptions.BadRequest:  # it ended between the two calls
+                now = self.get(job.name)
+                if now.active:
+                    raise
+                return now
+        return self.get(job.name)
+
+    def logs(self, job: JobStatus, replica: str | None = None) -> LogReader:
+        """Return a reader of the job's lines in Cloud Logging."""
+        client = service.logging_client(self.service)
+        return CloudLog(client, self.service.project or "", job.id, replica=replica)
+
+    # --- pieces ---
+
+    def _listed(self, wanted: str, limit: int = 1000) -> tuple[JobStatus, ...]:
+        """Return the jobs that fit a filter of the service, of each kind `limit` at most."""
+        request = {"parent": self.service.parent, "filter": wanted}
+        client, retry = self.client, googleapi.read_retry()
+        jobs = []
+        for call in (client.list_custom_jobs, client.list_hyperparameter_tuning_jobs):
+            pages: Any = call(request=request, retry=retry)
+            jobs += [status.read(job) for job, _ in zip(pages, range(limit), strict=False)]
+        return tuple(sorted(jobs, key=by_age, reverse=True))
+
+    def _by_number(self, number: str) -> JobStatus:
+        parent = self.service.parent
+        try:
+            return self.get(f"{parent}/{CUSTOM}/{number}")
+        except OutsideError as error:
+            try:
+                return self.get(f"{parent}/{TUNING}/{number}")
+            except OutsideError:
+                raise error from None
+
+
+def _is_study(name: str) -> bool:
+    return f"/{TUNING}/" in name

@@ -1,0 +1,130 @@
+"""What a job's replicas print, from Cloud Logging: each line once, with its replica's name.
+
+An entry tells when its line was printed, and when it was received. A line may be received minutes
+after it was printed, so each read asks for what was received since the last one, begins a little
+earlier, and skips what it has returned already. Filter and labels are those of
+`gcloud ai custom-jobs stream-logs`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from builder import googleapi
+from builder.jobs.backends.protocol import SERVICE, LogLine
+from builder.jobs.backends.vertex.service import ReadEntries
+from builder.jobs.backends.vertex.status import explaining
+from builder.jobs.pools import ROLES, role_of
+
+OVERLAP = timedelta(seconds=60)
+PAGE = 1000
+"""The most entries of one answer. Source: Cloud Logging, quotas."""
+READS_A_MINUTE = 30
+"""Half of the reads that a project has in a minute. Source: Cloud Logging, quotas."""
+
+
+@dataclass
+class CloudLog:
+    """One job's log, read piece by piece. client: asks for one page of entries."""
+
+    client: ReadEntries
+    project: str
+    job_id: str
+    replica: str | None = None
+    since: datetime | None = None
+    told: dict[str, datetime] = field(default_factory=dict)
+    reads: deque[float] = field(default_factory=lambda: deque(maxlen=READS_A_MINUTE))
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def read(self) -> tuple[LogLine, ...]:
+        """The lines since the last call, by time. Raises OutsideError."""
+        found = []
+        with explaining("logs"):
+            entries = list(self._entries())
+        for entry in entries:
+            received = _time(entry.get("receiveTimestamp") or entry.get("timestamp"))
+            key = entry.get("insertId") or repr(entry)
+            if key in self.told:
+                continue
+            self.told[key] = received
+            found.append(_line(entry))
+            self.since = max(self.since or received, received)
+        if self.since is not None:  # no later read returns entries from before the overlap
+            edge = self.since - 2 * OVERLAP
+            self.told = {key: when for key, when in self.told.items() if when > edge}
+        return tuple(found)
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        """The entries received since the last read; a passing error repeats one page."""
+        body: dict[str, Any] = {
+            "resourceNames": [f"projects/{self.project}"],
+            "filter": self._filter(),
+            "orderBy": "timestamp asc",
+            "pageSize": PAGE,
+        }
+        read = googleapi.read_retry()(self._page)
+        while True:
+            answer = read(body)
+            yield from answer.get("entries", ())
+            if not answer.get("nextPageToken"):
+                return
+            body = body | {"pageToken": answer["nextPageToken"]}
+
+    def _filter(self) -> str:
+        words = ['resource.type="ml_job"', f'resource.labels.job_id="{self.job_id}"']
+        if self.replica:
+            words.append(f'resource.labels.task_name="{task(self.replica)}"')
+        if self.since is not None:
+            back = (self.since - OVERLAP).astimezone(UTC).isoformat().replace("+00:00", "Z")
+            words.append(f'receiveTimestamp>="{back}"')
+        return " AND ".join(words)
+
+    def _page(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One read, as soon as the service's limit for a minute leaves room for it."""
+        now = self.clock()
+        if len(self.reads) == self.reads.maxlen and (wait := self.reads[0] + 60 - now) > 0:
+            self.sleep(wait)
+        self.reads.append(self.clock())
+        return self.client(body)
+
+
+def task(replica: str) -> str:
+    """`worker-1` -> `workerpool1-1`, the service's name of that replica."""
+    role, _, index = replica.rpartition("-")
+    if role in ROLES and index.isdigit():
+        return f"workerpool{ROLES.index(role)}-{index}"
+    return replica
+
+
+def replica_of(name: str) -> str:
+    """`workerpool1-1` -> `worker-1`; any other name stays as it is."""
+    match = re.fullmatch(r"workerpool([0-9]+)-([0-9]+)", name)
+    return f"{role_of(int(match[1]))}-{match[2]}" if match else name
+
+
+def _line(entry: dict[str, Any]) -> LogLine:
+    labels = entry.get("resource", {}).get("labels", {})
+    payload = next((entry[one] for one in _PAYLOADS if one in entry), "")
+    text = payload.get("message", payload) if isinstance(payload, dict) else payload
+    return LogLine(
+        time=_time(entry.get("timestamp") or entry.get("receiveTimestamp")),
+        replica=replica_of(labels.get("task_name", SERVICE)),
+        severity=str(entry.get("severity") or "DEFAULT"),
+        text=str(text).rstrip("\n"),
+        trial=entry.get("labels", {}).get("ml.googleapis.com/trial_id"),
+        fields=dict(payload) if isinstance(payload, dict) else {},
+    )
+
+
+_PAYLOADS = ("textPayload", "jsonPayload", "protoPayload")
+
+
+def _time(text: str | None) -> datetime:
+    return datetime.fromisoformat(text) if text else datetime.now(UTC)

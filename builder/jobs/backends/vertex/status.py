@@ -1,0 +1,118 @@
+"""A job as Vertex AI tells it, and its errors in the factory's words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from builder import googleapi
+from builder.jobs import machines
+from builder.jobs.backends.protocol import JobStatus, TrialStatus
+from builder.jobs.backends.vertex.messages import RUN_LABEL
+from builder.jobs.pools import Pool, role_of
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform_v1 import CustomJob, HyperparameterTuningJob
+
+ADVICE = googleapi.Advice(
+    api="aiplatform.googleapis.com",
+    forbidden="ask for roles/aiplatform.user in the project",
+    missing="builder job list shows all",
+    quota="ask for quota for this accelerator in this region, or take another region",
+    refused="correct the job's file; builder job render shows what is sent",
+    precondition="builder job status shows why",
+    unreachable="run the same command again: it finds the job if it was made",
+)
+
+
+SUBMIT = replace(
+    ADVICE, precondition="no job was made: mend what the service names, then submit it again"
+)
+"""The advice about a job that is not there yet."""
+
+
+def explaining(
+    what: str, advice: googleapi.Advice = ADVICE
+) -> contextlib.AbstractContextManager[None]:
+    """Raise the service's errors as one line each. what: what was asked for, as `submit cats`."""
+    return googleapi.explaining(what, advice)
+
+
+def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
+    """What a message of the service says about a job."""
+    from google.cloud import aiplatform_v1
+
+    tuning = isinstance(job, aiplatform_v1.HyperparameterTuningJob)
+    spec = job.trial_job_spec if tuning else job.job_spec
+    specs = list(enumerate(spec.worker_pool_specs))
+    images = [one.container_spec.image_uri for _, one in specs if one.replica_count]
+    region = job.name.split("/")[3] if job.name.count("/") == 5 else ""
+    labels, failed = dict(job.labels), re.search(r"non-zero status of (\d+)", job.error.message)
+    state = job.state.name.removeprefix("JOB_STATE_").lower()
+    run = labels.get(RUN_LABEL, "1")
+    return JobStatus(
+        name=job.name,
+        display_name=job.display_name,
+        state=state,
+        region=region,
+        created=_time(job.create_time),
+        started=_time(job.start_time),
+        ended=_time(job.end_time),
+        error=job.error.message,
+        labels=labels,
+        image=images[0] if images else "",
+        output=spec.base_output_directory.output_uri_prefix,
+        strategy=spec.scheduling.strategy.name.lower().replace("_", "-"),
+        pools=tuple(_pool(position, one) for position, one in specs if one.replica_count),
+        trials=tuple(_trial(one) for one in job.trials) if tuning else (),
+        run=int(run) if run.isdigit() else 1,
+        failed_code=int(failed[1]) if failed and state == "failed" else None,
+        console=_console(job.name) if region else "",
+    )
+
+
+def _pool(position: int, one: Any) -> Pool:
+    machine = one.machine_spec
+    return Pool(
+        role=role_of(position),
+        count=int(one.replica_count),
+        machine=machine.machine_type,
+        accelerator=machine.accelerator_type.name if machine.accelerator_count else None,
+        accelerators=machine.accelerator_count,
+        topology=machine.tpu_topology or None,
+        disk_type=one.disk_spec.boot_disk_type or machines.default_disk(machine.machine_type),
+        disk_gb=one.disk_spec.boot_disk_size_gb or 100,
+    )
+
+
+def _console(name: str) -> str:
+    """A job's page in Google's console."""
+    _, project, _, region, collection, number = name.split("/")
+    where = "training" if collection == "customJobs" else "hyperparameter-tuning-jobs"
+    return (
+        f"https://console.cloud.google.com/vertex-ai/locations/{region}/{where}/{number}"
+        f"?project={project}"
+    )
+
+
+def _trial(one: Any) -> TrialStatus:
+    metrics = list(one.final_measurement.metrics)
+    start, end = _time(one.start_time), _time(one.end_time)
+    return TrialStatus(
+        id=one.id,
+        state=one.state.name.lower(),
+        parameters={value.parameter_id: _text(value.value) for value in one.parameters},
+        value=metrics[0].value if metrics else None,
+        seconds=(end - start).total_seconds() if start and end else None,
+    )
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _time(value: Any) -> datetime | None:
+    return value if isinstance(value, datetime) and value.timestamp() > 0 else None

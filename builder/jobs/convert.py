@@ -1,0 +1,346 @@
+"""A job of AI Platform Training as a job's file: its config.yaml, its gcloud command, or both.
+
+AI Platform ended on 2025-01-31: its jobs are read here and never written. Each field and each flag
+is taken over or named with the reason. Sources: ml.v1, TrainingInput; the reference of `gcloud
+ai-platform jobs submit training`; AI Platform Training, "Specifying machine types or scale tiers".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from builder.core import filemodel, yamlfile
+from builder.core.errors import InputError
+from builder.facts import accelerators
+from builder.facts.table import DATA, read_table
+from builder.jobs import description, machines
+from builder.jobs.description import Job
+
+_TABLE: Final = read_table(DATA / "aiplatform.yaml")
+_ROLES: Final[Mapping[str, str]] = _TABLE["roles"]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The text of a job's file. changes: what is not as it was; left_out: the fields and flags that
+    are not taken over, each with the reason."""
+
+    text: str
+    changes: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def convert(
+    config: Path | None,
+    words: Sequence[str] = (),
+    *,
+    image: str | None = None,
+    region: str | None = None,
+    name: str = "job",
+    targets: Mapping[str, str],
+) -> Converted:
+    """Return the job of an old configuration and of the command that sent it.
+
+    words: `gcloud ai-platform jobs submit training NAME --flag value -- --epochs 3`, or what stood
+    after its `--`. image, region: in place of the old ones. name: of the file that will hold the
+    job. targets: the accelerator of each target of the project. Raises InputError at the line that
+    is wrong.
+    """
+    flags, arguments = _parsed(words)
+    named = flags.pop("config", None)
+    old = _read(config or (Path(named) if named else None), flags)
+    job_name = description.name_from(name)
+    job: dict[str, Any] = {} if job_name == name else {"name": job_name}
+    job |= _machines(old)
+    job |= {new: old.text(was) for was, new in _TABLE["fields"].items()}
+    job["region"] = region or job["region"]
+    job["pass_job_dir"] = job["job_dir"] and "true"
+    job["command"] = old.take("masterConfig.containerCommand")
+    own = old.take("masterConfig.containerArgs") or []
+    job["arguments"] = [*own, *(old.take("args") or []), *arguments]
+    job["scheduling"] = {"timeout": old.text("scheduling.maxRunningTime")}
+    key = old.text("encryptionConfig.kmsKeyName")
+    web = old.text("enableWebAccess") == "true"
+    job["vertex"] = {"web_access": "true" if web else None, "encryption_key": key}
+    job |= {"labels": old.below("labels"), "study": _study(old), "disk": _disk(old)}
+    job["image"] = _image(old, job, image, targets)
+    for name in ("scheduling", "vertex", "disk"):
+        job[name] = {key: value for key, value in job[name].items() if value is not None}
+    written = {name: job[name] for name in Job.model_fields if job.get(name)}
+    _check(old.where, written)
+    left_out = tuple(old.unused())
+    lines = [*old.changes, *(f"not taken over: {line}" for line in left_out)]
+    text = yamlfile.dump(written, "\n".join(["Converted from a job of AI Platform.", *lines]))
+    return Converted(text, tuple(old.changes), left_out)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Old:
+    """The old job while it is read. values: what is not taken yet, by a path such as
+    `masterConfig.acceleratorConfig.count`; flags: of a path, the flag that filled it."""
+
+    values: dict[str, Any]
+    document: yamlfile.Document
+    where: str
+    flags: Mapping[str, str]
+    changes: list[str] = field(default_factory=list)
+
+    def take(self, path: str) -> Any:
+        """Take a value over; None where there is none."""
+        return self.values.pop(path, None)
+
+    def text(self, path: str) -> str | None:
+        """Take a text over; None where there is none. Raises InputError."""
+        value = self.take(path)
+        if value is not None and not isinstance(value, str):
+            raise self.refuse(path, "expected one value", "write it on the same line")
+        return value
+
+    def count(self, path: str, default: int) -> int:
+        """Take a number over. Raises InputError."""
+        text = self.text(path) or str(default)
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise self.refuse(path, f"{text[:20]!r} is no number", "write 2")
+        return int(text)
+
+    def below(self, path: str) -> dict[str, Any]:
+        """Take all values below a path over, by the rest of their paths."""
+        names = [name for name in self.values if name.startswith(f"{path}.")]
+        return {name[len(path) + 1 :]: self.take(name) for name in names}
+
+    def place(self, path: str) -> str:
+        """Return where a field stands: `config.yaml:3: trainingInput.masterType`, or its flag."""
+        if path in self.flags:
+            return self.flags[path]
+        written = self.document.value
+        top = "trainingInput." if isinstance(written, dict) and "trainingInput" in written else ""
+        top = "" if path.split(".")[0] in (written or ()) else top
+        steps = [int(step) if step.isdigit() else step for step in f"{top}{path}".split(".")]
+        return f"{self.where}:{self.document.line(*steps)}: {top}{path}"
+
+    def refuse(self, path: str, what: str, fix: str) -> InputError:
+        """Return the error about a field."""
+        return InputError(f"{self.place(path)}: {what}", fix)
+
+    def unused(self) -> Iterator[str]:
+        """Yield each field that was not taken over, with the reason."""
+        for path in self.values:
+            names = path.split(".")
+            reasons = [why for why, fields in _TABLE["left_out"].items() if {*names} & {*fields}]
+            yield f"{self.place(path)}: {reasons[0] if reasons else 'not known'}"
+
+
+def _parsed(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the flags of a gcloud command with their values, and the trainer's arguments."""
+    if not words or words[0] != "gcloud":
+        return {}, list(words)
+    end = words.index("--") if "--" in words else len(words)
+    flags, rest = dict[str, str](), list(words[:end])
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if not name.startswith("--"):
+            continue
+        if not equals and name[2:] not in _TABLE["switches"]:
+            if not rest:
+                raise InputError(f"{name}: has no value", f"write {name}=VALUE")
+            value = rest.pop(0)
+        flags[name[2:]] = value or "true"
+    return flags, list(words[end + 1 :])
+
+
+def _read(config: Path | None, flags: Mapping[str, str]) -> _Old:
+    """Return the file with the flags over it: what a flag said won. Raises InputError."""
+    where = str(config or "gcloud")
+    document = yamlfile.parse(filemodel.read_text(config, where) if config else "", where)
+    if document.problems:
+        raise filemodel.error(where, document.problems)
+    value: Any = document.value
+    if not isinstance(value, dict) or not (value or flags):
+        raise InputError(f"{where}: no trainingInput", "name the file that gcloud's --config took")
+    values = {path.removeprefix("trainingInput."): inner for path, inner in _flat(value, "")}
+    filled = {}
+    for flag, text in flags.items():
+        for path, inner in _flag_fields(flag, text):
+            values[path], filled[path] = inner, f"--{flag}"
+    return _Old(values, document, where, filled)
+
+
+def _flag_fields(flag: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths that a flag fills, with the values. Raises InputError."""
+    name = _TABLE["flags"].get(flag) or re.sub(r"-(\w)", lambda match: match[1].upper(), flag)
+    for end, path in _TABLE["flag_ends"].items():
+        name = re.sub(rf"(?<=er){end}$", path, name)
+    if flag != "labels" and not flag.endswith("-accelerator"):
+        yield name, text
+        return
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if not value or (flag != "labels" and key not in ("count", "type")):
+            example = "name=value" if flag == "labels" else "count=1,type=nvidia-tesla-v100"
+            raise InputError(f"--{flag} {text}: not what gcloud took", f"write --{flag} {example}")
+        yield f"{name}.{key}", value
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield each value with its path; a list is a value, unless it is one of mappings."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        value = {str(index): inner for index, inner in enumerate(value)}
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{path}.{name}" if path else name)
+    else:
+        yield path, value
+
+
+# --- machines -------------------------------------------------------------------------------------
+
+
+def _machines(old: _Old) -> dict[str, Any]:
+    """Return machine, accelerators and replicas. Raises InputError."""
+    tiers, tier = _TABLE["tiers"], old.text("scaleTier")
+    if tier is None:
+        old.changes.append("no scaleTier: the service took BASIC, a machine without an accelerator")
+    if tier in (None, *tiers):
+        for path in [name for name in old.values if re.fullmatch(r"[a-zA-Z]+(Type|Count)", name)]:
+            old.changes.append(f"{old.place(path)}: {tier} brings its own machines")
+            del old.values[path]
+        old.values |= tiers[tier or "BASIC"]
+    elif tier != "CUSTOM":
+        known = ", ".join((*tiers, "CUSTOM"))
+        raise old.refuse("scaleTier", f"{tier!r} was no scale tier", f"write one of {known}")
+    if "masterType" not in old.values:
+        raise old.refuse("scaleTier", "CUSTOM needs masterType", "add masterType: n1-standard-8")
+    if old.values.get("workerType") == "cloud_tpu":  # today the TPU's machine runs the program
+        old.changes.append(f"{old.take('masterType')} is gone: the TPU's machine runs the program")
+        old.values["masterType"] = old.take("workerType")
+        carried = old.below("workerConfig.acceleratorConfig")
+        old.values |= {f"masterConfig.acceleratorConfig.{name}": carried[name] for name in carried}
+        old.count("workerCount", 1)
+    chief, replicas = _machine(old, "master"), {}
+    for role, name in _ROLES.items():
+        count = old.count(f"{role}Count", 0)
+        if count and f"{role}Type" not in old.values:
+            raise old.refuse(f"{role}Count", f"needs {role}Type", f"add {role}Type")
+        if count:
+            none = (
+                {"accelerators": "none"}
+                if "accelerators" in chief and role != "parameterServer"
+                else {}
+            )
+            replicas[name] = {"count": count, **none, **_machine(old, role)}
+    return {**chief, "replicas": replicas}
+
+
+def _machine(old: _Old, role: str) -> dict[str, Any]:
+    """Return machine and accelerators of one role, on what is offered today. Raises InputError."""
+    path, config = f"{role}Type", f"{role}Config.acceleratorConfig"
+    was = old.text(path) or ""
+    machine, *carried = _TABLE["machines"].get(was, [was])
+    machine = _TABLE["successors"].get(machine, machine)
+    name, count = carried or (None, "0")
+    if f"{config}.type" in old.values:
+        name, count = old.text(f"{config}.type"), str(old.count(f"{config}.count", 1))
+    try:
+        if name is None:
+            placed = machines.place(machine)
+        else:
+            device = machines.device(re.sub(r"_POD$", "", name), machine)
+            device = machines.offer().devices[device.instead] if device.instead else device
+            placed = machines.nearest(machine, device, int(count))
+    except InputError as error:
+        raise old.refuse(path, error.message, error.fix) from None
+    if was != placed.machine or (name and f"{count} x " not in placed.written):
+        old.changes.append(f"{old.place(path)}: {was}: {placed} is the nearest now")
+    if placed.device is None:
+        return {"machine": placed.machine}
+    return {"machine": placed.machine, "accelerators": f"{placed.count} x {placed.device.name}"}
+
+
+def _disk(old: _Old) -> dict[str, Any]:
+    """Return the largest disk that a role had."""
+    paths = [f"{role}Config.diskConfig" for role in ("master", *_ROLES)]
+    sizes = {path: old.count(f"{path}.bootDiskSizeGb", 0) for path in paths}
+    largest = max(paths, key=lambda path: sizes[path])
+    if len(set(sizes.values()) - {0}) > 1:
+        old.changes.append(f"each machine has the largest disk of any: {sizes[largest]} GB")
+    kind = old.text(f"{largest}.bootDiskType")
+    return {"type": kind, "size_gb": sizes[largest] or None}
+
+
+def _image(old: _Old, job: Mapping[str, Any], image: str | None, targets: Mapping[str, str]) -> str:
+    """Return the image: the one that is named, else a target for what the chief carries."""
+    named = old.text("masterConfig.imageUri")
+    for role in _ROLES:
+        if old.values.get(f"{role}Config.imageUri") == named:
+            old.take(f"{role}Config.imageUri")
+    if image or named:
+        return str(image or named)
+    name = job["accelerators"].split(" x ")[1] if "accelerators" in job else "CPU"
+    carried = accelerators.find(name)
+    wanted = "TPU" if carried.kind == "tpu" else carried.name
+    fitting = [target for target, accelerator in targets.items() if accelerator == wanted]
+    what = "the old job named no image"
+    if not fitting:
+        raise InputError(
+            f"{old.where}: {what}, and no target of the project is for {wanted}",
+            "give --image with the image that stands in for it",
+        )
+    old.changes.append(f"{what}: {fitting[0]} is for {wanted}")
+    return fitting[0]
+
+
+# --- the study ------------------------------------------------------------------------------------
+
+
+def _study(old: _Old) -> dict[str, Any] | None:
+    """Return the study of the hyperparameters; None for none. Raises InputError."""
+    top = "hyperparameters"
+    if not any(path.startswith(f"{top}.") for path in old.values):
+        return None
+    study: dict[str, Any] = {"metric": _TABLE["metric"]}
+    for was, new in _TABLE["study"].items():
+        if value := old.text(f"{top}.{was}"):
+            study[new] = value.lower() if new == "goal" else value
+    study["algorithm"] = _TABLE["words"].get(old.text(f"{top}.algorithm"), "bayesian")
+    if old.text(f"{top}.enableTrialEarlyStopping") == "true":
+        study["early_stopping"] = "curve"
+    parameters: dict[str, Any] = {}
+    while f"{top}.params.{len(parameters)}.parameterName" in old.values:
+        path = f"{top}.params.{len(parameters)}"
+        name = old.text(f"{path}.parameterName") or ""
+        parameters[name] = _parameter(old, path)
+    return {**study, "parameters": parameters}
+
+
+def _parameter(old: _Old, path: str) -> dict[str, Any]:
+    kind = (old.text(f"{path}.type") or "").lower()
+    scale = _TABLE["words"].get(old.text(f"{path}.scaleType"))
+    if kind in ("categorical", "discrete"):
+        spec: dict[str, Any] = {"values": old.take(f"{path}.{kind}Values")}
+    else:
+        spec = {"min": old.text(f"{path}.minValue"), "max": old.text(f"{path}.maxValue")}
+        if spec["min"] == spec["max"]:
+            old.changes.append(f"{old.place(path)}: a range of one value is that value now")
+            spec, kind = {"values": [spec["min"]]}, "discrete"
+    spec |= {"type": kind} | ({"scale": scale} if scale and kind != "categorical" else {})
+    return spec
+
+
+def _check(where: str, written: Mapping[str, Any]) -> None:
+    """Raise InputError for what makes the new job unreadable; its lines are written nowhere."""
+    document = yamlfile.parse(yamlfile.dump(written), where)
+    try:
+        Job.model_validate(document.value)
+    except ValidationError as error:
+        mistakes = filemodel.mistakes(document, error.errors(), Job)
+        lines = [f"{where}: {mistake.field}: {mistake.what}" for mistake in mistakes]
+        raise InputError("\n".join(lines), mistakes[0].fix) from None

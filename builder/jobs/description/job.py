@@ -1,0 +1,282 @@
+"""A job as its file describes it: every field, its default, and what it refuses.
+
+This module checks shapes, names and limits that hold everywhere. The machines on offer, the region,
+the image and the project are checked before a job is sent (`check` of its backend), because
+`builder job local` needs none of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+
+from builder.core.filemodel import refuse
+from builder.jobs.description.kubernetes import Kubernetes
+from builder.jobs.description.study import Study
+from builder.jobs.description.values import (
+    DEFAULT_TIMEOUT,
+    DISK_GB,
+    AcceleratorsField,
+    Arguments,
+    Duration,
+    Environment,
+    ImageName,
+    JobDir,
+    JobName,
+    LabelKey,
+    LabelValue,
+    Machine,
+    Project,
+    Region,
+    Secret,
+    ServiceAccount,
+    Strategy,
+    Text,
+    Topology,
+    WrittenModel,
+)
+from builder.jobs.description.vertex import Vertex
+from builder.jobs.pools import Pool, Role
+
+
+class PoolSpec(WrittenModel):
+    """The replicas of one role. What is left out is as for the chief."""
+
+    count: int = Field(1, ge=1, le=1000, examples=[2])
+    """How many replicas."""
+
+    machine: Machine | None = Field(None, examples=["n1-standard-8"])
+    """The machine type of each."""
+
+    accelerators: AcceleratorsField | Literal["none"] | None = Field(None, examples=["2 x V100"])
+    """What each carries; `none`: no accelerator. Parameter servers have none where this is left
+    out."""
+
+
+def _pool_spec(value: object) -> object:
+    """Return {count: 2} for `workers: 2`."""
+    return {"count": value} if isinstance(value, str) else value
+
+
+_PoolSpec = Annotated[PoolSpec, BeforeValidator(_pool_spec, json_schema_input_type=PoolSpec | int)]
+
+
+class Replicas(WrittenModel):
+    """The replicas beside the chief, of which there is always exactly one."""
+
+    workers: _PoolSpec | None = Field(None, examples=[2])
+    """Workers beside the chief; the chief works, too."""
+
+    parameter_servers: _PoolSpec | None = Field(None, examples=[2])
+    """Parameter servers."""
+
+    evaluator: _PoolSpec | None = Field(None, examples=[1])
+    """An evaluator. It is never part of the cluster that trains."""
+
+
+ROLE_FIELDS: Mapping[Role, str] = {
+    "worker": "workers",
+    "ps": "parameter_servers",
+    "evaluator": "evaluator",
+}
+"""The roles beside the chief, and their fields of `replicas`."""
+
+
+class BootDisk(WrittenModel):
+    """The boot disk of every machine."""
+
+    type: Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"] | None = Field(
+        None, examples=["pd-ssd"]
+    )
+    """By default the service's: pd-ssd, or hyperdisk-balanced on machines that take no other."""
+
+    size_gb: int = Field(DISK_GB[0], ge=DISK_GB[0], le=DISK_GB[1], examples=[200])
+    """The size in gigabytes, at least 100."""
+
+
+class Scheduling(WrittenModel):
+    """Which machines the job waits for, how long it may run, and what happens when one fails."""
+
+    strategy: Strategy = Field("standard", examples=["spot"])
+    """standard; spot: cheaper, can be taken away at any time; flex-start: waits for machines."""
+
+    timeout: Duration = Field(DEFAULT_TIMEOUT, examples=["2h"])
+    """How long the job may run."""
+
+    max_wait: Duration | None = Field(None, examples=["24h"])
+    """How long a flex-start job may wait for its machines."""
+
+    restarts: Literal["worker", "job", "never"] = Field("worker", examples=["job"])
+    """worker: a replica that fails is started again; job: all replicas are, which synchronous
+    training needs; never: the job fails."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Scheduling:
+        if self.max_wait is not None and self.strategy != "flex-start":
+            raise refuse(
+                "max_wait holds for flex-start only", "remove max_wait, or strategy: flex-start"
+            )
+        return self
+
+
+class Job(WrittenModel):
+    """One training job. This is where every default stands."""
+
+    model_config = ConfigDict(title="jobs/*.yaml", validate_default=False)
+
+    image: ImageName = Field(examples=["v100"])
+    """A target of images/, or any image in a registry. It is sent by digest, never by tag."""
+
+    name: JobName | None = Field(None, examples=["cats-and-dogs"])
+    """The job's name; by default the file's."""
+
+    project: Project | None = Field(None, examples=["my-project"])
+    """The Google Cloud project; by default that of the flag or of the environment."""
+
+    region: Region | None = Field(None, examples=["us-central1"])
+    """The region that the job runs in."""
+
+    machine: Machine = Field(examples=["n1-standard-8"])
+    """The machine type of the chief, and of each replica that names no other."""
+
+    accelerators: AcceleratorsField | None = Field(None, examples=["2 x V100"])
+    """What the chief's machine carries: `2 x V100`, or {type: V100, count: 2}."""
+
+    topology: Topology | None = Field(None, examples=["2x2"])
+    """Of a TPU v5e: how its chips are laid out."""
+
+    replicas: Replicas = Field(Replicas.model_validate({}), examples=[{"workers": 2}])
+    """Workers, parameter servers and evaluator beside the chief."""
+
+    command: tuple[Text, ...] | None = Field(None, examples=[["python", "-m", "trainer.task"]])
+    """Replaces the image's ENTRYPOINT."""
+
+    arguments: Arguments = Field((), examples=[{"steps": "1000"}])
+    """The trainer's arguments: `name: value` lines, or a list as on a command line."""
+
+    environment: Environment = Field({}, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}])
+    """Environment variables of every replica: texts, or secrets as {secret: NAME, key: KEY}."""
+
+    job_dir: JobDir | None = Field(None, examples=["gs://my-bucket/jobs/{job}"])
+    """Where the job writes: gs://BUCKET/FOLDER. {job} is replaced by the job's own id, {region} by
+    its region."""
+
+    pass_job_dir: bool = Field(False, examples=[True])
+    """Pass --job-dir, too, as AI Platform did. AIP_MODEL_DIR and its like are always set."""
+
+    service_account: ServiceAccount | None = Field(
+        None, examples=["trainer@my-project.iam.gserviceaccount.com"]
+    )
+    """The account that the job runs as."""
+
+    network: Text | None = Field(None, examples=["projects/123456789/global/networks/default"])
+    """A VPC network to peer with, named with the project's number."""
+
+    tensorboard: Text | None = Field(
+        None, examples=["projects/my-project/locations/us-central1/tensorboards/123"]
+    )
+    """A Vertex AI TensorBoard that shows the job's logs while it runs. Needs service_account."""
+
+    disk: BootDisk = Field(BootDisk.model_validate({}), examples=[{"size_gb": "200"}])
+    """The boot disk of every machine."""
+
+    scheduling: Scheduling = Field(
+        Scheduling.model_validate({}), examples=[{"strategy": "spot", "timeout": "2h"}]
+    )
+    """Standard, spot or flex start; timeouts; restarts."""
+
+    labels: dict[LabelKey, LabelValue] = Field({}, max_length=60, examples=[{"team": "vision"}])
+    """Labels of the job, for the bill."""
+
+    study: Study | None = Field(None, examples=[{"metric": "accuracy"}])
+    """A hyperparameter study over this job."""
+
+    vertex: Vertex = Field(Vertex.model_validate({}), examples=[{"web_access": "true"}])
+    """What only Vertex AI has: reservations, experiments, NFS, keys."""
+
+    kubernetes: Kubernetes = Field(Kubernetes.model_validate({}), examples=[{"priority": "high"}])
+    """What only a cluster has: priority, node selectors, tolerations, reservation, topology."""
+
+    _name: str = PrivateAttr("job")
+    _source: Path = PrivateAttr(Path("job.yaml"))
+
+    @model_validator(mode="after")
+    def _check(self) -> Job:
+        if self.topology and self.accelerators:
+            raise refuse(
+                "a topology says how many chips there are, so accelerators must be left out",
+                "remove accelerators",
+            )
+        if self.tensorboard and not self.service_account:
+            raise refuse(
+                "tensorboard needs service_account: the service writes the logs in its name",
+                "add service_account: NAME@PROJECT.iam.gserviceaccount.com",
+            )
+        options = {word[2:].split("=")[0] for word in self.arguments if word.startswith("--")}
+        for name in self.study.parameters if self.study else ():
+            if name in options:
+                raise refuse(
+                    f"arguments has {name}, and the study varies it",
+                    f"remove {name} from arguments, or from study.parameters",
+                )
+        return self
+
+    @property
+    def id(self) -> str:
+        """Return the job's name: as written, or that of its file."""
+        return self.name or self._name
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables whose values stand in the file."""
+        return {name: value for name, value in self.environment.items() if isinstance(value, str)}
+
+    @property
+    def secrets(self) -> dict[str, Secret]:
+        """Return the environment variables whose values a Secret holds."""
+        return {
+            name: value for name, value in self.environment.items() if isinstance(value, Secret)
+        }
+
+    @property
+    def source(self) -> Path:
+        """Return the file that this was read from."""
+        return self._source
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Return the pools of chief, workers, parameter servers and evaluator, those that the job
+        has."""
+        chief = Pool("chief", 1, self.machine, topology=self.topology)
+        if self.accelerators:
+            carried = self.accelerators
+            chief = replace(chief, accelerator=carried.type, accelerators=carried.count)
+        beside = [
+            self._beside(role, spec)
+            for role, field in ROLE_FIELDS.items()
+            if (spec := getattr(self.replicas, field))
+        ]
+        disk_type, disk_gb = self.disk.type or "pd-ssd", self.disk.size_gb
+        return tuple(
+            replace(pool, disk_type=disk_type, disk_gb=disk_gb) for pool in (chief, *beside)
+        )
+
+    def _beside(self, role: Role, spec: PoolSpec) -> Pool:
+        """Return the pool of a role: only workers on the chief's own kind of machine carry what the
+        chief carries, where nothing is said."""
+        pool = Pool(role, spec.count, spec.machine or self.machine)
+        carried = spec.accelerators
+        if carried is None and role != "ps" and spec.machine in (None, self.machine):
+            carried = self.accelerators
+        if carried is None or carried == "none":
+            return pool
+        return replace(pool, accelerator=carried.type, accelerators=carried.count)
+
+    @property
+    def distributed(self) -> bool:
+        """Tell whether there is more than one replica; only then the service sets TF_CONFIG."""
+        return sum(pool.count for pool in self.pools) > 1

@@ -1,1 +1,0 @@
-"""Kubernetes as a place: a job as a JobSet, and the API server that runs it."""

@@ -1,0 +1,110 @@
+"""The advisories against what a project's targets lock, and which of them image.yaml accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from builder.config import image_yaml, lockfile
+from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config.image_yaml import ImageSpec
+from builder.core.filemodel import place
+from builder.trust import advisories, packages
+from builder.trust.advisories import Finding, PackageVersion
+
+
+@dataclass(frozen=True)
+class AdvisoryReport:
+    """What is known against targets.
+
+    packages: how many were looked up. targets: target -> each finding, with the entry of its
+    image.yaml that accepts it today. failures, notes: lines for a person.
+    """
+
+    packages: int
+    targets: Mapping[str, Mapping[Finding, AcceptedAdvisory | None]]
+    failures: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def check(root: Path, targets: Sequence[str], address: str, today: date) -> AdvisoryReport:
+    """Look up what these targets lock. today: in UTC.
+
+    Raises InputError for a target without a lock, OutsideError for what could not be looked up.
+    """
+    specs = [image_yaml.load(root, target) for target in targets]
+    locked = {
+        spec.name: advisories.package_versions(
+            package.purl for package in packages.locked(lockfile.read(root, spec.name))
+        )
+        for spec in specs
+    }
+    versions = frozenset[PackageVersion]().union(*locked.values())
+    accepted = [entry for spec in specs for entry in spec.advisories]
+    findings = advisories.look_up(versions, address, accepted)
+    judged = {
+        spec.name: {
+            finding: _acceptance(finding, spec.advisories, today)
+            for finding in findings
+            if finding.package in locked[spec.name]
+        }
+        for spec in specs
+    }
+    return AdvisoryReport(
+        len(versions),
+        judged,
+        (*_lines(judged, accepted=False), *_expired(specs, today)),
+        (*_lines(judged, accepted=True), *_unused(specs, judged)),
+    )
+
+
+def _acceptance(
+    finding: Finding, entries: Sequence[AcceptedAdvisory], today: date
+) -> AcceptedAdvisory | None:
+    named = (entry for entry in entries if entry.until >= today and finding.is_named_by(entry))
+    return next(named, None)
+
+
+def _lines(
+    judged: Mapping[str, Mapping[Finding, AcceptedAdvisory | None]], accepted: bool
+) -> Iterator[str]:
+    """Yield a line for each finding that is accepted, or is not, with its targets."""
+    targets: dict[str, list[str]] = {}
+    for target, findings in judged.items():
+        for finding, entry in findings.items():
+            if accepted == bool(entry):
+                reason = f": accepted until {entry.until}: {entry.reason}" if entry else ""
+                targets.setdefault(f"{finding}{reason}", []).append(target)
+    yield from (f"{line}; in {', '.join(names)}" for line, names in sorted(targets.items()))
+
+
+def _expired(specs: Sequence[ImageSpec], today: date) -> Iterator[str]:
+    lines = {
+        f"{_place(spec, number)}: {entry.id} of {entry.package} was accepted until {entry.until}"
+        for spec in specs
+        for number, entry in enumerate(spec.advisories)
+        if entry.until < today
+    }
+    yield from sorted(lines)
+
+
+def _unused(
+    specs: Sequence[ImageSpec], judged: Mapping[str, Mapping[Finding, object]]
+) -> Iterator[str]:
+    """Yield the entries of an image.yaml that match nothing in any of its targets."""
+    places: dict[str, bool] = {}
+    for spec in specs:
+        for number, entry in enumerate(spec.advisories):
+            line = (
+                f"{_place(spec, number)}: {entry.id} of {entry.package} matches nothing that is"
+                " known: take it out"
+            )
+            used = any(finding.is_named_by(entry) for finding in judged[spec.name])
+            places[line] = places.get(line, False) or used
+    yield from sorted(line for line, used in places.items() if not used)
+
+
+def _place(spec: ImageSpec, number: int) -> str:
+    return place(spec.source, image_yaml.shown(spec.source), "advisories", number)

@@ -1,0 +1,327 @@
+"""The way of an image, top to bottom: from image.yaml to a proven image on the engine.
+
+    image.yaml -> stack -> lock -> plan -> layers -> image on the engine -> proof -> receipt
+
+What is built and proven already is skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.config import compatibility, image_yaml, lock_check
+from builder.config.image_yaml import ImageSpec
+from builder.config.lockfile import Lock
+from builder.config.stack import Stack
+from builder.config.templates import folder_of
+from builder.core import files
+from builder.core.errors import CheckFailed
+from builder.core.events import OnEvent, ignore, prefixed, step
+from builder.core.files import hash_of
+from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.image import content_store, dockerfile, program
+from builder.image.layer import Compression
+from builder.image.plan import BasePlan
+from builder.image.program import ImagePlan
+from builder.pipeline import records
+from builder.pipeline.records import ImageRecord
+
+if TYPE_CHECKING:
+    from builder.engine import Engine
+    from builder.image.assembled import AssembledImage, CheckBase
+    from builder.image.base import Availability
+    from builder.image.estimate import Estimate
+    from builder.prove.receipts import Receipt
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target as its files describe it. base: None where its base is a published image."""
+
+    spec: ImageSpec
+    stack: Stack
+    lock: Lock
+    base: BasePlan | None
+    image: ImagePlan
+
+    @property
+    def name(self) -> str:
+        """The name of its folder, and of its tag."""
+        return self.spec.name
+
+    @property
+    def inputs(self) -> str:
+        """A hash over everything that decides the image: equal hashes give equal images."""
+        return hash_of(self.base.hash if self.base else "", self.image.hash)
+
+
+@dataclass(frozen=True)
+class ProvenImage:
+    """An image on the engine with its receipt. unchanged: it was built and proven before."""
+
+    record: ImageRecord
+    receipt: Receipt
+    unchanged: bool
+
+
+Prove = Callable[[Path, "Engine", Target, ImageRecord, OnEvent], "tuple[Receipt, bool]"]
+"""Returns the receipt of an image on the engine, and whether it was written now; proves the image
+where no receipt holds (builder/pipeline/proof.py)."""
+
+
+def prepare(root: Path, name: str) -> Target:
+    """Load, resolve, read the lock, render and plan a target. Files are read, none is written.
+
+    Raises InputError for what image.yaml cannot mean, CheckFailed where the lock or the Dockerfile
+    no longer fits image.yaml.
+    """
+    spec = image_yaml.load(root, name)
+    stack = compatibility.resolve(spec)
+    lock, stale = lock_check.read(root, spec, stack)
+    if lock is None or stale:
+        raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
+    rendered = dockerfile.render(spec, stack, lock, folder_of(root))
+    if differences := dockerfile.differences(root, dockerfile.texts(root, [rendered])):
+        raise CheckFailed(
+            f"{differences[0].file} is not what image.yaml and the templates give",
+            f"builder render {name}",
+        )
+    context = program.files(root, spec, stack)
+    if rendered.base is None:  # BuildKit installs what is locked
+        context |= {file: program.File(text.encode()) for file, text in lock.files.items()}
+    image = ImagePlan(
+        rendered.dockerfile,
+        context,
+        rendered.config,
+        Compression.of(spec.compression),
+        installs=rendered.base is None,
+    )
+    return Target(spec, stack, lock, rendered.base, image)
+
+
+def make(
+    root: Path,
+    settings: Settings,
+    names: Sequence[str],
+    connect: Callable[[], Engine],
+    prove: Prove,
+    check_base: CheckBase | None = None,
+    on_event: OnEvent = ignore,
+) -> tuple[ProvenImage, ...]:
+    """Build and prove these targets; skip what the last build and its receipt still hold for.
+
+    Of two runs at once, the second waits and finds the targets done. connect: called when every
+    target is prepared. prove: writes the receipt. Raises what `prepare` raises, CheckFailed,
+    OutsideError.
+    """
+    targets = [prepare(root, name) for name in names]
+    engine = connect()
+    with contextlib.ExitStack() as locks:
+        for name in sorted(set(names)):  # in one order, so that two runs do not wait for each other
+            locks.enter_context(files.locked(records.folder(root, name) / ".lock"))
+        built = {target.name: records.up_to_date(root, engine, target) for target in targets}
+        due = [target for target in targets if built[target.name] is None]
+        bases = load_bases(settings, engine, due, check_base=check_base, on_event=on_event)
+        proven = []
+        for target in targets:
+            record = built[target.name] or build_image(root, engine, target, bases, on_event)
+            receipt, is_new = prove(root, engine, target, record, on_event)
+            proven.append(ProvenImage(record, receipt, record == built[target.name] and not is_new))
+    return tuple(proven)
+
+
+def build(
+    root: Path,
+    settings: Settings,
+    engine: Engine,
+    targets: Sequence[Target],
+    *,
+    no_cache: bool = False,
+    check_base: CheckBase | None = None,
+    on_event: OnEvent = ignore,
+) -> tuple[ImageRecord, ...]:
+    """Build the images of these targets on the engine; a base that several share is made once.
+
+    no_cache: make every layer again. Raises OutsideError, CheckFailed.
+    """
+    bases = load_bases(
+        settings, engine, targets, no_cache=no_cache, check_base=check_base, on_event=on_event
+    )
+    return tuple(build_image(root, engine, target, bases, on_event, no_cache) for target in targets)
+
+
+# --- the base -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base on the engine. phases: name -> seconds.
+
+    origin: "engine" where it was there, "cache" where this machine had all layers, "registry" where
+    some came from there, "assembled" where some had to be made.
+    """
+
+    reference: str
+    image: AssembledImage
+    origin: str
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """What it takes to have the bases of some targets on the engine.
+
+    loaded: the bases that it has, plans: those that it lacks, both by hash. available: where the
+    layers of these are.
+    """
+
+    loaded: Mapping[str, Base]
+    plans: Mapping[str, BasePlan]
+    available: Availability
+    estimate: Estimate
+
+
+def plan_load(
+    settings: Settings,
+    engine: Engine,
+    targets: Sequence[Target],
+    *,
+    no_cache: bool = False,
+    check_base: CheckBase | None = None,
+) -> LoadPlan:
+    """Return where the bases of these targets are, and what it takes to have them on the engine.
+
+    no_cache: as if nothing were anywhere. Raises OutsideError, CheckFailed.
+    """
+    from builder.image import base, loading
+    from builder.image.estimate import estimate
+
+    store = content_store.of_this_machine()
+    loaded: dict[str, Base] = {}
+    plans = {target.base.hash: target.base for target in targets if target.base}
+    for hash_, plan in list(plans.items()):
+        image = None if no_cache else store.find_image(plan.tag)
+        name = f"{LOCAL_REPOSITORY}:{plan.tag}"
+        if image and loading.present(engine, image, name):
+            loaded[hash_] = Base(name, image, "engine")
+            del plans[hash_]
+    available = base.look_up(plans.values(), store, settings, no_cache, check_base)
+    takes = estimate(
+        list(plans.values()),
+        available,
+        "the engine",
+        lambda layers: loading.lacks(engine, layers, LOCAL_REPOSITORY),
+    )
+    return LoadPlan(loaded, plans, available, takes)
+
+
+def load_bases(
+    settings: Settings,
+    engine: Engine,
+    targets: Sequence[Target],
+    *,
+    no_cache: bool = False,
+    check_base: CheckBase | None = None,
+    on_event: OnEvent = ignore,
+) -> dict[str, Base]:
+    """Return the bases of these targets on the engine, by hash; what they share is made once.
+
+    no_cache: make every layer again. Raises OutsideError, CheckFailed.
+    """
+    from builder.image import base, loading
+    from builder.image.preload import Preload
+
+    hashes = {target.base.hash for target in targets if target.base}
+    if not hashes:
+        return {}
+    together = _of_base(next(iter(hashes)), on_event) if len(hashes) == 1 else on_event
+    with step("plan", together) as planning:
+        planned = plan_load(settings, engine, targets, no_cache=no_cache, check_base=check_base)
+        planning.detail, planning.cached = str(planned.estimate), planned.estimate.nothing
+    bases = dict(planned.loaded)
+    store, began = content_store.of_this_machine(), time.monotonic()
+    plans = list(planned.plans.values())
+    origins = {hash_: _origin(plan, planned.available) for hash_, plan in planned.plans.items()}
+    incomplete = [plan for hash_, plan in planned.plans.items() if origins[hash_] != "cache"]
+    with Preload(engine, incomplete, store, LOCAL_REPOSITORY, together) as preload:
+        images = base.assemble(
+            plans, planned.available, store, settings, lambda: engine, together, preload.add
+        )
+        preload.settle()
+        assembled = time.monotonic() - began
+        for plan, image in zip(plans, images, strict=True):
+            began, name = time.monotonic(), f"{LOCAL_REPOSITORY}:{plan.tag}"
+            loading.load(engine, image, store, name, _of_base(plan.hash, on_event))
+            phases = {"assemble base": assembled, "load base": time.monotonic() - began}
+            bases[plan.hash] = Base(name, image, origins[plan.hash], phases)
+    return bases
+
+
+def _origin(plan: BasePlan, available: Availability) -> str:
+    keys = {layer.key for layer in plan.layers}
+    if keys & available.missing.keys():
+        return "assembled"
+    return "registry" if keys & available.offered.keys() else "cache"
+
+
+def _of_base(hash_: str, on_event: OnEvent) -> OnEvent:
+    return prefixed(f"base {hash_[:8]}", on_event)
+
+
+# --- the training image ---------------------------------------------------------------------------
+
+
+def build_image(
+    root: Path,
+    engine: Engine,
+    target: Target,
+    bases: Mapping[str, Base],
+    on_event: OnEvent = ignore,
+    no_cache: bool = False,
+) -> ImageRecord:
+    """Put a target's program onto its base on the engine; return the record, which is written.
+
+    bases: by hash, on the engine. Raises OutsideError.
+    """
+    from builder.image import loading
+
+    began, store = time.monotonic(), content_store.of_this_machine()
+    base = bases[target.base.hash] if target.base else None
+    name, events = f"{LOCAL_REPOSITORY}:{target.name}", prefixed(target.name, on_event)
+    if base and target.image.config:
+        image = program.assemble(target.image, base.image, store)
+        loaded = loading.load(engine, image, store, name, events)
+        digest: str | None = image.digest
+        compressed: int | None = image.compressed_bytes
+        image_id, unpacked = loaded.image_id, loaded.unpacked_bytes
+    else:
+        built = program.build(engine, target.image, name, "engine", no_cache, events)
+        digest, image_id = built.digest, built.image_id
+        compressed, unpacked = built.compressed_bytes, built.unpacked_bytes or 0
+    largest = sorted(target.lock.packages.values(), key=lambda pin: -(pin.bytes or 0))[:5]
+    record = ImageRecord(
+        target=target.name,
+        reference=name,
+        digest=digest,
+        image_id=image_id,
+        inputs=target.inputs,
+        base=base.reference if base else target.spec.base,
+        base_digest=base.image.digest if base else None,
+        base_origin=base.origin if base else "published",
+        root=target.lock.root.origin if target.lock.root else target.spec.base,
+        compressed_bytes=compressed,
+        unpacked_bytes=unpacked,
+        budget_bytes=target.spec.size_budget,
+        packages=tuple((f"{pin.name} {pin.version}", pin.bytes or 0) for pin in largest),
+        phases={**(base.phases if base else {}), "build image": time.monotonic() - began},
+        engine=f"{engine.origin} {engine.version}",
+        tensorflow=target.stack.tensorflow,
+        prune=target.stack.prune_mode,
+    )
+    records.write(root, record)
+    return record

@@ -1,0 +1,131 @@
+"""The proof of an image on the engine: its smoke run, its receipt, and what is proven here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.config import image_yaml
+from builder.core import files
+from builder.core.errors import InputError, OutsideError
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.frameworks.tensorflow import suite as suites
+from builder.image import content_store
+from builder.pipeline import records
+from builder.pipeline.records import ImageRecord
+from builder.prove import audit, receipts
+from builder.prove import smoke as smoking
+from builder.prove.receipts import Receipt, Validity
+from builder.prove.subject import Subject
+
+if TYPE_CHECKING:
+    from builder.config.image_yaml import ImageSpec
+    from builder.engine import Engine
+    from builder.pipeline.make import Target
+
+
+def receipt_of(root: Path, target: str) -> Receipt | None:
+    """Return the receipt that the last smoke run of a target left; None where there is none."""
+    return receipts.read(records.folder(root, target) / receipts.FILE)
+
+
+def validity(receipt: Receipt | None, record: ImageRecord, spec: ImageSpec) -> Validity:
+    """Return whether a receipt proves the image of this record."""
+    names = (record.digest or record.image_id, record.image_id)
+    return suites.of_image(spec.labels).holds(receipt, names)
+
+
+def prove_once(
+    root: Path, engine: Engine, target: Target, record: ImageRecord, on_event: OnEvent = ignore
+) -> tuple[Receipt, bool]:
+    """Return the receipt of the image of this record, and whether it was written now.
+
+    The image is proven where no receipt holds. Raises what `prove` raises.
+    """
+    receipt = receipt_of(root, target.name)
+    if receipt and validity(receipt, record, target.spec):
+        return receipt, False
+    return prove(root, engine, target, record, on_event), True
+
+
+def prove(
+    root: Path, engine: Engine, target: Target, record: ImageRecord, on_event: OnEvent = ignore
+) -> Receipt:
+    """Smoke-test the image of this record and write its receipt.
+
+    Raises CheckFailed; OutsideError, also on an engine that would run the image emulated.
+    """
+    if engine.architecture != "amd64":
+        raise _emulated(root, engine, target)
+    store = content_store.of_this_machine()
+    image = store.find_image((record.digest or "").removeprefix("sha256:"))
+    subject = Subject(
+        record.image_id,
+        target.spec,
+        target.stack,
+        {pin.name: pin.version for pin in target.lock.packages.values()},
+        smoking.RECORDS,
+        digest=record.digest,
+        inputs=record.inputs,
+        sizes=record,
+        layers={layer.diff_id: store.path(layer) for layer in image.layers} if image else {},
+    )
+    suite = suites.of_image(target.spec.labels)
+    return smoking.smoke(engine, subject, suite, records.folder(root, target.name), on_event)
+
+
+def prove_built(root: Path, engine: Engine, target: Target, on_event: OnEvent = ignore) -> Receipt:
+    """Prove the image that the last build made.
+
+    Raises InputError where that was made from other files than today's, or is not on the engine.
+    """
+    record = records.up_to_date(root, engine, target)
+    if record is None:
+        raise InputError(
+            f"{target.name}: no image on the engine is built from today's files",
+            f"builder build {target.name}",
+        )
+    with files.locked(records.folder(root, target.name) / ".lock"):
+        return prove(root, engine, target, record, on_event)
+
+
+def overview(root: Path) -> list[dict[str, Any]]:
+    """Return a row for each target: its accelerator, and what is built and proven of it."""
+    rows = []
+    for spec in image_yaml.load_all(root):
+        record = records.read(root, spec.name)
+        state = "not built"
+        if record:
+            proven = validity(receipt_of(root, spec.name), record, spec)
+            state = "built and proven" if proven else "built, not proven"
+        rows.append(
+            {
+                "target": spec.name,
+                "accelerator": spec.accelerator,
+                "tensorflow": spec.tensorflow,
+                "state": state,
+                "digest": record.digest if record else None,
+                "compressed_bytes": record.compressed_bytes if record else None,
+            }
+        )
+    return rows
+
+
+def _emulated(root: Path, engine: Engine, target: Target) -> OutsideError:
+    """Return why this engine proves nothing: it would run the image emulated.
+
+    The image is audited first. Raises CheckFailed where the accelerator does not run the image's
+    device code.
+    """
+    read = "no device code to audit"
+    if target.stack.accelerator.kind == "gpu":
+        audited = audit.audit(root, Settings(), lambda _: engine, [target.name])
+        audit.require(audited)
+        read = f"audited for {target.stack.accelerator.name}"
+    return OutsideError(
+        f"{target.name}: built, {read}, not proven here: the image is for linux/amd64, and this"
+        f" engine is {engine.architecture}",
+        f"builder cloud build {target.name}, or builder image {target.name} on a machine with"
+        " amd64",
+    )

@@ -1,0 +1,284 @@
+"""Whether GPUs run what a person names: targets, images, folders, wheels.
+
+builder/devicecode reads libraries and judges each one; here names are resolved, and a source is
+refused. report.py says the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from builder import registry
+from builder.config import image_yaml
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.events import OnEvent, RunningStep, ignore, step
+from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.devicecode import images, paths, tars
+from builder.devicecode.images import Blobs, ImageContent
+from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
+from builder.devicecode.verdict import Audit, Support, Verdict
+from builder.facts import accelerators
+
+if TYPE_CHECKING:
+    import docker
+
+    from builder.engine import Engine
+
+_FILE = re.compile(r"^(/|\.{1,2}/)|\.(whl|tar|tgz|gz|so[.\d]*)$")
+"""What a person names as a file, and no image has for a name."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU by the name that a person used."""
+
+    name: str
+    capability: ComputeCapability
+
+
+@dataclass(frozen=True)
+class Audited:
+    """One source (a target, an image, or paths) and the GPUs to judge it for.
+
+    required: refuse the source if one of `devices` does not run it. allow_ptx: whether kernels that
+    the GPU's machine has to compile first count as running. note: why nothing could be read.
+    secrets: what the image's layers hold that nobody should have, a line each.
+    """
+
+    name: str
+    libraries: Audit
+    devices: tuple[Gpu, ...]
+    required: bool = False
+    allow_ptx: bool = True
+    note: str = ""
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[tuple[Gpu, Verdict], ...]:
+        return tuple((gpu, self.libraries.verdict(gpu.capability)) for gpu in self.devices)
+
+    @property
+    def refused(self) -> tuple[tuple[Gpu, Verdict], ...]:
+        """The GPUs that were named and do not run it."""
+        return tuple(
+            (gpu, verdict)
+            for gpu, verdict in self.verdicts
+            if self.required and not passes(verdict, self.allow_ptx)
+        )
+
+
+def passes(verdict: Verdict, allow_ptx: bool) -> bool:
+    """Tell whether a GPU runs every library. allow_ptx: it may compile for minutes before that."""
+    return verdict.runs and (allow_ptx or verdict.status != Support.PTX)
+
+
+def instead(verdict: Verdict, target: str) -> str:
+    """Return what to do about a verdict that does not pass, in one line."""
+    if verdict.instead:
+        return f"take {verdict.instead}"
+    if verdict.status == Support.NO_DEVICE_CODE:
+        return "no library holds device code: check that the CUDA packages are in the lock"
+    return f"see builder audit {target}, and builder explain {target} for where it comes from"
+
+
+def require(sources: Sequence[Audited]) -> None:
+    """Raise CheckFailed where a source does not run on a GPU that was named, or where a layer holds
+    a secret."""
+    refused = [(source, gpu, verdict) for source in sources for gpu, verdict in source.refused]
+    if refused:
+        source, gpu, verdict = refused[0]
+        message = f"{source.name}: {gpu.name} {verdict}{_more(refused)}"
+        raise CheckFailed(message, instead(verdict, source.name))
+    secrets = [f"{source.name}: {secret}" for source in sources for secret in source.secrets]
+    if secrets:
+        raise CheckFailed(
+            f"{secrets[0]}{_more(secrets)}",
+            "a layer keeps what a later one deletes: build it again without it, and revoke it",
+        )
+
+
+def of_engine(
+    client: docker.DockerClient, name: str, files: Mapping[str, Path] | None = None
+) -> ImageContent:
+    """Read an image on an engine, by reference or id.
+
+    files: the files of layers that this machine has, by diff id. Raises OutsideError.
+    """
+    from builder.engine import refusals
+
+    def save() -> Blobs:
+        stream = client.api.get_image(str(image.id), chunk_size=1 << 20)
+        return images.archived(cast(IO[bytes], tars.Stream(stream)))
+
+    with refusals(name):
+        image = client.images.get(name)
+        diff_ids = image.attrs["RootFS"].get("Layers") or ()
+        try:
+            return images.of_saved(diff_ids, save, files)
+        except tars.BROKEN as error:
+            raise OutsideError(
+                f"{name}: the engine gives out an archive that cannot be read: {error}",
+                "pull or build the image again",
+            ) from error
+
+
+def audit(
+    root: Path | None,
+    settings: Settings,
+    engine: Callable[[bool], Engine],
+    names: Sequence[str],
+    everything: bool = False,
+    gpus: Sequence[str] = (),
+    on_event: OnEvent = ignore,
+) -> tuple[Audited, ...]:
+    """Read and judge targets, images and paths. Paths are taken together, as one image would hold
+    them.
+
+    root: the project's, None outside of one. engine: connects to an engine, and starts the private
+    one if it is called with True; it is called only where one is needed. A target is judged for its
+    own accelerator, anything else for every known GPU; `gpus` names others. everything: also audit
+    the project's GPU targets, and note those that the engine holds no image of. Raises InputError
+    for a name that leads nowhere and where nothing could be read, OutsideError for what the engine
+    or the registry refuses.
+    """
+    targets = image_yaml.targets(root) if root else ()
+    chosen = tuple(map(_gpu, gpus))
+    if root and everything:
+        names = (*names, *(spec.name for spec in image_yaml.load_all(root) if _is_for_gpu(spec)))
+    names = tuple(dict.fromkeys(names))
+    if not names:
+        raise InputError(
+            "nothing to audit is named",
+            "name a target, an image, a folder or wheels, or write --all",
+        )
+    sources = []
+    local = [Path(name) for name in names if name not in targets and Path(name).exists()]
+    if local:
+        with step("audit " + ", ".join(map(str, local[:3])), on_event):
+            content = paths.read(local)
+        name = str(local[0]) if len(local) == 1 else f"{local[0]} and {len(local) - 1} more"
+        sources.append(_audited(name, content, chosen))
+    for name in names:
+        if root and name in targets:
+            try:
+                sources.append(_target(root, engine, name, chosen, on_event))
+            except InputError as error:
+                if not everything:
+                    raise
+                sources.append(Audited(name, Audit(()), (), note=f"not read ({error.fix})"))
+        elif Path(name) not in local:
+            sources.append(_image(settings, engine, name, chosen, on_event, targets))
+    if all(source.note for source in sources):  # --all must not succeed where nothing was read
+        raise InputError(
+            f"the engine holds no image of a GPU target ({', '.join(s.name for s in sources)}): "
+            "nothing was audited",
+            f"run builder build {sources[0].name}, or name an image in a registry",
+        )
+    return tuple(sources)
+
+
+def _audited(name: str, content: ImageContent, gpus: tuple[Gpu, ...]) -> Audited:
+    if content.unread:
+        raise CheckFailed(
+            f"{name}: {len(content.unread)} of its layers could not be read",
+            "pull or build the image again",
+        )
+    secrets = tuple(map(str, content.secrets))
+    libraries = Audit(content.libraries)
+    return Audited(name, libraries, gpus or _known_gpus(), bool(gpus), secrets=secrets)
+
+
+def _target(
+    root: Path,
+    engine: Callable[[bool], Engine],
+    target: str,
+    gpus: tuple[Gpu, ...],
+    on_event: OnEvent,
+) -> Audited:
+    """Audit the image of a target that the engine holds."""
+    spec = image_yaml.load(root, target)
+    accelerator = accelerators.find(spec.accelerator)
+    if not gpus and not accelerator.compute_capability:
+        raise InputError(
+            f"{target} is for {accelerator.name}: there is no GPU to audit it for",
+            "name one with --gpu, or audit another target",
+        )
+    connected = engine(True)
+    image = connected.image(f"{LOCAL_REPOSITORY}:{target}")
+    if image is None:
+        raise InputError(
+            f"{target}: the engine holds no image of it to read", f"run builder build {target}"
+        )
+    with step(f"audit {target}", on_event):
+        content = of_engine(connected.client, image.image_id)
+    source = _audited(target, content, gpus or (_gpu(spec.accelerator),))
+    return replace(source, allow_ptx=spec.allow_ptx)
+
+
+def _image(
+    settings: Settings,
+    engine: Callable[[bool], Engine],
+    name: str,
+    gpus: tuple[Gpu, ...],
+    on_event: OnEvent,
+    targets: Sequence[str],
+) -> Audited:
+    """Audit an image on the engine, else in a registry."""
+    if _FILE.search(name):
+        raise InputError(f"{name}: no such file or folder", "correct the path")
+    in_registry = "/" in name or settings.registry
+    try:
+        connected: Engine | None = engine(not in_registry)
+    except OutsideError:  # to read from a registry needs no engine
+        connected = None
+    image = connected.image(name) if connected else None
+    with step(f"audit {name}", on_event) as running:
+        if connected and image:
+            content = of_engine(connected.client, image.image_id)
+        elif in_registry:
+            reference = registry.parse(name if "/" in name else f"{settings.registry}:{name}")
+            content = images.of_registry(reference, on_layer=partial(_log_layer, running))
+        else:
+            raise InputError(
+                f"{name} is no target, no file or folder, and no image on the engine",
+                f"targets are {', '.join(targets) or 'none'}; write HOST/REPOSITORY:TAG for an "
+                "image in a registry",
+            )
+    return _audited(name, content, gpus)
+
+
+def _log_layer(running: RunningStep, layer: registry.Descriptor, known: bool) -> None:
+    size = "read before" if known else f"{layer.size / 1e6:,.1f} MB"
+    running.log(f"layer {layer.digest[7:19]}: {size}")
+
+
+def _is_for_gpu(spec: image_yaml.ImageSpec) -> bool:
+    return accelerators.find(spec.accelerator).kind == "gpu"
+
+
+def _gpu(name: str) -> Gpu:
+    """Return a GPU by name (v100) or compute capability (7.0). Raises InputError."""
+    if re.fullmatch(r"\d+\.\d", name):
+        return Gpu(name, compute_capability(name))
+    known = accelerators.find(name)
+    if not known.compute_capability:
+        raise InputError(f"{known.name} is no GPU", "name a GPU, for example --gpu V100")
+    return Gpu(known.name, compute_capability(known.compute_capability))
+
+
+def _known_gpus() -> tuple[Gpu, ...]:
+    """Return one GPU of each compute capability that images are made for."""
+    first: dict[str, Gpu] = {}
+    for known in accelerators.accelerators().values():
+        if known.compute_capability and not known.refused:
+            first.setdefault(known.compute_capability, _gpu(known.name))
+    return tuple(first.values())
+
+
+def _more(several: Sequence[object]) -> str:
+    return f" (and {len(several) - 1} more)" if len(several) > 1 else ""

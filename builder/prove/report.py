@@ -1,0 +1,177 @@
+"""What an audit says: a table for people, data for programs, annotations for GitHub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from builder.devicecode.library import Library
+from builder.devicecode.verdict import LibraryVerdict, Support, Verdict, carries
+from builder.prove.audit import Audited
+
+
+def table(sources: Sequence[Audited]) -> tuple[str, ...]:
+    """Return the lines of the table: a row for each library, a column for each GPU (for each
+    target, if there are several), then the verdicts."""
+    many = len(sources) > 1
+    columns = [
+        (_title(source, gpu.name, many), verdict)
+        for source in sources
+        for gpu, verdict in source.verdicts
+    ]
+    cells: dict[str, dict[int, str]] = {}
+    for number, (_, verdict) in enumerate(columns):
+        for finding in _with_code(verdict):
+            # the same library of images with different Pythons is one row
+            below = re.sub(r"^.*/(site|dist)-packages/", "", finding.library.path)
+            cells.setdefault(below, {})[number] = _cell(finding)
+    names = _short(cells)
+    rows = [["", *(title for title, _ in columns)]] if cells else []
+    rows += [
+        [names[path], *(row.get(number, "-") for number in range(len(columns)))]
+        for path, row in sorted(cells.items(), key=lambda item: names[item[0]])
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    for source in sources:
+        if source.note:
+            lines.append(f"{source.name}: {source.note}")
+        lines += [f"{source.name}: {secret}" for secret in source.secrets]
+        for gpu, verdict in source.verdicts:
+            before = f"{source.name}: " if many else ""
+            lines.append(f"{before}{gpu.name} {verdict}")
+            if verdict.instead:
+                lines.append(f"    instead: {verdict.instead}")
+    return tuple(lines)
+
+
+def as_dict(source: Audited) -> dict[str, object]:
+    """Return an audit as JSON-ready data, with `accelerators` in the order of `verdicts`."""
+    return {
+        "source": source.name,
+        "accelerators": [gpu.name for gpu in source.devices],
+        "refused": [gpu.name for gpu, _ in source.refused],
+        "secrets": list(source.secrets),
+        "libraries": [
+            {
+                "path": library.path,
+                "package": library.package,
+                "version": library.version,
+                "bytes": library.size,
+                "carries": carries(library),
+                "broken": library.broken,
+                "doubt": library.doubt,
+            }
+            for library in source.libraries.libraries
+            if library.groups or library.broken or library.doubt
+        ],
+        "verdicts": [_verdict(verdict) for _, verdict in source.verdicts],
+    }
+
+
+def github_lines(sources: Sequence[Audited]) -> Iterator[str]:
+    """Yield the workflow commands by which GitHub shows an audit as annotations (docs.github.com,
+    "Workflow commands"): an error for each library that a GPU cannot run, a warning for one that it
+    has to compile first."""
+    for source in sources:
+        for _, verdict in source.verdicts:
+            title = f"title=device code for {verdict.device}"
+            level = "warning" if verdict.runs else "error"
+            instead = f"; instead: {verdict.instead}" if verdict.instead else ""
+            for finding in verdict.spoilers:
+                file = _escaped(finding.library.path).replace(":", "%3A").replace(",", "%2C")
+                message = _escaped(f"{finding.library.name}: {finding}{instead}")
+                yield f"::{level} file={file},{title}::{message}"
+            if not verdict.spoilers and not verdict.runs:
+                yield f"::error {title}::no library holds device code"
+        for secret in source.secrets:
+            yield f"::error title=secret::{_escaped(secret)}"
+
+
+@dataclass(frozen=True)
+class PackageSize:
+    """The libraries of one distribution, largest first; name is "" for those of none.
+
+    size and device_code in bytes; device_code is the kernels' share of size, as they are stored.
+    """
+
+    name: str
+    libraries: tuple[Library, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(library.size for library in self.libraries)
+
+    @property
+    def device_code(self) -> int:
+        return sum(library.device_code for library in self.libraries)
+
+
+def by_package(libraries: Iterable[Library]) -> tuple[PackageSize, ...]:
+    """Return the libraries of an image by package, largest first."""
+    packages: dict[str, list[Library]] = {}
+    for library in sorted(libraries, key=lambda library: -library.size):
+        owner = f"{library.package} {library.version}" if library.package else ""
+        packages.setdefault(owner, []).append(library)
+    sizes = (PackageSize(name, tuple(members)) for name, members in packages.items())
+    return tuple(sorted(sizes, key=lambda package: -package.size))
+
+
+def _title(source: Audited, gpu: str, many: bool) -> str:
+    if not many:
+        return gpu
+    return f"{source.name}:{gpu}" if len(source.devices) > 1 else source.name
+
+
+def _with_code(verdict: Verdict) -> Iterator[LibraryVerdict]:
+    return (finding for finding in verdict.findings if finding.status != Support.NO_DEVICE_CODE)
+
+
+def _cell(finding: LibraryVerdict) -> str:
+    if finding.status != Support.PTX:
+        return str(finding.status)
+    size, seconds = finding.ptx_bytes / 1e6, finding.ptx_seconds
+    return f"{finding.status} ({size:.0f} MB, about {seconds:.0f} s)"
+
+
+def _short(paths: Iterable[str]) -> dict[str, str]:
+    """Return the file name of each path, or the whole path where two have the same file name."""
+    names = {path: PurePosixPath(path).name for path in paths}
+    every = list(names.values())
+    return {path: name if every.count(name) == 1 else path for path, name in names.items()}
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "compute_capability": str(verdict.device),
+        "status": str(verdict.status),
+        "runs": verdict.runs,
+        "spoiler": verdict.spoiler.library.path if verdict.spoiler else None,
+        "instead": verdict.instead,
+        "ptx_seconds": round(verdict.ptx_seconds, 1),
+        "findings": [
+            {
+                "library": finding.library.path,
+                "status": str(finding.status),
+                "containers": {
+                    "native": finding.native,
+                    "older minor": finding.older,
+                    "PTX": finding.ptx,
+                    "nothing": finding.nothing,
+                },
+                "ptx_bytes": finding.ptx_bytes,
+                "ptx_seconds": round(finding.ptx_seconds, 1),
+            }
+            for finding in _with_code(verdict)
+        ],
+    }
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

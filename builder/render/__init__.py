@@ -1,1 +1,0 @@
-"""Dockerfiles and cloudbuild.yaml, rendered from a lock and templates."""

@@ -1,1 +1,0 @@
-"""What a person wrote in image.yaml, and what it resolves to."""

@@ -1,0 +1,5 @@
+"""`python -m cloudbuild_local`."""
+
+from cloudbuild_local.cli import script
+
+script()

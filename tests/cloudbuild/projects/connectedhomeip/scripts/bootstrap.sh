@@ -1,1 +1,0 @@
-echo "platform $2" > $PW_ENVIRONMENT_ROOT/activate

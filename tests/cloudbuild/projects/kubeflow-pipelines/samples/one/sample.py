@@ -1,1 +1,0 @@
-image = "gcr.io/ml-pipeline/trainer:0.1.2"

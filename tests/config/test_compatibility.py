@@ -1,0 +1,386 @@
+"""Versions that work together; others are refused, with the nearest that do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.config import compatibility, image_yaml
+from builder.config.image_yaml import ImageSpec
+from builder.config.kernels import kernels_run
+from builder.config.stack import OWN_PYTHON, Stack
+from builder.config.table_check import Hole, check_tables
+from builder.core.errors import InputError
+from builder.facts import accelerators
+from builder.frameworks.tensorflow import releases
+from builder.frameworks.tensorflow.releases import Tables
+
+DIGEST = "@sha256:" + "0" * 64
+PUBLISHED = "docker.io/tensorflow/tensorflow:2.13.1-gpu" + DIGEST
+NVIDIA = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3" + DIGEST
+
+
+def spec(accelerator: str, **fields: Any) -> ImageSpec:
+    return ImageSpec(accelerator=accelerator, size_budget="3 GB", **fields)  # type: ignore[arg-type]
+
+
+def resolve(accelerator: str, **fields: Any) -> Stack:
+    return compatibility.resolve(spec(accelerator, **fields))
+
+
+def refused(accelerator: str, **fields: Any) -> tuple[str, str]:
+    with pytest.raises(InputError) as raised:
+        resolve(accelerator, **fields)
+    return raised.value.message, raised.value.fix
+
+
+# What works
+
+
+def test_a_v100_gets_what_tensorflow_was_tested_with() -> None:
+    stack = resolve("V100")
+    assert stack.tensorflow_requirement == "tensorflow[and-cuda]==2.21.0"
+    assert (stack.python, stack.cuda, stack.cudnn) == ("3.11", "12.5", "9.3.0.75")
+    assert (stack.compute_capability, stack.runs) == ("7.0", "native")
+    assert stack.constraints == {
+        "nvidia-cublas-cu12": "12.5.3.2",
+        "nvidia-cuda-cupti-cu12": "12.5.82",
+        "nvidia-cuda-nvcc-cu12": "12.5.82",
+        "nvidia-cuda-nvrtc-cu12": "12.5.82",
+        "nvidia-cuda-runtime-cu12": "12.5.82",
+        "nvidia-cudnn-cu12": "9.3.0.75",
+        "nvidia-cufft-cu12": "11.2.3.61",
+        "nvidia-curand-cu12": "10.3.6.82",
+        "nvidia-cusolver-cu12": "11.6.3.83",
+        "nvidia-cusparse-cu12": "12.5.1.3",
+        "nvidia-nccl-cu12": "2.27.7",
+        "nvidia-nvjitlink-cu12": "12.5.82",
+    }
+
+
+def test_a_cpu_and_a_tpu_get_no_cuda() -> None:
+    cpu, tpu = resolve("CPU"), resolve("TPU", tensorflow="2.20.0")
+    assert cpu.tensorflow_requirement == "tensorflow-cpu==2.21.0"
+    assert tpu.tensorflow_requirement == "tensorflow-tpu==2.20.0"
+    assert (cpu.cuda, cpu.cudnn, cpu.compute_capability, cpu.constraints) == (None, None, None, {})
+    assert tpu.constraints == {"libtpu": "0.0.14"}
+
+
+def test_a_newer_cudnn_may_be_asked_for_within_tensorflow_s_range() -> None:
+    stack = resolve("V100", cuda={"cudnn": "9.10.2.21"})
+    assert stack.cudnn == stack.constraints["nvidia-cudnn-cu12"] == "9.10.2.21"
+    assert resolve("T4", cuda={"cudnn": "9.28.0.42"}).cudnn == "9.28.0.42"
+
+
+def test_what_a_published_base_holds_is_left_to_it() -> None:
+    stack = resolve("T4", base=PUBLISHED, tensorflow="2.13.1")
+    assert (stack.tensorflow, stack.cuda, stack.constraints) == ("2.13.1", "11.8", {})
+
+
+def test_nvidia_s_own_tensorflow_is_not_judged_by_the_wheels_on_pypi() -> None:
+    stack = resolve("B200", base=NVIDIA, tensorflow="2.17.0", python="3.12")
+    assert stack.runs == "native"
+    assert any(fact.value == "read in the image" and not fact.verified for fact in stack.facts)
+
+
+def test_ptx_may_be_taken_when_it_is_said() -> None:
+    assert resolve("H100", base=PUBLISHED, tensorflow="2.13.1", allow_ptx=True).runs == "ptx"
+    assert resolve("H100", tensorflow="2.15.1", allow_ptx=True).runs == "ptx"
+    old = "docker.io/tensorflow/tensorflow:2.11.1-gpu" + DIGEST
+    stack = resolve("L4", base=old, tensorflow="2.11.1", python="3.8", allow_ptx=True)
+    assert stack.runs == "native"
+
+
+@pytest.mark.parametrize(
+    ("capability", "carried", "runs"),
+    [
+        ("7.0", "sm_60 sm_70 sm_80 compute_90", "native"),
+        ("7.5", "sm_70 sm_80", "native"),  # an older minor of the same major
+        ("8.9", "sm_80 compute_90", "native"),
+        ("7.0", "sm_75 sm_80", "none"),  # a later minor is no use
+        ("9.0", "sm_75 compute_80", "ptx"),
+        ("8.0", "sm_70 compute_80", "native"),  # compute_80 is machine code, too
+        ("7.0", "compute_80", "none"),  # PTX is compiled forwards only
+        ("12.0", "sm_89 compute_90", "ptx"),
+    ],
+)
+def test_how_code_runs_on_a_device(capability: str, carried: str, runs: str) -> None:
+    assert kernels_run(capability, carried.split()) == runs
+
+
+# What cannot work: what is said, and the nearest that does
+
+REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
+    # V100
+    ("V100", {"cuda": {"cublas": "13.0.0.19"}}, "cuda.cublas: CUDA 13 has nothing for V100 (7.0): "
+     "CUDA 12 is the last that does", "remove it: TensorFlow 2.21.0 was tested with 12.5.3.2"),
+    ("V100", {"cuda": {"cudnn": "9.11.0.98"}}, "cuDNN 9.11.0.98 has no machine code for V100 (7.0)",
+     "write 9.10.2.21, or leave it out"),
+    ("V100", {"cuda": {"cudnn": "9.28.0.42"}}, "cuDNN 9.28.0.42 has no machine code for V100 (7.0)",
+     "write 9.10.2.21, or leave it out"),
+    ("P100", {"cuda": {"cudnn": "9.11.1.4"}}, "no machine code for P100 (6.0)", "write 9.10.2.21"),
+    # PTX, and libraries older than the device
+    ("H100", {"tensorflow": "2.13.1"}, "only PTX, compiled at the first start, which takes minutes,"
+     " for H100 (9.0)", "write tensorflow: 2.16.1, or allow_ptx: true"),
+    ("H100", {"tensorflow": "2.13.1", "base": PUBLISHED}, "only PTX", "write tensorflow: 2.16.1 and"
+     " a base that has it, or allow_ptx: true to take it as it is (PTX, slow start)"),
+    ("H100", {"tensorflow": "2.15.1"}, "only PTX", "write tensorflow: 2.16.1, or allow_ptx: true"),
+    ("H200", {"tensorflow": "2.11.1", "base": PUBLISHED, "python": "3.10", "allow_ptx": True},
+     "is older than Hopper: it has no kernels for H200 (9.0), which needs CUDA 11.8",
+     "write tensorflow: 2.12.0 and a base that has it"),
+    ("L4", {"tensorflow": "2.11.1", "base": PUBLISHED, "python": "3.10"},
+     "libraries from before Ada (CUDA 11.8), for L4 (8.9)",
+     "write tensorflow: 2.12.0 and a base that has it, or allow_ptx: true to take it as it is"),
+    # Blackwell
+    ("B200", {}, "older than Blackwell: it has no kernels for B200 (10.0), which needs CUDA 12.8",
+     "no TensorFlow on PyPI does; write a base that was built for it, such as base: nvcr.io/"),
+    ("RTX-PRO-6000", {"allow_ptx": True}, "no kernels for RTX-PRO-6000 (12.0)", "nvcr.io/nvidia"),
+    ("GB200", {}, "accelerator: GB200 has an arm64 host", "write accelerator: H100"),
+    # TPU
+    ("TPU", {}, "TensorFlow 2.21.0 has no TPU wheel that can be", "write tensorflow: 2.20.0"),
+    ("TPU", {"tensorflow": "2.15.1"}, "2.15.1 has no TPU wheel", "write tensorflow: 2.19.1"),
+    ("TPU-v6e", {}, "TPU-v6e does not run TensorFlow", "write accelerator: TPU"),
+    ("TPU7x", {}, "TPU7x does not run TensorFlow (JAX only)", "write accelerator: TPU"),
+    ("TPU", {"tensorflow": "2.20.0", "cuda": {"nccl": "2.27.7"}}, "TPU has no CUDA", "remove cuda"),
+    ("CPU", {"cuda": {"nccl": "2.27.7"}}, "cuda.nccl: a CPU has no CUDA libraries", "remove cuda"),
+    ("K80", {}, "K80 is no longer offered", "write accelerator: T4"),
+    # Python
+    ("V100", {"python": "3.12"}, "our own base has no Python 3.12: it has 3.11 and 3.13",
+     "write python: 3.11"),
+    ("V100", {"python": "3.9"}, "2.21.0 does not run on Python 3.9", "write python: 3.11"),
+    ("V100", {"python": "3.14"}, "does not run on Python 3.14", "write python: 3.13"),
+    ("V100", {"python": "3.13", "tensorflow": "2.19.1"}, "2.19.1 does not run on Python 3.13",
+     "write python: 3.11"),
+    ("T4", {"tensorflow": "2.9.3", "base": PUBLISHED}, "2.9.3 does not run on Python 3.11",
+     "write python: 3.10"),
+    # TensorFlow
+    ("V100", {"tensorflow": "2.99.0"}, "no TensorFlow 2.99.0 is known", "write tensorflow: 2.21.0"),
+    ("V100", {"tensorflow": "2.19.7"}, "no TensorFlow 2.19.7 is known", "write tensorflow: 2.20.0"),
+    ("CPU", {"tensorflow": "1.15.5"}, "no TensorFlow 1.15.5 is known", "write tensorflow: 2.12.0"),
+    ("T4", {"tensorflow": "2.13.1"}, "2.13.1 has no CUDA wheels to make our own base from",
+     "write tensorflow: 2.15.1, or base: docker.io/tensorflow/tensorflow:2.13.1-gpu@sha256:"),
+    ("T4", {"tensorflow": "2.14.1"}, "no CUDA wheels", "write tensorflow: 2.15.1, or base: "),
+    ("T4", {"tensorflow": "2.9.3"}, "does not run on Python 3.11", "write tensorflow: 2.15.1"),
+    # pins of CUDA libraries
+    ("T4", {"cuda": {"cudnn": "9.1.0.70"}}, "takes cudnn from 9.3.0.75 to below 10, not 9.1.0.70",
+     "remove it: TensorFlow 2.21.0 was tested with 9.3.0.75"),
+    ("T4", {"cuda": {"cublas": "13.0.0.19"}}, "cublas from 12.5.3.2 to below 13", "remove it"),
+    ("T4", {"cuda": {"nccl": "2.25.1"}}, "takes nccl from 2.27.7 to below 3", "remove it"),
+    ("T4", {"tensorflow": "2.19.1", "cuda": {"cudnn": "9.10.2.21"}}, "takes cudnn 9.3.0.75 only",
+     "remove it: TensorFlow 2.19.1 was tested with 9.3.0.75"),
+    ("T4", {"cuda": {"cudn": "9.10.2.21"}}, "no CUDA library is called 'cudn'", "write cudnn; "),
+    ("T4", {"base": PUBLISHED, "tensorflow": "2.13.1", "cuda": {"cudnn": "8.9.4.25"}},
+     "a published base brings its own CUDA libraries", "remove cuda, or write base: own"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "fields", "what", "fix"),
+    REFUSALS,
+    ids=[f"{one[0]} {one[1]}".replace("{", "").replace("}", "") for one in REFUSALS],
+)
+def test_what_cannot_work_is_refused_with_what_does(
+    accelerator: str, fields: dict[str, Any], what: str, fix: str
+) -> None:
+    said, instead = refused(accelerator, **fields)
+    assert what in said
+    assert fix in instead
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "fields", "what", "fix"), REFUSALS, ids=range(len(REFUSALS))
+)
+def test_the_nearest_that_is_named_really_works(
+    accelerator: str, fields: dict[str, Any], what: str, fix: str
+) -> None:
+    """A person writes what the error says, and it is not refused again."""
+    _, instead = refused(accelerator, **fields)
+    changed = {**fields}
+    first = instead.split(",")[0].split(";")[0].removeprefix("write ")
+    key, _, value = first.split(" and ")[0].partition(": ")
+    if key in ("tensorflow", "python"):
+        changed[key] = value
+    elif key == "accelerator":
+        accelerator = value
+        changed.setdefault("tensorflow", "2.20.0" if value == "TPU" else "2.21.0")
+    elif key == "remove cuda" or key.startswith("remove it"):
+        changed.pop("cuda")
+    elif key[0].isdigit():
+        changed["cuda"] = {"cudnn": key}
+    elif "nvcr.io" in instead:
+        changed |= {"base": NVIDIA, "tensorflow": "2.17.0", "python": "3.12"}
+    else:
+        assert key == "cudnn", instead
+        changed["cuda"] = {"cudnn": "9.10.2.21"}
+    assert resolve(accelerator, **changed).spec
+
+
+def test_a_tensorflow_that_needs_cuda_13_is_refused_for_a_v100(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None is published yet. Once one is in the table, V100s stay on the last release before it."""
+    tables = releases.tables()
+    moved = replace(tables.releases[-1], cuda="13.0", capabilities=("sm_75", "compute_90"))
+    monkeypatch.setattr(
+        releases, "tables", lambda: replace(tables, releases=(*tables.releases[:-1], moved))
+    )
+    what, fix = refused("V100")
+    assert "TensorFlow 2.21.0 needs CUDA 13.0, and CUDA 12 is the last that knows V100" in what
+    assert fix == "write tensorflow: 2.20.0"
+
+
+def test_a_refusal_names_file_line_and_field(
+    project: Path, write_target: Callable[..., Path]
+) -> None:
+    write_target("accelerator: V100\nsize_budget: 3 GB\ncuda:\n  cudnn: 9.28.0.42\n")
+    with pytest.raises(InputError) as raised:
+        compatibility.resolve(image_yaml.load(project, "v100"))
+    assert raised.value.message.startswith("images/v100/image.yaml:4: cuda.cudnn: cuDNN 9.28.0.42")
+    assert raised.value.exit_code == 2
+
+
+# Why
+
+
+def test_every_version_is_explained_with_its_source() -> None:
+    facts = compatibility.explain(spec("V100"))
+    values = {fact.statement: fact.value for fact in facts}
+    assert values["V100's compute capability (Volta)"] == "7.0"
+    assert values["CUDA that knows Volta"] == "9.0 to 12"
+    assert values["last driver branch that knows Volta"] == "R580"
+    assert values["CUDA that TensorFlow 2.21 was tested with"] == "12.5"
+    assert values["oldest driver for CUDA 12"] == "525"
+    assert values["mixed precision computes in"] == "float16"
+    assert values["nvidia-nccl-cu12"] == "2.27.7"
+    for package, version in resolve("V100").constraints.items():
+        assert values[package] == version
+    assert all(fact.source and fact.verified for fact in facts)
+
+
+def test_what_a_person_chose_is_called_so() -> None:
+    facts = compatibility.explain(spec("V100", cuda={"cudnn": "9.10.2.21"}))
+    chosen = next(fact for fact in facts if fact.statement == "nvidia-cudnn-cu12")
+    assert (chosen.value, chosen.source) == ("9.10.2.21", "image.yaml")
+
+
+# The tables, joined
+
+
+def test_the_tables_have_no_hole_and_cover_every_target(root: Path) -> None:
+    assert check_tables(image_yaml.load_all(root)) == ()
+
+
+def broken(change: Callable[[Tables], Tables]) -> list[str]:
+    problems = check_tables(tables=change(releases.tables()))
+    assert all(isinstance(problem, Hole) for problem in problems)
+    return [f"{problem.where}: {problem.what}" for problem in problems]
+
+
+def newest(tables: Tables, **fields: Any) -> Tables:
+    return replace(tables, releases=(*tables.releases[:-1], replace(tables.releases[-1], **fields)))
+
+
+@pytest.mark.parametrize(
+    ("change", "hole"),
+    [
+        (
+            lambda t: newest(t, wheels="12.9"),
+            "TensorFlow 2.21: has no CUDA library set 12.9",
+        ),
+        (
+            lambda t: newest(t, wheels="12.3"),
+            "TensorFlow 2.21: was tested with CUDA 12.5, its set is 12.3",
+        ),
+        (
+            lambda t: newest(t, cudnn="9.5"),
+            "TensorFlow 2.21: was tested with cuDNN 9.5, its set has 9.3.0.75",
+        ),
+        (
+            lambda t: newest(t, pins={"cudnn": "8.1.0.77"}),
+            "TensorFlow 2.21: what cuDNN 8.1.0.77 carries is not known",
+        ),
+        (
+            lambda t: newest(t, python=("3.12",)),
+            "TensorFlow 2.21: has CUDA wheels, but no Python of our own base",
+        ),
+        (
+            lambda t: newest(t, pins={"cutensor": "2.0"}),
+            "TensorFlow 2.21: cutensor has no package, or is not in the set",
+        ),
+        (
+            lambda t: newest(t, versions=("2.22.0",)),
+            "image.yaml: TensorFlow 2.21.0, the default, is not known",
+        ),
+        (
+            lambda t: newest(t, versions=("2.22.0",)),
+            "TensorFlow 2.21: lists 2.22.0",
+        ),
+        (
+            lambda t: replace(t, drivers=t.drivers[:1]),
+            "TensorFlow 2.21: no driver is known for CUDA 12.5",
+        ),
+        (
+            lambda t: replace(t, cudnn=t.cudnn[1:]),
+            "TensorFlow 2.21: what cuDNN 9.3.0.75 carries is not known",
+        ),
+        (
+            lambda t: replace(t, cudnn=t.cudnn[::-1]),
+            "cuDNN 9.10.2.21: stands after 9.11.0.98",
+        ),
+        (
+            lambda t: replace(t, tpu=(replace(t.tpu[0], version="2.50.0"),)),
+            "tensorflow-tpu 2.50.0: is no known release of TensorFlow",
+        ),
+    ],
+)
+def test_a_hole_in_the_tables_is_found(change: Callable[[Tables], Tables], hole: str) -> None:
+    assert hole in broken(change)
+
+
+def test_a_gpu_without_a_compute_capability_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = accelerators.accelerators()
+    bad = {
+        "T4": replace(known["T4"], compute_capability=None, architecture=None),
+        "K80": replace(known["K80"], instead="T5"),
+    }
+    monkeypatch.setattr(accelerators, "accelerators", lambda: {**known, **bad})
+    assert {f"{one.where}: {one.what}" for one in check_tables()} == {
+        "T4: has no compute capability",
+        "T4: has no architecture",
+        "K80: is refused without an accelerator instead, or a source",
+    }
+
+
+def test_a_target_that_cannot_work_is_a_problem() -> None:
+    (problem,) = check_tables([spec("B200")])
+    assert "no kernels for B200 (10.0)" in problem.what
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("python", OWN_PYTHON)
+def test_every_set_of_libraries_can_be_installed(python: str, tmp_path: Path) -> None:
+    """PyPI has them, and TensorFlow accepts them: the tables hold no typing error."""
+    compile = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--only-binary=:all:"]
+    compile += ["--python-platform", "x86_64-manylinux_2_36"]
+    for release in releases.tables().releases:
+        if release.wheels is None or python not in release.python:
+            continue
+        stack = resolve("T4", tensorflow=release.versions[-1], python=python)
+        constraints = tmp_path / "constraints.txt"
+        constraints.write_text("".join(f"{p}=={v}\n" for p, v in stack.constraints.items()))
+        done = subprocess.run(
+            [*compile, "--python-version", python, "--constraint", str(constraints), "-"],
+            input=stack.tensorflow_requirement,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        for package, version in stack.constraints.items():
+            assert f"{package}=={version}\n" in done.stdout

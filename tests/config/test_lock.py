@@ -1,0 +1,352 @@
+"""Locks: what is kept, what is refused, why a lock is stale; and uv against the real index."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.config import compatibility, image_yaml, lock_check, lockfile, locking, pins
+from builder.config.debian_packages import DebianPackage
+from builder.config.image_yaml import ImageSpec
+from builder.config.pins import Pin
+from builder.config.stack import Stack
+from builder.core import files
+from builder.core.errors import InputError, OutsideError
+
+ROOT = Path(__file__).parents[2]
+LIBGOMP = DebianPackage(
+    "libgomp1", "12.2.0-14", "debian", "20260712T000000Z", "pool/libgomp1.deb", "1" * 64, 116128
+)
+
+
+def nothing_new(suite: str, wanted: object, installed: object) -> list[tuple[DebianPackage, ...]]:
+    """An apt for locks that need no new Debian package."""
+    raise AssertionError(f"apt was asked for {wanted} of {suite}")
+
+
+def lock(
+    root: Path, spec: ImageSpec, stack: Stack, apt: locking.Apt = nothing_new, **more: Any
+) -> lockfile.Lock:
+    return locking.lock(root, spec, stack, apt, **more)
+
+
+def target(root: Path, name: str, text: str | None = None) -> tuple[ImageSpec, Stack]:
+    """The spec and stack of a target, after `text` is written as its image.yaml."""
+    if text is not None:
+        files.write(root / "images" / name / "image.yaml", text)
+    spec = image_yaml.load(root, name)
+    return spec, compatibility.resolve(spec)
+
+
+# --- the committed locks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", image_yaml.targets(ROOT))
+def test_every_target_is_locked_to_what_its_tensorflow_was_tested_with(name: str) -> None:
+    spec, stack = target(ROOT, name)
+    assert lock_check.stale(ROOT, spec, stack) == ()
+    packages = lockfile.read(ROOT, name).packages
+    assert packages[stack.tensorflow_package].version == stack.tensorflow
+    for package, version in stack.constraints.items():
+        assert packages[package].version == version
+
+
+def test_gpu_targets_install_the_same_files() -> None:
+    locks = [lockfile.read(ROOT, name) for name in ("v100", "t4", "a100", "l4", "h100")]
+    assert all(one.files == locks[0].files and one.root == locks[0].root for one in locks)
+
+
+def test_no_lock_names_an_index_or_a_mirror() -> None:
+    for path in (ROOT / "images").rglob("*.lock"):
+        assert "://" not in path.read_text(), path
+
+
+def test_layers_have_no_package_in_common() -> None:
+    for name in image_yaml.targets(ROOT):
+        held = lockfile.read(ROOT, name)
+        names = [pin.name for pins in held.wheels.values() for pin in pins]
+        assert len(names) == len(set(names))
+        assert all(pin.name.startswith("nvidia-") for pin in held.wheels.get(lockfile.CUDA, ()))
+
+
+def test_a_lock_names_the_os_root_by_its_packages_alone() -> None:
+    held = lockfile.read(ROOT, "v100")
+    assert held.root is not None
+    assert held.root.origin == f"Debian bookworm, {len(held.root.packages)} packages"
+    packages = held.root.packages_checksum
+    assert json.loads(held.document)["root"] == {"suite": "bookworm", "packages": packages}
+
+
+def test_a_lock_of_an_older_factory_is_refused_with_what_to_do(copy: Path) -> None:
+    path = copy / "images/v100/image.lock"
+    path.write_text(path.read_text().replace('"schema": 3', '"schema": 2'))
+    with pytest.raises(InputError, match="is not what `builder lock` writes") as error:
+        lockfile.read(copy, "v100")
+    assert "run builder lock v100" in error.value.fix
+
+
+# --- staleness -----------------------------------------------------------------------------------
+
+
+def stale(root: Path, name: str) -> list[tuple[str, str]]:
+    spec, stack = target(root, name)
+    return [(one.file, one.why) for one in lock_check.stale(root, spec, stack)]
+
+
+def test_the_trainers_requirements_are_part_of_the_lock(copy: Path) -> None:
+    assert stale(copy, "v100") == []
+    assert {"psutil", "nvidia-ml-py"} <= lockfile.read(copy, "v100").packages.keys()
+    path = copy / "trainer/requirements.txt"
+    path.write_text("psutil>=7  # of the machine\n")
+    why = 'trainer/requirements.txt is ["psutil>=7"], locked is ["nvidia-ml-py>=13", "psutil>=7"]'
+    assert stale(copy, "v100") == [("images/v100/image.lock", why)]
+    path.unlink()
+    assert [why for _, why in stale(copy, "v100")] == [
+        'trainer/requirements.txt is null, locked is ["nvidia-ml-py>=13", "psutil>=7"]'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("-r more.txt", "is an option"),
+        ("a @ https://example.com/a.whl", "names a URL"),
+        ("a==1 --hash=sha256:0", "a line with hashes"),
+        ("a b", "is not a requirement"),
+    ],
+)
+def test_a_line_of_the_trainers_requirements_that_cannot_be(
+    copy: Path, line: str, words: str
+) -> None:
+    (copy / "trainer/requirements.txt").write_text(f"psutil\n\n{line}\n")
+    with pytest.raises(InputError, match=words) as error:
+        image_yaml.load(copy, "cpu")
+    assert error.value.message.startswith("trainer/requirements.txt:3: ")
+
+
+def test_a_comment_in_image_yaml_changes_nothing(copy: Path) -> None:
+    path = copy / "images/v100/image.yaml"
+    path.write_text(f"# another word\n{path.read_text()}\nenvironment: {{A: b}}\n")
+    assert stale(copy, "v100") == []
+
+
+def test_the_field_that_changed_is_named(copy: Path) -> None:
+    target(copy, "cpu", "accelerator: CPU\ntensorflow: 2.20.0\napt: [libgl1]\nsize_budget: 1 GB\n")
+    assert stale(copy, "cpu") == [
+        ("images/cpu/image.lock", "image.yaml's tensorflow is 2.20.0, locked is 2.21.0"),
+        ("images/cpu/image.lock", 'image.yaml\'s apt is ["libgl1"], locked is []'),
+    ]
+
+
+def test_a_lock_edited_by_hand_is_seen(copy: Path) -> None:
+    path = copy / "images/v100/cuda.lock"
+    path.write_text(path.read_text().replace("9.3.0.75", "9.10.2.21"))
+    assert stale(copy, "v100") == [
+        ("images/v100/cuda.lock", "was edited: it is not what was locked")
+    ]
+
+
+def test_a_missing_and_a_stray_file_are_seen(copy: Path) -> None:
+    (copy / "images/cpu/tensorflow.lock").unlink()
+    (copy / "images/cpu/cuda.lock").write_text("")
+    assert stale(copy, "cpu") == [
+        ("images/cpu/tensorflow.lock", "is missing"),
+        ("images/cpu/cuda.lock", "belongs to no lock"),
+    ]
+
+
+def test_a_target_that_was_never_locked(copy: Path) -> None:
+    target(copy, "new", "accelerator: CPU\nsize_budget: 1 GB\n")
+    assert stale(copy, "new") == [("images/new/image.lock", "is missing: never locked")]
+    with pytest.raises(InputError, match=r"images/new/image\.lock: is missing") as error:
+        lockfile.read(copy, "new")
+    assert error.value.fix == "run builder lock new"
+
+
+def test_moved_tables_are_seen(copy: Path) -> None:
+    spec, stack = target(copy, "v100")
+    moved = replace(stack, constraints={**stack.constraints, "nvidia-cudnn-cu12": "9.4.0.58"})
+    assert [(one.file, one.why) for one in lock_check.stale(copy, spec, moved)] == [
+        (
+            "images/v100/cuda.lock",
+            "the tables choose nvidia-cudnn-cu12 9.4.0.58, locked is 9.3.0.75",
+        )
+    ]
+
+
+def test_the_os_roots_file_belongs_to_every_lock(copy: Path) -> None:
+    path = lockfile.os_lock(copy, "bookworm")
+    path.write_text(path.read_text().replace("bash=", "bash=0"))
+    assert stale(copy, "tpu") == [("images/tpu/image.lock", "os-bookworm.lock has changed since")]
+
+
+def test_a_torn_lock_is_told_from_a_missing_one(copy: Path) -> None:
+    path = copy / "images/cpu/image.lock"
+    path.write_text(path.read_text()[:200])
+    [(file, why)] = stale(copy, "cpu")
+    assert file == "images/cpu/image.lock"
+    assert why.startswith("is not what `builder lock` writes")
+    with pytest.raises(InputError, match="is not what `builder lock` writes"):
+        lockfile.read(copy, "cpu")
+
+
+# --- the real resolver ---------------------------------------------------------------------------
+
+
+REFUSED = {
+    "tensorflow==2.20.0": "tensorflow 2.21.0 to 2.20.0",
+    "tensorflow-text==2.19.*": "tensorflow 2.21.0 to 2.19.",
+    "nvidia-cudnn-cu12==9.28.0.42": "nvidia-cudnn-cu12 9.3.0.75 to 9.28.0.42",
+    "keras<3": " to 2.15.0",
+    "protobuf<5": "protobuf",
+}
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("requirement", "moves"), REFUSED.items())
+def test_a_requirement_that_would_move_tensorflow_is_refused(
+    copy: Path, requirement: str, moves: str
+) -> None:
+    before = {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")}
+    yaml = f'accelerator: V100\nsize_budget: 3 GB\nrequirements:\n- pillow\n- "{requirement}"\n'
+    spec, stack = target(copy, "v100", yaml)
+    with pytest.raises(InputError) as error:
+        lock(copy, spec, stack)
+    assert error.value.message.startswith(
+        f'images/v100/image.yaml:5: requirements: "{requirement}" would move'
+    )
+    assert moves in error.value.message
+    assert "pillow" not in error.value.message
+    assert {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")} == before
+
+
+@pytest.mark.network
+def test_a_requirement_without_any_version_that_fits_is_refused(copy: Path) -> None:
+    text = 'accelerator: CPU\nsize_budget: 1 GB\nrequirements: ["numpy<1.20"]\n'
+    spec, stack = target(copy, "cpu", text)
+    with pytest.raises(InputError, match=r'"numpy<1\.20" cannot be met: .*numpy>=1\.26'):
+        lock(copy, spec, stack)
+
+
+@pytest.mark.network
+def test_a_second_tensorflow_is_refused(copy: Path) -> None:
+    text = 'accelerator: CPU\nsize_budget: 1 GB\nrequirements: ["tensorflow==2.21.0"]\n'
+    spec, stack = target(copy, "cpu", text)
+    with pytest.raises(InputError, match="files would replace those of tensorflow-cpu"):
+        lock(copy, spec, stack)
+
+
+@pytest.mark.network
+def test_requirements_that_contradict_each_other(copy: Path) -> None:
+    text = 'accelerator: CPU\nsize_budget: 1 GB\nrequirements: ["scipy==1.11.4", "numpy>=2"]\n'
+    spec, stack = target(copy, "cpu", text)
+    with pytest.raises(
+        InputError, match=r"yaml:3: requirements: they contradict each other: .*scipy"
+    ):
+        lock(copy, spec, stack)
+
+
+@pytest.mark.network
+def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy: Path) -> None:
+    before = lockfile.read(copy, "cpu")
+    text = (
+        "accelerator: CPU\nsize_budget: 1 GB\n"
+        'requirements: ["pillow", "setuptools<81"]\napt: [libgomp1]\n'
+    )
+    spec, stack = target(copy, "cpu", text)
+    asked: list[object] = []
+
+    def apt(
+        suite: str, wanted: object, installed: tuple[DebianPackage, ...]
+    ) -> list[tuple[DebianPackage, ...]]:
+        asked.append((suite, wanted))
+        names = {deb.name for deb in installed}
+        assert {"bash", "python3"} <= names
+        return [(LIBGOMP,)]
+
+    made = lock(copy, spec, stack, apt)
+    assert asked == [("bookworm", [("libgomp1",)])]
+    names = [pin.name for pin in made.wheels[lockfile.EXTRA]]
+    assert names == ["nvidia-ml-py", "pillow", "psutil"]
+    assert [one.name for one in made.moved] == ["setuptools"]
+    assert made.moved[0].before == before.packages["setuptools"].version
+    assert made.packages["setuptools"].version.startswith("80.")
+    kept = {n: p for n, p in made.packages.items() if n not in ("pillow", "setuptools")}
+    assert kept == {n: p for n, p in before.packages.items() if n != "setuptools"}
+    assert made.apt[lockfile.APT_EXTRA] == (LIBGOMP,)
+    assert made.apt[lockfile.APT] == before.apt[lockfile.APT]
+    assert made.root == before.root
+    # again: the same bytes, and nothing left to do
+    files = {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")}
+    (copy / "images/cpu/image.lock").unlink()
+    assert lock(copy, spec, stack, apt) == made
+    assert {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")} == files
+    assert lock_check.stale(copy, spec, stack) == ()
+    # and back: the layers of requirements go, TensorFlow's is what it was
+    spec, stack = target(copy, "cpu", "accelerator: CPU\nsize_budget: 1 GB\n")
+    assert lock(copy, spec, stack).files == before.files
+    assert "pillow" not in (copy / "images/cpu/extra.lock").read_text()
+
+
+@pytest.mark.network
+def test_pins_are_kept_until_an_upgrade_is_asked_for(copy: Path) -> None:
+    spec, stack = target(copy, "cpu")
+    older = {name: pin.version for name, pin in lockfile.read(copy, "cpu").packages.items()}
+    older["rich"] = "14.0.0"
+    files.write(
+        copy / "images/cpu/tensorflow.lock",
+        pins.dump([Pin(n, v, "a" * 64) for n, v in older.items()], ""),
+    )
+    assert lock(copy, spec, stack).packages["rich"].version == "14.0.0"
+    held = lockfile.read(copy, "cpu")
+    assert held.root is not None
+    root, python = held.root.packages, held.apt[lockfile.APT]
+    newer = replace(root[0], version="9", sha256="9" * 64)
+
+    def apt(
+        suite: str, wanted: Any, installed: tuple[DebianPackage, ...]
+    ) -> list[tuple[DebianPackage, ...]]:
+        assert (len(wanted), installed) == (2, ())
+        first = (newer, *root[1:])
+        if "usr-is-merged" not in wanted[0]:
+            return [(*first, replace(newer, name="usrmerge")), python]
+        return [first, (newer, *python)]
+
+    upgraded = lock(copy, spec, stack, apt, upgrade=True)
+    assert upgraded.packages["rich"].version != "14.0.0"
+    assert upgraded.root is not None
+    assert upgraded.root.packages == (newer, *root[1:])
+    assert upgraded.apt == {lockfile.APT: python}
+
+
+@pytest.mark.network
+def test_a_new_target_starts_from_its_neighbours(copy: Path) -> None:
+    spec, stack = target(copy, "team-t4", "accelerator: T4\nsize_budget: 3 GB\n")
+    assert lock(copy, spec, stack).files == lockfile.read(copy, "t4").files
+
+
+@pytest.mark.network
+def test_an_index_that_cannot_be_reached_leaves_the_lock(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:secret@127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_CACHE_DIR", str(copy / "cache"))
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    text = 'accelerator: CPU\nsize_budget: 1 GB\nrequirements: ["pillow"]\n'
+    spec, stack = target(copy, "cpu", text)
+    before = (copy / "images/cpu/image.lock").read_bytes()
+    with pytest.raises(OutsideError) as error:
+        lock(copy, spec, stack)
+    assert "127.0.0.1:9" in error.value.message
+    assert "secret" not in error.value.message
+    assert "\n" not in error.value.message
+    assert (copy / "images/cpu/image.lock").read_bytes() == before
+
+
+def test_image_lock_is_json_and_yaml(copy: Path) -> None:
+    from ruamel.yaml import YAML
+
+    text = (copy / "images/v100/image.lock").read_text()
+    assert YAML(typ="safe", pure=True).load(text) == json.loads(text)

@@ -1,0 +1,205 @@
+"""The host's proxies, certificates and indexes, and the build secrets made from them."""
+
+import os
+import subprocess
+import traceback
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.config.network import (
+    MAX_SECRET_BYTES,
+    BuildNetwork,
+    discover,
+    read_bundle,
+)
+from builder.core.errors import InputError
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> "Host":
+    return Host(tmp_path)
+
+
+class Host:
+    """A small machine: a root, a home, an environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.home = folder / "root", folder / "home"
+        self.home.mkdir()
+
+    def write(self, path: str, text: str, base: Path | None = None) -> Path:
+        file = (base or self.root) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def discover(self, **environment: str) -> BuildNetwork:
+        return discover(environment, self.root, self.home)
+
+
+def exported(network: BuildNetwork) -> dict[str, str]:
+    """The variables of a RUN that sourced the `network` secret, as a real shell reads it."""
+    script = network.secrets().get("network", b"").decode() + "env -0\n"
+    output = subprocess.run(
+        ["sh", "-c", script], env={"PATH": os.environ["PATH"]}, check=True, capture_output=True
+    )
+    pairs = [item.partition("=") for item in output.stdout.decode().split("\0") if item]
+    return {name: value for name, _, value in pairs}
+
+
+def test_a_host_with_nothing_special_gives_no_secret(host: Host) -> None:
+    network = host.discover()
+    assert network == BuildNetwork()
+    assert network.secrets() == {}
+
+
+# --- certificates
+
+
+def test_the_ca_bundle_is_named_by_the_environment_then_pip_then_the_system(host: Host) -> None:
+    system = host.write("etc/ssl/certs/ca-certificates.crt", PEM)
+    assert host.discover().ca == system
+    piped = host.write("pip.pem", PEM)
+    host.write("etc/pip.conf", f"[global]\ncert = {piped}\n")
+    assert host.discover().ca == piped
+    named = host.write("named.pem", PEM)
+    assert host.discover(REQUESTS_CA_BUNDLE=str(named)).ca == named
+
+
+def test_every_client_is_pointed_at_the_secret(host: Host) -> None:
+    host.write("etc/ssl/certs/ca-certificates.crt", f"a comment\n{PEM}")
+    network = host.discover()
+    assert network.secrets()["ca"].decode() == PEM
+    assert 'Acquire::https::CaInfo "/run/secrets/ca";' in network.secrets()["apt"].decode()
+    seen = exported(network)
+    assert {seen[name] for name in ("SSL_CERT_FILE", "PIP_CERT", "CURL_CA_BUNDLE")} == {
+        "/run/secrets/ca"
+    }
+    assert network.host_environment()["SSL_CERT_FILE"] == str(network.ca)
+
+
+def test_a_missing_bundle_is_named_with_the_variable(host: Host) -> None:
+    with pytest.raises(
+        InputError, match=r"SSL_CERT_FILE names the CA bundle /no/such\.pem"
+    ) as error:
+        host.discover(SSL_CERT_FILE="/no/such.pem")
+    assert "unset it" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("no certificate here", "holds no certificate"),
+        (PEM.replace("MIIB", "A" * MAX_SECRET_BYTES), "a build takes 512,000"),
+    ],
+)
+def test_a_bundle_that_cannot_be_one(tmp_path: Path, content: str, complaint: str) -> None:
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text(content)
+    with pytest.raises(InputError, match=complaint):
+        read_bundle(bundle)
+
+
+# --- proxies
+
+
+def test_proxies_reach_the_build_in_both_spellings(host: Host) -> None:
+    seen = exported(host.discover(HTTPS_PROXY="http://u:p@proxy:3128", no_proxy="localhost,.corp"))
+    assert seen["https_proxy"] == seen["HTTPS_PROXY"] == "http://u:p@proxy:3128"
+    assert seen["no_proxy"] == seen["NO_PROXY"] == "localhost,.corp"
+    assert "http_proxy" not in seen
+
+
+# --- Python indexes
+
+
+def test_pips_files_in_their_order(host: Host) -> None:
+    host.write("etc/pip.conf", "[global]\nindex-url = https://global/simple\n")
+    assert host.discover().index == "https://global/simple"
+    host.write(".config/pip/pip.conf", "[global]\nindex-url = https://user/simple\n", host.home)
+    assert host.discover().index == "https://user/simple"
+    own = host.write("own.conf", "[install]\nindex_url = https://own/simple\n")
+    assert host.discover(PIP_CONFIG_FILE=str(own)).index == "https://own/simple"
+    assert host.discover(PIP_INDEX_URL="https://env/simple").index == "https://env/simple"
+    assert host.discover(PIP_CONFIG_FILE=os.devnull).index is None
+
+
+def test_uvs_configuration_wins_over_pips(host: Host) -> None:
+    host.write("etc/pip.conf", "[global]\nindex-url = https://pip/simple\n")
+    host.write(
+        ".config/uv/uv.toml",
+        '[[index]]\nname = "corp"\nurl = "https://corp/simple"\ndefault = true\n'
+        '[[index]]\nname = "more-wheels"\nurl = "https://more/simple"\n',
+        host.home,
+    )
+    network = host.discover(UV_INDEX_MORE_WHEELS_USERNAME="me", UV_INDEX_MORE_WHEELS_PASSWORD="a/b")
+    assert network.index == "https://corp/simple"
+    assert network.extra_indexes == ("https://me:a%2Fb@more/simple",)
+    assert host.discover(UV_DEFAULT_INDEX="x=https://env/simple").index == "https://env/simple"
+
+
+def test_a_build_and_the_host_use_the_same_index(host: Host) -> None:
+    network = host.discover(
+        PIP_INDEX_URL="https://a/simple", PIP_EXTRA_INDEX_URL="https://b/simple https://c/simple"
+    )
+    seen, on_host = exported(network), network.host_environment()
+    assert seen["UV_DEFAULT_INDEX"] == seen["PIP_INDEX_URL"] == on_host["UV_DEFAULT_INDEX"]
+    assert seen["UV_INDEX"] == on_host["UV_INDEX"] == "https://b/simple https://c/simple"
+
+
+def test_an_index_on_the_hosts_own_disk_stays_on_the_host(host: Host) -> None:
+    host.write("etc/pip.conf", "[global]\nextra-index-url = file:///srv/simple https://b/simple\n")
+    network = host.discover(UV_DEFAULT_INDEX="/srv/simple")
+    assert (network.index, network.extra_indexes) == (None, ("https://b/simple",))
+
+
+def test_credentials_come_from_netrc(host: Host) -> None:
+    host.write(".netrc", "machine index.corp login me password p@ss\n", host.home)
+    network = host.discover(UV_DEFAULT_INDEX="https://index.corp/simple")
+    assert network.index == "https://me:p%40ss@index.corp/simple"
+    written = host.discover(UV_DEFAULT_INDEX="https://you:own@index.corp/simple")
+    assert written.index == "https://you:own@index.corp/simple"
+
+
+def test_nothing_that_can_be_printed_holds_a_credential(host: Host) -> None:
+    network = host.discover(
+        UV_DEFAULT_INDEX="https://me:hidden@a/simple", HTTPS_PROXY="http://me:hidden@proxy:1"
+    )
+    assert "hidden" not in f"{network!r} {network}" and "//a/simple" in repr(network)
+
+
+def test_a_file_that_is_no_configuration_is_named(host: Host) -> None:
+    file = host.write("etc/uv/uv.toml", "index = [")
+    with pytest.raises(InputError, match=f"{file} cannot be read"):
+        host.discover()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".netrc", "machine index.corp login me password hid den\n"),
+        (".config/pip/pip.conf", "[global]\nindex-url = x\nhidden\n"),
+        (".config/pip/pip.conf", "https://me:hidden@index/\n"),
+        (".config/uv/uv.toml", 'index-url = https://me:hidden@index/"\n'),
+    ],
+)
+def test_a_file_of_another_form_is_not_quoted(host: Host, name: str, text: str) -> None:
+    """Not by the message, and not by a traceback of what lies under it."""
+    file = host.write(name, text, host.home)
+    with pytest.raises(InputError, match=f"{file} cannot be read: it has another form") as raised:
+        host.discover()
+    told = "".join(traceback.format_exception(raised.value))
+    assert "hid" not in told and "den'" not in told
+
+
+# --- quoting
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_any_value_survives_the_shell(value: str) -> None:
+    assert exported(BuildNetwork(proxies=(("http_proxy", value),)))["HTTP_PROXY"] == value

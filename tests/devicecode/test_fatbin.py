@@ -1,0 +1,190 @@
+"""The reader of containers: what it reads, and that it never passes over a contradiction."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builder.devicecode.pruning.errors import Malformed
+from builder.devicecode.pruning.fatbin import PTX, containers, payload
+
+from .writer import Part, container, elf, entry, library, lto, ptx, sass
+
+TWO = (container(sass(70), sass(80), ptx(80)), container(sass(90, "a")))
+TARGETS = [["sm_70", "sm_80", "compute_80"], ["sm_90a"]]
+
+
+def targets(data: bytes) -> list[list[str]]:
+    return [[str(entry.target) for entry in one.entries] for one in containers(data)]
+
+
+def test_entries_are_read_in_order_with_suffix_kind_and_compression() -> None:
+    entries = (
+        sass(70, compression=""),
+        sass(90, "a", compression="zstd"),
+        sass(100, "f"),
+        ptx(120, "f"),
+        lto(50),
+        entry(0x200, 90),
+    )
+    data = library(container(*entries))
+    assert targets(data) == [
+        ["sm_70", "sm_90a", "sm_100f", "compute_120f", "lto_50", "kind-0x200_90"]
+    ]
+    (only,) = containers(data)
+    assert [entry.compression for entry in only.entries[:3]] == ["", "zstd", "lz4"]
+    assert [entry.code_size for entry in only.entries[:3]] == [64, 8192, 8192]
+
+
+@pytest.mark.parametrize("section", [".ldata", ".data", ".cask_resource", ".rodata.cubins"])
+def test_containers_are_found_among_other_data(section: str) -> None:
+    data = library(b"tables" * 9 + TWO[0] + b"\1" * 13 + TWO[1] + b"more", section=section)
+    assert targets(data) == TARGETS
+
+
+def test_the_sections_of_the_compiler_are_read_whatever_their_flags_say() -> None:
+    assert targets(elf(Part(".nv_fatbin", b"".join(TWO), flags=0))) == TARGETS
+    assert targets(library(*TWO, section="__nv_relfatbin")) == TARGETS
+    assert targets(elf(Part(".text", TWO[0], flags=0x6))) == [], "code is not searched"
+
+
+def test_what_pruning_leaves_is_read() -> None:
+    assert targets(library(TWO[0], bytes(3_000_001), TWO[1], bytes(5))) == TARGETS
+    assert targets(library(container(), TWO[1])) == [[], ["sm_90a"]]
+
+
+def test_an_lz4_payload_is_decompressed_within_its_bounds() -> None:
+    """A literal run, a match that overlaps itself, and the closing literals."""
+
+    def decompressed(block: bytes, size: int) -> bytes | None:
+        data = library(container(entry(PTX, 80, payload=block, code_size=size)))
+        (only,) = containers(data)
+        return payload(data, only.entries[0])
+
+    closing = bytes([0x50]) + b"12345"
+    block = bytes([0x35]) + b"abc" + b"\x03\x00" + closing
+    assert decompressed(block, 17) == b"abcabcabcabc12345"
+    with pytest.raises(Malformed, match="can't be decompressed"):
+        decompressed(bytes([0x10]) + b"a" + b"\x09\x00" + closing, 99)
+
+
+def patched(data: bytes, at: int, value: bytes) -> bytes:
+    return data[:at] + value + data[at + len(value) :]
+
+
+def section_header(data: bytes, name: str) -> int:
+    """Where the section header of a section lies."""
+    table = struct.unpack_from("<Q", data, 0x28)[0]
+    names = [".text", ".rodata", ".nv_fatbin", ".shstrtab"]
+    return int(table) + 64 * (names.index(name) + 1)
+
+
+FIRST_ENTRY = 16
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (0, b"\x51", "not a fatbin container"),
+        (4, b"\x02", "not a fatbin container"),
+        (6, b"\x18", "not a fatbin container"),
+        (8, struct.pack("<Q", 1 << 20), "does not fit"),
+        (8, b"\0\0\0\x80", "does not fit"),  # negative, as the driver reads it
+        (8, b"\xff" * 8, "does not fit"),
+        (8, struct.pack("<Q", 40), "cut off"),
+        (FIRST_ENTRY + 2, b"\x02\x01", "contradicts"),  # the version of another format
+        (FIRST_ENTRY + 4, b"\0\0\0\0", "contradicts"),
+        (FIRST_ENTRY + 4, b"\x3f\0\0\0", "contradicts"),
+        (FIRST_ENTRY + 4, struct.pack("<IQ", 56, 72), "contradicts"),  # the sum fits
+        (FIRST_ENTRY + 8, struct.pack("<Q", 9999), "contradicts"),
+        (FIRST_ENTRY + 8, b"\xff" * 8, "contradicts"),
+        (FIRST_ENTRY + 0x10, b"\xff\xff", "contradicts"),  # more compressed bytes than payload
+        (FIRST_ENTRY + 0x1C, b"\0\0\0\0", "contradicts"),  # architecture 0
+        (FIRST_ENTRY + 0x1C, b"\xff\xff\0\0", "contradicts"),
+        (FIRST_ENTRY + 0x28, b"\x11\xa0", "contradicts"),  # two compressions at once
+    ],
+)
+def test_a_lying_container_is_an_error(at: int, value: bytes, message: str) -> None:
+    data = library(*TWO)
+    with pytest.raises(Malformed, match=message):
+        targets(patched(data, data.index(TWO[0][:8]) + at, value))
+
+
+def test_bytes_between_containers_are_an_error() -> None:
+    with pytest.raises(Malformed, match="not a fatbin container"):
+        targets(library(TWO[0], b"\0\0\0\0junk", TWO[1]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (0x18, struct.pack("<Q", 64), "overlap"),
+        (0x18, struct.pack("<Q", 1 << 40), "cut off"),
+        (0x20, struct.pack("<Q", 1 << 62), "cut off"),
+        (0x00, struct.pack("<I", 1 << 20), "section name"),
+    ],
+)
+def test_a_lying_section_header_is_an_error(field: int, value: bytes, message: str) -> None:
+    data = library(*TWO)
+    with pytest.raises(Malformed, match=message):
+        targets(patched(data, section_header(data, ".nv_fatbin") + field, value))
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (4, b"\x01", "64-bit"),
+        (5, b"\x02", "little-endian"),
+        (0x3A, b"\x28\0", "40 bytes"),
+        (0x3C, struct.pack("<H", 65_000), "cut off"),
+        (0x3E, struct.pack("<H", 77), "section names"),
+        (0x28, struct.pack("<Q", 1 << 63), "cut off"),
+        (0x28, bytes(8), "without a section table"),
+    ],
+)
+def test_a_lying_file_header_is_an_error(at: int, value: bytes, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
+        targets(patched(library(*TWO), at, value))
+
+
+def test_a_file_cut_off_anywhere_is_an_error() -> None:
+    data = library(*TWO)
+    for length in range(len(data)):
+        with pytest.raises(Malformed):
+            targets(data[:length])
+    moved = patched(
+        data, section_header(data, ".nv_fatbin") + 0x18, struct.pack("<QQ", len(data), 8)
+    )
+    with pytest.raises(Malformed, match="a container cut off"):
+        targets(moved + TWO[0][:8])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_any_damage_is_an_error_or_shows(draw: st.DataObject) -> None:
+    """A few bytes overwritten anywhere: Malformed, or what is read still fits together."""
+    data = bytearray(library(*TWO, section=draw.draw(st.sampled_from([".nv_fatbin", ".ldata"]))))
+    for _ in range(draw.draw(st.integers(1, 4))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    try:
+        read = list(containers(bytes(data)))
+    except Malformed as error:
+        assert error.message
+        assert error.fix
+        return
+    end = 0
+    for one in read:
+        assert end <= one.offset < one.end <= len(data)
+        assert sum(entry.size for entry in one.entries) == one.entries_size
+        end = one.end
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(max_size=400))
+def test_noise_is_an_error(noise: bytes) -> None:
+    for data in (noise, library(b"\1" + noise)):
+        with pytest.raises(Malformed):
+            targets(data)

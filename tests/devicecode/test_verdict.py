@@ -1,0 +1,202 @@
+"""The verdict on a set of libraries, and which library spoils it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from builder.devicecode import inventory
+from builder.devicecode.verdict import Audit, Support, Verdict, carries
+from builder.facts import accelerators
+from builder.frameworks.tensorflow import releases
+from builder.prove import wheels
+
+from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = Path(__file__).parent / "data"
+"""What was read of real wheels that no lock names."""
+
+TENSORFLOW = library(container(sass(60), sass(70), sass(80), sass(89), sass(90), ptx(90)))
+CUDNN_9_3 = library(container(*map(sass, (50, 60, 70, 75, 80, 86, 90)), ptx(90)))
+CUDNN_9_28 = library(container(*map(sass, (75, 80, 86)), sass(90, "a"), ptx(120, "f")))
+
+
+def site(folder: Path, cudnn: bytes = CUDNN_9_3, version: str = "9.3.0.75") -> Audit:
+    install(folder, "tensorflow", "2.21.0", {"tensorflow/libtensorflow_cc.so.2": TENSORFLOW})
+    install(folder, "nvidia-cudnn-cu12", version, {"nvidia/cudnn/lib/libcudnn_ops.so.9": cudnn})
+    return Audit(inventory.of_folder(folder))
+
+
+def verdict(device: str, *libraries: bytes) -> Verdict:
+    files = ((f"lib{i}.so", io.BytesIO(data)) for i, data in enumerate(libraries))
+    return Audit(inventory.of_stream(files).compared()).verdict(device)
+
+
+def status(device: str, *libraries: bytes) -> Support:
+    return verdict(device, *libraries).status
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("7.0", Support.NATIVE),
+        ("7.5", Support.OLDER_MINOR),
+        ("8.0", Support.NATIVE),
+        ("8.9", Support.OLDER_MINOR),  # cuDNN has sm_86
+        ("9.0", Support.NATIVE),
+        ("12.0", Support.PTX),
+        ("5.2", Support.MISSING),
+    ],
+)
+def test_the_worst_library_decides(device: str, expected: Support) -> None:
+    assert status(device, TENSORFLOW, CUDNN_9_3) == expected
+
+
+def test_a_verdict_names_the_library_and_what_would_run(tmp_path: Path) -> None:
+    spoiled = site(tmp_path, CUDNN_9_28, "9.28.0.42").verdict("7.0")
+    assert not spoiled.runs
+    assert str(spoiled) == (
+        "7.0: missing, because of libcudnn_ops.so.9 (nvidia-cudnn-cu12 9.28.0.42): "
+        "missing: .nv_fatbin carries sm_75, sm_80, sm_86, sm_90a, compute_120f"
+    )
+    assert spoiled.instead.startswith("nvidia-cudnn-cu12 9.10.2.21 or older")
+
+
+@pytest.mark.parametrize("kept", [0.999, 0.5, 0.01, 0.0])
+def test_a_broken_download_is_never_fine(tmp_path: Path, kept: float) -> None:
+    spoiled = site(tmp_path, CUDNN_9_3[: int(len(CUDNN_9_3) * kept)]).verdict("7.0")
+    assert (spoiled.status, spoiled.runs) == (Support.BROKEN, False)
+    assert spoiled.spoiler and spoiled.spoiler.library.name == "libcudnn_ops.so.9"
+    assert spoiled.instead == "the same version, downloaded again"
+
+
+def test_an_image_without_device_code_does_not_run_on_a_gpu() -> None:
+    nothing = verdict("7.0", elf(Part(".text", b"\x90", flags=6)))
+    assert (nothing.status, nothing.runs) == (Support.NO_DEVICE_CODE, False)
+
+
+# --- sections -------------------------------------------------------------------------------------
+
+
+def test_much_ptx_beside_native_code_is_ptx_and_a_little_is_not() -> None:
+    """TensorFlow 2.21 on an H100: 1,149 small kernels in .rodata have PTX only."""
+    small = container(sass(60), sass(70), sass(80), sass(89), ptx(90, code_size=3000))
+    native = verdict("9.0", library(container(sass(90)), more=(Part(".rodata", b"x" + small),)))
+    assert native.status == Support.NATIVE
+    assert "1 modules compiled from PTX" in str(native.findings[0])
+    large = container(sass(60), ptx(60, code_size=90_000_000))
+    data = library(container(sass(90)), more=(Part(".rodata", large),))
+    assert status("9.0", data) == Support.PTX
+
+
+def test_a_section_without_anything_is_missing_though_another_has_it() -> None:
+    """What a library pruned for another accelerator looks like: data sections stay as they were."""
+    data = library(container(sass(80)), more=(Part(".rodata", container(sass(70), sass(80))),))
+    assert status("7.0", data) == Support.MISSING
+    assert status("8.9", data) == Support.OLDER_MINOR
+
+
+def test_containers_for_newer_devices_only_do_not_spoil_the_others() -> None:
+    """cuBLASLt: most of its containers are for Hopper alone."""
+    native = verdict("7.0", library(container(sass(70)), *[container(sass(90, "a"))] * 50))
+    assert native.status == Support.NATIVE
+    assert native.findings[0].nothing == 50
+
+
+def test_private_tables_decide_only_where_there_is_nothing_else() -> None:
+    blackwell = Part(".cask_resource", container(sass(100, "f")))
+    assert status("7.0", library(container(sass(70)), more=(blackwell,))) == Support.NATIVE
+    assert status("7.0", elf(blackwell)) == Support.MISSING
+
+
+def test_a_table_with_one_container_for_each_target_is_not_ptx() -> None:
+    """cuFFT: thousands of containers with one entry each; the library picks among them."""
+    parts = [container(sass(70)), container(sass(90)), container(lto(50))]
+    parts += [container(ptx(50, code_size=1_000_000))] * 90
+    native = verdict("7.0", library(*parts, section=".ldata"))
+    assert (native.status, native.ptx_seconds) == (Support.NATIVE, 0)
+
+
+def test_the_stub_that_nvcc_leaves_is_no_device_code() -> None:
+    """libcufftw: one empty cubin for sm_52, which no V100 could run."""
+    stub = entry(2, 52, compression="", payload=elf(Part(".nv.info", b"\0" * 8)))
+    kernel = entry(2, 52, compression="", payload=elf(Part(".text.kernel", b"\0" * 8, flags=6)))
+    packed = sass(52, compression="zstd", code_size=400)  # it cannot be looked into
+    assert status("7.0", library(*[container(stub)] * 3)) == Support.NO_DEVICE_CODE
+    assert status("7.0", library(container(kernel))) == Support.MISSING
+    assert status("7.0", library(container(packed))) == Support.MISSING
+
+
+def test_inputs_of_device_linking_prove_nothing() -> None:
+    linked = Part("__nv_relfatbin", container(sass(70)))
+    assert status("7.0", library(container(sass(80)), more=(linked,))) == Support.MISSING
+    assert status("8.0", library(container(sass(80)), more=(linked,))) == Support.NATIVE
+
+
+# --- what was read of real wheels -----------------------------------------------------------------
+
+
+def real(name: str, version: str, device: str, root: Path = ELSEWHERE) -> Verdict:
+    """The verdict on one wheel alone, on one device."""
+    (wheel,) = (w for w in wheels.read(root).values() if (w.name, w.version) == (name, version))
+    return Audit(wheel.libraries).verdict(device)
+
+
+def test_cudnn_9_28_has_nothing_for_a_v100() -> None:
+    missing = real("nvidia-cudnn-cu12", "9.28.0.42", "7.0")
+    assert missing.status == Support.MISSING
+    assert sorted(finding.library.name for finding in missing.spoilers) == [
+        "libcudnn_adv.so.9",
+        "libcudnn_cnn.so.9",
+        "libcudnn_engines_runtime_compiled.so.9",
+        "libcudnn_ext.so.9",
+        "libcudnn_ops.so.9",
+    ]
+    for device in ("7.5", "8.0", "9.0"):
+        assert real("nvidia-cudnn-cu12", "9.28.0.42", device).status == Support.NATIVE
+    assert real("nvidia-cudnn-cu12", "9.3.0.75", "7.0", ROOT).status == Support.NATIVE
+
+
+def test_cuda_13_has_nothing_for_a_v100() -> None:
+    missing = real("nvidia-curand", "10.4.5.25", "7.0")
+    assert missing.status == Support.MISSING
+    assert "CUDA 12 build of the same library" in missing.instead
+    assert real("nvidia-curand", "10.4.5.25", "7.5").status == Support.NATIVE
+
+
+def test_cusparselt_is_for_the_gpus_of_its_kernels() -> None:
+    """Two helpers of its 995 containers have PTX for any GPU; the kernels start at sm_80."""
+    for device in ("6.0", "7.0", "7.5"):
+        missing = real("nvidia-cusparselt-cu12", "0.8.1", device)
+        assert missing.status == Support.MISSING
+        assert "only 2 of its 995 containers hold code for it" in str(missing)
+    for device in ("8.0", "8.9", "9.0", "12.0"):
+        assert real("nvidia-cusparselt-cu12", "0.8.1", device).status == Support.NATIVE
+
+
+def test_tensorflow_2_13_on_an_h100_is_compiled_from_ptx() -> None:
+    slow = real("tensorflow", "2.13.1", "9.0")
+    assert (slow.status, slow.runs) == (Support.PTX, True)
+    assert 300 < slow.ptx_seconds < 400
+    assert slow.spoiler and slow.spoiler.library.name == "libtensorflow_cc.so.2"
+    assert "modules compiled from PTX when first used" in str(slow)
+    assert "tensorflow 2.21.0" in slow.instead
+    assert real("tensorflow", "2.13.1", "8.9").status == Support.OLDER_MINOR
+    assert real("tensorflow", "2.21.0", "9.0", ROOT).status == Support.NATIVE
+
+
+def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:
+    """cuda.yaml's row for the newest cuDNN, tensorflow.yaml's for 2.13."""
+    tables, read = releases.tables(), wheels.read(ELSEWHERE)
+    by_name = {wheel.name: Audit(wheel.libraries) for wheel in read.values()}
+    every = accelerators.accelerators().values()
+    known = {float(a.compute_capability) for a in every if a.compute_capability}
+    cudnn = by_name["nvidia-cudnn-cu12"]
+    native = {number for number in known if cudnn.verdict(str(number)).status == Support.NATIVE}
+    assert native == {float(text) for text in tables.cudnn[-1].capabilities} & known
+    (release,) = (row for row in tables.releases if "2.13.1" in row.versions)
+    carried = {t for library in by_name["tensorflow"].libraries for t in carries(library)}
+    assert {target.replace("compute", "sm") for target in release.capabilities} <= carried

@@ -1,0 +1,48 @@
+"""Findings by their names, and the loopback services that the doctor is tried on."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builder import cli
+from builder.doctor import Finding
+from tests.emulators.cloud_build import LoopbackCloud, loopback_cloud
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def by_name(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """Return the findings by their names; each name stands once."""
+    listed = list(findings)
+    named = {finding.name: finding for finding in listed}
+    assert len(named) == len(listed)
+    return named
+
+
+def severities(findings: dict[str, Finding]) -> dict[str, str]:
+    return {name: finding.severity for name, finding in findings.items()}
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackCloud]:
+    with loopback_cloud() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `builder` in a project, in this process: exit code, stdout, stderr."""
+    monkeypatch.chdir(project)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["builder", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
+
+    return call

@@ -1,0 +1,105 @@
+"""`builder doctor` on machines of every kind: each finding has its remedy, none is a traceback."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.core.errors import OutsideError
+from builder.core.settings import Settings
+from builder.doctor import Finding, machine
+from builder.engine import Engine, docker
+from builder.engine.discovery import NoEngine
+from tests.doctor.conftest import severities
+
+
+def engine(**changes: Any) -> Engine:
+    """An engine that everything is right with."""
+    right: dict[str, Any] = {
+        "origin": "machine",
+        "host": "unix:///var/run/docker.sock",
+        "version": "28.5.2",
+        "buildx": ("docker", "buildx"),
+        "buildx_version": "0.29.1",
+        "containerd_store": True,
+        "data": Path("/"),
+    }
+    return Engine(**right | changes)
+
+
+def examined(monkeypatch: pytest.MonkeyPatch, answer: Engine | OutsideError) -> dict[str, Finding]:
+    """Return the findings by name where this engine answers, or this refusal does."""
+
+    def connect(settings: Settings, start: bool) -> Engine:
+        assert not start
+        if isinstance(answer, OutsideError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(machine, "connect", connect)
+    findings = machine.GROUP.examine(machine.Machine(Settings()))
+    return {finding.name: finding for finding in findings}
+
+
+def test_a_machine_that_nothing_is_wrong_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = examined(monkeypatch, engine())
+    ok = [name for name, severity in severities(findings).items() if severity == "ok"]
+    assert {"python", "engine", "buildx", "image store", "platform"} <= set(ok)
+    assert all(found.remedy for found in findings.values() if found.severity == "error")
+
+
+def test_an_engine_of_debian_12(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = engine(version="20.10.24+dfsg1", buildx_version="", containerd_store=False)
+    findings = examined(monkeypatch, old)
+    assert findings["engine"].severity == "ok"
+    assert findings["buildx"].severity == "warning" and "install" in findings["buildx"].remedy
+    store = findings["image store"]
+    assert store.severity == "warning" and not store.remedy
+    newer = examined(monkeypatch, engine(version="26.1.5", containerd_store=False))
+    assert "containerd-snapshotter" in newer["image store"].remedy
+
+
+def test_podman_without_root_on_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = engine(product="Podman", version="5.4.2", architecture="arm64", rootless=True)
+    findings = examined(monkeypatch, other)
+    assert findings["engine"].message.startswith("Podman 5.4.2, this machine's own, without root")
+    assert findings["buildx"].severity == "warning"
+    assert findings["platform"].severity == "warning"
+    assert "emulated" in findings["platform"].message and "amd64" in findings["platform"].remedy
+
+
+def test_data_that_this_user_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(docker.shutil, "disk_usage", refused)
+    disk = examined(monkeypatch, engine(data=Path("/var/lib/docker")))["disk"]
+    assert disk.severity == "warning" and "/var/lib/docker" in disk.message and disk.remedy
+    assert examined(monkeypatch, engine(host="tcp://far:2375"))["disk"].severity == "warning"
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_no_engine_at_all(monkeypatch: pytest.MonkeyPatch, user: int) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    why = NoEngine("no Docker engine at /var/run/docker.sock; the private engine does not run", "x")
+    finding = examined(monkeypatch, why)["engine"]
+    assert finding.severity == ("warning" if user == 0 else "error")
+    assert finding.remedy.startswith("to start it now" if user == 0 else "install Docker")
+
+
+def test_what_the_engine_or_the_system_refuses_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = OutsideError("the engine does not answer: denied", "let this user reach it")
+    found = examined(monkeypatch, why)["engine"]
+    assert (found.severity, found.message, found.remedy) == ("error", why.message, why.fix)
+
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/etc/thing")
+
+    monkeypatch.setattr(machine.network, "discover", refused)
+    found = examined(monkeypatch, engine())["network"]
+    assert (found.severity, found.message) == ("error", "/etc/thing: Permission denied")
+    assert found.remedy.startswith("let this user")

@@ -1,0 +1,132 @@
+"""The check `environment`: variables of an image that hide a GPU, cripple it or swallow words."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from builder.config import lockfile
+from builder.facts.accelerators import Kind
+from builder.frameworks.tensorflow.checks import environment
+from builder.frameworks.tensorflow.probes import environment as inside
+from builder.image.plan import image_config
+from builder.prove.run import Run
+
+ROOT = Path(__file__).parents[3]
+
+
+def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
+    found = list(environment.judge(variables, kind))
+    assert all(one.fix for one in found)
+    return [one.message for one in found]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES= in the image hides every GPU"),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES=-1 in the image hides every GPU"),
+        ({"CUDA_VISIBLE_DEVICES": "all"}, "CUDA_VISIBLE_DEVICES=all in the image hides every"),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, "CUDA_VISIBLE_DEVICES=0 in the image leaves out every ot"),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, "NVIDIA_VISIBLE_DEVICES=void in the image: the cont"),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, "NVIDIA_VISIBLE_DEVICES=none in the image: the cont"),
+        ({"NVIDIA_VISIBLE_DEVICES": ""}, "NVIDIA_VISIBLE_DEVICES= in the image: the container is"),
+        ({"NVIDIA_VISIBLE_DEVICES": "0,1"}, "NVIDIA_VISIBLE_DEVICES=0,1 in the image: the contai"),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "utility"}, "NVIDIA_DRIVER_CAPABILITIES=utility has no c"),
+        ({"TF_FORCE_GPU_ALLOW_GROWTH": "True"}, "TF_FORCE_GPU_ALLOW_GROWTH=True has no effect"),
+        ({"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, "TF_FORCE_GPU_ALLOW_GROWTH=1 has no effect"),
+        ({"TF_GPU_ALLOW_GROWTH": "true"}, "nothing reads TF_GPU_ALLOW_GROWTH: it looks like TF_F"),
+        ({"TF_FORCE_ALLOW_GPU_GROWTH": "true"}, "nothing reads TF_FORCE_ALLOW_GPU_GROWTH: it loo"),
+        ({"CUDA_VISIBLE_DEVICE": "0"}, "nothing reads CUDA_VISIBLE_DEVICE: it looks like CUDA_V"),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING in the image makes every kernel w"),
+        ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "TF_CPP_MIN_LOG_LEVEL=3 swallows the line by which Ten"),
+        ({"JAX_PLATFORMS": "cpu"}, "JAX_PLATFORMS=cpu in the image keeps JAX from the acceler"),
+        (
+            {"XLA_FLAGS": "--xla_a=1 xla_b=2 --xla_c=3"},
+            "XLA_FLAGS: xla_b=2 is no flag, so XLA reads nothing from there on",
+        ),
+        (
+            {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_auto_jit=0"},
+            "TF_XLA_FLAGS contradicts itself: --tf_xla_auto_jit=2 and --tf_xla_auto_jit=0",
+        ),
+    ],
+)
+def test_a_variable_that_takes_the_gpu_away_is_named(
+    variables: dict[str, str], message: str
+) -> None:
+    (found,) = messages(variables)
+    assert found.startswith(message)
+
+
+def test_our_own_bases_and_nvidias_are_let_through() -> None:
+    lines = image_config(lockfile.read(ROOT, "v100"))["Env"]
+    ours = dict(line.split("=", 1) for line in lines)
+    assert ours["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    of_nvidia = {
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12.5 brand=tesla,driver>=470",
+        "NV_CUDA_CUDART_VERSION": "12.5.39-1",
+        "CUDA_VERSION": "12.5.0",
+        "NVIDIA_PRODUCT_NAME": "CUDA",
+        "LIBRARY_PATH": "/usr/local/cuda/lib64/stubs",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility,video",
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "TF_GPU_THREAD_MODE": "gpu_private",
+        "TF_GPU_THREAD_COUNT": "2",
+        "ROCR_VISIBLE_DEVICES": "0",
+        "XLA_FLAGS": "--xla_gpu_cuda_data_dir='/usr/local/my cuda' --xla_dump_to=/tmp/x",
+    }
+    assert messages(ours) == messages(of_nvidia) == []
+
+
+def test_an_image_for_the_cpu_may_hide_gpus_but_may_not_misspell() -> None:
+    variables = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    assert messages(variables, "cpu") == []
+    assert len(messages(variables, "tpu")) == 2
+    assert len(messages({"TF_XLA_FLAG": "--tf_xla_auto_jit=2"}, "cpu")) == 1
+
+
+def asked(
+    variables: dict[str, str], tmp_path: Path, stderr: tuple[str, ...] = ()
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The whole check, with the probe on this machine's files: messages, and the requests."""
+    requests: list[dict[str, Any]] = []
+
+    def probe(name: str, request: dict[str, Any]) -> Run:
+        assert name == inside.__name__
+        requests.append(request)
+        return Run(0, 0.1, answer=inside.probe(request), tail=stderr)
+
+    session = SimpleNamespace(
+        config={"Env": [f"{name}={value}" for name, value in variables.items()]},
+        subject=SimpleNamespace(stack=SimpleNamespace(accelerator=SimpleNamespace(kind="gpu"))),
+        probe=probe,
+    )
+    defects, _ = environment.run(session)  # type: ignore[arg-type]
+    return [one.message for one in defects], requests
+
+
+def test_what_the_variables_name_has_to_be_in_the_image(tmp_path: Path) -> None:
+    gone = tmp_path / "cuda"
+    flag = {"XLA_FLAGS": f"--xla_gpu_cuda_data_dir={gone}"}
+    assert asked(flag, tmp_path)[0] == [
+        f"XLA_FLAGS names the CUDA folder {gone}, which is not in the image"
+    ]
+    gone.mkdir()
+    assert asked(flag, tmp_path)[0] == []
+    (found,), _ = asked({"TF_XLA_FLAGS": "tf_xla_auto_jit=2"}, tmp_path)
+    assert found.startswith("TF_XLA_FLAGS=tf_xla_auto_jit=2 is read as the name of a file")
+    assert asked({"PATH": "/usr/bin"}, tmp_path) == ([], []), "no container for nothing"
+
+
+def test_a_library_that_cannot_be_preloaded_is_named_unless_the_driver_brings_it(
+    tmp_path: Path,
+) -> None:
+    lines = tuple(
+        f"ERROR: ld.so: object '{name}' from LD_PRELOAD cannot be preloaded (cannot open shared "
+        "object file): ignored."
+        for name in ("libtcmalloc.so.4", "/usr/local/nvidia/lib64/libcuda.so.1")
+    )
+    (found,), _ = asked({"LD_PRELOAD": "libtcmalloc.so.4"}, tmp_path, lines)
+    assert found.startswith("LD_PRELOAD names libtcmalloc.so.4, which cannot be loaded (cannot op")

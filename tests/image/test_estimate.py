@@ -1,0 +1,101 @@
+"""What an estimate counts: what is known is counted, the rest estimated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.core.settings import Settings
+from builder.image import base
+from builder.image.base import Availability
+from builder.image.content_store import ContentStore
+from builder.image.estimate import Amount, Estimate, estimate
+from builder.image.layer import Layer
+from builder.image.plan import BasePlan
+from builder.pipeline.make import prepare
+from builder.registry.manifests import OCI_LAYER_ZSTD, Descriptor
+
+
+def planned(root: Path, *names: str) -> list[BasePlan]:
+    return [target.base for name in names if (target := prepare(root, name)).base]
+
+
+@pytest.fixture(scope="module")
+def cpu() -> list[BasePlan]:
+    return planned(Path(__file__).parents[2], "cpu")
+
+
+def made(key: str, size: int) -> Layer:
+    return Layer(key, Descriptor(OCI_LAYER_ZSTD, f"sha256:{key}", size), f"sha256:{key[::-1]}", 9)
+
+
+def cold(plans: list[BasePlan]) -> Availability:
+    return base.look_up(plans, ContentStore(Path("nothing here")), Settings())
+
+
+def to_empty_engine(plans: list[BasePlan], available: Availability) -> Estimate:
+    return estimate(plans, available, "the engine", lambda layers: [True] * len(layers))
+
+
+def test_a_cold_build_downloads_what_the_lock_lists_and_the_rest_is_estimated(
+    cpu: list[BasePlan],
+) -> None:
+    (plan,) = cpu
+    takes = to_empty_engine(cpu, cold(cpu))
+    wheels = sum(pin.bytes or 0 for layer in plan.wheels for pin in layer.pins)
+    count = len(plan.layers)
+    assert takes.download == Amount(wheels + sum(deb.bytes for deb in plan.rootfs.packages))
+    assert takes.layers == takes.missing == count
+    assert takes.make == takes.send and takes.make.estimated
+    assert 0.5 < takes.make.bytes / takes.download.bytes < 1
+    assert str(takes).startswith(f"{count} of {count} layers to make: ")
+    assert " MB to download, about " in str(takes)
+    assert str(takes).endswith(" MB to send to the engine")
+
+
+def test_what_several_targets_share_counts_once(root: Path) -> None:
+    plans = planned(root, "v100", "h100")
+    both, first = to_empty_engine(plans, cold(plans)), to_empty_engine(plans[:1], cold(plans[:1]))
+    assert both.download == first.download, "the same packages"
+    assert both.missing > first.missing, "TensorFlow is pruned for each of them"
+    assert both.make.bytes > first.make.bytes
+
+
+def test_a_layer_that_was_made_before_is_counted_where_it_is(cpu: list[BasePlan]) -> None:
+    (plan,) = cpu
+    nothing, rootfs = cold(cpu), plan.layers[0]
+    tensorflow = next(layer for layer in plan.layers if layer.name.startswith("tensorflow"))
+    stored = {rootfs.key: made(rootfs.key, 39_000_000)}
+    offered = {tensorflow.key: made(tensorflow.key, 250_000_000)}
+    missing = {k: layer for k, layer in nothing.missing.items() if k not in {**stored, **offered}}
+    before = to_empty_engine(cpu, nothing)
+    takes = to_empty_engine(cpu, Availability(stored, offered, missing))
+    assert (takes.layers, takes.missing) == (before.layers, before.missing - 2)
+    assert takes.send.bytes == takes.make.bytes + 289_000_000
+    compiler = sum(deb.bytes for deb in plan.compiler)  # of the rootfs's packages
+    spared = (rootfs.download or 0) - compiler + (tensorflow.download or 0)
+    assert takes.download.bytes == before.download.bytes - spared + 250_000_000
+
+
+def test_what_the_engine_has_is_not_sent(cpu: list[BasePlan]) -> None:
+    (plan,) = cpu
+    stored = Availability({one.key: made(one.key, 1_000_000) for one in plan.layers}, {}, {})
+    assert to_empty_engine(cpu, stored).send == Amount(len(plan.layers) * 1_000_000)
+    takes = estimate(cpu, stored, "the engine", lambda layers: [not layer for layer in layers])
+    assert takes.nothing and str(takes) == "the engine has everything"
+
+
+def test_a_wheel_whose_size_no_index_told_makes_it_at_least(cpu: list[BasePlan]) -> None:
+    (plan,) = cpu
+    small = plan.wheels[-1]
+    unknown = replace(
+        small,
+        pins=tuple(replace(pin, bytes=None) for pin in small.pins),
+        plan=replace(small.plan, download=None),
+    )
+    plans = [replace(plan, wheels=(*plan.wheels[:-1], unknown))]
+    takes = to_empty_engine(plans, cold(plans))
+    assert str(takes.download).startswith("at least ")
+    assert str(takes.make).startswith("at least about ")

@@ -1,0 +1,296 @@
+"""Images that go into whatever engine answers here, and into archives and folders for others."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import zstandard
+
+from builder import registry
+from builder.core.errors import OutsideError
+from builder.core.events import Event, StepDone
+from builder.engine import Engine, EngineImage, private
+from builder.engine.private.programs import WORKER
+from builder.engine.transfers import TransferRefused, messages
+from builder.image import loading, preload, registry_layers
+from builder.image.assembled import AssembledImage, assemble
+from builder.image.content_store import ContentStore
+from builder.image.layer import Compression, Layer, LayerPlan
+from builder.image.loading import Archive
+from builder.image.preload import Preload
+from builder.registry import Registry
+from builder.registry.manifests import blob_path, digest_of
+from tests.image.layers import image, layer
+from tests.registry.server import RegistryServer, skopeo
+
+GZIP = Compression("gzip", 1)
+
+
+def unique(store: ContentStore, name: str, size: int = 1_500_000) -> Layer:
+    """A layer that no engine has, of `size` bytes or more."""
+    return layer(store, {name: secrets.token_bytes(size)})
+
+
+# --- archives and layouts -------------------------------------------------------------------------
+
+
+def members(made: Archive) -> dict[str, bytes]:
+    """The files of an archive, by path."""
+    data = b"".join(made.stream(lambda count: None))
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return {info.name: tar.extractfile(info).read() for info in tar}  # type: ignore[union-attr]
+
+
+def test_an_archive_holds_the_image_but_for_layers_that_the_engine_has(store: ContentStore) -> None:
+    low, high = layer(store, {"a": b"1" * 3_000_000}), layer(store, {"b": b"2"})
+    whole = image(low, high)
+    made, counts = Archive(whole, store, "training:base-1"), list[int]()
+    data = b"".join(made.stream(counts.append))
+    assert counts == sorted(counts) and counts[-1] == made.size == low.blob.size + high.blob.size
+    assert data == b"".join(made.stream(counts.append)), "an archive can be read again"
+    held = members(made)
+    for one in (low, high):
+        assert held[blob_path(one.blob.digest)] == store.path(one).read_bytes()
+    assert held[blob_path(whole.digest)] == whole.manifest.data
+    assert held[blob_path(whole.config_digest)] == whole.configuration
+
+    part = Archive(whole, store, "training:base-1", {low.diff_id})
+    assert part.size == high.blob.size and blob_path(low.blob.digest) not in members(part)
+    (named,) = json.loads(members(part)["manifest.json"])
+    assert named["Layers"] == [blob_path(one.blob.digest) for one in (low, high)]
+
+
+def test_an_engine_without_zstd_gets_plain_layers_by_their_own_digest(store: ContentStore) -> None:
+    zstd, gzip = layer(store, {"a": b"1" * 100_000}), layer(store, {"b": b"2"}, GZIP)
+    whole = image(zstd, gzip)
+    held = members(Archive(whole, store, "training:base-1", unpack=True))
+    (named,) = json.loads(held["manifest.json"])
+    assert named["Layers"] == [blob_path(zstd.diff_id), blob_path(gzip.blob.digest)]
+    plain = held[blob_path(zstd.diff_id)]
+    assert digest_of(plain) == zstd.diff_id
+    packed = store.path(zstd).read_bytes()
+    assert plain == zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+
+
+@pytest.mark.network
+def test_a_layout_is_read_by_skopeo_and_is_none_before_it_is_whole(
+    store: ContentStore, tmp_path: Path
+) -> None:
+    low, high = layer(store, {"a": b"1"}), layer(store, {"b": b"2"})
+    whole, folder = image(low, high), tmp_path / "out"
+    blob = store.path(high)
+    blob.rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        loading.write_layout(whole, store, "training:base-1", folder)
+    assert not (folder / "index.json").exists()
+    (tmp_path / "elsewhere").rename(blob)
+    loading.write_layout(whole, store, "training:base-1", folder)
+    assert json.loads(skopeo("inspect", f"oci:{folder}:base-1"))["Digest"] == whole.digest
+
+
+# --- the engine of this machine -------------------------------------------------------------------
+
+Load = Callable[[AssembledImage, str], tuple[EngineImage, str]]
+
+
+@pytest.fixture
+def load(engine: Engine, store: ContentStore, on_engine: str) -> Load:
+    """Loads an image; returns what the engine has then, and the detail of the step."""
+
+    def act(image: AssembledImage, tag: str) -> tuple[EngineImage, str]:
+        events: list[Event] = []
+        loaded = loading.load(engine, image, store, f"{on_engine}:{tag}", events.append)
+        (done,) = (event for event in events if isinstance(event, StepDone))
+        return loaded, "there" if done.cached else done.detail
+
+    return act
+
+
+def ran(engine: Engine, name: str) -> bytes:
+    return bytes(engine.client.containers.run(name, remove=True, network_mode="none"))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("compression", [Compression(), GZIP], ids=str)
+def test_an_image_runs_under_its_own_digest(
+    engine: Engine, store: ContentStore, load: Load, busybox: Path, compression: Compression
+) -> None:
+    printed = layer(store, {"printed": secrets.token_hex(9).encode()}, compression)
+    whole = image(layer(store, {"cat": busybox.read_bytes()}, compression), printed)
+    loaded, _ = load(whole, "whole")
+    assert loaded.image_id == (whole.digest if engine.containerd_store else whole.config_digest)
+    assert loaded.digest == (whole.digest if engine.containerd_store else None)
+    assert loaded.layers == tuple(layer.diff_id for layer in whole.layers)
+    assert len(ran(engine, loaded.reference)) == 18
+
+
+@pytest.mark.engine
+def test_only_what_the_engine_lacks_is_sent(
+    engine: Engine, store: ContentStore, load: Load, busybox: Path, on_engine: str
+) -> None:
+    cat, low, high = (
+        layer(store, {"cat": busybox.read_bytes()}),
+        unique(store, "low"),
+        layer(store, {"printed": b"high" * 200_000}),
+    )
+    old = image(cat, low, high)
+    assert load(old, "old")[1] != "there" == load(old, "old")[1]
+    again, detail = load(old, "other-name")
+    assert (again.reference, detail) == (f"{on_engine}:other-name", "there")
+    new, detail = load(image(cat, low, layer(store, {"printed": b"new"})), "new")
+    assert ran(engine, new.reference) == b"new"
+    assert detail.startswith("0 MB of")
+    between, _ = load(image(cat, low, unique(store, "between"), high), "between")
+    assert ran(engine, between.reference) == b"high" * 200_000
+
+
+@pytest.mark.engine
+def test_what_the_engine_seemed_to_have_is_sent_and_other_bytes_are_refused(
+    engine: Engine,
+    store: ContentStore,
+    load: Load,
+    busybox: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cat, printed = layer(store, {"cat": busybox.read_bytes()}), layer(store, {"printed": b"x" * 99})
+    new = image(cat, printed, unique(store, "new"))
+    with monkeypatch.context() as patch:
+        everything = frozenset(layer.diff_id for layer in new.layers)
+        patch.setattr(loading, "_known", lambda *_: everything)
+        loaded, _ = load(new, "new")
+    assert ran(engine, loaded.reference) == b"x" * 99
+    good, other = unique(store, "good", 1000), unique(store, "other", 1000)
+    store.path(good).write_bytes(store.path(other).read_bytes())
+    with pytest.raises(OutsideError, match="the engine did not take the image"):
+        load(image(good), "bad")
+
+
+# --- preloading -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """As much of a base's plan as preloading needs."""
+
+    layers: tuple[LayerPlan, ...]
+    tag: str = "base"
+    config: tuple[Any, ...] = ()
+
+
+def planned(*layers: Layer) -> Any:
+    return Plan(tuple(LayerPlan(one.key, f"layer {n}", (), 0, "") for n, one in enumerate(layers)))
+
+
+def wait(lower: Preload) -> None:
+    """Wait until all loads that were begun are done."""
+    lower._pool.submit(lambda: None).result()
+
+
+@pytest.mark.engine
+def test_what_is_there_without_a_gap_is_preloaded_and_not_sent_again(
+    engine: Engine, store: ContentStore, on_engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not loading.reuses_layers(engine):
+        pytest.skip("this engine gets every image whole")
+    monkeypatch.setattr(preload, "LEAST", 1_000_000)
+    events: list[Event] = []
+    low, middle, high = layers = [unique(store, name, 600_000) for name in "abc"]
+
+    def loads() -> list[str]:
+        return [event.detail for event in events if isinstance(event, StepDone)]
+
+    with Preload(engine, [planned(*layers)], store, on_engine, events.append) as lower:
+        lower.add(low)  # too little alone
+        lower.add(high)  # not the next one
+        wait(lower)
+        assert not loads()
+        lower.add(middle)
+        wait(lower)
+        lower.settle()
+        assert engine.image(f"{on_engine}:base.lower")
+        assert loads() == ["2 MB of 2"]
+        whole = assemble([(one, "") for one in layers], {})
+        loading.load(engine, whole, store, f"{on_engine}:base", events.append)
+    assert loads() == ["2 MB of 2", "0 MB of 2"]
+    assert engine.image(f"{on_engine}:base.lower") is None
+    assert engine.image(f"{on_engine}:base")
+
+
+def test_an_engine_that_refuses_is_not_asked_again(
+    store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load of the whole base meets the error again, and reports it."""
+    names: list[str] = []
+
+    def refuse(engine: Engine, image: AssembledImage, _: ContentStore, name: str, *__: Any) -> None:
+        names.append(name)
+        raise OutsideError("the engine's disk is full")
+
+    monkeypatch.setattr(preload, "LEAST", 0)
+    monkeypatch.setattr(preload, "load", refuse)
+    monkeypatch.setattr(preload, "reuses_layers", lambda _: True)
+    layers = [unique(store, name, 1000) for name in "abc"]
+    engine: Any = None
+    with Preload(engine, [planned(*layers)], store, "test") as lower:
+        for one in layers:
+            lower.add(one)
+            wait(lower)
+    assert names == ["test:base.lower"]
+
+
+# --- Docker 20.10.24, which Cloud Build's workers have --------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[docker.DockerClient]:
+    data = tmp_path_factory.mktemp("worker")
+    endpoint = private.start(data, release=WORKER)
+    try:
+        yield docker.DockerClient(base_url=endpoint.host)
+    finally:
+        private.remove(data)
+
+
+@pytest.mark.engine
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="a private engine needs root")
+def test_an_old_engine_pulls_and_runs_an_image_of_gzip_and_refuses_zstd(
+    old: docker.DockerClient,
+    engine: Engine,
+    registry_server: RegistryServer,
+    store: ContentStore,
+    busybox: Path,
+) -> None:
+    repository = f"{registry_server.host}/old/{secrets.token_hex(4)}"
+
+    def published(packed: str) -> AssembledImage:
+        # other bytes each time: an engine takes a layer by what it unpacks to
+        contents = {"cat": busybox.read_bytes(), "printed": packed.encode()}
+        contents["new"] = secrets.token_bytes(9)
+        made = image(layer(store, contents, Compression.of(packed)))
+        with Registry(registry_server.host) as client:
+            registry_layers.publish(client, registry.parse(f"{repository}:{packed}"), made, store)
+        return made
+
+    assert old.version()["Version"].startswith("20.10.")
+    made, name = published("gzip"), f"{repository}:gzip"
+    for client in (old, engine.client):
+        pulled = client.images.pull(name)
+        assert pulled.id in (made.config_digest, made.digest)
+        assert pulled.attrs["RepoDigests"] == [f"{repository}@{made.digest}"]
+        assert client.containers.run(name, remove=True, network_mode="none") == b"gzip"
+        client.images.remove(name)
+    published("zstd")
+    with pytest.raises(TransferRefused, match=r"failed to register layer.*invalid tar header"):
+        list(messages(old.api.pull(f"{repository}:zstd", stream=True, decode=True)))

@@ -1,0 +1,281 @@
+"""What a base is made of: its layers, their order, and what moves each one's key."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.config import image_yaml, lockfile, network, requirements, uv
+from builder.config.lockfile import Lock
+from builder.config.pins import Pin
+from builder.config.stack import Prune
+from builder.core import web
+from builder.image import base, plan
+from builder.image.exclude import EXCLUDE, excluded, matches, rules
+from builder.image.layer import Compression
+from builder.image.plan import Environment, Rootfs, WheelLayer, wheel_layers
+from builder.image.tarball import LayerWriter
+from tests.image.layers import unpacked
+
+ROOT = Path(__file__).resolve().parents[2]
+OLDER = Pin("tensorflow", "2.20.0", "ab" * 32, 500_000_000)
+ZSTD, GZIP = Compression(), Compression("gzip", 6)
+
+
+@pytest.fixture(scope="module")
+def lock() -> Lock:
+    return lockfile.read(ROOT, "v100")
+
+
+def replaced(lock: Lock, file: str, *pins: Pin) -> Lock:
+    """The lock with other pins for the packages of these names."""
+    names = {pin.name for pin in pins}
+    others = [pin for pin in lock.wheels[file] if pin.name not in names]
+    return replace(lock, wheels={**lock.wheels, file: (*others, *pins)})
+
+
+def moved(before: tuple[WheelLayer, ...], after: tuple[WheelLayer, ...]) -> set[str]:
+    """The names of layers that have another key."""
+    keys = {layer.plan.key for layer in before}
+    return {layer.plan.name for layer in after if layer.plan.key not in keys}
+
+
+# --- wheels ---------------------------------------------------------------------------------------
+
+
+def test_a_big_wheel_has_a_layer_and_the_small_ones_of_a_file_share_one(lock: Lock) -> None:
+    layers = wheel_layers(lock, None)
+    names = [layer.plan.name.split(" ")[0] for layer in layers]
+    cuda = sorted(pin.name for pin in lock.wheels[lockfile.CUDA] if (pin.bytes or 0) >= plan.BIG)
+    assert names == [*cuda, "nvidia-cuda-runtime-cu12", *names[len(cuda) + 1 :]]
+    assert names[len(cuda) + 1 :] == ["libclang", "numpy", "tensorflow", "29", "2"]
+    assert {pin for layer in layers for pin in layer.pins} == set(lock.packages.values())
+    tensorflow = next(layer.plan for layer in layers if layer.plan.name.startswith("tensorflow "))
+    assert tensorflow.download == lock.packages["tensorflow"].bytes
+    assert tensorflow.packages == (f"tensorflow {lock.tensorflow}",)
+    unknown = replace(lock.packages["numpy"], bytes=None)
+    layers = wheel_layers(replaced(lock, lockfile.TENSORFLOW, unknown), None)
+    (small,) = (layer for layer in layers if unknown in layer.pins)
+    assert len(small.pins) == 30 and small.plan.download is None
+
+
+def test_another_tensorflow_and_another_pruning_move_what_they_change(lock: Lock) -> None:
+    off = wheel_layers(lock, None)
+    newer = wheel_layers(replaced(lock, lockfile.TENSORFLOW, OLDER), None)
+    assert moved(off, newer) == {"tensorflow 2.20.0"}
+    pruned = wheel_layers(lock, Prune("7.0", "tensorflow"))
+    other = wheel_layers(lock, Prune("7.5", "tensorflow"))
+    assert moved(off, pruned) == moved(pruned, other) == {"tensorflow 2.21.0"}
+    names = {layer.plan.name for layer in off if layer.plan.name.startswith("nvidia-")}
+    assert moved(pruned, wheel_layers(lock, Prune("7.0", "all"))) == names
+    assert {layer.only for layer in pruned} == {None, "tensorflow"}
+
+
+@pytest.mark.parametrize(
+    ("change", "moves"),
+    [
+        ("the program that prunes", {"tensorflow 2.21.0"}),
+        ("what an image prints when it starts", set()),
+        ("a rule for numpy", {"numpy 2.4.6"}),
+        ("the recipe", None),
+        ("the compression", None),
+        ("Debian's Python", None),
+    ],
+)
+def test_what_moves_a_key(
+    change: str, moves: set[str] | None, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prune, compression = Prune("7.0", "tensorflow"), ZSTD
+    before = wheel_layers(lock, prune, compression)
+    program = dict(plan.pruning_program())
+    if change == "the program that prunes":
+        program["rule.py"] += "\n"
+    elif change == "what an image prints when it starts":
+        program["announce.py"] += "\n"
+    elif change == "a rule for numpy":
+        others = [r for r in EXCLUDE[lockfile.TENSORFLOW] if r.paths != ("numpy/*/lib/*.a",)]
+        monkeypatch.setitem(EXCLUDE, lockfile.TENSORFLOW, tuple(others))
+    elif change == "the recipe":
+        monkeypatch.setattr(plan, "WHEELS_RECIPE", plan.WHEELS_RECIPE + 1)
+    elif change == "the compression":
+        compression = GZIP
+    elif change == "Debian's Python":
+        apt = [
+            replace(deb, version=f"{deb.version}+b1") if deb.name == "python3.11-minimal" else deb
+            for deb in lock.apt[lockfile.APT]
+        ]
+        lock = replace(lock, apt={**lock.apt, lockfile.APT: tuple(apt)})
+    monkeypatch.setattr(plan, "pruning_program", lambda: program)
+    after = wheel_layers(lock, prune, compression)
+    every = {layer.plan.name for layer in before}
+    assert moved(before, after) == (every if moves is None else moves)
+
+
+def test_targets_share_what_is_the_same() -> None:
+    keys = {}
+    for target, keep in (("v100", "7.0"), ("t4", "7.5"), ("h100", "9.0")):
+        layers = wheel_layers(lockfile.read(ROOT, target), Prune(keep, "tensorflow"))
+        keys[target] = {layer.plan.key for layer in layers}
+    assert len(keys["v100"] - keys["t4"]) == len(keys["v100"] - keys["h100"]) == 1
+
+
+# --- the rootfs and the environment ---------------------------------------------------------------
+
+
+def test_the_keys_of_rootfs_and_environment_cover_every_byte_and_no_address(lock: Lock) -> None:
+    assert lock.root is not None
+    rootfs = Rootfs(lock.root.suite, lock.root.packages, lock.apt[lockfile.APT])
+    planned = rootfs.plan(ZSTD)
+    assert planned.name == "Debian bookworm" and "python3 3.11.2-1+b1" in planned.packages
+    assert planned.download == sum(deb.bytes for deb in rootfs.packages)
+    first, *others = rootfs.added
+    elsewhere = replace(first, time="20200101T000000Z", archive="debian")
+    assert replace(rootfs, added=(elsewhere, *others)).plan(ZSTD).key == planned.key
+    below = replace(planned, key="b" * 64)
+    plans = [
+        planned,
+        rootfs.plan(GZIP),
+        replace(rootfs, added=(replace(first, sha256="f" * 64), *others)).plan(ZSTD),
+        replace(rootfs, added=tuple(others)).plan(ZSTD),
+        # which packages are unpacked first decides who configures the others
+        replace(rootfs, added=tuple(others), required=(*rootfs.required, first)).plan(ZSTD),
+        Environment("3.11", 1000, None).plan(planned, ZSTD),
+        Environment("3.13", 1000, None).plan(planned, ZSTD),
+        Environment("3.11", 1001, None).plan(planned, ZSTD),
+        Environment("3.11", 1000, "7.0").plan(planned, ZSTD),
+        Environment("3.11", 1000, "8.0").plan(planned, ZSTD),
+        Environment("3.11", 1000, None).plan(planned, GZIP),
+        Environment("3.11", 1000, None).plan(below, ZSTD),
+    ]
+    assert len({layer.key for layer in plans}) == len(plans)
+
+
+def test_the_environment_has_its_user_its_python_and_its_hook() -> None:
+    out = io.BytesIO()
+    writer = LayerWriter(out, ZSTD)
+    accounts = ("root:x:0:0:root:/root:/bin/bash\n", "root:x:0:\n")
+    base.write_environment(Environment("3.11", 1234, "7.0"), writer, *accounts)
+    writer.close("k")
+    out.seek(0)
+    entries = unpacked(out)
+    texts = {name: entry.content.decode() for name, entry in entries.items()}
+    assert texts["etc/passwd"].splitlines()[1:] == [
+        "trainer:x:1234:1234::/home/trainer:/usr/sbin/nologin"
+    ]
+    assert texts["etc/group"].endswith("trainer:x:1234:\n")
+    assert (entries["home/trainer"].owner, entries["home/trainer"].mode) == ((1234, 1234), 0o755)
+    assert entries["app"].owner == (0, 0), "a job cannot overwrite its program"
+    links = {name: entry.target for name, entry in entries.items() if entry.kind == "link"}
+    assert links["opt/venv/bin/python"] == "python3" and links["opt/venv/lib64"] == "lib"
+    assert links["opt/venv/bin/python3"] == "/usr/bin/python3"
+    assert "home = /usr/bin\n" in texts["opt/venv/pyvenv.cfg"]
+    hook = "opt/venv/lib/python3.11/site-packages/training_image_gpu"
+    assert texts[f"{hook}.pth"].endswith('announce("7.0")\n')
+    assert "def announce" in texts[f"{hook}.py"]
+    assert not any("training_image" in name for name in Environment("3.11", 1, None).files)
+    folders = {name for name, entry in entries.items() if entry.kind == "folder"}
+    assert all(name.rpartition("/")[0] in {"", *folders} for name in entries)
+
+
+# --- the exclude list -----------------------------------------------------------------------------
+
+
+def test_a_rule_means_what_it_looks_like_and_speaks_of_its_wheels_alone() -> None:
+    for pattern, path, is_meant in (
+        ("tensorflow/include/**", "tensorflow/include/a/b.h", True),
+        ("tensorflow/include/**", "tensorflow/includes.py", False),
+        ("tensorflow/include/**", "other/tensorflow/include/b.h", False),
+        ("numpy/*/tests/**", "numpy/a/b/tests/test_a.py", False),
+        ("keras/**_test.py", "keras/src/a/b_test.py", True),
+        ("keras/**_test.py", "keras/src/a/b_test.pyc", False),
+        ("nvidia/cufft/lib/libcufftw.so*", "nvidia/cufft/lib/libcufftw.so.11", True),
+        ("nvidia/cufft/lib/libcufftw.so*", "nvidia/cufft/lib/libcufftwXso", False),
+    ):
+        assert matches(path, pattern) is is_meant, (pattern, path)
+    assert rules(lockfile.TENSORFLOW, "tensorflow-cpu") == rules(lockfile.TENSORFLOW, "tensorflow")
+    assert excluded("tensorflow/include/a.h", rules(lockfile.TENSORFLOW, "tensorflow"))
+    assert not excluded("tensorflow/include/a.h", rules(lockfile.TENSORFLOW, "numpy"))
+    assert rules(lockfile.EXTRA, "numpy") == (), "what a user adds comes whole"
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_each_pattern_excludes_something_of_a_locked_wheel(tmp_path: Path) -> None:
+    host = network.discover()
+    patterns = {(file, path) for file, of in EXCLUDE.items() for rule in of for path in rule.paths}
+    wheels: dict[str, tuple[str, Pin]] = {}
+    with host.client() as client:
+        for target in image_yaml.targets(ROOT):
+            lock = lockfile.read(ROOT, target)
+            assert lock.root
+            more = {
+                pin.sha256: (file, pin)
+                for file in EXCLUDE
+                for pin in lock.wheels.get(file, ())
+                if rules(file, pin.name) and pin.sha256 not in wheels
+            }
+            wheels |= more
+            platform = uv.Platform(lock.python, requirements.GLIBC[lock.root.suite])
+            pins = [pin for _, pin in more.values()]
+            for sha256, address in uv.addresses(pins, platform, host.host_environment()).items():
+                file, pin = more[sha256]
+                names = files_of(client, address, pin, tmp_path / "wheel")
+                for rule in rules(file, pin.name):
+                    for pattern in rule.paths:
+                        if any(matches(name, pattern) for name in names):
+                            patterns.discard((file, pattern))
+    assert patterns == set(), "these exclude nothing"
+
+
+def files_of(client: web.Client, address: str, pin: Pin, scratch: Path) -> list[str]:
+    """The files of a wheel, by paths below site-packages, from the end of the wheel alone."""
+    assert pin.bytes
+    begin = max(0, pin.bytes - 8_000_000)
+    answer = client.request("GET", address, headers={"Range": f"bytes={begin}-"}, follow=True)
+    with scratch.open("wb") as file:
+        file.seek(begin if answer.status == 206 else 0)
+        file.write(answer.data)
+    with zipfile.ZipFile(scratch) as archive:
+        names = archive.namelist()
+    return [name.partition(".data/platlib/")[2] or name for name in names]
+
+
+TRAIN = """
+import sys
+import keras
+import numpy
+import tensorflow as tf
+model = keras.Sequential([keras.layers.Conv2D(4, 3), keras.layers.Flatten(), keras.layers.Dense(2)])
+model.compile("sgd", "mse", jit_compile=True)
+model.fit(numpy.zeros((4, 8, 8, 1)), numpy.zeros((4, 2)), verbose=0)
+model.export(sys.argv[1], verbose=False)
+tf.saved_model.load(sys.argv[1])
+mapped = {line.split(maxsplit=5)[-1].strip() for line in open("/proc/self/maps") if "/" in line}
+print(*mapped, *(str(getattr(m, "__file__", "")) for m in list(sys.modules.values())), sep="\\n")
+"""
+
+
+@pytest.mark.tensorflow
+def test_training_loads_nothing_that_is_excluded(tmp_path: Path) -> None:
+    site = Path(sysconfig.get_path("purelib"))
+    ours = [rule for rule in EXCLUDE[lockfile.TENSORFLOW] if rule.wheels != "libclang"]
+    tops = {pattern.partition("/")[0] for rule in ours for pattern in rule.paths}
+    files = [path.relative_to(site) for top in sorted(tops) for path in (site / top).rglob("*")]
+    left_out = {path for path in files if excluded(path.as_posix(), ours)}
+    assert any(path.is_relative_to("tensorflow/include") for path in left_out)
+    assert any(path.match("numpy/*/tests/*.py") for path in left_out)
+    printed = subprocess.run(
+        [sys.executable, "-c", TRAIN, tmp_path / "model"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    below = f"{site}/"
+    loaded = [Path(line.removeprefix(below)) for line in printed.splitlines() if below in line]
+    assert any(path.match("tensorflow/libtensorflow_cc.so*") for path in loaded)
+    assert [path for path in loaded if path in left_out] == []

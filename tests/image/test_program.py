@@ -1,0 +1,165 @@
+"""A training image: which files of a program it gets, and what it is on top of its base."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.config import compatibility, image_yaml
+from builder.config.templates import EPOCH
+from builder.core.errors import InputError
+from builder.image import program, start
+from builder.image.assembled import assemble
+from builder.image.content_store import ContentStore
+from builder.image.layer import Compression
+from builder.image.program import File, ImageConfig, ImagePlan
+from builder.registry import manifests
+from tests.image.layers import entries
+
+CONFIG = ImageConfig(
+    environment={"A": "one two", "B": "3"},
+    labels={"title": "cpu"},
+    user="1000:1000",
+    entrypoint=("python", "-m", "trainer.task"),
+)
+FILES = {"app/trainer/run.sh": File(b"#!/bin/sh\n", True), "app/trainer/a.py": File(b"A = 1\n")}
+PLAN = ImagePlan("FROM base\n", FILES, CONFIG, Compression())
+
+
+# --- its files ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trainer(copy: Path) -> Path:
+    """A trainer with files that no training run reads."""
+    for name in (
+        "models/net.py", "__pycache__/task.cpython-311.pyc", "tests/test_task.py", ".env",
+        ".git/config", "task.py~",
+    ):  # fmt: skip
+        (copy / "trainer" / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / "trainer" / name).write_text("x")
+    (copy / "trainer/requirements.txt").unlink()
+    return copy
+
+
+def files(root: Path, target: str = "cpu") -> dict[str, File]:
+    spec = image_yaml.load(root, target)
+    return program.files(root, spec, compatibility.resolve(spec))
+
+
+def test_an_image_gets_what_a_training_run_reads_and_its_start_hook(trainer: Path) -> None:
+    names = ["app/trainer/__init__.py", "app/trainer/models/net.py", "app/trainer/task.py"]
+    assert list(files(trainer)) == names
+    (trainer / "trainer/task.py").chmod(0o755)
+    for_a_gpu = files(trainer, "v100")
+    assert for_a_gpu["app/trainer/task.py"].executable
+    assert for_a_gpu.keys() - names == {
+        f"app/{name}"
+        for name in start.files(compatibility.resolve(image_yaml.load(trainer, "v100")))
+    }
+    (trainer / "src").mkdir()
+    (trainer / "trainer").rename(trainer / "src/trainer")
+    path = trainer / "images/cpu/image.yaml"
+    text = path.read_text() + "\ntrainer: {package: src/trainer, module: trainer.task}\n"
+    path.write_text(text)
+    assert list(files(trainer)) == names, "a nested package keeps its own name only"
+
+
+@pytest.mark.parametrize(
+    ("link", "to", "reason"),
+    [
+        ("loop", ".", "leads back to a folder above it"),
+        ("weights", "gone", r"^trainer/weights: is a link to a file that is not there"),
+        ("notes.txt", "../.git/config", r"^trainer/notes\.txt: is a link to \.git/config"),
+        ("data.txt", "../../secret.txt", r"trainer/data\.txt: is a link to a file outside"),
+    ],
+)
+def test_a_link_that_brings_in_something_else_is_refused(
+    link: str, to: str, reason: str, copy: Path
+) -> None:
+    (copy / ".git").mkdir()
+    (copy / ".git/config").write_text("url = https://me:token@host/x")
+    (copy.parent / "secret.txt").write_text("x")
+    (copy / "trainer" / link).symlink_to(to)
+    with pytest.raises(InputError, match=reason):
+        files(copy)
+
+
+def test_data_among_the_program_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match=r"more than 20,000 files or 2 GB \(up to data\.bin\)"):
+        list(program.walk(tmp_path))
+    (tmp_path / "data.bin").unlink()
+    monkeypatch.setattr(program, "MOST_FILES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.py").touch()
+    with pytest.raises(InputError, match="more than 3 files"):
+        list(program.walk(tmp_path))
+
+
+# --- the image ------------------------------------------------------------------------------------
+
+
+def test_the_layer_holds_files_and_their_folders_and_nothing_of_today(tmp_path: Path) -> None:
+    store, other = ContentStore(tmp_path / "layers"), ContentStore(tmp_path / "other")
+    base = assemble([], {"Env": ["PATH=/bin"]})
+    image = program.assemble(PLAN, base, store)
+    reordered = replace(PLAN, files=dict(reversed(FILES.items())))
+    assert program.assemble(reordered, base, other).digest == image.digest
+    assert store.find_image(image.digest.removeprefix("sha256:")) == image
+    found = entries(store, image.layers[-1])
+    assert {name: entry.mode for name, entry in found.items()} == {
+        "app": 0o755,
+        "app/trainer": 0o755,
+        "app/trainer/a.py": 0o644,
+        "app/trainer/run.sh": 0o755,
+    }
+    assert {(entry.owner, entry.date) for entry in found.values()} == {((0, 0), EPOCH)}
+    again = program.assemble(PLAN, base, store)
+    changed = program.assemble(replace(PLAN, files={"app/a.py": File(b"2")}), base, store)
+    executable = program.assemble(replace(PLAN, files={"app/a.py": File(b"2", True)}), base, store)
+    assert again == image
+    assert len({image.digest, changed.digest, executable.digest}) == 3
+
+
+def test_the_configuration_is_the_bases_and_what_the_image_sets(store: ContentStore) -> None:
+    settings = {"Env": ["A=0", "PATH=/bin"], "Cmd": ["bash"], "WorkingDir": "/app"}
+    base = assemble([], {**settings, "Labels": {"root": "Debian"}})
+    image = program.assemble(PLAN, base, store)
+    configuration = manifests.configuration_in(image.configuration)
+    assert configuration["config"] == {
+        "Env": ["A=one two", "PATH=/bin", "B=3"],
+        "WorkingDir": "/app",
+        "User": "1000:1000",
+        "Entrypoint": ["python", "-m", "trainer.task"],
+        "Labels": {"root": "Debian", "title": "cpu"},
+    }
+    assert manifests.history(configuration) == ("builder: app copied to /app",)
+
+
+def test_a_build_context_is_the_same_each_time(tmp_path: Path) -> None:
+    first, second = (program.stage(PLAN, tmp_path / name) for name in ("first", "second"))
+    assert first.read_text() == PLAN.dockerfile
+    found = []
+    for dockerfile in (first, second):
+        context = dockerfile.parent
+        found.append(
+            [
+                (path.relative_to(context), path.stat().st_mode, int(path.stat().st_mtime))
+                for path in sorted([context, *context.rglob("*")])
+            ]
+        )
+    assert found[0] == found[1]
+    assert {date for _, _, date in found[0]} == {EPOCH}
+    assert {mode & 0o777 for _, mode, _ in found[0]} == {0o755, 0o644}
+    assert os.access(first.parent / "app/trainer/run.sh", os.X_OK)
+    other = program.stage(replace(PLAN, files={}), tmp_path / "first")
+    assert other.parent != first.parent, "BuildKit updates a context of the same name"
+    shutil.rmtree(tmp_path)

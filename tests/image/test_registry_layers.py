@@ -1,0 +1,226 @@
+"""Layers and images in a real registry: found by key, sent once, and what breaks on the way."""
+
+import resource
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from builder.core.errors import CheckFailed, OutsideError
+from builder.core.events import Event, StepDone, StepProgress, ignore
+from builder.core.retry import Retry
+from builder.image import registry_layers
+from builder.image.content_store import ContentStore
+from builder.image.layer import Layer
+from builder.registry import Reference, Registry, manifests
+from tests.emulators.registry_faults import Fault, faulty
+from tests.image import layers
+from tests.registry.server import RegistryServer, skopeo
+
+pytestmark = pytest.mark.network
+QUICK = Retry(attempts=3, first=0.01)
+NOWHERE = ContentStore(Path("nothing here"))
+
+
+@pytest.fixture
+def client(registry_server: RegistryServer) -> Iterator[Registry]:
+    with Registry(registry_server.host, QUICK) as opened:
+        yield opened
+
+
+@pytest.fixture
+def repository() -> str:
+    return f"team/{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> ContentStore:
+    """The content store of another machine."""
+    return ContentStore(tmp_path / "other")
+
+
+def made(store: ContentStore, size: int = 2_000_000) -> Layer:
+    """A layer that nobody else has."""
+    return layers.layer(store, {"a": secrets.token_bytes(size)})
+
+
+def files(store: ContentStore) -> list[Path]:
+    return [path for path in store.folder.rglob("*") if path.is_file()]
+
+
+def test_another_machine_finds_a_layer_by_its_key(
+    client: Registry, repository: str, store: ContentStore, other: ContentStore
+) -> None:
+    layer = made(store)
+    assert registry_layers.find(client, repository, layer.key) is None
+    registry_layers.offer(client, repository, [layer], store, ignore)
+    found = registry_layers.find(client, repository, layer.key)
+    assert found == layer
+    registry_layers.fetch(client, repository, [found], other)
+    assert other.find(layer.key) == layer
+    assert other.path(layer).read_bytes() == store.path(layer).read_bytes()
+
+
+def test_what_is_there_does_not_travel_again(
+    registry_server: RegistryServer, repository: str, store: ContentStore
+) -> None:
+    two = [made(store), made(store)]
+    to = Reference(registry_server.host, repository, "base-1")
+    events: list[Event] = []
+    with faulty(registry_server.host) as proxy, Registry(proxy.host, QUICK) as client:
+        registry_layers.offer(client, repository, two, store, events.append)
+        sent = proxy.count("PUT .*/blobs/uploads/")
+        registry_layers.offer(client, repository, two, store, events.append)
+        assert proxy.count("PUT .*/blobs/uploads/") == sent == 3  # two layers, and "{}"
+        assert proxy.count("PUT .*/manifests/") == 2
+        found = [registry_layers.find(client, repository, layer.key) for layer in two]
+        image = layers.image(*filter(None, found))
+        registry_layers.publish(client, to, image, NOWHERE, events.append)
+        assert proxy.count("PUT .*/blobs/uploads/") == sent + 1  # the configuration
+    first, again, whole = (event for event in events if isinstance(event, StepDone))
+    assert (first.cached, again.cached, whole.cached) == (False, True, True)
+    assert first.detail == "4 MB of 4 sent" and whole.detail == "0 MB of 4 sent"
+    progress = [event.current for event in events if isinstance(event, StepProgress)]
+    assert max(progress) == sum(layer.blob.size for layer in two)
+    name = f"docker://{registry_server.host}/{repository}:base-1"
+    assert f'"Digest": "{image.digest}"' in skopeo("inspect", "--tls-verify=false", name)
+
+
+# --- what is there is not what it should be -------------------------------------------------------
+
+
+def test_a_blob_that_the_registry_lost_counts_as_not_there_and_is_put_again(
+    client: Registry,
+    registry_server: RegistryServer,
+    repository: str,
+    store: ContentStore,
+    other: ContentStore,
+) -> None:
+    layer = made(store)
+    registry_layers.offer(client, repository, [layer], store, ignore)
+    blob = registry_server.blob_file(layer.blob.digest)
+    blob.unlink()
+    assert registry_layers.find(client, repository, layer.key) is None
+    with pytest.raises(CheckFailed, match="the registry has lost this blob"):
+        registry_layers.fetch(client, repository, [layer], other)
+    registry_layers.offer(client, repository, [layer], store, ignore)
+    assert registry_layers.find(client, repository, layer.key) == layer
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckFailed, match="the registry has other bytes"):
+        registry_layers.fetch(client, repository, [layer], other)
+    assert files(other) == []
+
+
+def test_a_tag_that_leads_to_something_else_is_no_layer(
+    client: Registry, repository: str, store: ContentStore
+) -> None:
+    layer = made(store)
+    registry_layers.offer(client, repository, [layer], store, ignore)
+    twin = layer.key[:32] + "0" * 32
+    assert registry_layers.tag_of(twin) == registry_layers.tag_of(layer.key)
+    assert registry_layers.find(client, repository, twin) is None
+    artifact = manifests.artifact("application/other", layer.blob, {})
+    client.put_manifest(repository, registry_layers.tag_of(layer.key), artifact)
+    assert registry_layers.find(client, repository, layer.key) is None
+
+
+def test_other_bytes_in_the_store_do_not_get_into_the_registry(
+    client: Registry, registry_server: RegistryServer, repository: str, store: ContentStore
+) -> None:
+    layer = made(store)
+    blob = store.path(layer)
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckFailed, match="its bytes are not those of"):
+        registry_layers.offer(client, repository, [layer], store, ignore)
+    assert not registry_server.blob_file(layer.blob.digest).exists()
+    assert registry_server.tags(repository) == {}
+
+
+# --- what breaks on the way -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [None, 503, 404], ids=["torn", "busy", "session forgotten"])
+def test_an_upload_that_breaks_off_starts_again_and_one_that_never_gets_through_leaves_no_key(
+    registry_server: RegistryServer, repository: str, store: ContentStore, status: int | None
+) -> None:
+    layer = made(store)
+    fault = Fault("PUT", "/blobs/uploads/", status, after=1_000_000)
+    with faulty(registry_server.host, fault) as proxy, Registry(proxy.host, QUICK) as client:
+        registry_layers.offer(client, repository, [layer], store, ignore)
+        assert fault.happened == 1
+        assert registry_layers.find(client, repository, layer.key) == layer
+    always = Fault("PUT", "/blobs/uploads/", status, after=1_000_000, times=None)
+    with (
+        faulty(registry_server.host, always) as proxy,
+        Registry(proxy.host, QUICK) as client,
+        pytest.raises(OutsideError),
+    ):
+        registry_layers.offer(client, f"{repository}/two", [made(store)], store, ignore)
+    assert registry_server.tags(f"{repository}/two") == {}
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_download_that_breaks_off_starts_again_or_leaves_nothing(
+    client: Registry,
+    registry_server: RegistryServer,
+    repository: str,
+    store: ContentStore,
+    other: ContentStore,
+    times: int,
+) -> None:
+    layer, lines = made(store), list[str]()
+    registry_layers.offer(client, repository, [layer], store, ignore)
+    size = {"Content-Length": str(layer.blob.size)}
+    torn = Fault("GET", "/blobs/", 200, headers=size, body=b"torn", times=times)
+    with (
+        faulty(registry_server.host, torn) as proxy,
+        Registry(proxy.host, QUICK, lines.append) as far,
+    ):
+        if times == 3:
+            with pytest.raises(OutsideError, match="tried 3 times"):
+                registry_layers.fetch(far, repository, [layer], other)
+            assert files(other) == []
+        else:
+            registry_layers.fetch(far, repository, [layer], other)
+            assert other.path(layer).read_bytes() == store.path(layer).read_bytes()
+    assert len(lines) == 2
+
+
+def test_a_full_disk_leaves_nothing_and_is_named(
+    client: Registry, repository: str, store: ContentStore, other: ContentStore
+) -> None:
+    layer = made(store)
+    registry_layers.offer(client, repository, [layer], store, ignore)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as refused:
+            registry_layers.fetch(client, repository, [layer], other)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.filename == str(other.folder)
+    assert files(other) == []
+
+
+def test_several_machines_offer_and_fetch_the_same_layers_at_once(
+    registry_server: RegistryServer, repository: str, store: ContentStore, other: ContentStore
+) -> None:
+    several = [made(store) for _ in range(4)]
+
+    def offer(_: int) -> None:
+        with Registry(registry_server.host, QUICK) as client:
+            registry_layers.offer(client, repository, several, store, ignore)
+
+    def fetch(number: int) -> None:
+        with Registry(registry_server.host, QUICK) as client:
+            registry_layers.fetch(client, repository, [several[number // 2]], other)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(offer, range(3)))
+        list(threads.map(fetch, range(8)))
+    for layer in several:
+        assert other.find(layer.key) == layer
+        assert other.path(layer).read_bytes() == store.path(layer).read_bytes()
+    assert len(files(other)) == 8

@@ -1,0 +1,301 @@
+"""The rootfs: what its container starts from, what of it becomes a layer, and making it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.config import debian, lockfile
+from builder.config.templates import EPOCH
+from builder.core import files
+from builder.core.errors import OutsideError
+from builder.core.settings import Settings
+from builder.engine import Engine, containers
+from builder.image import normalizer, rootfs
+from builder.image.content_store import ContentStore, of_this_machine
+from builder.image.layer import Compression, Layer
+from builder.image.plan import Rootfs
+from builder.image.tarball import LayerWriter
+from tests.image.layers import Entry, entries, package, record, unpacked
+
+ROOT = Path(__file__).resolve().parents[2]
+NEWEST = 1_700_000_000
+
+# --- what the container starts from ---------------------------------------------------------------
+
+ONE_LINE = """\
+# See sources.list(5)
+deb http://public.example/debian bookworm main contrib non-free
+deb http://public.example/debian bookworm-updates main contrib
+deb http://public.example/debian-security bookworm-security main
+#deb-src http://public.example/debian bookworm main
+"""
+DEB822 = """\
+## a comment
+Types: deb
+URIs: http://public.example/debian
+Suites: trixie trixie-updates
+Components: main contrib
+
+Types: deb
+URIs: http://public.example/debian-security
+Suites: trixie-security
+Components: main
+"""
+
+
+def start(folder: Path, **packages: bytes) -> dict[str, Entry]:
+    """The entries of the layer that a container of these packages starts from."""
+    paths = []
+    for name, content in packages.items():
+        (folder / name).write_bytes(content)
+        paths.append((name.replace("_", "-"), folder / name))
+    file = io.BytesIO()
+    writer = LayerWriter(file, Compression("gzip", 1))
+    rootfs.write_start(writer, "bookworm", paths, paths[:1])
+    writer.close("k" * 64)
+    file.seek(0)
+    return unpacked(file)
+
+
+def test_sources_come_from_apts_own_example_without_the_other_components() -> None:
+    for example, suite in ((ONE_LINE, "bookworm"), (DEB822, "trixie")):
+        sources = rootfs.main_only(example)
+        assert re.findall("URIs: (.*)", sources) == [
+            "http://public.example/debian",
+            "http://public.example/debian-security",
+        ]
+        suites = re.findall("Suites: (.*)", sources)
+        assert suites == [f"{suite} {suite}-updates", f"{suite}-security"]
+        assert set(re.findall("Components: (.*)", sources)) == {"main"}
+
+
+def test_required_packages_are_unpacked_and_all_lie_beside_them(tmp_path: Path) -> None:
+    example = ("usr/share/doc/apt/examples/sources.list", ONE_LINE.encode())
+    found = start(
+        tmp_path,
+        apt=package(example, ("usr/share/zoneinfo/UTC", b"data")),
+        dash=package(("./bin/", b""), ("./bin/dash", b"program"), ("./bin/sh", "dash")),
+        usr_is_merged=package(("usr/", b"")),
+    )
+    assert found["bin"].target == "usr/bin"
+    assert found["usr/bin/dash"].size == 7 and found["usr/bin/sh"].target == "dash"
+    assert not {"bin/dash", "usr/share/zoneinfo/UTC", example[0]} & set(found)
+    assert found["etc/apt/sources.list.d/debian.sources"].size > 100
+    assert {"debs/required/apt.deb", "debs/required/dash.deb", "debs/added/apt.deb"} <= set(found)
+    assert found["usr/sbin/policy-rc.d"].mode == 0o755 and found["tmp"].mode == 0o1777
+    # Podman would write a user called 0 into an image without these files
+    assert found["etc/passwd"].size and found["etc/group"].size
+    assert "\nrm -f /etc/passwd /etc/group\n" in found["debs/install"].content.decode()
+
+
+def test_a_root_whose_usr_is_not_merged_keeps_its_folders(tmp_path: Path) -> None:
+    found = start(
+        tmp_path, apt=package(("usr/", b"")), dash=package(("bin/", b""), ("bin/dash", b"x"))
+    )
+    assert found["bin"].kind == "folder" and "bin/dash" in found
+
+
+# --- the normalizer -------------------------------------------------------------------------------
+
+
+def exported(first: str, second: str) -> io.BytesIO:
+    """An engine's export; of two names of one file, it writes `first` first."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+
+        def add(name: str, content: bytes = b"", date: float = 5.5, **fields: object) -> None:
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime, info.uname = len(content), date, "root"
+            info.pax_headers = {"SCHILY.xattr.user.note": "x", "LIBARCHIVE.creationtime": "1"}
+            for field, value in fields.items():
+                setattr(info, field, value)
+            tar.addfile(info, io.BytesIO(content))
+
+        for name in ("./", "dev/", "run/lock/"):
+            add(name, type=tarfile.DIRTYPE)
+        add("etc/", type=tarfile.DIRTYPE, date=NEWEST + 9, mode=0o755)
+        add("etc/hosts", b"127.0.0.1 build-host\n")
+        add("etc/resolv.conf", b"nameserver 10.0.0.1\n", date=NEWEST + 9)
+        add("etc/made", b"now", date=NEWEST + 9)
+        add("etc/passwd", b"root:x:0:0\n")
+        add("dev/null", type=tarfile.CHRTYPE)
+        for name in ("./.dockerenv", "proc/1/status", "var/log/dpkg.log", "debs/install"):
+            add(name, b"x")
+        add("var/lib/dpkg/status-old", b"x")
+        add("var/lib/dpkg/status", b"x")
+        add(first, b"perl")
+        add(second, type=tarfile.LNKTYPE, linkname=first)
+        add("usr/bin/sh", type=tarfile.SYMTYPE, linkname="dash", date=NEWEST + 9)
+        add("usr/bin/ping", b"ping", pax_headers={"SCHILY.xattr.security.capability": "cap"})
+    out.seek(0)
+    return out
+
+
+def normalized(store: ContentStore, export: io.BytesIO) -> Layer:
+    with store.writing() as out:
+        writer = LayerWriter(out, Compression("gzip", 1))
+        normalizer.write(export, NEWEST, writer)
+        return store.keep(out, writer.close("k" * 64))
+
+
+def test_what_the_run_and_the_engine_left_is_not_in_the_layer(tmp_path: Path) -> None:
+    store = ContentStore(tmp_path / "layers")
+    layer = normalized(store, exported("usr/bin/perl", "usr/bin/perl5"))
+    found = entries(store, layer)
+    assert list(found) == sorted(found)
+    assert set(found) == {
+        *("dev", "etc", "etc/made", "etc/passwd", "etc/resolv.conf", "run/lock"),
+        *("usr/bin/perl", "usr/bin/perl5", "usr/bin/ping", "usr/bin/sh", "var/lib/dpkg/status"),
+    }
+    assert found["etc/resolv.conf"].size == 0
+    later = {"etc", "etc/made", "usr/bin/sh", "etc/resolv.conf", "dev", "run/lock"}
+    assert {name for name, entry in found.items() if entry.date == EPOCH} == later
+    assert {entry.date for name, entry in found.items() if name not in later} == {5}
+    assert found["usr/bin/perl5"].target == "usr/bin/perl"
+    with tarfile.open(store.path(layer)) as tar:
+        infos = {info.name: info for info in tar}
+    assert {info.uname for info in infos.values()} == {""}
+    headers = {name: info.pax_headers for name, info in infos.items() if info.pax_headers}
+    assert headers == {"usr/bin/ping": {"SCHILY.xattr.security.capability": "cap"}}
+    texts = normalizer.texts(store.path(layer), ("etc/passwd",))
+    assert texts == {"etc/passwd": "root:x:0:0\n"}
+    other = ContentStore(tmp_path / "other")
+    assert normalized(other, exported("usr/bin/perl5", "usr/bin/perl")) == layer, "in any order"
+
+
+# --- making it ------------------------------------------------------------------------------------
+
+
+def locked() -> Rootfs:
+    lock = lockfile.read(ROOT, "cpu")
+    assert lock.root is not None
+    return Rootfs(lock.root.suite, lock.root.packages, lock.apt[lockfile.APT])
+
+
+def make(engine: Engine, store: ContentStore, packages: Rootfs) -> Layer:
+    archives = debian.archives(Settings())
+    return rootfs.make(packages, engine, archives, store, Compression())
+
+
+def of(owner: str) -> dict[str, list[str]]:
+    """A filter for what a process made."""
+    return {"label": [f"{containers.OWNER}={owner}", rootfs.KIND]}
+
+
+def left(engine: Engine, owner: str = "") -> list[Any]:
+    """The containers and images that this process, or another, left behind."""
+    filters = of(owner or containers.owner(os.getpid()))
+    api: Any = engine.client.api
+    return [*api.containers(all=True, filters=filters), *api.images(filters=filters)]
+
+
+def printed(engine: Engine, layer: Layer, script: str, network: str = "none") -> str:
+    """What a script prints in a container of the rootfs."""
+    command = ["/bin/sh", "-euc", script]
+    with rootfs.container_of(
+        engine, rootfs.KIND, layer, of_this_machine(), command, network
+    ) as container:
+        container.start()
+        status = container.wait()["StatusCode"]
+        text = str(container.logs().decode())
+        assert status == 0, text
+        return text
+
+
+def test_the_line_of_a_script_that_failed_is_the_error() -> None:
+    lines = [
+        "Setting up thing (1) ...",
+        "thing: cannot find its folder",
+        "dpkg: error processing package thing (--configure):",
+        " installed thing package post-installation script subprocess returned error exit status 1",
+    ]
+    no_engine: Any = None
+    assert rootfs._failed(no_engine, 1, lines).message == (
+        "Debian's package could not be configured: package thing (--configure): "
+        "thing: cannot find its folder"
+    )
+    assert "(exit code 7): it printed nothing" in rootfs._failed(no_engine, 7, []).message
+
+
+@pytest.mark.engine
+@pytest.mark.network
+@pytest.mark.slow
+class TestMaking:
+    @pytest.fixture(scope="class")
+    def layer(self, engine: Engine) -> Layer:
+        return make(engine, of_this_machine(), locked())
+
+    def test_it_holds_what_is_locked_and_nothing_of_this_machine(
+        self, engine: Engine, layer: Layer
+    ) -> None:
+        script = "dpkg --audit; dpkg-query --show --showformat '${Package}=${Version}\\n'"
+        text = printed(engine, layer, script + "; dpkg --list >/dev/null")
+        assert set(text.splitlines()) == {f"{d.name}={d.version}" for d in locked().packages}
+        program = (
+            "import ssl, sqlite3, venv; print(ssl.create_default_context().cert_store_stats())"
+        )
+        stats = printed(engine, layer, f"python3 -c '{program}'")
+        assert int(re.findall(r"'x509_ca': (\d+)", stats)[0]) > 100
+        script = "apt-get update -qq; apt-get install -qq --yes hello >/dev/null 2>&1; hello"
+        assert "Hello, world!" in printed(engine, layer, script, "host")
+        found = entries(of_this_machine(), layer)
+        assert max(entry.date for entry in found.values()) < time.time() - 3600
+        outside = re.compile(r"(proc|sys|dev|debs|tmp|var/log)/|\.dockerenv")
+        assert not [name for name in found if outside.match(name)]
+        passwd = found["etc/passwd"].content.decode()
+        assert passwd.startswith("root:x:0:0:") and found["etc/resolv.conf"].size == 0
+
+    def test_the_same_packages_give_the_same_bytes(
+        self, engine: Engine, layer: Layer, tmp_path: Path
+    ) -> None:
+        assert make(engine, ContentStore(tmp_path), locked()) == layer
+        assert left(engine) == []
+
+    def test_a_package_whose_script_fails_is_named_with_what_it_printed(
+        self, engine: Engine, tmp_path: Path
+    ) -> None:
+        control = b"Package: broken\nVersion: 1\nArchitecture: all\nMaintainer: T <t@t.example>\n"
+        script = b"#!/bin/sh\necho 'broken: it cannot find its folder' >&2\nexit 3\n"
+        content = package(
+            control={"control": control + b"Description: x\n", "postinst": script}, packed="gz"
+        )
+        broken = record("broken", content)
+        files.write(files.cache_home() / "debs" / f"{broken.sha256}.deb", content)
+        with pytest.raises(OutsideError, match=r"package broken.*it cannot find its folder"):
+            make(engine, ContentStore(tmp_path), replace(locked(), added=(broken,)))
+        assert left(engine) == []
+        assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
+
+    def test_a_killed_run_is_swept_by_the_next_one(self, engine: Engine, tmp_path: Path) -> None:
+        program = f"""
+from pathlib import Path
+from builder.image.content_store import ContentStore
+from builder.engine import discovery
+from builder.core.settings import Settings
+from tests.image.test_rootfs import locked, make
+make(discovery.connect(Settings()), ContentStore(Path({str(tmp_path)!r})), locked())
+"""
+        process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ})
+        owner = containers.owner(process.pid)
+        api: Any = engine.client.api
+        while not api.containers(filters=of(owner)):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert ContentStore(tmp_path).find(locked().plan(Compression()).key) is None
+        assert left(engine, owner)
+        assert containers.sweep(engine.client, rootfs.KIND)
+        assert left(engine, owner) == []

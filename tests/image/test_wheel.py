@@ -1,0 +1,165 @@
+"""What is installed of a wheel: places, modes, scripts, RECORD; and which wheels are refused."""
+
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+
+import pytest
+
+from builder.core.errors import OutsideError
+from builder.image.exclude import Exclude
+from builder.image.wheel import InstalledFile, installed
+from tests.image.layers import digest, wheel, zipped
+
+SITE = "opt/venv/lib/python3.11/site-packages"
+INFO = f"{SITE}/one-1.0.dist-info"
+POINTS = "one-1.0.dist-info/entry_points.txt"
+
+
+def laid_out(content: bytes, *exclude: Exclude) -> dict[str, InstalledFile]:
+    return installed(io.BytesIO(content), "one", "3.11", exclude)
+
+
+def test_every_part_of_a_wheel_has_its_place_and_its_mode() -> None:
+    parts = {
+        "one/__init__.py": "",
+        "one/tool": "",
+        "one-1.0.data/purelib/pure.py": "1",
+        "one-1.0.data/platlib/plat.so": "2",
+        "one-1.0.data/headers/one.h": "3",
+        "one-1.0.data/scripts/run": "#!/bin/sh\n",
+        "one-1.0.data/data/share/one/table.txt": "5",
+    }
+    files = laid_out(wheel(parts, modes={"one/tool": 0o744, "one/__init__.py": 0o666}))
+    notes = {f"{INFO}/{name}" for name in ("WHEEL", "METADATA", "RECORD", "INSTALLER", "REQUESTED")}
+    assert files.keys() == notes | {
+        f"{SITE}/one/__init__.py",
+        f"{SITE}/one/tool",
+        f"{SITE}/pure.py",
+        f"{SITE}/plat.so",
+        "opt/venv/include/site/python3.11/one/one.h",
+        "opt/venv/bin/run",
+        "opt/venv/share/one/table.txt",
+    }
+    assert files["opt/venv/share/one/table.txt"].content() == b"5"
+    assert files[f"{INFO}/INSTALLER"].content() == b"uv"
+    assert files[f"{INFO}/REQUESTED"].content() == b""
+    modes = [files[f"{SITE}/one/{name}"].mode for name in ("tool", "__init__.py")]
+    assert modes == [0o755, 0o644]
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("#!python\nprint()\n", "#!/opt/venv/bin/python\nprint()\n"),
+        ("#!pythonw\r\nprint()\n", "#!/opt/venv/bin/python\nprint()\n"),
+        ("#!/bin/sh\n#!python\n", "#!/bin/sh\n#!python\n"),
+        ("\x7fELF", "\x7fELF"),
+    ],
+)
+def test_a_script_runs_with_the_environments_python(text: str, becomes: str) -> None:
+    files = laid_out(wheel({"one-1.0.data/scripts/run": text}))
+    script = files["opt/venv/bin/run"]
+    assert (script.content().decode(), script.mode) == (becomes, 0o755)
+    row = f"../../../bin/run,sha256={digest(becomes.encode())},{len(becomes)}"
+    assert row in files[f"{INFO}/RECORD"].content().decode().splitlines()
+
+
+def test_commands_get_scripts() -> None:
+    points = (
+        "[console_scripts]\nrun = one.cli:App.main\n[gui_scripts]\nshow=one:show\n[other]\na=b\n"
+    )
+    files = laid_out(wheel({POINTS: points}))
+    assert {name for name in files if "/bin/" in name} == {"opt/venv/bin/run", "opt/venv/bin/show"}
+    script = files["opt/venv/bin/run"]
+    lines = script.content().decode().splitlines()
+    assert script.mode == 0o755
+    assert lines[0] == "#!/opt/venv/bin/python"
+    assert "from one.cli import App" in lines
+    assert lines[-1].strip() == "sys.exit(App.main())"
+
+
+def test_record_lists_what_is_there() -> None:
+    parts = {
+        "one/a.py": "a",
+        "one/tests/test_a.py": "t",
+        "one/with, comma.txt": "c",
+        "one-1.0.data/platlib/one/lib.so": "l",
+    }
+    record = "one/a.py,sha256=x,1\none/tests/test_a.py,sha256=y,1\n"
+    record += '"one/with, comma.txt",sha256=z,1\none-1.0.data/platlib/one/lib.so,sha256=w,1\n'
+    content = wheel(parts, record=record + "one-1.0.dist-info/RECORD,,\n")
+    files = laid_out(content, Exclude("one", ("one/tests/**",), 0, ""))
+    assert f"{SITE}/one/tests/test_a.py" not in files
+    assert files[f"{INFO}/RECORD"].content().decode().splitlines() == [
+        f"one-1.0.dist-info/INSTALLER,sha256={digest(b'uv')},2",
+        "one-1.0.dist-info/RECORD,,",
+        f"one-1.0.dist-info/REQUESTED,sha256={digest(b'')},0",
+        "one/a.py,sha256=x,1",
+        "one/lib.so,sha256=w,1",
+        '"one/with, comma.txt",sha256=z,1',
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.py",
+        "one/../../outside.py",
+        "/etc/passwd",
+        "one//a.py",
+        "one\\..\\a.py",
+        "one/a\n.py",
+        "one-1.0.data/data/../../../etc/passwd",
+        "one-1.0.data/elsewhere/a.py",
+        "one-1.0.data/data",
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    with pytest.raises(OutsideError, match="the wheel of one: "):
+        laid_out(wheel({name: "content"}))
+
+
+def test_a_link_is_refused_and_a_file_that_stands_twice_with_other_content() -> None:
+    out = io.BytesIO(wheel({"one/a.py": ""}))
+    with zipfile.ZipFile(out, "a") as archive:
+        link = zipfile.ZipInfo("one/link")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(OutsideError, match="'one/link' is no regular file"):
+        laid_out(out.getvalue())
+    twice = {"one/a.py": "a", "one-1.0.data/purelib/one/a.py": "a"}
+    assert laid_out(wheel(twice))[f"{SITE}/one/a.py"].content() == b"a"
+    with pytest.raises(OutsideError, match=r"two different files for /opt/venv/.*/one/a\.py"):
+        laid_out(wheel({**twice, "one/a.py": "b"}))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (wheel({})[:-30], "not a zip file"),
+        (zipped([("one/a.py", b"")]), "0 folders"),
+        (zipped([("a-1.dist-info/WHEEL", b""), ("b-1.dist-info/WHEEL", b"")]), "2 folders"),
+        (zipped([("one-1.dist-info/WHEEL", b"")]), "no RECORD"),
+        (wheel({}, record=b"\xff"), "its RECORD cannot be read"),
+        (wheel({POINTS: "x"}), "entry_points.txt cannot be read"),
+        (wheel({POINTS: "[console_scripts]\n../a = one:b\n"}), "command '../a'"),
+        (wheel({POINTS: "[console_scripts]\na = one:b()\n"}), "command 'a'"),
+    ],
+)
+def test_what_is_no_wheel_is_refused(content: bytes, reason: str) -> None:
+    with pytest.raises(OutsideError, match=reason):
+        laid_out(content)
+
+
+def test_content_that_is_not_what_the_zip_says_is_refused() -> None:
+    good = wheel({"one/a.py": bytes(range(256)) * 40})
+    directory = good.index(b"PK\1\2")
+    for at, change in ((directory + 24, (5).to_bytes(4, "little")), (60, b"\xff")):
+        damaged = bytearray(good)
+        damaged[at : at + len(change)] = change
+        files = laid_out(bytes(damaged))
+        with pytest.raises(OutsideError, match=r"the wheel of one: .*one/a\.py"):
+            files[f"{SITE}/one/a.py"].content()

@@ -1,0 +1,294 @@
+"""Layers made from wheels: what is in them, that they are the same every time, and what is left
+where a run ends badly."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import marshal
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from builder.config.pins import Pin
+from builder.core import files, web
+from builder.core.errors import InputError, OutsideError, refusal
+from builder.core.events import Event, StepDone, ignore
+from builder.core.retry import Retry
+from builder.devicecode import inventory
+from builder.devicecode.pruning.prune import PRUNED, prune_file
+from builder.devicecode.pruning.rule import compute_capability
+from builder.image import wheel_layers
+from builder.image.bytecode import Compiler
+from builder.image.content_store import ContentStore
+from builder.image.download import Wheels
+from builder.image.exclude import Exclude
+from builder.image.layer import Compression, Layer, LayerPlan
+from builder.image.plan import WheelLayer
+from tests.devicecode.writer import container, library, ptx, sass
+from tests.emulators.index import Files
+from tests.image import layers
+from tests.image.layers import THIS_PYTHON, entries, wheel
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
+TAG = sys.implementation.cache_tag
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = '"""A module."""\n\n\ndef f(x):\n    return {"a", "b", x}\n'
+
+
+def planned(*pins: Pin, **fields: object) -> WheelLayer:
+    """A layer of these wheels."""
+    key = files.hash_of(*(pin.sha256 for pin in pins), *map(str, fields.values()))
+    plan = LayerPlan(key, pins[0].name, (), sum(pin.bytes or 0 for pin in pins), "")
+    values: dict[str, Any] = {
+        "exclude": ((),) * len(pins), "keep": None, "only": None, "linked": False, **fields
+    }  # fmt: skip
+    return WheelLayer(plan, pins, python=PYTHON, compression=Compression(), **values)
+
+
+def served(index: Files, name: str, files: dict[str, Any] | bytes) -> Pin:
+    """The pin of a wheel of these files, or of these bytes, that the server has."""
+    content = files if isinstance(files, bytes) else wheel(files, name)
+    index.content[f"/{name}.whl"] = content
+    return layers.pin(content, name)
+
+
+def make(
+    index: Files,
+    store: ContentStore,
+    *planned: WheelLayer,
+    compiler: Compiler = THIS_PYTHON,
+    on_event: Any = ignore,
+) -> tuple[Layer, ...]:
+    pins = [pin for layer in planned for pin in layer.pins]
+    with web.Client(proxied=False) as client:
+        addresses = {pin.sha256: index.url(f"/{pin.name}.whl") for pin in pins}
+        wheels = Wheels(store.folder.parent / "wheels", client, addresses, Retry(2, 0.01))
+        return wheel_layers.make(planned, store, wheels, compiler, on_event)
+
+
+def leftovers(store: ContentStore) -> set[str]:
+    """What lies beside blobs, keys and locks."""
+    beside = {path.name for path in store.folder.iterdir()} - {"blobs", "keys"}
+    home = store.folder.parent / "wheels"
+    return beside | {path.name for path in home.iterdir() if path.suffix != ".lock"}
+
+
+def test_a_layer_holds_its_wheels_their_bytecode_and_every_folder(
+    index: Files, store: ContentStore
+) -> None:
+    one = served(index, "one", {"one/a.py": SOURCE, "one/bad.py": "a b"})
+    two = served(index, "two", {"two/data": "x", "two/tests/t.py": ""})
+    exclude = ((), (Exclude("two", ("two/tests/**",), 0, ""),))
+    (layer,) = make(index, store, planned(one, two, exclude=exclude))
+    found = entries(store, layer)
+    assert list(found) == sorted(found)
+    folders = {name for name, entry in found.items() if entry.kind == "folder"}
+    assert all(name.rpartition("/")[0] in {"", *folders} for name in found)
+    assert all(found[name].mode == 0o755 for name in folders)
+    inside = {name.removeprefix(f"{SITE}/") for name in found if name.startswith(SITE)}
+    assert {"one/a.py", "one/bad.py", f"one/__pycache__/a.{TAG}.pyc", "two/data"} <= inside
+    assert not {"two/tests", f"one/__pycache__/bad.{TAG}.pyc"} & inside
+    assert leftovers(store) == set()
+
+    pyc = found[f"{SITE}/one/__pycache__/a.{TAG}.pyc"].content
+    source_hash = importlib.util.source_hash(SOURCE.encode())
+    unchecked = (1).to_bytes(4, "little")
+    assert pyc[:16] == importlib.util.MAGIC_NUMBER + unchecked + source_hash, "it has no date"
+    code: CodeType = marshal.loads(pyc[16:])
+    assert code.co_filename == f"/{SITE}/one/a.py", "it names the file in the image"
+
+
+def test_the_same_wheels_are_the_same_bytes_and_are_not_made_twice(
+    index: Files, tmp_path: Path
+) -> None:
+    sources = {f"one/m{n}.py": f"{SOURCE}\nx = {n}\n" for n in range(250)}
+    layer = planned(served(index, "one", sources))
+    first, second = (ContentStore(tmp_path / name / "layers") for name in ("first", "second"))
+    (made,) = make(index, first, layer)
+    assert make(index, second, layer) == (made,)
+    index.asked.clear()
+    assert make(index, first, layer, layer, compiler=Compiler(("false",))) == (made, made)
+    assert index.asked == []
+
+
+def test_nvidias_libraries_are_linked_where_the_loader_looks(
+    index: Files, store: ContentStore
+) -> None:
+    parts = ("nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cudnn/lib/a.txt", "nvidia/cudnn/bin/b.so")
+    pin = served(index, "nvidia", dict.fromkeys(parts, "x"))
+    (layer,) = make(index, store, planned(pin, linked=True))
+    links = {name: e.target for name, e in entries(store, layer).items() if e.kind == "link"}
+    assert links == {"usr/lib/x86_64-linux-gnu/libcudnn.so.9": f"/{SITE}/{parts[0]}"}
+
+
+def test_libraries_are_pruned_and_the_audit_finds_a_record_of_it(
+    index: Files, store: ContentStore, tmp_path: Path
+) -> None:
+    fat, thin = library(container(sass(70), sass(90), ptx(90))), library(container(sass(70)))
+    paths = ("tensorflow/a.so.2", "tensorflow/d.bin", "other/e.so")
+    contents = {**dict.fromkeys(paths, fat), "tensorflow/b/c.so": thin}
+    tensorflow = served(index, "tensorflow", contents)
+    cudnn = served(index, "nvidia-cudnn", {"nvidia/cudnn/lib/libcudnn.so.9": fat})
+    plans = [planned(pin, keep="7.0", only="all") for pin in (tensorflow, cudnn)]
+    site, pruned = tmp_path / SITE, tmp_path / "library.so"
+    for layer in make(index, store, *plans):
+        for path, entry in entries(store, layer).items():
+            if entry.kind == "file":
+                (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / path).write_bytes(entry.content)
+    pruned.write_bytes(fat)
+    assert prune_file(pruned, compute_capability("7.0")).changed
+    for name in (paths[0], "nvidia/cudnn/lib/libcudnn.so.9"):
+        assert (site / name).read_bytes() == pruned.read_bytes()
+    for name in paths[1:]:
+        assert (site / name).read_bytes() == fat
+    assert leftovers(store) == set()
+
+    assert (site / "tensorflow" / PRUNED).read_text().startswith("a.so.2,sha256=")
+    assert (site / "nvidia/cudnn" / PRUNED).read_text().startswith("lib/libcudnn.so.9,sha256=")
+    shutil.rmtree(site / "other")
+    libraries = {library.path: library for library in inventory.of_folder(site)}
+    assert {library.doubt for library in libraries.values()} == {""}
+    (site / "tensorflow" / PRUNED).unlink()
+    doubts = {Path(one.path).name: one.doubt for one in inventory.of_folder(site)}
+    assert "no record says that it was pruned" in doubts["a.so.2"]
+    assert (doubts["c.so"], doubts["libcudnn.so.9"]) == ("", "")
+
+
+def test_a_tensorflow_without_device_code_cannot_be_pruned(
+    index: Files, store: ContentStore
+) -> None:
+    pin = served(index, "tensorflow", {"tensorflow/a.so": "x"})
+    with pytest.raises(InputError, match="tensorflow: none of its libraries has device code"):
+        make(index, store, planned(pin, keep="7.0", only="tensorflow"))
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"shared.py": "other"}, "two and one install different files there"),
+        ({"shared.py/x": ""}, "is a file and a folder"),
+    ],
+)
+def test_two_wheels_that_contradict_each_other_are_refused(
+    second: dict[str, str], reason: str, index: Files, store: ContentStore
+) -> None:
+    layer = planned(served(index, "one", {"shared.py": "one"}), served(index, "two", second))
+    with pytest.raises(OutsideError, match=reason):
+        make(index, store, layer)
+    assert store.find(layer.plan.key) is None
+
+
+def test_a_failure_ends_the_run_and_keeps_what_was_whole(index: Files, store: ContentStore) -> None:
+    good = planned(served(index, "good", {"good/a.py": ""}))
+    bad = planned(served(index, "bad", b"no wheel" * 9))
+    events: list[Event] = []
+    make(index, store, good)
+    reason = "the wheel of bad: File is not a zip file"
+    with pytest.raises(OutsideError, match=reason):
+        make(index, store, good, bad, on_event=events.append)
+    assert store.find(good.plan.key) and not store.find(bad.plan.key)
+    assert [event.error for event in events if isinstance(event, StepDone)] == [reason]
+    assert leftovers(store) == {f"{bad.pins[0].sha256}.whl"}
+    other = planned(good.pins[0], linked=True)
+    with pytest.raises(OutsideError, match="cannot compile bytecode here: exit code 1"):
+        make(index, store, other, compiler=Compiler(("false",)))
+    with pytest.raises(OutsideError, match="No such file or directory"):
+        make(index, store, other, compiler=Compiler(("/nowhere/python",)))
+
+
+def test_a_full_disk_leaves_nothing_half(index: Files, store: ContentStore) -> None:
+    content = wheel({"one/a": os.urandom(3_000_000)}, "one")
+    layer = planned(served(index, "one", content))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for limit in (1_000_000, len(content) - 1000):  # while it downloads, while it packs
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+            with pytest.raises(OSError) as caught:
+                make(index, store, layer)
+            assert refusal(caught.value)
+            assert store.find(layer.plan.key) is None
+            assert leftovers(store) == set()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    make(index, store, layer)
+    assert store.find(layer.plan.key)
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from builder.image.content_store import ContentStore
+from builder.config.pins import Pin
+from tests.image import test_wheel_layers as tests
+port, folder, *pins = json.loads(sys.argv[1])
+index = type("", (), {"url": lambda self, path: f"http://127.0.0.1:{port}{path}"})()
+tests.make(index, ContentStore(Path(folder)), *[tests.planned(Pin(*pin)) for pin in pins])
+"""
+
+
+def started(index: Files, store: ContentStore, *pins: Pin) -> subprocess.Popen[bytes]:
+    """Another process that makes a layer of each wheel."""
+    fields = [(pin.name, pin.version, pin.sha256, pin.bytes) for pin in pins]
+    argument = json.dumps([index.server_port, str(store.folder), *fields])
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, argument], cwd=ROOT)
+
+
+def is_whole(store: ContentStore, *pins: Pin) -> bool:
+    """Whether the store has a layer of each wheel. Whatever it has is whole."""
+    for path in (store.folder / "blobs/sha256").iterdir():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+    for path in (store.folder / "keys").glob("*.json"):
+        assert store.find(path.stem)
+    return all(store.find(planned(pin).plan.key) for pin in pins)
+
+
+@pytest.mark.slow
+def test_two_runs_at_once_make_each_layer_once(index: Files, store: ContentStore) -> None:
+    pins = [served(index, name, {f"{name}/a": os.urandom(2_000_000)}) for name in ("one", "two")]
+    runs = [started(index, store, *pins) for _ in range(2)]
+    assert [run.wait(60) for run in runs] == [0, 0]
+    assert is_whole(store, *pins)
+    assert sorted(path for path, _ in index.asked) == ["/one.whl", "/two.whl"]
+    assert leftovers(store) == set()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_next_run_goes_on(index: Files, store: ContentStore) -> None:
+    sources = {f"one/m{n}.py": SOURCE * 20 for n in range(600)}
+    one = served(index, "one", {**sources, "one/a": os.urandom(9_000_000)})
+    two = served(index, "two", {"two/a": os.urandom(9_000_000)})
+    began = time.monotonic()
+    assert started(index, store, one, two).wait(60) == 0
+    takes = time.monotonic() - began
+    first = [store.find(planned(pin).plan.key) for pin in (one, two)]
+    shutil.rmtree(store.folder)
+    for moment in sorted(random.Random(11).uniform(0.2, 1) for _ in range(10)):
+        run = started(index, store, one, two)
+        time.sleep(moment * takes)
+        run.kill()
+        run.wait()
+        if (store.folder / "blobs").is_dir():
+            is_whole(store, one, two)
+        if moment > 0.7:  # what was whole is found; go on from nothing now and then
+            shutil.rmtree(store.folder, ignore_errors=True)
+    assert started(index, store, one, two).wait(60) == 0
+    assert is_whole(store, one, two)
+    assert [store.find(planned(pin).plan.key) for pin in (one, two)] == first

@@ -1,0 +1,437 @@
+"""Jobs on a loopback cluster: how each end reads, one job whatever breaks, the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from builder.core import settings
+from builder.core.errors import InputError, OutsideError
+from builder.jobs import description, images, prepare, submission
+from builder.jobs.backends.kubernetes import jobset
+from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.client import Client
+from builder.jobs.backends.kubernetes.cluster import Cluster
+from builder.jobs.backends.protocol import LostAnswer
+from builder.jobs.ready import Image, Ready
+from tests.emulators.kubernetes import server
+from tests.emulators.kubernetes.objects import Script
+from tests.jobs import jobfiles
+from tests.jobs.clusters import JOB, backend, loopback, ready  # noqa: F401
+from tests.jobs.test_job_command import Run, here, run  # noqa: F401
+
+CLUSTER = JOB + "replicas: {workers: 2}\n"
+Folder = Callable[[str], submission.Memory]
+
+
+def send(
+    kubernetes: Kubernetes, wanted: Ready, folder: Path, again: bool = False
+) -> submission.Submitted:
+    return submission.submit(kubernetes, wanted, submission.Memory(folder), again=again)
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that a server that is too busy asked for; no request waits."""
+    pauses: list[float] = []
+
+    def sleep(_: Any, response: Any = None) -> None:
+        pauses.append(float(response.headers.get("Retry-After", 0)) if response else 0.0)
+
+    monkeypatch.setattr("urllib3.util.retry.Retry.sleep", sleep)
+    monkeypatch.setattr(submission, "LOOKS_AFTER", (0.0, 0.0, 0.0))
+    return pauses
+
+
+# --- what a cluster says --------------------------------------------------------------------------
+
+
+def test_a_job_reads_as_it_was_described(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    loopback.objects.script = lambda pod: Script(code=None)
+    sent = send(backend, ready(CLUSTER), tmp_path).job
+    job = backend.get(sent.name)
+    assert (job.state, job.run, job.strategy) == ("running", 1, "standard")
+    assert job.image == f"{jobfiles.REPOSITORY}@{jobfiles.DIGEST}"
+    assert job.output == f"gs://b-b/jobs/{job.display_name}"
+    chief, worker = job.pools
+    assert (chief.role, chief.count, chief.machine) == ("chief", 1, "n1-standard-8")
+    assert (worker.count, worker.accelerator, worker.accelerators) == (2, "NVIDIA_TESLA_V100", 2)
+    assert [(replica.name, replica.state) for replica in job.replicas] == [
+        *(("chief-0", "running"), ("worker-0", "running"), ("worker-1", "running"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(2, "worker-1 ended with exit code 2; "), (137, "worker-1 ran out of memory; ")],
+)
+def test_a_failure_names_the_replica_that_began_it(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+    code: int,
+    error: str,
+) -> None:
+    def script(pod: Any) -> Script:
+        return Script(code=code if "-worker-0-1-" in pod["metadata"]["name"] else None)
+
+    loopback.objects.script = script
+    job = backend.get(send(backend, ready(CLUSTER), tmp_path).job.name)
+    assert (job.state, job.exit_code) == ("failed", code) and job.error.startswith(error)
+    assert "first failed job: " in job.error
+
+
+def test_restarts_expiry_and_a_pod_that_finds_no_node(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    objects = loopback.objects
+    objects.script = lambda pod: Script(code=None)
+    job = send(backend, ready(CLUSTER), tmp_path).job
+    (manifest,) = loopback.jobsets()
+    for waiting in objects.pods(manifest):
+        why = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+        objects.put("pods", {**waiting, "status": {"phase": "Pending", "conditions": [why]}})
+    now = backend.get(job.name)
+    assert (now.state, now.error) == (
+        "pending",
+        "chief-0 finds no node: 0/3 nodes are available",
+    )
+    worker = objects.get("jobs", "default", f"{job.display_name}-worker-0")
+    objects.add_pod(worker, 1)  # a Job replaces a pod
+    states = {
+        replica.name: (replica.state, replica.restarts)
+        for replica in backend.get(job.name).replicas
+    }
+    assert states["worker-1"] == ("running", 1) and states["worker-0"] == ("waiting", 0)
+    late = "Job was active longer than specified deadline"
+    objects.fail(manifest, worker["metadata"]["name"], "DeadlineExceeded", late)
+    expired = backend.get(job.name)
+    assert (expired.state, expired.exit_code) == ("expired", 124) and late in expired.error
+
+
+def test_a_job_in_a_queue_waits_and_is_cancelled_there(
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    queued = Kubernetes(Cluster(queue="gpus"))
+    loopback.objects.script = lambda pod: Script(code=None)
+    job = send(queued, ready(JOB), tmp_path).job
+    (manifest,) = loopback.jobsets()
+    manifest["spec"]["suspend"] = True  # as Kueue's webhook does
+    loopback.objects.put("jobsets", manifest)
+    labels = {"kueue.x-k8s.io/job-uid": manifest["metadata"]["uid"]}
+    workload = {"metadata": {"name": "w", "labels": labels}, "spec": {}}
+    loopback.objects.create("workloads", "default", workload)
+    now = queued.get(job.name)
+    assert (now.state, now.error) == ("queued", "waits in the queue gpus")
+    assert queued.cancel(job).state == "cancelled"
+    assert loopback.objects.get("workloads", "default", "w")["spec"] == {"active": False}
+
+
+def test_a_queue_on_a_cluster_without_kueue(
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    loopback.faults.missing = {server.KUEUE}
+    loopback.objects.script = lambda pod: Script(code=None)
+    queued = Kubernetes(Cluster(queue="gpus"))
+    assert queued.cancel(send(queued, ready(JOB), tmp_path).job).exit_code == 143
+
+
+def test_a_log_that_grows_is_read_once_within_one_second(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    loopback.objects.script = lambda pod: Script((), None)
+    job = send(backend, ready(JOB), tmp_path).job
+    (pod,) = loopback.objects.list("pods")
+    log, lines = backend.logs(job), list[str]()
+    for number in range(60):
+        loopback.objects.say(pod, f"line {number // 2}")  # each text twice
+        if number % 7 == 0:
+            lines += [line.text for line in log.read()]
+    loopback.objects.say(pod, "100%\r50%")
+    loopback.objects.say(pod, '{"severity": "ERROR", "message": "the end", "event": "error"}')
+    last = log.read()
+    lines += [line.text for line in last]
+    assert lines == [*(f"line {number // 2}" for number in range(60)), "100%\r50%", "the end"]
+    assert (last[-1].severity, last[-1].fields["event"]) == ("ERROR", "error")
+    assert log.read() == ()
+
+
+def test_a_long_list_is_read_page_by_page(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("builder.jobs.backends.kubernetes.client.PAGE", 2)
+    for number in range(5):
+        send(backend, ready(f"{JOB}arguments: {{steps: {number}}}\n"), tmp_path)
+    assert len(backend.list()) == 5 and len(backend.list(limit=3)) == 3
+
+
+def test_another_namespace_knows_nothing_of_it(
+    backend: Kubernetes,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    job = send(backend, ready(JOB), tmp_path).job
+    other = Kubernetes(Cluster("training"))
+    assert other.list() == () and [known.name for known in backend.list()] == [job.name]
+    assert other.find(job.name).name == job.name  # by its whole name
+    with pytest.raises(OutsideError, match="no job is called cats in the namespace training"):
+        other.find("cats")
+
+
+# --- one job, whatever breaks ---------------------------------------------------------------------
+
+
+def test_a_job_that_failed_is_created_anew_and_writes_to_the_same_folder(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    loopback.objects.script = lambda pod: Script(code=2)
+    first = backend.get(send(backend, ready(JOB), tmp_path).job.name)
+    loopback.objects.script = lambda pod: Script()
+    loopback.faults.blind = True  # the list does not even show the first one
+    second = send(backend, ready(JOB), tmp_path / "elsewhere")
+    loopback.faults.blind = False
+    assert second.created and second.job.display_name == f"{first.display_name}-a2"
+    assert backend.get(second.job.name).output == first.output
+    third = send(backend, ready(JOB), tmp_path, again=True)
+    assert third.job.display_name == f"{first.display_name}-r2"
+    assert third.job.output == f"{first.output}-r2"
+    assert len(loopback.jobsets()) == 3
+    with pytest.raises(InputError, match="99 times already") as error:
+        jobset.name(ready(JOB), Cluster(), 1, 100)
+    assert error.value.fix.startswith("kubectl delete jobset -l builder-key=")
+
+
+def test_a_server_that_is_too_busy_is_asked_again_when_it_says(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    pauses: list[float],
+    tmp_path: Path,
+) -> None:
+    loopback.faults.bursts = [("POST .*jobsets$", 429, 2), ("GET .*jobsets$", 429, 1)]
+    assert send(backend, ready(JOB), tmp_path).created
+    assert pauses == [1.0, 1.0, 1.0] and len(loopback.jobsets()) == 1
+
+
+def test_what_may_have_been_created_is_looked_for_and_not_sent_again(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    loopback.faults.bursts = [("POST .*jobsets$", 503, 1), ("GET .*jobsets$", 500, 2)]
+    with pytest.raises(OutsideError, match="error 503"):  # it was not created: 503 says so
+        backend.submit(ready(JOB))
+    loopback.faults.bursts = [("POST .*jobsets$", 504, 1)]
+    with pytest.raises(LostAnswer):
+        send(backend, ready(JOB), tmp_path)
+    loopback.faults.cut = 1
+    assert send(backend, ready(JOB), tmp_path).created
+    assert len(loopback.jobsets()) == 1
+
+
+def test_submissions_in_which_everything_breaks_leave_one_job_each(
+    loopback: server.Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Busy and failing servers, answers that get lost, lists that lag, two commands at once on two
+    machines, a third one later; some jobs fail before. BUILDER_RANDOM_FAULTS: how often."""
+    dice, faults, objects = random.Random(15), loopback.faults, loopback.objects
+    for number in range(int(os.environ.get("BUILDER_RANDOM_FAULTS", "15"))):
+        wanted = ready(f"{JOB}arguments: {{steps: {number}}}\n")
+        folder, before = tmp_path / str(number), set[str]()
+        if dice.random() < 0.3:
+            objects.script = lambda pod: Script(code=1)
+            before = {send(Kubernetes(Cluster()), wanted, folder / "before").job.display_name}
+            objects.script = lambda pod: Script(code=None)
+        create, lists = "POST .*jobsets$", "GET .*(jobsets|pods)$"
+        bursts = [
+            (create, dice.choice((429, 500, 504)), dice.randint(0, 2)),
+            (lists, dice.choice((429, 500, 503)), dice.randint(0, 2)),
+        ]
+        broken = server.Faults(bursts, dice.randint(0, 2), blind=dice.random() < 0.3)
+        vars(faults).update(vars(broken))
+        with ThreadPoolExecutor(2) as threads:
+            machines = [folder / "a", folder / "b"]
+            sent = list(threads.map(lambda at, wanted=wanted: persistent(wanted, at), machines))
+        vars(faults).update(vars(server.Faults()))
+        sent.append(persistent(wanted, folder / "later"))
+        names = {obj["metadata"]["name"] for obj in loopback.jobsets()}
+        assert len(names) == len(before) + 1, (number, broken)
+        assert {each.job.display_name for each in sent} == names - before, (number, broken)
+        assert not sent[-1].created, (number, broken)
+        for name in names:
+            objects.remove("jobsets", "default", name)
+
+
+def persistent(wanted: Ready, folder: Path) -> submission.Submitted:
+    """Submit as a person does who runs the same command again where the answers got lost."""
+    for _ in range(4):
+        with contextlib.suppress(LostAnswer):
+            return send(Kubernetes(Cluster()), wanted, folder)
+    return send(Kubernetes(Cluster()), wanted, folder)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def refused(kubernetes: Kubernetes, body: Any = None) -> OutsideError:
+    with pytest.raises(OutsideError) as caught:
+        if body is None:
+            kubernetes.submit(ready(JOB))
+        else:
+            kubernetes.client.create(kubernetes.client.path(server.JOBSETS, "jobsets"), body)
+    assert "\n" not in caught.value.message and caught.value.fix
+    return caught.value
+
+
+def test_each_refusal_is_one_line_and_a_way_out(
+    backend: Kubernetes,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+) -> None:
+    faults = loopback.faults
+    faults.forbidden = ["POST .*jobsets"]
+    assert "not allowed: User" in refused(backend).message
+    faults.forbidden, faults.bursts = [], [("POST .*jobsets", 403, 1)]
+    assert "larger quota" in refused(backend).fix
+    faults.missing = {server.JOBSETS}
+    assert "the cluster knows no JobSet" in refused(backend).message
+    faults.missing, faults.token = set(), "other"
+    assert "log in again" in refused(backend).fix
+    faults.token, faults.bursts = None, [("POST .*jobsets$", 429, 99)]
+    assert "too many requests" in refused(backend).message
+    faults.bursts = []
+    unknown = backend.render(ready(JOB))
+    unknown["spec"]["replicatedJobs"][0]["template"]["spec"]["completion"] = 1
+    assert "strict decoding error" in refused(backend, unknown).message
+    long = backend.render(ready(JOB))
+    long["metadata"]["name"] = "n" * 60
+    assert "63 characters" in refused(backend, long).message
+    away = Client(replace(backend.client.access, server="http://127.0.0.1:9"))
+    with pytest.raises(OutsideError, match=r"127.0.0.1:9 cannot be reached: .*refused") as caught:
+        away.create("/", {})
+    assert not isinstance(caught.value, LostAnswer)  # nothing was sent
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cats(
+    here: Path,  # noqa: F811
+    loopback: server.Cluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """Return a project whose job cats names an image by digest, which lies in no registry."""
+    image = Image(f"me.example/own@{jobfiles.DIGEST}", jobfiles.DIGEST)
+    monkeypatch.setattr(images, "pushed_image", lambda *_: (image, ()))
+    text = f"image: {image.reference}\nmachine: n1-standard-8\narguments: {{steps: 3}}\n"
+    (here / "jobs" / "cats.yaml").write_text(text)
+    return here
+
+
+ON = ("--on", "kubernetes")
+FAST = ("--poll", "0.05")
+
+
+def test_submit_and_all_that_asks_about_it(
+    run: Run,  # noqa: F811
+    cats: Path,
+    loopback: server.Cluster,  # noqa: F811
+) -> None:
+    loopback.objects.script = lambda pod: Script(("step 3 of 3: loss 0.5",), code=2)
+    code, _, err = run("job", "submit", "cats", *ON, "--logs", *FAST)
+    assert code == 2 and "chief-0" in err and "step 3 of 3: loss 0.5" in err and "failed" in err
+    assert json.loads(run("job", "status", "cats", *ON, "--json")[1])["failed_code"] == 2
+    assert json.loads(run("job", "list", *ON, "--json")[1])[0]["exit_code"] == 2
+    assert run("job", "wait", "cats", *ON, *FAST)[0] == 2
+    assert "loss 0.5" in run("job", "logs", "cats", *ON)[2]
+    assert "exit code 2" in run("job", "why", "cats", *ON, "--json")[1]
+
+
+def test_cancel_and_the_command_that_finds_it(
+    run: Run,  # noqa: F811
+    cats: Path,
+    loopback: server.Cluster,  # noqa: F811
+) -> None:
+    loopback.objects.script = lambda pod: Script(code=None)
+    assert json.loads(run("job", "submit", "cats", *ON, "--json")[1])["is_new"] is True
+    assert json.loads(run("job", "submit", "cats", *ON, "--json")[1])["is_new"] is False
+    assert run("job", "cancel", "cats", *ON)[0] == 0
+    assert run("job", "wait", "cats", *ON, *FAST)[0] == 143
+    assert "it has cancelled already" in run("job", "cancel", "cats", *ON)[2]
+
+
+def test_a_dry_run_is_checked_there_and_creates_nothing(
+    run: Run,  # noqa: F811
+    cats: Path,
+    loopback: server.Cluster,  # noqa: F811
+) -> None:
+    code, out, _ = run("job", "submit", "cats", *ON, "--dry-run", "--", "--steps", "9")
+    manifest = YAML(typ="safe").load(out)
+    assert code == 0 and manifest["kind"] == "JobSet" and loopback.jobsets() == []
+    pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["args"] == ["--steps=3", "--steps", "9"]
+    loopback.faults.missing = {server.JOBSETS}
+    code, out, err = run("job", "submit", "cats", *ON, "--dry-run")
+    assert (code, out) == (3, "") and "the cluster knows no JobSet" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "fix"),
+    [
+        (("status", "cats", *ON, "--context", "c"), "no context is called c", "loopback"),
+        (("status", "cats", *ON, "--namespace", "N"), "--namespace: 'N'", "training"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_the_way_out_another(
+    run: Run,  # noqa: F811
+    cats: Path,
+    words: tuple[str, ...],
+    problem: str,
+    fix: str,
+) -> None:
+    code, out, err = run("job", *words)
+    assert (
+        (code, out) == (2, "") and problem in err.splitlines()[-2] and fix in err.splitlines()[-1]
+    )
+
+
+def test_a_package_is_checked_before_it_is_built(cats: Path) -> None:
+    text = "image: v100\nmachine: n1-standard-8\naccelerators: T4\n"
+    (cats / "jobs" / "cats.yaml").write_text(text)
+    (cats / "program").mkdir()
+    (cats / "program" / "train.py").write_text("")
+
+    def connect() -> Any:
+        raise AssertionError("the engine was asked before the check")
+
+    program = images.ProgramFolder(cats / "program", "train", connect)
+    options = prepare.SendOptions((), program, pushed=True)
+    kubernetes = Kubernetes(Cluster())
+    with pytest.raises(InputError, match=r"cats\.yaml:1: image"):
+        prepare.prepare(
+            cats, description.load(cats, "cats"), settings.load(cats), kubernetes, options
+        )

@@ -1,0 +1,409 @@
+"""A base as a folder and in a registry: whole, the same wherever it is made, read by others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.config import lockfile, uv
+from builder.core import files
+from builder.core.events import ignore
+from builder.engine import Engine, private
+from builder.image import registry_layers
+from builder.image.content_store import ContentStore
+from builder.registry import Descriptor, Registry, manifests, parse
+from builder.trust import sbom
+from tests import ordinary
+from tests.debian import tool
+from tests.registry import server as registry_server
+from tests.registry.server import RegistryServer
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_ENGINE = {"BUILDER_ENGINE": "machine", "DOCKER_HOST": "unix:///no/such.sock"}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "builder", *arguments]
+
+
+def builder(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command line in this repository."""
+    given = {**os.environ, **environment}
+    return subprocess.run(
+        command(*arguments), cwd=ROOT, env=given, capture_output=True, text=True, check=False
+    )
+
+
+def layout(folder: Path, base_only: bool = True, **environment: str) -> str:
+    """Write the base of `cpu`, or its training image, into a folder; its digest."""
+    words = ("build", "cpu", "--to-layout", str(folder), "--json")
+    done = builder(*words, *(("--base-only",) if base_only else ()), **environment)
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)[0]["digest"])
+
+
+def linked(cache: Path, without: str = "") -> ContentStore:
+    """A cache with hard links to this machine's layers and packages, except those of a wheel."""
+    here, there = files.cache_home(), cache / "training-image-factory"
+    for path in (*here.glob("layers/*/**/*"), *here.glob("debs/*.deb")):
+        if path.is_file() and path.suffix != ".lock":
+            target = there / path.relative_to(here)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.hardlink_to(path)
+    for row in json.loads(builder("show", "base", "cpu", "--json").stdout):
+        if without and row["name"].startswith(without):
+            (there / "layers/keys" / f"{row['key']}.json").unlink()
+            digest = row["digest"].removeprefix("sha256:")
+            (there / "layers/blobs/sha256" / digest).unlink()
+    return ContentStore(there / "layers")
+
+
+def broken(store: ContentStore) -> list[str]:
+    """The blobs of a store that are not what they are called; a key without one leads nowhere."""
+    blobs = list((store.folder / "blobs/sha256").iterdir())
+    assert blobs
+    return [
+        blob.name for blob in blobs if hashlib.sha256(blob.read_bytes()).hexdigest() != blob.name
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base of `cpu`, assembled, or taken from this machine's store."""
+    path = tmp_path_factory.mktemp("layout") / "base"
+    layout(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def manifest(folder: Path) -> dict[str, Any]:
+    (entry,) = json.loads((folder / "index.json").read_text())["manifests"]
+    return dict(json.loads((folder / "blobs" / entry["digest"].replace(":", "/")).read_text()))
+
+
+@pytest.fixture(scope="module")
+def digest(folder: Path) -> str:
+    return str(json.loads((folder / "index.json").read_text())["manifests"][0]["digest"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> str:
+    """The digest of the training image of `cpu`, made by who runs the tests. folder: its base."""
+    return layout(tmp_path_factory.mktemp("whole") / "image", base_only=False)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server.registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sent(registry: RegistryServer, folder: Path) -> dict[str, str]:
+    """The base in a registry, put there without an engine."""
+    return to_registry(f"{registry.host}/team/training", **NO_ENGINE)
+
+
+def to_registry(where: str, **environment: str) -> dict[str, str]:
+    done = builder(
+        *("build", "cpu", "--base-only", "--to-registry", "--registry", where, "--json"),
+        **environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout)[0])
+
+
+# --- read by others -------------------------------------------------------------------------------
+
+
+def test_no_layer_is_empty_or_there_twice(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Image streaming refuses such images."""
+    layers = [layer["digest"] for layer in manifest["layers"]]
+    assert len(set(layers)) == len(layers) > 5
+    config = json.loads(
+        (folder / "blobs" / manifest["config"]["digest"].replace(":", "/")).read_text()
+    )
+    assert len(set(config["rootfs"]["diff_ids"])) == len(layers)
+    assert min(layer["size"] for layer in manifest["layers"]) > 100
+    assert not any(entry.get("empty_layer") for entry in config["history"])
+
+
+def test_skopeo_reads_the_layout_and_the_registry(
+    folder: Path, digest: str, sent: Mapping[str, str], tmp_path: Path
+) -> None:
+    assert sent["digest"] == digest, "with and without an engine"
+    here = registry_server.skopeo("inspect", f"oci:{folder}")
+    there = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{sent['reference']}")
+    assert json.loads(here)["Digest"] == json.loads(there)["Digest"] == digest
+    assert json.loads(there)["Layers"] == json.loads(here)["Layers"]
+    registry_server.skopeo(
+        *("copy", "--src-tls-verify=false", f"docker://{sent['reference']}", f"dir:{tmp_path}/d")
+    )
+
+
+def small(folder: Path, to: Path, manifest: Mapping[str, Any]) -> None:
+    """Write an image of the base's layers but TensorFlow's, whose unpacking takes longest, as a
+    layout."""
+    blobs = folder / "blobs"
+    config = json.loads((blobs / manifest["config"]["digest"].replace(":", "/")).read_text())
+    entries = list(map(Descriptor.read, manifest["layers"]))
+    kept = [n for n, layer in enumerate(entries) if layer.size < 100_000_000]
+    config["rootfs"]["diff_ids"] = [config["rootfs"]["diff_ids"][n] for n in kept]
+    config["history"] = [config["history"][n] for n in kept]
+    data = json.dumps(config).encode()
+    layers = [entries[n] for n in kept]
+    made = manifests.image(Descriptor.of(manifests.OCI_CONFIG, data), layers)
+    (to / "blobs/sha256").mkdir(parents=True)
+    for name, content in manifests.layout(made, "small:test").items():
+        (to / name).write_bytes(content)
+    (to / manifests.blob_path(made.config.digest)).write_bytes(data)
+    for layer in layers:
+        path = manifests.blob_path(layer.digest)
+        (to / path).symlink_to(folder / path)
+
+
+def test_syft_finds_each_package_of_the_bill(
+    folder: Path, manifest: Mapping[str, Any], digest: str, tmp_path: Path
+) -> None:
+    """What syft finds beyond them are copies that packages carry inside of themselves."""
+    small(folder, tmp_path / "small", manifest)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "syft", "scan", f"oci-dir:{tmp_path}/small", "-q",
+         *("--select-catalogers", "dpkg,python", "-o", "syft-json")],
+        env={"SYFT_CHECK_FOR_APP_UPDATE": "false", "HOME": str(tmp_path), "PATH": "/usr/bin"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found, carried = set(), set()
+    for package in json.loads(done.stdout)["artifacts"]:
+        for place in package["locations"]:
+            named = ("deb" if package["type"] == "deb" else "pypi", package["name"])
+            (carried if "/_vendor/" in place["path"] else found).add((*named, package["version"]))
+    image = sbom.DescribedImage(
+        name=parse("h.example.com/x"),
+        digest=digest,
+        labels={},
+        program="trainer",
+        libraries=(),
+        made_at="2026-11-22T00:00:00+00:00",
+        made_by="0.1.0",
+    )
+    bill = {
+        (
+            package["purl"].partition("/")[0].removeprefix("pkg:"),
+            package["name"],
+            package["version"],
+        )
+        for package in sbom.bill(image, lockfile.read(ROOT, "cpu"), {})["components"]
+        if "purl" in package
+    }
+    missing = bill - found
+    assert found <= bill and {name for _, name, _ in missing} == {"tensorflow-cpu"}
+    assert carried, "setuptools has some"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="unpacking layers for buildah needs root")
+def test_buildah_pulls_the_layout(folder: Path, digest: str, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+    own = tool("buildah").parents[1] / "root"
+    # buildah starts itself again by /proc/self/exe, so the loader must not be what is started
+    environment = {**os.environ, "LD_LIBRARY_PATH": f"{own}/usr/lib/x86_64-linux-gnu"}
+    buildah = [str(own / "usr/bin/buildah"), "--root", str(tmp_path / "root")]
+    buildah += ["--runroot", str(tmp_path / "run"), "--storage-driver", "overlay"]
+
+    runs = subprocess.run([*buildah, "--version"], env=environment, capture_output=True, text=True)
+    if "shared libraries" in runs.stderr:
+        pytest.skip(f"a library of buildah's is missing here: {runs.stderr.strip()}")
+
+    def said(*words: str) -> str:
+        done = subprocess.run(
+            [*buildah, *words], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    name = said("pull", "--signature-policy", str(policy), f"oci:{folder}")
+    assert json.loads(said("inspect", "--type", "image", name))["FromImageDigest"] == digest
+
+
+# --- inside ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine) -> str:
+    """The base on the engine, by its local name."""
+    done = builder("build", "cpu", "--base-only", "--json")
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)[0]["reference"])
+
+
+def ran(engine: Engine, image: str, script: str, **options: Any) -> str:
+    """What a script prints in a container of the base, as root."""
+    options = {"network_mode": "none", **options}
+    said = engine.client.containers.run(
+        image, ["-euc", script], entrypoint="/bin/sh", user="0:0", remove=True, **options
+    )
+    return bytes(said).decode()
+
+
+def test_the_packages_are_those_of_the_lock(engine: Engine, image: str) -> None:
+    program = Path(uv.uv_program())
+    script = "dpkg -l | grep -c ^ii; /uv pip check --python /opt/venv/bin/python 2>&1"
+    script += "; /uv pip list --python /opt/venv/bin/python --format json 2>/dev/null"
+    volumes = {str(program): {"bind": "/uv", "mode": "ro"}}
+    count, *checked, listed = ran(engine, image, script, volumes=volumes).strip().splitlines()
+    lock = lockfile.read(ROOT, "cpu")
+    assert lock.root is not None
+    assert int(count) == len(lock.root.packages) + sum(map(len, lock.apt.values()))
+    assert "All installed packages are compatible" in "".join(checked)
+    found = {one["name"]: one["version"] for one in json.loads(listed)}
+    assert found == {pin.name: pin.version for pin in lock.packages.values()}
+
+
+def test_container_structure_test_passes(engine: Engine, image: str) -> None:
+    tested = subprocess.run(
+        [
+            Path(sys.executable).parent / "container-structure-test",
+            *("test", "--image", image, "--config", str(Path(__file__).parent / "base.yaml")),
+        ],
+        env={**os.environ, **engine.environment, "DOCKER_HOST": engine.host},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+# --- by an ordinary user --------------------------------------------------------------------------
+
+
+def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
+    digest: str, whole: str, tmp_path: Path
+) -> None:
+    """First the user has no engine; of the rootfs, only the registry has the layer. Then the user
+    may use the socket of an engine that root started, which has nothing yet, and nothing else."""
+    with ordinary.user() as user, registry_server.registry(tmp_path / "registry") as server:
+        assert user.facts() == {
+            "uid": ordinary.UID if os.geteuid() == 0 else os.getuid(),
+            "groups": [] if os.geteuid() == 0 else os.getgroups(),
+            "writes": [],
+            "programs": [],
+        }
+        where = {"BUILDER_REGISTRY": f"{server.host}/team/training"}
+        kept = linked(user.home / "cache", without="numpy")
+        user.owns(user.home / "cache")
+        root = json.loads(builder("show", "base", "cpu", "--json").stdout)[0]
+        layer = kept.find(root["key"])
+        assert layer
+        with Registry(server.host) as there:
+            registry_layers.offer(there, "team/training", [layer], kept, ignore)
+        kept.forget(root["key"])
+        kept.path(layer).unlink()
+
+        def made(*words: str, **environment: str) -> Any:
+            done = user.builder(*words, "--json", **where, **environment)
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout)[0]
+
+        base = ("build", "cpu", "--base-only", "--to-registry")
+        sent = made(*base, XDG_CACHE_HOME=str(user.home / "cache"), **NO_ENGINE)
+        assert sent["digest"] == digest
+        assert not broken(kept)
+        if os.geteuid() != 0:
+            return  # another engine needs root
+
+        try:
+            host = private.start(tmp_path / "engine").host
+            os.chown(host.removeprefix("unix://"), -1, ordinary.UID)  # as group docker has it
+            engine = {"BUILDER_ENGINE": "machine", "DOCKER_HOST": host}
+            proven = made("image", "cpu", **engine)
+            seen = user.builder("doctor", **engine)
+        finally:
+            private.remove(tmp_path / "engine")
+    assert (proven["base_digest"], proven["base_origin"]) == (digest, "registry")
+    assert proven["receipt"]["digest"] == proven["digest"] == whole, "as root's"
+    assert seen.returncode == 0, seen.stdout + seen.stderr
+
+
+# --- broken on purpose ----------------------------------------------------------------------------
+
+
+def test_a_blob_that_the_registry_lost_is_brought_again(
+    registry: RegistryServer, sent: Mapping[str, str], manifest: Mapping[str, Any]
+) -> None:
+    lost = str(manifest["layers"][2]["digest"])
+    hexed = lost.removeprefix("sha256:")
+    for data in (registry.folder / "storage").glob(f"**/{hexed}/*"):
+        data.unlink()
+    with Registry(registry.host) as there:
+        assert not there.has_blob("team/training", lost)
+        again = to_registry(f"{registry.host}/team/training", **NO_ENGINE)
+        assert again == dict(sent)
+        assert there.has_blob("team/training", lost)
+
+
+def test_a_user_without_an_engine_takes_the_root_from_the_registry(
+    registry: RegistryServer, sent: Mapping[str, str], digest: str, tmp_path: Path
+) -> None:
+    """Nothing but the registry has the layers; no engine answers; HOME is another one."""
+    given = {**NO_ENGINE, "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    where = f"{registry.host}/team/training"
+    assert layout(tmp_path / "base", BUILDER_REGISTRY=where, **given) == digest
+    assert not broken(ContentStore(tmp_path / "training-image-factory/layers"))
+
+
+def test_two_at_once_make_each_layer_once(digest: str, tmp_path: Path) -> None:
+    store = linked(tmp_path / "cache", without="numpy")
+    given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **NO_ENGINE}
+    both = [
+        subprocess.Popen(
+            command("build", "cpu", "--base-only", "--to-layout", str(tmp_path / name), "--json"),
+            cwd=ROOT,
+            env=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "two")
+    ]
+    said = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert {json.loads(out)[0]["digest"] for out, _ in said} == {digest}
+    assert not broken(store)
+
+
+def test_a_full_disk_is_one_line_and_the_next_run_goes_on(digest: str, tmp_path: Path) -> None:
+    """A limit on the size of a file is what a process meets on a full disk: EFBIG for ENOSPC."""
+    store = linked(tmp_path / "cache", without="numpy")
+    given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **NO_ENGINE}
+    words = command("build", "cpu", "--base-only", "--to-layout", str(tmp_path / "full"))
+    limited = "import resource, signal, sys, os; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (9_000_000,) * 2);"
+    limited += "os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *words],
+        cwd=ROOT,
+        env=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    error, fix = done.stderr.strip().splitlines()[-2:]
+    assert error.startswith("error: "), done.stderr
+    assert fix.startswith("fix: "), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not broken(store)
+    assert not (tmp_path / "full").exists()
+    assert not list(store.folder.glob(".new.*"))
+    assert layout(tmp_path / "whole", XDG_CACHE_HOME=str(tmp_path / "cache"), **NO_ENGINE) == digest

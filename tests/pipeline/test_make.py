@@ -1,0 +1,246 @@
+"""The way of an image: each file read once, short, and where the layers of a base come from."""
+
+from __future__ import annotations
+
+import ast
+import secrets
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from builder.cli import images
+from builder.config import compatibility, image_yaml
+from builder.core.errors import CheckFailed, OutsideError
+from builder.core.settings import Settings
+from builder.devicecode.images import ImageContent
+from builder.image import base, content_store, dockerfile, download, plan, registry_layers
+from builder.image.layer import Compression, Layer
+from builder.image.tarball import LayerWriter
+from builder.pipeline import make, proof
+from builder.prove import audit
+from builder.registry import Registry
+from tests.registry.server import RegistryServer
+
+ROOT = Path(__file__).parents[2]
+TARGET = "v100"
+FRAMES, FILES = 5, 90
+
+# --- preparing ------------------------------------------------------------------------------------
+
+STAGES = {"load", "resolve", "render", "plan"}
+FILES_READ = {
+    "image.lock", "apt.lock", "cuda.lock", "tensorflow.lock", "extra.lock", "os-bookworm.lock",
+    "Dockerfile",
+}  # fmt: skip
+
+
+@pytest.fixture
+def calls(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each stage runs, and each file of the target's folder is read."""
+    counts: Counter[str] = Counter()
+
+    def counted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return function(*arguments, **options)
+
+        return call
+
+    stages: tuple[tuple[Any, str], ...] = (
+        (image_yaml, "load"), (compatibility, "resolve"), (dockerfile, "render"), (plan, "plan")
+    )  # fmt: skip
+    for module, name in stages:
+        monkeypatch.setattr(module, name, counted(getattr(module, name), name))
+    whole = Path.read_text
+
+    def read_text(path: Path, *arguments: Any, **options: Any) -> str:
+        if path.is_relative_to(copy / "images"):
+            counts[path.name] += 1
+        return whole(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    return counts
+
+
+def test_each_stage_runs_once_and_each_file_is_read_once(copy: Path, calls: Counter[str]) -> None:
+    target = make.prepare(copy, TARGET)
+    assert target.name == TARGET and target.image.config
+    assert calls.keys() >= STAGES | FILES_READ
+    assert set(calls.values()) == {1}, calls
+
+
+def test_a_stale_lock_and_an_edited_dockerfile_are_refused(copy: Path) -> None:
+    path = copy / "images" / TARGET / "Dockerfile"
+    text = path.read_text()
+    path.write_text(text.swapcase())
+    with pytest.raises(CheckFailed, match=r"Dockerfile is not what image\.yaml and"):
+        make.prepare(copy, TARGET)
+    path.write_text(text)
+    lock = path.with_name("cuda.lock")
+    lock.write_text(lock.read_text() + "\n")
+    with pytest.raises(CheckFailed, match="was edited"):
+        make.prepare(copy, TARGET)
+
+
+def test_a_line_of_the_program_changes_the_training_image_alone(copy: Path) -> None:
+    before = make.prepare(copy, TARGET)
+    assert make.prepare(copy, TARGET) == before
+    (copy / "trainer/task.py").write_text("print('trained more')\n")
+    after = make.prepare(copy, TARGET)
+    assert before.base == after.base and before.inputs != after.inputs
+    other = make.prepare(copy, "t4")
+    assert other.base == after.base and other.image.files == after.image.files
+    assert other.inputs != after.inputs, "its labels differ"
+
+
+# --- short ----------------------------------------------------------------------------------------
+
+
+def builder_frames(frame: FrameType | None) -> list[str]:
+    """The functions of builder/ on a stack, the innermost first; not its comprehensions."""
+    names = []
+    while frame:
+        module = frame.f_globals["__name__"]
+        if module.startswith("builder.") and not frame.f_code.co_name.startswith("<"):
+            names.append(f"{module}.{frame.f_code.co_name}")
+        frame = frame.f_back
+    return names
+
+
+def test_few_frames_lie_between_the_command_and_a_wheel_that_is_fetched(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stack of the thread that fetches follows that of the main thread, which waits for it."""
+    stacks: list[list[str]] = []
+
+    def fetch(*_: object) -> None:
+        main = sys._current_frames()[threading.main_thread().ident or 0]
+        stacks.append([*builder_frames(sys._getframe(1)), *builder_frames(main)])
+        raise OutsideError("no network in this test")
+
+    empty: Any = SimpleNamespace(api=SimpleNamespace(images=lambda _: []))
+    engine: Any = SimpleNamespace(
+        product="Docker", release=(28, 5), knows_content=True, containerd_store=True,
+        image=lambda _: None, client=empty, origin="machine", version="28", architecture="amd64",
+    )  # fmt: skip
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("builder.engine.discovery.connect", lambda *_, **__: engine)
+    monkeypatch.setattr(base._Maker, "rootfs", lambda *_: layer_of("rootfs"))
+    monkeypatch.setattr(download, "fetch_debs", lambda *_: {})
+    monkeypatch.setattr("builder.image.bytecode.runs_here", lambda: True)
+    monkeypatch.setattr("builder.image.bytecode.unpacked", no_compiler)
+    monkeypatch.setattr(download.uv, "addresses", lambda *_: {})
+    monkeypatch.setattr(download.Wheels, "fetch", fetch)
+    with pytest.raises(OutsideError, match="no network in this test"):
+        images.image([TARGET])
+    frames = max(stacks, key=len)
+    assert frames[-1] == "builder.cli.images.image"
+    assert len(frames) - 1 <= FRAMES, frames
+
+
+class no_compiler:  # noqa: N801 - stands for a function
+    """A compiler that is never asked."""
+
+    def __init__(self, *_: object) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules that a file imports, inside of functions too; not those for types alone."""
+    tree = ast.parse(path.read_text())
+    for_types: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for_types |= {inner for statement in node.body for inner in ast.walk(statement)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node not in for_types:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def reached(module: str) -> set[Path]:
+    """The files of builder/ that the imports of a module reach, packages' __init__.py included."""
+    files: set[Path] = set()
+    modules = [module]
+    while modules:
+        steps = modules.pop().split(".")
+        for number in range(1, len(steps) + 1 if steps[0] == "builder" else 0):
+            path = ROOT.joinpath(*steps[:number])
+            path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            if path.is_file() and path not in files:
+                files.add(path)
+                modules += imported(path)
+    return files
+
+
+def test_the_way_of_an_image_reaches_few_files() -> None:
+    files = reached("builder.pipeline.make")
+    assert {ROOT / "builder/image/wheel_layers.py", ROOT / "builder/image/loading.py"} <= files
+    assert len(files) <= FILES, sorted(map(str, files))
+
+
+# --- where layers come from -----------------------------------------------------------------------
+
+
+def layer_of(key: str) -> Layer:
+    """A layer of 5 MB that does not compress, in this machine's store under a key."""
+    store = content_store.of_this_machine()
+    with store.writing() as out:
+        writer = LayerWriter(out, Compression())
+        writer.file("content", secrets.token_bytes(5_000_000))
+        return store.keep(out, writer.close(key))
+
+
+@pytest.mark.network
+def test_a_layer_is_looked_for_on_this_machine_then_in_the_registry(
+    root: Path,
+    registry_server: RegistryServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    planned, store = make.prepare(root, "cpu").base, content_store.of_this_machine()
+    assert planned
+    name = f"tests/{secrets.token_hex(6)}"
+    where = Settings(registry=f"{registry_server.host}/{name}")
+    stored, offered, *_ = (layer_of(layer.key) for layer in planned.layers[:2])
+    with Registry(registry_server.host) as client:
+        registry_layers.offer(client, name, [offered], store, lambda _: None)
+    store.forget(offered.key)
+    available = base.look_up([planned], store, where)
+    assert available.stored == {stored.key: stored}
+    assert available.offered == {offered.key: offered}
+    assert len(available.missing) == len(planned.layers) - 2
+    assert store.find(offered.key) is None, "it is only looked up"
+    assert base.look_up([planned], store, where, check_base=lambda *_: None).offered == {}
+    fresh = base.look_up([planned], store, where, fresh=True)
+    assert len(fresh.missing) == len(planned.layers)
+
+
+# --- proving --------------------------------------------------------------------------------------
+
+
+def test_an_engine_on_arm64_audits_and_proves_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm: Any = SimpleNamespace(
+        architecture="arm64",
+        client=None,
+        image=lambda _: SimpleNamespace(image_id="sha256:1"),
+    )
+    record: Any = None
+    message = r"cpu: built, .* not proven here: .*engine is arm64"
+    with pytest.raises(OutsideError, match=message) as caught:
+        proof.prove(root, arm, make.prepare(root, "cpu"), record)
+    assert caught.value.fix.startswith("builder cloud build cpu, or ")
+    monkeypatch.setattr(audit, "of_engine", lambda client, image: ImageContent(()))
+    with pytest.raises(CheckFailed, match="v100: "):
+        proof.prove(root, arm, make.prepare(root, "v100"), record)

@@ -1,0 +1,205 @@
+"""The page of an image: what it says, and that it is one file in which nothing runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from builder.cli import app
+from builder.config import lockfile
+from builder.core.errors import InputError
+from builder.pipeline import records, report, signing
+from builder.pipeline.push import LocalImage
+from builder.pipeline.report import ImagePage, PageLayer
+from builder.pipeline.tags import move
+from builder.pipeline.verify import ACCELERATOR
+from builder.prove import receipts
+from builder.prove.receipts import CheckResult
+from builder.registry import Descriptor, Manifest, manifests
+from tests.emulators.osv import Osv, serving
+from tests.pipeline.pushing import proof
+from tests.pipeline.test_signing import record
+from tests.trust.signing import Pair, Repository, receipt
+
+DIGEST = f"sha256:{'a' * 64}"
+OTHER = f"sha256:{'b' * 64}"
+
+
+@pytest.fixture
+def osv() -> Iterator[Osv]:
+    with serving() as service:
+        yield service
+
+
+@pytest.fixture
+def built(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose target cpu was built and proven."""
+    monkeypatch.chdir(copy)
+    made = replace(record(copy), digest=DIGEST)
+    records.write(copy, made)
+    receipts.write(
+        proof(LocalImage("there", DIGEST, made.image_id), target="cpu", accelerator="CPU"),
+        records.folder(copy, "cpu") / receipts.FILE,
+    )
+    return copy
+
+
+def write(osv: str, target: str = "cpu") -> Result:
+    return CliRunner().invoke(app, ["report", target, "--html", "page.html", "--osv", osv])
+
+
+def test_the_page_of_a_target_says_what_is_in_it_and_what_proves_it(built: Path, osv: Osv) -> None:
+    keras = lockfile.read(built, "cpu").packages["keras"]
+    osv.known["PyPI", "keras", keras.version] = ["GHSA-planted"]
+    done = write(osv.address)
+    assert done.exit_code == 0, done.output
+    page = (built / "page.html").read_text()
+    assert ">proven<" in page and DIGEST in page
+    assert f"<td>keras</td><td>{keras.version}</td><td>Apache-2.0</td>" in page
+    assert f"<td>keras {keras.version} (PyPI)</td><td>GHSA-planted</td><td>open</td>" in page
+    assert "<td>loader</td><td>passed</td>" in page
+    assert "a month in a registry" in page
+
+
+def test_what_was_not_looked_up_is_never_nothing(built: Path) -> None:
+    done = write("http://127.0.0.1:9")
+    assert done.exit_code == 0 and "advisories were not looked up" in done.output
+    page = (built / "page.html").read_text()
+    assert "not looked up</span>" in page and "Nothing is known" not in page
+
+
+def test_a_receipt_of_another_image_proves_nothing(built: Path, osv: Osv) -> None:
+    records.write(built, replace(record(built), digest=OTHER, image_id=OTHER))
+    write(osv.address)
+    assert ">not proven<" in (built / "page.html").read_text()
+
+
+def test_an_image_of_other_files_has_no_page(built: Path, osv: Osv) -> None:
+    (built / "trainer" / "task.py").write_text("print('changed')\n")
+    done = write(osv.address)
+    assert isinstance(done.exception, InputError)
+    assert "cpu: its files changed since the build" in done.exception.message
+    (built / "build" / "cpu" / "image.json").unlink()
+    done = write(osv.address)
+    assert isinstance(done.exception, InputError) and "not built yet" in done.exception.message
+
+
+# An image in a registry --------------------------------------------------------------------------
+
+
+def layered(repository: Repository, *packages: str) -> Manifest:
+    """Put an image whose history names packages as a base's does; the tag v100 leads to it."""
+    client, path = repository.client, repository.reference.repository
+    data = [package.encode() for package in packages]
+    config = manifests.configuration(
+        {"architecture": "amd64", "os": "linux"},
+        {"Labels": {ACCELERATOR: "V100"}},
+        [
+            manifests.Added(manifests.digest_of(layer), f"builder: {package}")
+            for layer, package in zip(data, packages, strict=True)
+        ],
+        0,
+    )
+    for blob in (*data, config):
+        client.put_blob(path, blob)
+    made = manifests.image(
+        Descriptor.of(manifests.OCI_CONFIG, config),
+        [Descriptor.of(manifests.OCI_LAYER_ZSTD, layer) for layer in data],
+    )
+    client.put_manifest(path, made.digest, made)
+    move(client, repository.reference.tagged("v100"), made)
+    return made
+
+
+@pytest.mark.network
+def test_the_page_of_an_image_in_a_registry(
+    repository: Repository,
+    osv: Osv,
+    ours: Pair,
+    root: Path,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(project)
+    trust = f'registry = "{repository.reference.name}"\n[trust]\nprove = ["{ours.public}"]\n'
+    (project / "builder.toml").write_text(trust)
+    old = layered(repository, "keras 3.0.0", "2 small wheels: rich 15.0.0, gast 0.7.0")
+    new = layered(repository, "keras 3.1.0", "2 small wheels: rich 15.0.0, gast 0.7.0")
+    bare = write(osv.address, "v100")
+    assert bare.exit_code == 0, bare.output
+    page = (project / "page.html").read_text()
+    assert ">not proven<" in page and "no signed bill of materials" in page
+
+    client, name, proven = repository.client, repository.reference, receipt(new)
+    contents = signing.contents(root, record(root), "0.1.0")
+    statements = signing.statements(client, name, new, proven, contents)
+    signing.sign(client, name.repository, statements, ours.signer, proven.made_at)
+    assert write(osv.address, "v100").exit_code == 0
+    page = (project / "page.html").read_text()
+    assert ">proven<" in page and old.digest in page
+    assert "<td>keras</td><td>3.0.0</td><td>3.1.0</td>" in page
+    assert "<td>rich</td><td>15.0.0</td>" in page
+    assert f"<td>https://cyclonedx.org/bom</td><td>{ours.public}</td>" in page
+    assert "not looked up" not in page
+    asked = {(ecosystem, package) for ecosystem, package, _ in osv.asked}
+    assert {("PyPI", "keras"), ("Debian:12", "expat")} <= asked
+
+
+# The page itself ---------------------------------------------------------------------------------
+
+
+class Links(HTMLParser):
+    """What a page loads or runs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in {"script", "link", "img", "iframe", "object"}:
+            self.names.append(tag)
+        self.names += [name for name, _ in attrs if name in {"src", "href"} or name[:2] == "on"]
+
+
+def test_it_is_one_file_and_nothing_in_it_is_run() -> None:
+    evil = '"><script>alert(1)</script>'
+    libraries = CheckResult(
+        name="device-code", version=1, passed=True, seconds=1, seen={"libraries": {evil: evil}}
+    )
+    strange = CheckResult(
+        name=evil,
+        version=1,
+        passed=True,
+        seconds=1,
+        seen={evil: evil, "none": None, "list": [1, 2]},
+    )
+    image = LocalImage("there", DIGEST, DIGEST)
+    page = ImagePage(
+        title=evil,
+        facts={evil: evil},
+        layers=(PageLayer(evil, 5, (f"{evil} 1",)), PageLayer("b 1", 2, ("b 1",))),
+        proof=proof(image, checks=(strange, libraries), device=evil),
+        attested=((evil, evil),),
+        advisories=((evil, evil, evil),),
+        changed={evil: (evil, evil)},
+    )
+    for shown in (page, replace(page, proof=None, problem=evil, not_looked_up=evil)):
+        text = report.html(shown, {evil: "1 $"})
+        assert Links(text).names == [] and "<script>" not in text and "alert(1)" in text
+        assert re.search(r"url\(|@import", text) is None
+
+
+def test_a_layer_is_drawn_by_its_bytes() -> None:
+    layers = (PageLayer("keras 3.1", 60_000, ()), PageLayer("rich 15", 15_000, ()))
+    text = report.html(ImagePage("x", {}, layers, None), {})
+    assert re.findall(r'class="bar" style="width: ([\d.]+)%"', text) == ["100.0", "25.0"]
+    assert "<dt>a pull</dt><dd>75.0 kB</dd>" in text
+    assert "bar" in report.html(ImagePage("x", {}, (), None), {})  # an image without layers
