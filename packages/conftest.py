@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import engine as engines
+from builder.engine import discovery
 from builder.core.settings import Settings
 from tests.cloudbuild import steps
 from tests.conftest import busybox  # noqa: F401 - a fixture
@@ -22,7 +22,7 @@ def machine(
     """Name them in the variables that the tests of cloudbuild-local read."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         if any(item.get_closest_marker("engine") for item in request.session.items):
-            engine = engines.connect(Settings())
+            engine = discovery.connect(Settings())
             program: Path = request.getfixturevalue("busybox")
             image = stack.enter_context(steps.imported(engine, program))
             server = stack.enter_context(registry(tmp_path_factory.mktemp("registry")))
