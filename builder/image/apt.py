@@ -49,9 +49,9 @@ while read -r line; do
     || echo "$line" >> /etc/apt/sources.list
 done < /{_FOLDER}/others
 update() {{ apt-get update -qq -o APT::Sandbox::User=root -o APT::Update::Error-Mode=any "$@"; }}
-if ! update 2>/tmp/said; then
-  cat /tmp/said >&2
-  grep -q 'is expired' /tmp/said || exit 100
+if ! update 2>/tmp/errors; then
+  cat /tmp/errors >&2
+  grep -q 'is expired' /tmp/errors || exit 100
   echo 'W: used all the same' >&2
   update -o Acquire::Check-Valid-Until=false
 fi
@@ -70,7 +70,7 @@ done < /{_FOLDER}/wanted
 class ContainerApt:
     """Chooses versions for the project at `root`; see builder.config.locking.Apt.
 
-    Most locks need no new Debian package: the engine is not asked before the first call.
+    Most locks need no new Debian package, so the engine is not used before the first call.
     """
 
     def __init__(self, root: Path, settings: Settings, on_event: OnEvent = ignore) -> None:
@@ -85,7 +85,7 @@ class ContainerApt:
     def __call__(
         self, suite: str, wanted: Sequence[Sequence[str]], installed: tuple[DebianPackage, ...]
     ) -> tuple[tuple[DebianPackage, ...], ...]:
-        """Return for each list of names what apt installs for it, on top of `installed`.
+        """Return, for each list of names, what apt installs for it on top of `installed`.
 
         Raises OutsideError for a package that there is not, and for a mirror that does not answer.
         """
@@ -120,7 +120,7 @@ class ContainerApt:
         return tuple(from_apt(part, dates) for part in printed.split(f"{_NEXT}\n")[1:])
 
     def _run(self, suite: str, inputs: Mapping[str, bytes]) -> str:
-        """Return what the script printed. Raises OutsideError with what apt said."""
+        """Return what the script printed. Raises OutsideError with apt's own message."""
         engine = connect(self._settings, on_event=self._on_event)
         store = content_store.of_this_machine()
         layer = rootfs.make(

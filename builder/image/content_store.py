@@ -15,10 +15,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from builder.core import files
 from builder.image.assembled import AssembledImage
@@ -28,8 +28,7 @@ from builder.registry.manifests import OCI_MANIFEST, Descriptor, Manifest, blob_
 if TYPE_CHECKING:
     from builder.image.plan import BasePlan
 
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What reading a cache entry raises that is missing or damaged."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,8 @@ class ContentStore:
 
     def find(self, key: str) -> Layer | None:
         """Return the layer of a key; None where it is not here whole. It counts as used now."""
-        path = self._entry(key)
-        with contextlib.suppress(*_DAMAGED):
-            layer = _layer(json.loads(path.read_bytes()))
-            if self.has(layer):
-                _touch(path)
-                return layer
-        return None
+        layer = _read(self._entry(key), _layer)
+        return layer if layer and self.has(layer) else None
 
     def has(self, layer: Layer) -> bool:
         """Return whether a layer's blob is here whole."""
@@ -91,17 +85,7 @@ class ContentStore:
 
     def find_image(self, name: str) -> AssembledImage | None:
         """Return the image of this name. Its layers may be gone. It counts as used now."""
-        path = self.folder / "images" / f"{name}.json"
-        with contextlib.suppress(*_DAMAGED):
-            value = json.loads(path.read_bytes())
-            image = AssembledImage(
-                Manifest(value["manifest"].encode(), OCI_MANIFEST),
-                value["configuration"].encode(),
-                tuple(map(_layer, value["layers"])),
-            )
-            _touch(path)
-            return image
-        return None
+        return _read(self.folder / "images" / f"{name}.json", _image)
 
     def keep_image(self, name: str, image: AssembledImage) -> None:
         """Keep an image's manifest, configuration and list of layers under a name."""
@@ -119,10 +103,8 @@ class ContentStore:
         """
         keys, images = self.folder / "keys", self.folder / "images"
         files.remove_older([*keys.glob("*.json"), *images.glob("*.json")], time.time() - before)
-        used = set()
-        for path in keys.glob("*.json"):
-            with contextlib.suppress(*_DAMAGED):
-                used.add(_layer(json.loads(path.read_bytes())).blob.digest)
+        layers = [_read(path, _layer, touch=False) for path in keys.glob("*.json")]
+        used = {layer.blob.digest for layer in layers if layer}
         freed = 0
         for blob in (self.folder / "blobs" / "sha256").glob("*"):
             if f"sha256:{blob.name}" not in used and blob.stat().st_mtime < before:
@@ -159,9 +141,16 @@ def base_layers(plan: BasePlan) -> list[dict[str, Any]]:
     return rows
 
 
-def _touch(path: Path) -> None:
+def _read(path: Path, parse: Callable[[Any], T], touch: bool = True) -> T | None:
+    """Return what a cache entry holds; None where it is missing or damaged."""
+    try:
+        entry = parse(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
     with contextlib.suppress(OSError):  # the cache may be someone else's to write
-        os.utime(path)
+        if touch:
+            os.utime(path)
+    return entry
 
 
 def _json(layer: Layer) -> dict[str, Any]:
@@ -178,6 +167,14 @@ def _json(layer: Layer) -> dict[str, Any]:
 def _layer(value: Mapping[str, Any]) -> Layer:
     blob = Descriptor(value["media_type"], value["digest"], value["size"])
     return Layer(value["key"], blob, value["diff_id"], value["unpacked_bytes"])
+
+
+def _image(value: Mapping[str, Any]) -> AssembledImage:
+    return AssembledImage(
+        Manifest(value["manifest"].encode(), OCI_MANIFEST),
+        value["configuration"].encode(),
+        tuple(map(_layer, value["layers"])),
+    )
 
 
 def _text(value: object) -> str:

@@ -1,7 +1,7 @@
 """Locked packages from the network: wheels from the host's indexes, .debs from Debian's archives.
 
 A file gets its name when it is whole and its checksum is the lock's. Until then it ends in `.part`,
-and a later run goes on from there.
+and a later attempt or run goes on from there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from builder.config import network, uv
@@ -36,7 +36,7 @@ KEPT: Final = 24 * 3600.0
 
 _AT_ONCE: Final = 8
 """How many .debs are fetched at the same time."""
-_RETRY: Final = Retry(attempts=4)
+_RETRY: Final = Retry(attempts=5)
 
 Progress = Callable[[int], object]
 """Gets how many bytes of a file are here, again and again."""
@@ -47,8 +47,7 @@ class LockedFile:
     """A file that a lock names.
 
     bytes: its size; None where the lock does not know it. path: where it lies when it is whole.
-    urls: where it may be, in the order in which they are tried. gone, broken: what to do where no
-    address has it, and where one does not answer.
+    urls: where it may be, in the order in which they are tried. fix: what to do where none has it.
     """
 
     name: str
@@ -56,8 +55,7 @@ class LockedFile:
     bytes: int | None
     path: Path
     urls: tuple[str, ...]
-    gone: str
-    broken: str
+    fix: str
 
     @property
     def part(self) -> Path:
@@ -72,7 +70,7 @@ class LockedFile:
         return False
 
 
-def download(
+def fetch(
     client: web.Client,
     file: LockedFile,
     retry: Retry,
@@ -85,28 +83,22 @@ def download(
     address has it, or where its bytes are not the lock's.
     """
     with files.locked(file.path.with_suffix(".lock")):
+        for url in () if file.is_whole else file.urls:
+            try:
+                if retry.run(lambda url=url: _attempt(client, file, url, progress), log):  # type: ignore[misc]
+                    break
+            except OSError as error:
+                file.part.unlink(missing_ok=True)  # a full disk gets its space back
+                error.filename = error.filename or str(file.path)
+                raise
+            log(f"{file.name}: no longer at {masked(url)}")
         if not file.is_whole:
-            _download(client, file, retry, progress, log)
+            urls = f": neither {' nor '.join(map(masked, file.urls))} has it" if file.urls else ""
+            raise OutsideError(f"{file.name}: it is not to be had any more{urls}", file.fix)
         opened = file.path.open("rb")
-        progress(opened.seek(0, os.SEEK_END))
-        opened.seek(0)
-        return opened
-
-
-def _download(
-    client: web.Client, file: LockedFile, retry: Retry, progress: Progress, log: OnRetry
-) -> None:
-    for url in file.urls:
-        try:
-            if retry.run(lambda url=url: _attempt(client, file, url, progress), log):  # type: ignore[misc]
-                return
-        except OSError as error:
-            file.part.unlink(missing_ok=True)  # a full disk gets its space back
-            error.filename = error.filename or str(file.path)
-            raise
-        log(f"{file.name}: no longer at {masked(url)}")
-    places = f": neither {' nor '.join(map(masked, file.urls))} has it" if file.urls else ""
-    raise OutsideError(f"{file.name}: it is not to be had any more{places}", file.gone)
+    progress(opened.seek(0, os.SEEK_END))
+    opened.seek(0)
+    return opened
 
 
 def _attempt(client: web.Client, file: LockedFile, url: str, progress: Progress) -> bool:
@@ -114,31 +106,27 @@ def _attempt(client: web.Client, file: LockedFile, url: str, progress: Progress)
 
     Raises TransientError where a later attempt may succeed.
     """
-    with file.part.open("ab+") as out:
-        out.seek(0)
-        digest = hashlib.file_digest(out, "sha256")
-        size = out.seek(0, os.SEEK_END)
-        if size == 0 or (size, digest.hexdigest()) != (file.bytes, file.sha256):
-            with _response(client, file, url, size) as response:
-                if response is None:
-                    return False
-                begins, content = response
-                if begins == 0:
-                    out.truncate(0)
-                    digest, size = hashlib.sha256(), 0
-                for piece in content:
-                    out.write(piece)
-                    digest.update(piece)
-                    size += len(piece)
-                    progress(size)
-                    if file.bytes is not None and size > file.bytes:
-                        break
+    with file.part.open("ab+") as part, _content(client, file, url, part.tell()) as content:
+        if content is None:
+            return False
+        begins, received = content
+        part.truncate(begins)
+        part.seek(0)
+        digest = hashlib.file_digest(part, "sha256")
+        size = begins
+        for piece in received:
+            part.write(piece)
+            digest.update(piece)
+            size += len(piece)
+            progress(size)
+            if file.bytes is not None and size > file.bytes:
+                break
     if digest.hexdigest() == file.sha256:
         file.part.replace(file.path)
         return True
     if file.bytes is not None and size < file.bytes:
         raise TransientError(
-            f"{file.name}: {size} of {file.bytes} bytes arrived from {masked(url)}", file.broken
+            f"{file.name}: {size} of {file.bytes} bytes arrived from {masked(url)}", file.fix
         )
     file.part.unlink()
     raise OutsideError(
@@ -150,7 +138,7 @@ def _attempt(client: web.Client, file: LockedFile, url: str, progress: Progress)
 
 
 @contextlib.contextmanager
-def _response(
+def _content(
     client: web.Client, file: LockedFile, url: str, size: int
 ) -> Iterator[tuple[int, Iterable[bytes]] | None]:
     """Yield where the answer's bytes begin, at 0 or at `size`, and the bytes; None for no file."""
@@ -166,19 +154,18 @@ def _response(
             if answer.status in (404, 410):
                 yield None
             elif answer.status in (200, 206):
-                begins = size if answer.status == 206 else 0
-                yield begins, answer.stream(PIECE, decode_content=False)
+                yield size if answer.status == 206 else 0, answer.stream(PIECE, False)
             else:
-                why = f"{file.name}: {masked(url)}: HTTP {answer.status} {answer.reason}"
-                if answer.status == 416:  # more is here than there: none of it is right
+                reason = f"{file.name}: {masked(url)}: HTTP {answer.status} {answer.reason}"
+                if answer.status == 416:  # a part of this size is not right
                     file.part.unlink(missing_ok=True)
                 if answer.status in (416, *BUSY):
-                    raise TransientError(why, file.broken)
-                raise OutsideError(why, file.broken)
+                    raise TransientError(reason, file.fix)
+                raise OutsideError(reason, file.fix)
     except HTTPError as error:
-        failure: Any = broken(error, masked(url))
+        failure = broken(error, masked(url))
         if isinstance(failure, TransientError):
-            failure = TransientError(f"{file.name}: {failure.why}", file.broken)
+            failure = TransientError(f"{file.name}: {failure.why}", file.fix)
         raise failure from error
 
 
@@ -195,32 +182,34 @@ class Wheels:
     folder: Path
     client: web.Client
     addresses: Mapping[str, str]
-    retry: Retry = field(default_factory=lambda: Retry(attempts=5))
+    retry: Retry = field(default_factory=lambda: _RETRY)
 
     def fetch(self, pin: Pin, progress: Progress) -> IO[bytes]:
-        """Return a wheel, open for reading. Raises what `download` raises."""
-        return download(self.client, self._file(pin), self.retry, progress)
+        """Return a wheel, open for reading. Raises what `fetch` of this module raises."""
+        address = self.addresses.get(pin.sha256)
+        file = LockedFile(
+            f"the wheel of {pin.name} {pin.version}",
+            pin.sha256,
+            pin.bytes,
+            self._path(pin),
+            (address,) if address else (),
+            "look whether the network and the index are up, and whether it needs a login; where it "
+            "lacks the wheel, name one that has it in UV_DEFAULT_INDEX, or run builder lock "
+            "--upgrade",
+        )
+        return fetch(self.client, file, self.retry, progress)
 
     def forget(self, pin: Pin) -> None:
         """Remove a wheel that no layer needs any more."""
-        self._file(pin).path.unlink(missing_ok=True)
+        self._path(pin).unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what ended runs left long ago. Locks stay: another run may hold one."""
         left = (path for path in self.folder.glob("*") if path.suffix != ".lock")
         files.remove_older(left, KEPT)
 
-    def _file(self, pin: Pin) -> LockedFile:
-        address = self.addresses.get(pin.sha256)
-        return LockedFile(
-            f"the wheel of {pin.name} {pin.version}",
-            pin.sha256,
-            pin.bytes,
-            self.folder / f"{pin.sha256}.whl",
-            (address,) if address else (),
-            gone="run builder lock --upgrade, or name an index that has it in UV_DEFAULT_INDEX",
-            broken="look whether the network and the index are up, and whether it needs a login",
-        )
+    def _path(self, pin: Pin) -> Path:
+        return self.folder / f"{pin.sha256}.whl"
 
 
 @contextlib.contextmanager
@@ -269,33 +258,28 @@ def fetch_debs(
     for a package that neither has, for bytes that are not the lock's, and for an archive that does
     not answer.
     """
-    locked = {deb: _deb(deb, archives) for deb in debs}
+    locked = {
+        deb: LockedFile(
+            f"{deb.name} {deb.version}",
+            deb.sha256,
+            deb.bytes,
+            files.cache_home() / "debs" / f"{deb.sha256}.deb",
+            archives.places(deb.archive, deb.time, deb.path),
+            "check the network and the proxy; debian_mirror in builder.toml names another mirror; "
+            "where none has this version any more, run builder lock --upgrade",
+        )
+        for deb in debs
+    }
+    # the largest first: the others fill the time that it takes
     lacking = [(file, file.bytes or 0) for file in locked.values() if not file.is_whole]
+    lacking.sort(key=lambda item: -item[1])
     if lacking:
-        with (
-            step(f"Debian: {len(lacking)} packages", on_event) as fetching,
-            web.Client() as client,
-        ):
-
-            def fetch(file: LockedFile, progress: Progress) -> None:
-                download(client, file, retry, progress, fetching.log).close()
-
-            # the largest first: the others fill the time that it takes
-            largest_first = sorted(lacking, key=lambda item: -item[1])
-            count = parallel.transfer(largest_first, fetch, _AT_ONCE, fetching.progress)
-            fetching.detail = f"{count / 1e6:.1f} MB"
+        with step(f"Debian: {len(lacking)} packages", on_event) as run, web.Client() as client:
+            count = parallel.transfer(
+                lacking,
+                lambda file, progress: fetch(client, file, retry, progress, run.log).close(),
+                _AT_ONCE,
+                run.progress,
+            )
+            run.detail = f"{count / 1e6:.1f} MB"
     return {deb: file.path for deb, file in locked.items()}
-
-
-def _deb(deb: DebianPackage, archives: Archives) -> LockedFile:
-    return LockedFile(
-        f"{deb.name} {deb.version}",
-        deb.sha256,
-        deb.bytes,
-        files.cache_home() / "debs" / f"{deb.sha256}.deb",
-        archives.places(deb.archive, deb.time, deb.path),
-        gone="let debian_mirror in builder.toml name one that has it, or run builder lock "
-        "--upgrade",
-        broken="check the network and the proxy; debian_mirror in builder.toml names another "
-        "mirror",
-    )

@@ -42,15 +42,14 @@ def find(registry: Registry, repository: str, key: str) -> Layer | None:
     artifact = registry.manifest(repository, tag_of(key))
     if artifact is None or artifact.content.get("artifactType") != LAYER_TYPE:
         return None
-    notes = artifact.annotations
+    notes, blobs = artifact.annotations, artifact.layers
     unpacked, diff_id = notes.get(_UNPACKED, ""), notes.get(_DIFF_ID, "")
-    if notes.get(_KEY) != key or not unpacked.isdecimal() or not diff_id:
+    if notes.get(_KEY) != key or not unpacked.isdecimal() or not diff_id or len(blobs) != 1:
         return None
-    match artifact.layers:
-        case (blob,) if blob.media_type in MEDIA_TYPES.values():
-            if registry.has_blob(repository, blob.digest):
-                return Layer(key, blob, diff_id, int(unpacked))
-    return None
+    if blobs[0].media_type not in MEDIA_TYPES.values():
+        return None
+    layer = Layer(key, blobs[0], diff_id, int(unpacked))
+    return None if lacks(registry, repository, [layer])[0] else layer
 
 
 def lacks(registry: Registry, repository: str, layers: Sequence[Layer | None]) -> tuple[bool, ...]:

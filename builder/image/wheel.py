@@ -90,7 +90,28 @@ def installed(
             members = [member for member in archive.infolist() if not member.is_dir()]
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise refused(name, str(error)) from None
-    return _Layout(wheel, name, python, members).files(exclude)
+    layout = _Layout(name, python, members)
+    files: dict[str, InstalledFile] = {}
+    rows: dict[str, str] = {}  # the wheel's own path of each file -> its path in RECORD
+    changed: dict[str, bytes] = {}
+    for member in members:
+        _check(name, member)
+        scheme, path = layout.place(member.filename)
+        file = _member(wheel, name, member, path)
+        rows[member.filename] = layout.recorded(path)
+        if scheme == "scripts":
+            file = _script(file)
+            changed[rows[member.filename]] = file.content()
+        add(files, file, name, name)
+    for file in layout.generated(files):
+        add(files, file, name, name)
+        changed[layout.recorded(file.path)] = file.content()
+    gone = {path for path in files if excluded(layout.recorded(path), exclude)}
+    if not (record := files.get(f"{layout.info}/RECORD")):
+        raise refused(name, "it has no RECORD")
+    text = _record(name, record.content(), rows, changed, set(map(layout.recorded, gone)))
+    files[record.path] = InstalledFile.of(record.path, text, record.mode)
+    return {path: file for path, file in files.items() if path not in gone}
 
 
 def add(files: dict[str, InstalledFile], file: InstalledFile, owner: str, other: str) -> None:
@@ -122,15 +143,11 @@ def refused(name: str, why: str) -> OutsideError:
 
 
 class _Layout:
-    """The files of a wheel, and where each goes."""
+    """Where the files of a wheel go."""
 
-    def __init__(
-        self, wheel: IO[bytes], name: str, python: str, members: Sequence[zipfile.ZipInfo]
-    ) -> None:
-        self.wheel, self.name, self.members = wheel, name, members
-        self.site = site_packages(python).lstrip("/")
-        venv = VENV.lstrip("/")
-        info = _info_folder(name, members)
+    def __init__(self, name: str, python: str, members: Sequence[zipfile.ZipInfo]) -> None:
+        self.name, self.site = name, site_packages(python).lstrip("/")
+        venv, info = VENV.lstrip("/"), _info_folder(name, members)
         self.info, self.data = f"{self.site}/{info}", info.removesuffix(".dist-info") + ".data"
         self.schemes = {
             "purelib": self.site,
@@ -140,89 +157,67 @@ class _Layout:
             "data": venv,
         }
 
-    def files(self, exclude: Sequence[Exclude]) -> dict[str, InstalledFile]:
-        """Return every file of the environment, by its path."""
-        files: dict[str, InstalledFile] = {}
-        moved: dict[str, str] = {}
-        changed: dict[str, bytes] = {}
-        for member in self.members:
-            scheme, path = self._place(member)
-            file = self._member(member, path)
-            if scheme == "scripts":
-                file = _script(file)
-                changed[self._recorded(path)] = file.content()
-            moved[member.filename] = self._recorded(path)
-            add(files, file, self.name, self.name)
-        for path, content in self._generated(files):
-            mode = 0o755 if path.startswith(self.schemes["scripts"]) else 0o644
-            add(files, InstalledFile.of(path, content, mode), self.name, self.name)
-            changed[self._recorded(path)] = content
-        gone = {path for path in files if excluded(self._recorded(path), exclude)}
-        at = f"{self.info}/RECORD"
-        if at not in files:
-            raise refused(self.name, "it has no RECORD")
-        record = self._record(files[at].content(), moved, changed, set(map(self._recorded, gone)))
-        files[at] = InstalledFile.of(at, record, files[at].mode)
-        return {path: file for path, file in files.items() if path not in gone}
-
-    def _place(self, member: zipfile.ZipInfo) -> tuple[str, str]:
+    def place(self, member: str) -> tuple[str, str]:
         """Return the scheme of a member ("" for what lies at the wheel's root), and its path."""
-        self._check(member)
-        first, _, rest = member.filename.partition("/")
+        first, _, rest = member.partition("/")
         if first != self.data:
-            return "", f"{self.site}/{member.filename}"
+            return "", f"{self.site}/{member}"
         scheme, _, below = rest.partition("/")
         if scheme not in self.schemes or not below:
-            raise refused(self.name, f"{member.filename!r} goes to no place that installers know")
+            raise refused(self.name, f"{member!r} goes to no place that installers know")
         return scheme, f"{self.schemes[scheme]}/{below}"
 
-    def _check(self, member: zipfile.ZipInfo) -> None:
-        name = member.filename
-        if not name.isprintable() or "\\" in name or {"", ".", ".."} & set(name.split("/")):
-            raise refused(self.name, f"its file {name!r} has a name that leads elsewhere")
-        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
-            raise refused(self.name, f"{name!r} is no regular file")
-        if member.flag_bits & 0x1 or member.compress_type not in _PACKINGS:
-            raise refused(self.name, f"{name!r} is packed in a way that wheels do not use")
-
-    def _member(self, member: zipfile.ZipInfo, path: str) -> InstalledFile:
-        return InstalledFile(
-            path,
-            0o755 if (member.external_attr >> 16) & 0o111 else 0o644,
-            member.file_size,
-            (member.file_size, member.CRC),
-            lambda: _unpacked(self.wheel, self.name, member),
-        )
-
-    def _generated(self, files: Mapping[str, InstalledFile]) -> Iterator[tuple[str, bytes]]:
+    def generated(self, files: Mapping[str, InstalledFile]) -> Iterator[InstalledFile]:
         """Yield what an installer adds: a script for each command, and the notes in dist-info."""
         if points := files.get(f"{self.info}/entry_points.txt"):
             for command, text in _commands(self.name, points.content()):
-                yield f"{self.schemes['scripts']}/{command}", text
-        yield f"{self.info}/INSTALLER", INSTALLER
-        yield f"{self.info}/REQUESTED", b""
+                yield InstalledFile.of(f"{self.schemes['scripts']}/{command}", text, 0o755)
+        yield InstalledFile.of(f"{self.info}/INSTALLER", INSTALLER)
+        yield InstalledFile.of(f"{self.info}/REQUESTED", b"")
 
-    def _recorded(self, path: str) -> str:
+    def recorded(self, path: str) -> str:
         """Return a path as RECORD has it: below site-packages, or up from there."""
         if path.startswith(f"{self.site}/"):
             return path[len(self.site) + 1 :]
         return posixpath.relpath(path, self.site)
 
-    def _record(
-        self, text: bytes, moved: dict[str, str], changed: dict[str, bytes], gone: set[str]
-    ) -> bytes:
-        """Return the RECORD of what is installed, sorted by path."""
-        try:
-            rows = [row for row in csv.reader(io.StringIO(text.decode(), newline="")) if row]
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise refused(self.name, f"its RECORD cannot be read: {error}") from None
-        record = {moved.get(row[0], row[0]): [*row[1:], "", ""][:2] for row in rows}
-        for path, content in changed.items():
-            record[path] = [recorded(hashlib.sha256(content).digest()), str(len(content))]
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([path, *record[path]] for path in sorted(record) if path not in gone)
-        return out.getvalue().encode()
+
+def _check(name: str, member: zipfile.ZipInfo) -> None:
+    """Raise OutsideError for a member that no wheel should have."""
+    path = member.filename
+    if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(path.split("/")):
+        raise refused(name, f"its file {path!r} has a name that leads elsewhere")
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+        raise refused(name, f"{path!r} is no regular file")
+    if member.flag_bits & 0x1 or member.compress_type not in _PACKINGS:
+        raise refused(name, f"{path!r} is packed in a way that wheels do not use")
+
+
+def _member(wheel: IO[bytes], name: str, member: zipfile.ZipInfo, path: str) -> InstalledFile:
+    return InstalledFile(
+        path,
+        0o755 if (member.external_attr >> 16) & 0o111 else 0o644,
+        member.file_size,
+        (member.file_size, member.CRC),
+        lambda: _unpacked(wheel, name, member),
+    )
+
+
+def _record(
+    name: str, text: bytes, rows: Mapping[str, str], changed: Mapping[str, bytes], gone: set[str]
+) -> bytes:
+    """Return the RECORD of what is installed, sorted by path."""
+    try:
+        lines = [row for row in csv.reader(io.StringIO(text.decode(), newline="")) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise refused(name, f"its RECORD cannot be read: {error}") from None
+    record = {rows.get(row[0], row[0]): [*row[1:], "", ""][:2] for row in lines}
+    for path, content in changed.items():
+        record[path] = [recorded(hashlib.sha256(content).digest()), str(len(content))]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([path, *record[path]] for path in sorted(record) if path not in gone)
+    return out.getvalue().encode()
 
 
 def _info_folder(name: str, members: Iterable[zipfile.ZipInfo]) -> str:
