@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.engine import discovery
 from builder.core.settings import Settings
+from builder.engine import discovery
 from tests.cloudbuild import steps
 from tests.conftest import busybox  # noqa: F401 - a fixture
 from tests.registry.server import registry
