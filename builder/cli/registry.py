@@ -90,6 +90,8 @@ def verify(
             "name both, such as --issuer https://accounts.google.com",
         )
     named = [Identity(identity=identity, issuer=issuer)] if identity and issuer else []
+    if key and not all(key):
+        raise InputError("--key names no file", "name a public key, such as --key keys/prover.pub")
     if signers := (*(key or ()), *named):
         trust = chosen.trust.model_copy(update={"prove": signers})
         chosen = chosen.model_copy(update={"trust": trust})

@@ -249,6 +249,15 @@ def _signer(value: object) -> object:
     )
 
 
+def _anybody(value: object) -> object:
+    if value == []:
+        raise refuse(
+            "it names nobody, and would ask for no signature",
+            'write prove = ["keys/prover.pub"], or take the line out',
+        )
+    return value
+
+
 Signers = tuple[Annotated[str | Identity, BeforeValidator(_signer)], ...]
 
 
@@ -263,8 +272,12 @@ class TrustSettings(FileModel):
     """
 
     key: str | None = None
-    prove: Signers = Field(default=(), examples=[["keys/prover.pub"]])
-    build: Signers = Field(default=(), examples=[["keys/builder.pub"]])
+    prove: Annotated[Signers, BeforeValidator(_anybody)] = Field(
+        default=(), examples=[["keys/prover.pub"]]
+    )
+    build: Annotated[Signers, BeforeValidator(_anybody)] = Field(
+        default=(), examples=[["keys/builder.pub"]]
+    )
     suite: Suite | None = None
     age: Annotated[float | None, BeforeValidator(_seconds)] = None
     trusted_root: str | None = None

@@ -7,11 +7,15 @@ changed line of code to a pushed image is Python's loading.
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
+import ipaddress
+import socket
 import ssl
-import time
-from collections.abc import Collection, Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -20,12 +24,17 @@ from builder.core.errors import InputError, OutsideError
 if TYPE_CHECKING:
     import urllib3
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 REDIRECTS: Final = 5
 """How many redirects of one request are followed."""
 THREADS: Final = 8
 """How many connections to a host are kept for the next requests."""
 DEADLINE: Final = 300.0
 """Seconds that the body of one answer may take."""
+SLOWEST: Final = 50_000
+"""Bytes a second that a large body has to arrive with, on top of DEADLINE."""
+_PIECE: Final = 1 << 18
 MOVED: Final = frozenset({301, 302, 303, 307, 308})
 """The statuses of redirects."""
 
@@ -91,9 +100,10 @@ class Client:
 
         User and password of an address are sent as Basic. A redirect to another host gets no
         Authorization header: the addresses that registries redirect to carry their own. With
-        `stream`, the caller reads the body. A body in pieces needs a Content-Length among
-        `headers`. wait: seconds to wait for the answer, where `read` is too short. Raises urllib3's
-        HTTPError where there is no answer, InputError for a proxy that cannot be used.
+        `stream`, the caller reads the body, by `body`. A body in pieces needs a Content-Length
+        among `headers`. wait: seconds to wait for the answer's headers, where `read` is too short.
+        Raises urllib3's HTTPError where there is no answer, InputError for a proxy that cannot be
+        used, OutsideError for a redirect to plain http or into a private network.
         """
         import urllib3
 
@@ -121,8 +131,9 @@ class Client:
             if not (follow and target and response.status in MOVED):
                 break
             response.close()
+            check_redirect(bare, target)
             url = target
-            if urlsplit(without_login(url)[0])[:2] != urlsplit(bare)[:2]:
+            if origin(url) != origin(bare):
                 sent.pop("Authorization", None)
         return response
 
@@ -145,17 +156,10 @@ class Client:
         with self.request(
             method, url, headers=headers, body=body, follow=follow, stream=True, wait=wait
         ) as response:
-            ends = time.monotonic() + DEADLINE
-            while block := response.read1(1 << 16, decode_content=True):
-                data += block
-                if len(data) > most or time.monotonic() > ends:
-                    bound = f"{most} bytes" if len(data) > most else f"{DEADLINE:.0f} s"
-                    response.close()
-                    host = urlsplit(url).netloc.rpartition("@")[2]
-                    raise OutsideError(
-                        f"{host}: an answer of more than {bound}",
-                        "look whether the address is right, and what the server sends there",
-                    )
+            for piece in body_of(response, url, DEADLINE, decode=True):
+                data += piece
+                if len(data) > most:
+                    raise _endless(url, f"{most} bytes")
         return Answer(response.status, response.reason or "", response.headers, bytes(data))
 
     @cached_property
@@ -172,12 +176,91 @@ class Client:
             options: dict[str, Any] = {"maxsize": THREADS}
             if proxy or scheme == "https":  # reading certificates takes time
                 options["ssl_context"] = _blind() if blind else self._trust
-            self._pools[scheme, proxy, blind] = (
+            pool = (
                 _proxy_manager(proxy, options, self._trust)
                 if proxy
                 else urllib3.PoolManager(**options)
             )
+            pool.pool_classes_by_scheme = _pool_classes()
+            self._pools[scheme, proxy, blind] = pool
         return self._pools[scheme, proxy, blind]
+
+
+# --- bounds of time -------------------------------------------------------------------------------
+
+
+class _Limit:
+    """Shuts a socket down after so many seconds, so that who reads from it gets no more of it.
+
+    A time-out of the socket itself begins again with each byte.
+    """
+
+    def __init__(self, seconds: float, shut_down: Callable[[], object]) -> None:
+        self.passed = False
+        self._shut_down = shut_down
+        self._timer = threading.Timer(seconds, self._pass)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _pass(self) -> None:
+        self.passed = True
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended just now
+            self._shut_down()
+
+
+def body_of(
+    response: urllib3.BaseHTTPResponse, url: str, seconds: float, *, decode: bool = False
+) -> Iterator[bytes]:
+    """Yield an answer's body in pieces as they arrive. decode: whether to undo Content-Encoding.
+
+    Raises OutsideError where it takes longer than `seconds`, urllib3's HTTPError where it breaks.
+    """
+    from urllib3.exceptions import HTTPError
+
+    with _Limit(seconds, response.shutdown) as limit:
+        try:
+            while piece := response.read1(_PIECE, decode_content=decode):
+                yield piece
+        except HTTPError:
+            if not limit.passed:
+                raise
+    if limit.passed:
+        raise _endless(url, f"{seconds:.0f} s")
+
+
+def _endless(url: str, bound: str) -> OutsideError:
+    return OutsideError(
+        f"{urlsplit(url).netloc.rpartition('@')[2]}: an answer of more than {bound}",
+        "look whether the address is right, and what the server sends there",
+    )
+
+
+@cache
+def _pool_classes() -> dict[str, Any]:
+    """Return urllib3's classes, with all headers of an answer within the time for one read."""
+    from urllib3 import connectionpool
+
+    def bounded(pool: Any) -> Any:
+        class Connection(pool.ConnectionCls):  # type: ignore[misc]
+            def getresponse(self) -> Any:
+                shut_down = functools.partial(self.sock.shutdown, socket.SHUT_RD)
+                with _Limit(self.timeout, shut_down) as limit:
+                    try:
+                        return super().getresponse()
+                    finally:
+                        if limit.passed:  # what came until then may look like all headers
+                            raise TimeoutError
+
+        return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
+
+    http, https = connectionpool.HTTPConnectionPool, connectionpool.HTTPSConnectionPool
+    return {"http": bounded(http), "https": bounded(https)}
 
 
 # --- certificates ---------------------------------------------------------------------------------
@@ -233,6 +316,47 @@ def joined(base: str, place: str) -> str | None:
     except ValueError:
         return None
     return whole if place and usable and whole.isprintable() else None
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of an address that `joined` takes, however they are written."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.scheme, (parts.hostname or "").rstrip("."), port
+
+
+def check_redirect(url: str, target: str) -> None:
+    """Raise OutsideError for a redirect from https to http, and for one that leads from a public
+    host into a network that only this machine can see."""
+    (scheme, host, port), (new_scheme, new_host, new_port) = origin(url), origin(target)
+    hidden = []
+    if host != new_host:
+        old, new = _addresses(host, port), _addresses(new_host, new_port)
+        inside = any(map(_is_private, old))
+        hidden = [
+            address
+            for address in new - old
+            if address.is_link_local or (_is_private(address) and not inside)
+        ]
+    if hidden or (scheme == "https" != new_scheme):
+        where = f"the private address {hidden[0]}" if hidden else f"{new_host} in plain text"
+        raise OutsideError(
+            f"{host} redirects to {where}",
+            f"do not trust this answer: look who answers for {host}",
+        )
+
+
+def _addresses(host: str, port: int) -> set[_Address]:
+    """Return the addresses of a host; none where only a proxy knows them."""
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return set()
+    return {ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers}
+
+
+def _is_private(address: _Address) -> bool:
+    return address.is_private
 
 
 def without_login(url: str) -> tuple[str, str]:

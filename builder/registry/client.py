@@ -92,6 +92,10 @@ class Registry:
             return None
         media_type = response.headers.get("Content-Type", "").split(";")[0].strip()
         manifest = Manifest(response.data, media_type)
+        if not manifest.content:
+            page = response.data.lstrip()[:1] == b"<"
+            kind = "an HTML page" if page else "no JSON object" if response.data else "empty"
+            raise decoding.malformed(f"a manifest of {repository}:{target}", kind)
         expected = target if ":" in target else response.headers.get("Docker-Content-Digest")
         if expected and expected != manifest.digest:
             raise self._other_bytes(repository, expected, manifest.digest)
@@ -197,12 +201,13 @@ class Registry:
             for chunk in chunks:
                 actual.update(chunk)
                 count += len(chunk)
-                if count <= blob.size:
-                    yield chunk
+                if count > blob.size:
+                    raise self._other_bytes(repository, blob.digest, f"more than {blob.size} bytes")
+                yield chunk
             if f"sha256:{actual.hexdigest()}" != blob.digest:
                 raise self._other_bytes(repository, blob.digest, f"sha256:{actual.hexdigest()}")
 
-        with self._requests.stream(repository, f"blobs/{blob.digest}") as chunks:
+        with self._requests.stream(repository, f"blobs/{blob.digest}", blob.size) as chunks:
             if chunks is None:  # where the registry thought that its bytes are
                 raise self._lost(repository, blob.digest)
             yield checked(chunks)
@@ -316,8 +321,12 @@ class Registry:
         """Return an artifact's type. go-containerregistry lists that of its empty configuration."""
         if referrer.artifact_type not in (None, EMPTY_TYPE):
             return referrer.artifact_type
-        artifact = self.manifest(repository, referrer.digest)
-        return decoding.text(artifact.content, "artifactType") if artifact else None
+        with contextlib.suppress(
+            decoding.MalformedError, CheckFailed
+        ):  # anyone may attach anything
+            if artifact := self.manifest(repository, referrer.digest):
+                return decoding.text(artifact.content, "artifactType")
+        return None
 
     def tags(self, repository: str, prefix: str) -> tuple[str, ...]:
         """Return the repository's tags that begin with `prefix`."""

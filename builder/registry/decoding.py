@@ -18,6 +18,11 @@ LARGEST: Final = 4 * 1024 * 1024
 LARGEST_MESSAGE: Final = 1024 * 1024
 """Bytes of the largest token or error that is read; as skopeo has it."""
 
+
+class MalformedError(OutsideError):
+    """JSON of another shape than its place asks for."""
+
+
 _DIGEST: Final = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[A-Za-z0-9=_-]+")
 _TOKEN: Final = re.compile(r"[ -~]+")
 
@@ -80,9 +85,9 @@ def size(value: Mapping[str, Any]) -> int:
     return count
 
 
-def malformed(what: str, is_: str) -> OutsideError:
+def malformed(what: str, is_: str) -> MalformedError:
     """Return the error for JSON of another shape."""
-    return OutsideError(
+    return MalformedError(
         f"the registry sent {what} that is {is_}",
         "look whether the address leads to a registry, and push the image again",
     )

@@ -61,7 +61,7 @@ def read(
                 problem = f"its referrer {entry.digest} holds no {artifact_type}"
             else:
                 return Referrer(entry.digest, client.blob(repository, manifest.layers[0]))
-        except CheckFailed as error:
+        except (CheckFailed, decoding.MalformedError) as error:
             problem = error.message
         return Referrer(entry.digest, problem=problem)
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _SETTLES: Final = 600.0
 """Seconds that a registry may take to look through a blob which it was sent whole."""
 _PIECE: Final = 1 << 18
-_CHUNK: Final = 1 << 20
 
 _UNSETTLED: Final = re.compile(r"(MANIFEST_)?BLOB_UNKNOWN|DIGEST_INVALID")
 
@@ -112,7 +111,7 @@ class Requests:
         headers = {"Accept": accept} | ({"Content-Type": content_type} if content_type else {})
         if body is not None:
             headers["Content-Length"] = str(len(body))
-        own = urlsplit(url)[:2] == urlsplit(self.address)[:2]
+        own = web.origin(url) == web.origin(self.address)
         if not own and urlsplit(self.address).scheme == "https" != urlsplit(url).scheme:
             raise OutsideError(
                 f"{self.host} wants this sent in plain text, to {refusals.shown(url)}",
@@ -143,11 +142,12 @@ class Requests:
         raise self._refused(response, repository, right)
 
     @contextlib.contextmanager
-    def stream(self, repository: str, path: str) -> Iterator[Iterator[bytes] | None]:
+    def stream(self, repository: str, path: str, size: int) -> Iterator[Iterator[bytes] | None]:
         """Give the body of a GET in chunks as they arrive; None for a 404.
 
-        The right to read must be there from an earlier request. Raises TransientError where another
-        attempt may succeed, also while the chunks are read.
+        size: the bytes that are expected, for a bound of time. The right to read must be there from
+        an earlier request. Raises TransientError where another attempt may succeed, also while the
+        chunks are read.
         """
         from urllib3.exceptions import HTTPError
 
@@ -162,7 +162,8 @@ class Requests:
                     raise refusals.busy(self.host, "GET", answer, self.credentials)
                 if response.status != 404 and not 200 <= response.status < 300:
                     raise self._refused(answer, repository, "read")
-                yield None if response.status == 404 else response.stream(_CHUNK)
+                seconds = web.DEADLINE + size / web.SLOWEST
+                yield None if response.status == 404 else web.body_of(response, url, seconds)
         except HTTPError as error:
             raise refusals.broken(error, url) from error
 

@@ -20,6 +20,8 @@ from builder.trust.attestations import Trusted
 from builder.trust.identities import OidcIdentity
 
 DAY: Final = 86400.0
+_CLOCKS: Final = 600.0
+"""Seconds that the clocks of two machines may differ by."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,13 @@ def refusal(receipt: Receipt, policy: Policy, now: datetime) -> str:
     """Return why a receipt is not enough for the policy; "" where it is."""
     if receipt.suite not in policy.suites:
         return f"its receipt is of the suite {receipt.suite}, and {policy.suites[0]} is the least"
-    if policy.age is None:
-        return ""
     try:
         age = (now - datetime.fromisoformat(receipt.made_at)).total_seconds()
     except (ValueError, TypeError):
         return f"its receipt gives no time that can be read: {receipt.made_at!r}"
-    if age > policy.age:
+    if age < -_CLOCKS:
+        return f"its receipt is of the future: {receipt.made_at}"
+    if policy.age is not None and age > policy.age:
         return (
             f"it was proven {age / DAY:.1f} days ago, and {policy.age / DAY:.1f} days are the most"
         )

@@ -83,6 +83,35 @@ def test_credentials_do_not_follow_to_another_host() -> None:
         assert "Authorization" not in storage.seen[0][2]
 
 
+def test_a_redirect_leads_neither_to_plain_http_nor_into_a_private_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts = {"registry.example": "203.0.113.5", "storage.example": "198.51.100.7"}
+    hosts |= {"metadata.example": "169.254.169.254", "inside.example": "10.0.0.8"}
+    hosts |= {"intranet.example": "10.0.0.9"}
+
+    def addresses(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (hosts.get(host, host), 443))]
+
+    monkeypatch.setattr(web.socket, "getaddrinfo", addresses)
+    monkeypatch.setattr(web, "_is_private", lambda address: address.packed[0] in (10, 127))
+    for place, target, reason in (
+        ("https://registry.example/a", "https://storage.example/a", ""),
+        ("https://registry.example/a", "http://registry.example/a", "in plain text"),
+        ("https://registry.example/a", "https://metadata.example/", "169.254.169.254"),
+        ("https://registry.example/a", "https://127.0.0.1/", "private address 127.0.0.1"),
+        ("https://registry.example/a", "https://inside.example/", "private address 10.0.0.8"),
+        ("https://intranet.example/a", "https://inside.example/", ""),
+        ("https://intranet.example/a", "https://metadata.example/", "169.254.169.254"),
+    ):
+        if reason:
+            with pytest.raises(OutsideError, match=reason):
+                web.check_redirect(place, target)
+        else:
+            web.check_redirect(place, target)
+    assert web.origin("https://Registry.Example:443/x") == web.origin("https://registry.example")
+
+
 def test_redirects_without_an_end_end() -> None:
     with serving({"/a": (302, {"Location": "/a"}, b"")}) as server, Client() as client:
         assert client.request("GET", f"{server.address}/a", follow=True).status == 302

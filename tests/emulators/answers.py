@@ -20,6 +20,7 @@ class Server(LoopbackServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = answers
         self.tunnel = tunnel
+        self.sent = 0
         self.seen: list[tuple[str, str, dict[str, str]]] = []
 
     @property

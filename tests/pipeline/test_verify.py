@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,14 @@ def test_receipts_that_prove_nothing_hide_no_older_one(repository: Repository) -
     empty = registry.artifact(RECEIPT_TYPE, made.descriptor, {}, made.descriptor)
     empty = registry.manifest({**empty.content, "layers": []})
     referrers.attach(repository.client, repository.reference.repository, empty)
+    for change in ({"checks": [{"name": ["size"]}]}, {"made_at": {}}, {"schema_version": []}):
+        odd = json.dumps({**receipt(made).model_dump(mode="json"), **change}).encode()
+        repository.client.put_blob(repository.reference.repository, odd)
+        content = Descriptor.of(RECEIPT_TYPE, odd)
+        artifact = registry.artifact(
+            RECEIPT_TYPE, content, {referrers.CREATED: "9"}, made.descriptor
+        )
+        referrers.attach(repository.client, repository.reference.repository, artifact)
     verification = verify("v100", repository.settings())  # the newest that holds
     assert verification.receipt == receipt(made, made_at="2026-11-22")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -15,9 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from urllib3 import HTTPHeaderDict
+from urllib3.exceptions import HTTPError
 
 from builder.core import parallel, web
-from builder.core.errors import FactoryError, OutsideError
+from builder.core.errors import CheckFailed, FactoryError, OutsideError
 from builder.core.retry import Retry
 from builder.image import assembled
 from builder.pipeline import verify
@@ -133,7 +137,7 @@ def test_no_answer_is_a_fault_of_the_factory(data: st.DataObject) -> None:
         patch.setattr(parallel, "each", lambda work, items: tuple(map(work, items)))
         for ask in (
             lambda: verify.proven(Registry(WHERE.host, QUICK), WHERE, verify.of_any_version, None),
-            lambda: assembled.in_registry(Registry(WHERE.host, QUICK), WHERE),
+            lambda: assembled.base_in_registry(Registry(WHERE.host, QUICK), WHERE),
             lambda: Registry(WHERE.host, QUICK).labels("x", manifests.Manifest(paper.image, "")),
             lambda: Registry(WHERE.host, QUICK).head("team/image", "v1"),
         ):
@@ -180,6 +184,50 @@ def test_a_byte_now_and_then_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatc
         over.set()
 
 
+class Endless(Handler):
+    """A registry whose blobs have no end, and which sends one header after the other for ever."""
+
+    def do_HEAD(self) -> None:  # noqa: N802
+        super().answer()
+
+    def do_GET(self) -> None:  # noqa: N802
+        self.send_response(200)
+        self.end_headers() if "blobs" in self.path else self.flush_headers()
+        piece = bytes(1 << 20) if "blobs" in self.path else b"X-A: b\r\n"
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                self.wfile.write(piece)
+                self.server.sent += len(piece)
+                time.sleep(0.01)
+        self.close_connection = True
+
+
+def test_a_blob_ends_at_its_size_and_headers_at_the_time_for_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blob = Descriptor(manifests.OCI_LAYER_GZIP, f"sha256:{'a' * 64}", 1024)
+    with serving({f"/v2/x/blobs/{blob.digest}": (200, {}, b"")}) as server:
+        server.RequestHandlerClass, server.sent = Endless, 0
+        with Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
+            with pytest.raises(CheckFailed, match="more than 1024 bytes"):
+                there.fetch("x", blob, io.BytesIO(), lambda _: None)
+            assert server.sent < 20 << 20
+        with web.Client(read=0.2) as client, pytest.raises(HTTPError, match="timed out"):
+            client.request("GET", f"{server.address}/page")
+
+
+def test_what_is_no_manifest_is_told_as_that() -> None:
+    answers = {
+        "/v2/x/manifests/empty": (200, {}, b""),
+        "/v2/x/manifests/page": (200, {"Content-Type": "text/html"}, b"\n<!doctype html>Log in"),
+    }
+    with serving(answers) as server, Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
+        with pytest.raises(OutsideError, match="a manifest of x:empty that is empty"):
+            there.manifest("x", "empty")
+        with pytest.raises(OutsideError, match="a manifest of x:page that is an HTML page"):
+            there.manifest("x", "page")
+
+
 def test_pages_without_an_end_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_PAGES", 5)
     page = {"Link": "</v2/x/referrers/again>; rel=next"}
@@ -219,4 +267,4 @@ def test_a_base_of_another_platform_is_refused(platform: str) -> None:
     with serving(answers) as server:
         to = Reference(f"127.0.0.1:{server.server_port}", "x", "base-1")
         with pytest.raises(OutsideError, match=f"the base is for {platform}"):
-            assembled.in_registry(Registry(to.host, QUICK), to)
+            assembled.base_in_registry(Registry(to.host, QUICK), to)

@@ -34,6 +34,11 @@ def test_a_statement_comes_back_as_its_key_signed_it(ours: KeyFile, other: KeyFi
     for trusted in ((other.public,), ()):
         with pytest.raises(CheckFailed, match="signed by none of the keys"):
             attestations.verify(bundle, trusted)
+    content = json.loads(bundle)
+    signatures = content["dsseEnvelope"]["signatures"]
+    signatures[:0] = [{"sig": base64.b64encode(other.sign(b"x")).decode()}] * dsse.SIGNATURES
+    with pytest.raises(CheckFailed, match="signed by none of the keys"):
+        attestations.verify(json.dumps(content).encode(), (ours.public,))
 
 
 def test_every_flipped_byte_of_the_payload_is_noticed(ours: KeyFile) -> None:

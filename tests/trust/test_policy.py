@@ -33,7 +33,8 @@ def of(*prove: str | Identity, **more: object) -> Policy:
 @pytest.mark.parametrize(
     ("suite", "age", "receipt", "reason"),
     [
-        (None, None, {"suite": "program", "made_at": "whenever"}, ""),
+        (None, None, {"suite": "program", "made_at": NOW.isoformat()}, ""),
+        (None, None, {"made_at": (NOW + timedelta(days=1)).isoformat()}, "is of the future"),
         ("trainer", None, {"suite": "trainer"}, ""),
         ("program", None, {"suite": "trainer"}, ""),
         ("trainer", None, {"suite": "program"}, "of the suite program, and trainer is the least"),
