@@ -1,7 +1,6 @@
 """`builder job local` and `watch`: jobs on this machine, and one page of a job at any place."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from builder.engine import Engine
     from builder.jobs.backends.local.replicas import LocalJob
     from builder.jobs.description import Study
-    from builder.jobs.running import JobEvent, OnJobEvent
-    from builder.jobs.studies.results import StudyOutcome
+    from builder.jobs.running import JobEvent
 
 Job = Annotated[
     str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, a file, or a target of images/.")
@@ -136,26 +134,15 @@ def _study(
     as_json: bool,
 ) -> None:
     """Run a study here, show its table, and end with its exit code."""
-    from builder.jobs.backends.local import trials
-
-    run_study(
-        lambda tell: trials.run_study(
-            docker, job, asked, parallel=parallel, seed=seed, on_event=tell
-        ),
-        asked,
-        as_json,
-    )
-
-
-def run_study(run: "Callable[[OnJobEvent], StudyOutcome]", asked: "Study", as_json: bool) -> None:
-    """Run a study at any place, show its table, and end with its exit code."""
     from builder.jobs import show
+    from builder.jobs.backends.local import study
 
-    outcome = run(_line_writer([f"trial {number}" for number in range(1, asked.trials + 1)]))
+    tell = _line_writer([f"trial {number}" for number in range(1, asked.trials + 1)])
+    outcome = study.run_study(docker, job, asked, parallel=parallel, seed=seed, on_event=tell)
     shows = f"{outcome.folder}; builder tensorboard {outcome.job} shows it, HParams too"
     _show(outcome, show.study_table(outcome), shows)
     if as_json:
-        out({**asdict(outcome), "exit_code": outcome.exit_code})
+        out(asdict(outcome))
     raise typer.Exit(outcome.exit_code)
 
 

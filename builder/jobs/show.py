@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from builder.jobs.studies.results import StudyOutcome
+    from builder.jobs.backends.local.study import StudyOutcome
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
@@ -73,7 +73,7 @@ def study_table(outcome: StudyOutcome) -> Table:
     """A row for each trial; the best one is marked."""
     from rich.table import Table
 
-    from builder.jobs.studies.results import shown
+    from builder.jobs.backends.local.study import shown
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = list(dict.fromkeys(name for one in outcome.trials for name in one.parameters))

@@ -28,7 +28,6 @@ from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.backends.local import folder as folders
 from builder.jobs.backends.local import folder as here
-from builder.jobs.studies import record
 
 MIRROR_EVERY = 15.0
 """Seconds between two looks at Cloud Storage."""
@@ -75,7 +74,7 @@ def sources(root: Path, names: Sequence[str]) -> tuple[JobLogs, ...]:
 
 def _ran(root: Path) -> list[Path]:
     """The folders of jobs and of studies that ran here."""
-    marks = (folders.LOCAL, record.FILE)
+    marks = (folders.LOCAL, folders.STUDY)
     found = {path.parent for mark in marks for path in (root / here.FOLDER).glob(f"*/{mark}")}
     return sorted(found)
 

@@ -179,9 +179,9 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
     """
     from builder.jobs.backends.local import run as local
     from builder.jobs.backends.local.replicas import LocalJob, Trial
+    from builder.jobs.backends.local.study import measurements
     from builder.jobs.pools import ROLES, Pool
     from builder.jobs.running import Stop
-    from builder.jobs.studies.results import measurements
 
     def image_of(reference: str) -> str:
         if reference in images:
@@ -239,9 +239,8 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
             outcome = local.run(engine, job, stop=stop, on_event=tell)
         finally:
             finished.set()
-        told = metrics / "output.metrics"
-        curve = measurements(told.read_text(), work.metric) if told.is_file() else ()
-        value = curve[-1].value if curve else None
+        curve = measurements(metrics / "output.metrics", work.metric)
+        value = curve[-1][1] if curve else None
         return Done(outcome.exit_code, message=outcome.message, metric=value)
 
     return execute

@@ -27,11 +27,10 @@ from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.kills import parse_kill
 from builder.jobs.backends.local.prepare import LocalOptions
 from builder.jobs.backends.local.replicas import LocalJob
-from builder.jobs.backends.local.trials import run_study
+from builder.jobs.backends.local.study import run_study
 from builder.jobs.eventfiles import without_tensorflow
 from builder.jobs.pools import Pool
 from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine, Stop
-from builder.jobs.studies.proposers import Sampled
 from builder.jobs.watch.reader import Reader
 
 pytestmark = [pytest.mark.engine]
@@ -555,7 +554,6 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
     with pytest.raises(InputError, match="a study; name one of its trials"):
         ThisMachine(ROOT).find(str(folder))
     board = hparams(folder)
-    assert board["experiment"] == ["rate"]
     assert board["values"] == {t.number: t.parameters["rate"] for t in outcome.trials}
 
 
@@ -570,93 +568,11 @@ def hparams(folder: Path) -> dict[str, Any]:
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 content = value.metadata.plugin_data.content
-                if value.tag == metadata.EXPERIMENT_TAG:
-                    experiment = metadata.parse_experiment_plugin_data(content)
-                    found["experiment"] = [info.name for info in experiment.hparam_infos]
                 if value.tag == metadata.SESSION_START_INFO_TAG:
                     start = metadata.parse_session_start_info_plugin_data(content)
                     number = int(start.group_name)
                     found["values"][number] = start.hparams["rate"].number_value
     return found
-
-
-def test_a_study_whose_trials_report_nothing_gives_up(
-    engine: Engine, job: Callable[..., LocalJob]
-) -> None:
-    one = study("trials: 8, algorithm: random")
-    outcome = run_study(engine, job("exit 0"), one)
-    assert (outcome.state, outcome.exit_code, len(outcome.trials)) == ("failed", 1, 3)
-    assert "it reported no score" in outcome.message
-
-
-def test_a_study_that_is_stopped_leaves_nothing(
-    engine: Engine, job: Callable[..., LocalJob]
-) -> None:
-    stop = Stop()
-    threading.Timer(1.5, stop.request, (signal.SIGINT,)).start()
-    outcome = run_study(engine, job("sleep 60", grace=0.2), study(), stop=stop)
-    assert (outcome.state, outcome.exit_code) == ("cancelled", 130)
-    assert left(engine) == []
-
-
-def test_a_study_that_was_interrupted_goes_on_where_it_was(
-    engine: Engine, job: Callable[..., LocalJob]
-) -> None:
-    """Trials 1 and 2 end, 3 is cut off in the middle; then 3 begins again in its folder."""
-    script = (
-        'd=${AIP_MODEL_DIR%/model/}; echo x >> "$d/starts"; '
-        'if [ "$CLOUD_ML_TRIAL_ID" = 3 ] && [ "$(wc -l < $d/starts)" = 1 ]; '
-        "then echo waiting; sleep 60; fi; " + REPORT
-    )
-    one = study("trials: 4, algorithm: random")
-    stop = Stop()
-
-    def watch(event: JobEvent) -> None:
-        if isinstance(event, ReplicaLine) and event.text == "waiting":
-            stop.request(signal.SIGINT)
-
-    first = run_study(engine, job(script, grace=0.2), one, seed=9, stop=stop, on_event=watch)
-    assert (first.state, first.exit_code) == ("cancelled", 130)
-    assert [trial.state for trial in first.trials] == ["succeeded", "succeeded", "cancelled"]
-    events: list[JobEvent] = []
-    second = run_study(engine, job(script, grace=0.2), one, on_event=events.append)
-    assert left(engine) == []
-    assert (second.state, second.best) == ("succeeded", 4)
-    assert second.trials[:2] == first.trials[:2]
-    assert second.trials[2].parameters == first.trials[2].parameters
-    folder = Path(second.folder)
-    starts = [(folder / str(n) / "starts").read_text().count("x") for n in (1, 2, 3, 4)]
-    assert starts == [1, 1, 2, 1]
-    assert "goes on: 2 of 4 trials are kept" in notes(events)
-    assert "it began with seed 9, and goes on with that" in notes(events)
-    rates = [trial.parameters["rate"] for trial in second.trials]
-    assert rates == [values["rate"] for values in tried(one, seed=9)]  # as if never interrupted
-
-
-def tried(one: Any, seed: int) -> list[Any]:
-    proposer = Sampled(one, seed)
-    return [(proposer.ask() or (0, {}))[1] for _ in range(one.trials)]
-
-
-def test_a_trial_that_falls_behind_the_median_is_stopped_early(
-    engine: Engine, job: Callable[..., LocalJob]
-) -> None:
-    script = (
-        'say() { echo \'{"score": "\'$1\'", "global_step": "\'$2\'"}\' '
-        '>> "$CLOUD_ML_HP_METRIC_FILE"; }; '
-        'if [ "$CLOUD_ML_TRIAL_ID" = 4 ]; '
-        "then trap 'echo saved; exit 143' TERM; say 0.1 5; "
-        "while :; do sleep 0.1; done; fi; say 0.5 5; say 0.9 10"
-    )
-    one = study("trials: 5, algorithm: random, early_stopping: median")
-    events: list[JobEvent] = []
-    outcome = run_study(engine, job(script, timeout=60.0), one, on_event=events.append)
-    assert left(engine) == []
-    assert [trial.state for trial in outcome.trials] == [
-        *("succeeded", "succeeded", "succeeded", "stopped", "succeeded")
-    ]
-    assert (outcome.state, outcome.trials[3].value, outcome.best) == ("succeeded", 0.1, 1)
-    assert "saved" in [event.text for event in events if isinstance(event, ReplicaLine)]
 
 
 # --- our own trainer ------------------------------------------------------------------------------

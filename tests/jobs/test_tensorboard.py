@@ -16,7 +16,7 @@ import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import tensorboard
-from builder.jobs.studies import board
+from builder.jobs.eventfiles import write_trial
 from builder.jobs.tensorboard import BucketMirror, JobLogs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def events(folder: Path, value: float) -> Path:
     """An event file with one scalar."""
-    board._write(folder, [(1, board._scalar("loss", value))])
+    write_trial(folder, 1, {}, "loss", [(1, value)])
     (found,) = folder.glob("*tfevents*")
     return found
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from builder.core import project
-from builder.jobs.studies import record
 
 Run = Callable[..., tuple[int, str, str]]
 LOG = "step 1 of 9\nE  ran into trouble\nOOM when allocating tensor with shape[64]\n"
@@ -134,7 +133,7 @@ def test_a_study_is_asked_about_by_its_trials(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "build/jobs/tuned"
     (folder / "3/local").mkdir(parents=True)
     (folder / "3/local/state.json").write_text("{}")
-    (folder / record.FILE).write_text("{}")
+    (folder / "study.json").write_text("{}")
     code, _, err = run("tuned")
     assert code == 2 and "a study; name one of its trials (3)" in err
     assert "build/jobs/tuned/3" in err

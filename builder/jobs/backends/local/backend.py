@@ -17,11 +17,10 @@ from typing import Any
 
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers
-from builder.jobs.backends.local.folder import FOLDER, LOCAL, STATE, folder_of
+from builder.jobs.backends.local.folder import FOLDER, LOCAL, STATE, STUDY, folder_of
 from builder.jobs.backends.local.logs import LocalLog
 from builder.jobs.backends.protocol import JobStatus, LogReader, ReplicaStatus, by_age
 from builder.jobs.pools import Pool
-from builder.jobs.studies import record
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class ThisMachine:
         Raises InputError where none has run there, and for a study: its trials are the jobs.
         """
         folder = folder_of(self.root, name)
-        if (folder / record.FILE).is_file():
+        if (folder / STUDY).is_file():
             trials = {path.parents[1].name for path in folder.glob(f"*/{LOCAL}/{STATE}")}
             ordered = sorted(trials, key=lambda trial: (len(trial), trial))
             raise InputError(

@@ -1,1 +1,0 @@
-"""Hyperparameter studies that the factory runs itself, one job for each trial."""
