@@ -96,7 +96,7 @@ def whole_loop(trainer: Any, config: Any, batches: Any, folder: str) -> Callable
     from trainer.loop.distribution import Cluster
     from trainer.observe import insight
     from trainer.observe.ledger import Ledger
-    from trainer.observe.observer import Run, Writer
+    from trainer.observe.observer import Run
 
     trainer.batches = lambda *_: batches
     run = Run(
@@ -109,7 +109,7 @@ def whole_loop(trainer: Any, config: Any, batches: Any, folder: str) -> Callable
         train=(Shard("-", 10 * config.batch_size),),
         validation=(),
         ledger=Ledger(),
-        writer=Writer(f"{folder}/logs", write=True),
+        writes=True,
         position=Position(),
         steps=config.steps,
     )

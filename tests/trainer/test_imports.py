@@ -1,4 +1,5 @@
-"""Every image has what the trainer needs: the standard library, NumPy, TensorFlow and Keras."""
+"""Every image has what the trainer needs: the standard library, TensorFlow with what
+it depends on (NumPy, Keras, protobuf), and psutil of trainer/requirements.txt."""
 
 import ast
 import sys
@@ -6,8 +7,10 @@ from collections.abc import Iterator
 
 from tests.trainer.runs import ROOT
 
-EVERYWHERE = {*sys.stdlib_module_names, "numpy", "tensorflow", "keras", "trainer"}
-TOOLS = {"PIL", "fsspec", "google_crc32c", "psutil", "pynvml", "tf_keras", "gcsfs", "libtpu"} | {
+EVERYWHERE = {*sys.stdlib_module_names, "numpy", "tensorflow", "keras", "google", "trainer"} | {
+    "psutil"
+}
+TOOLS = {"PIL", "fsspec", "google_crc32c", "pynvml", "tf_keras", "gcsfs", "libtpu"} | {
     "soundfile",
     "soxr",
 }

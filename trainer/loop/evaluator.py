@@ -94,7 +94,6 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         content = {"step": last, **result, "stop": judge.stop, "judge": judge.state()}
         content |= markers.asked(config)
         watch.evaluated(look, last, result)
-        look.writer.flush()
         if better and config.keep_best:
             best = Checkpoints(f"{config.checkpoint_dir}/best", keep=1)
             best.save(checkpoint.position, checkpoint.variables, checkpoint.state)
@@ -109,7 +108,6 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
                 break
             time.sleep(LOOK)
     watch.end(look, "done")
-    look.writer.flush()
     say("done", f"the job is done; last evaluated step {last}", step=max(last, 0))
 
 

@@ -351,7 +351,6 @@ class Controller:
         self._collect(wait=True)
         trouble = self._trouble
         self.watch.end(self.run_, "preempted")
-        self.run_.writer.flush()
         self._together([0.0])  # No rank may exit while the chief still writes.
         self._part()
         if trouble is not None and not isinstance(trouble, Spoiled):
@@ -492,7 +491,6 @@ class Controller:
         self.settle()
         with self.run_.ledger.spend("summaries"):
             self.watch.end(self.run_, "stopped" if early else "done")
-            self.run_.writer.flush()
         return Outcome(self.position.step, result, early)
 
     def _due(self, period: int) -> bool:

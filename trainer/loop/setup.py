@@ -8,7 +8,7 @@ from trainer.input.parts import Shard
 from trainer.job.checkpoints import Position
 from trainer.loop.distribution import Cluster
 from trainer.observe.ledger import Ledger, process_age
-from trainer.observe.observer import Run, Writer
+from trainer.observe.observer import Run
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Setup:
             train=self.train,
             validation=self.validation,
             ledger=Ledger(age=process_age()),
-            writer=Writer(self.config.log_dir, write=write),
+            writes=write,
             position=Position(),
             steps=self.config.steps,
             policy=self.policy,

@@ -25,7 +25,7 @@ class Board:
         """By kind: times, seconds, skipped."""
 
     def begin(self, run: Run) -> None:
-        self._folder, self._write = run.config.log_dir, run.writer.write
+        self._folder, self._write = run.config.log_dir, run.writes
         self._step = run.position.step
         self._run = run
         # A dedicated evaluator writes there, too: neither may make readers forget the other's
@@ -87,10 +87,6 @@ class Board:
             )
             say("summaries", text, step=run.position.step)
         return False
-
-    def flush(self) -> None:
-        for opened in self._runs.values():
-            opened.flush()
 
     def close(self) -> None:
         for opened in self._runs.values():

@@ -20,7 +20,7 @@ class Classes(Observer):
         self._rows: list[dict[str, Any]] = []
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        if not (run.writer.write and run.tally):
+        if not (run.writes and run.tally):
             return
         self._rows = run.tally.table(run.names)
         matrix = run.tally.confusion

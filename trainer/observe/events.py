@@ -1,22 +1,20 @@
-"""TensorBoard's event files, written without TensorBoard, which an image need not have.
+"""TensorBoard's event files, by TensorFlow's own writer: an image need not have TensorBoard.
 
-A file holds TFRecords of tensorflow.Event. Each kind of value names the plugin that shows it, as in
-tensorboard/plugins/*/metadata.py. Values are serialised at once and written by one thread, so a
-slow bucket does not delay training.
+Each kind of value names the plugin that shows it, as in tensorboard/plugins/*/metadata.py. The
+writer has a thread of its own, so a slow bucket does not delay training.
 """
 
 import itertools
 import os
-import socket
+import struct
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import struct_pb2
 
-from trainer.job import storage
 from trainer.report import say
 
 _Event = tf.compat.v1.Event
@@ -27,6 +25,8 @@ _AUDIO = b"\x10\x0b"
 """AudioPluginData of tensorboard/plugins/audio/plugin_data.proto: encoding (2) is WAV (11)."""
 _NUMBER = itertools.count()
 BUCKETS = 30
+FLUSH = 5
+"""Seconds after which an event becomes readable, with the next one."""
 
 
 class Events:
@@ -36,18 +36,17 @@ class Events:
     """
 
     def __init__(self, folder: str, first_step: int = 0) -> None:
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self.path = f"{folder}/{name}.{next(_NUMBER):04d}"  # read in the order of names
-        self._file: Any = None
-        self._thread = ThreadPoolExecutor(1, "events")
-        self._broken = False
-        self._guarded(lambda: self._open(folder))
-        self._put(_Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._folder = folder
+        self._writer: Any = None
+        self._guarded(self._open)
         self.restart(first_step)  # The first START of a folder means nothing to readers.
 
-    def _open(self, folder: str) -> None:
-        storage.gfile.makedirs(folder)
-        self._file = tf.io.TFRecordWriter(self.path)
+    def _open(self) -> None:
+        suffix = f".{os.getpid()}.{next(_NUMBER):04d}"  # read in the order of names
+        with tf.Graph().as_default():  # which the writer demands and does not use
+            self._writer = tf.compat.v1.summary.FileWriter(
+                self._folder, max_queue=0, flush_secs=FLUSH, filename_suffix=suffix
+            )
 
     def restart(self, step: int) -> None:
         """Make readers forget what was written for `step` and later steps."""
@@ -69,15 +68,11 @@ class Events:
         """A WAV file. A tag has one, because TensorBoard's page expects the same number in each
         step."""
         content = np.array([wav], object)
-        value = _value(tag, content, "audio", _BLOBS, _AUDIO)
-        self._values(step, [value])
+        self._values(step, [_value(tag, content, "audio", _BLOBS, _AUDIO)])
 
     def histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Rows of left edge, right edge, count: see `buckets`."""
-        rows = [
-            _value(tag, v.astype(np.float64), "histograms", _TENSOR) for tag, v in values.items()
-        ]
-        self._values(step, rows)
+        self._values(step, [_value(t, v, "histograms", _TENSOR) for t, v in values.items()])
 
     def text(self, step: int, tag: str, markdown: str) -> None:
         content = np.array([markdown.encode()], object)
@@ -89,34 +84,32 @@ class Events:
 
     def hyperparameters(self, values: Mapping[str, Any], started: float) -> None:
         """For the HParams page. Booleans, numbers and text keep their types; None is left out."""
-        fields = b""
+        hparams = struct_pb2.Struct()  # the same map of fields as SessionStartInfo.hparams (1)
         for key, value in values.items():
             if value is not None:
-                entry = _bytes(1, key.encode()) + _bytes(2, _hyperparameter(value))
-                fields += _bytes(1, entry)  # map<string, google.protobuf.Value> hparams = 1
-        fields += _double(5, started)  # start_time_secs
-        self._hparams("_hparams_/session_start_info", _bytes(3, fields))
+                plain = isinstance(value, bool | int | float | str)
+                hparams[key] = value if plain else ",".join(map(str, value))
+        content = hparams.SerializeToString() + _double(5, started)  # start_time_secs
+        self._hparams("session_start_info", 3, content)
 
     def finished(self, success: bool) -> None:
         """For the HParams page. Only once the run is over for good: readers keep the first."""
-        fields = _varint(1 << 3) + _varint(1 if success else 2)  # status: SUCCESS or FAILURE
-        fields += _double(2, time.time())  # end_time_secs
-        self._hparams("_hparams_/session_end_info", _bytes(4, fields))
-
-    def flush(self) -> None:
-        """Have all events so far become readable; does not wait."""
-        self._thread.submit(self._guarded, lambda: self._file.flush())
+        status = b"\x08\x01" if success else b"\x08\x02"  # SUCCESS or FAILURE
+        self._hparams("session_end_info", 4, status + _double(2, time.time()))  # end_time_secs
 
     def close(self) -> None:
         """Write all events, and wait for it."""
-        self._thread.submit(self._guarded, lambda: self._file.close())
-        self._thread.shutdown(wait=True)
+        self._guarded(lambda: self._writer.close())
 
-    def _hparams(self, tag: str, content: bytes) -> None:
+    def _hparams(self, tag: str, field: int, content: bytes) -> None:
+        """HParamsPluginData of tensorboard/plugins/hparams/plugin_data.proto with one field, in
+        protobuf's encoding: TensorFlow does not have the message."""
+        size = len(content)
+        length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14])
+        metadata = _metadata("hparams", bytes([field << 3 | 2]) + length + content)
         empty = tf.make_tensor_proto([], tf.float32, shape=(0,))
-        self._values(
-            0, [_Summary.Value(tag=tag, tensor=empty, metadata=_metadata("hparams", content))]
-        )
+        value = _Summary.Value(tag=f"_hparams_/{tag}", tensor=empty, metadata=metadata)
+        self._values(0, [value])
 
     def _values(self, step: int, values: list[Any]) -> None:
         if values:
@@ -124,37 +117,28 @@ class Events:
             self._put(_Event(wall_time=time.time(), step=step, summary=summary))
 
     def _put(self, event: Any) -> None:
-        content = event.SerializeToString()
-        self._thread.submit(self._guarded, lambda: self._file.write(content))
+        self._guarded(lambda: self._writer.add_event(event))
 
-    def _guarded(self, action: Any) -> None:
-        if not self._broken:
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Do something with the writer; after a failure, which must not stop a run, nothing."""
+        if self._folder:
             try:
                 action()
-            except Exception as error:  # This must not stop a training run.
-                self._broken = True
+            except Exception as error:
                 reason = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
-                text = f"no more TensorBoard events: {self.path}: {reason}"
+                text = f"no more TensorBoard events in {self._folder}: {reason}"
+                self._folder = ""
                 say("summaries_failed", text, "WARNING")
 
 
 def buckets(values: np.ndarray) -> np.ndarray:
-    """A histogram's rows of left edge, right edge and count, [BUCKETS, 3]; finite values only.
-
-    If all values are the same, there is one bucket with a width of zero (as in
-    tensorboard/plugins/histogram/summary_v2.py).
-    """
+    """A histogram's rows of left edge, right edge and count, [BUCKETS, 3]; finite values only."""
     values = np.asarray(values, np.float32).reshape(-1)
-    finite = np.isfinite(values)
-    values = values if finite.all() else values[finite]
+    values = values[np.isfinite(values)]
     if not values.size:
         return np.zeros((0, 3))
-    low, high = float(values.min()), float(values.max())
-    if low == high:
-        return rows(np.array([0] * (BUCKETS - 1) + [values.size]), low, high)
-    numbers = ((values - low) * (BUCKETS / (high - low))).astype(np.int32)
-    counts = np.bincount(np.minimum(numbers, BUCKETS - 1), minlength=BUCKETS)
-    return rows(counts, low, high)
+    counts, edges = np.histogram(values, BUCKETS)
+    return rows(counts, float(edges[0]), float(edges[-1]))
 
 
 def rows(counts: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -173,31 +157,5 @@ def _metadata(plugin: str, content: bytes, kind: int = 0) -> Any:
     return _Metadata(plugin_data=data, data_class=kind)
 
 
-# Messages of tensorboard/plugins/hparams/plugin_data.proto, in protobuf's encoding: TensorFlow does
-# not have them.
-
-
-def _hyperparameter(value: Any) -> bytes:
-    """A google.protobuf.Value (struct.proto)."""
-    if isinstance(value, bool):
-        return _varint(4 << 3) + _varint(int(value))
-    if isinstance(value, int | float):
-        return _double(2, value)
-    text = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-    return _bytes(3, text.encode())
-
-
-def _varint(number: int) -> bytes:
-    content = b""
-    while number > 127:
-        content += bytes([number & 127 | 128])
-        number >>= 7
-    return content + bytes([number])
-
-
-def _bytes(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
 def _double(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 1) + np.float64(value).tobytes()
+    return bytes([field << 3 | 1]) + struct.pack("<d", value)

@@ -12,44 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from trainer.config import Config
 from trainer.report import say
-
-
-class Writer:
-    """Writes TensorBoard's event files without TensorBoard, which an image need not have.
-
-    Each `run` ("train", "validation", ...) is a folder below `folder`, so that one chart shows
-    several. If `write` is false, as on every rank but the chief, nothing is written.
-    """
-
-    def __init__(self, folder: str, write: bool) -> None:
-        self.folder = folder
-        self.write = write
-        self._writers: dict[str, tf.summary.SummaryWriter] = {}
-        proto = tf.compat.v1.SummaryMetadata
-        self._metadata = proto(plugin_data=proto.PluginData(plugin_name="scalars"))
-
-    def of(self, run: str) -> tf.summary.SummaryWriter:
-        """The writer of a run, made at the first call; one that drops everything if not `write`."""
-        if not self.write:
-            return tf.summary.create_noop_writer()
-        if run not in self._writers:
-            self._writers[run] = tf.summary.create_file_writer(f"{self.folder}/{run}")
-        return self._writers[run]
-
-    def scalars(self, run: str, step: int, values: Mapping[str, float]) -> None:
-        if not self.write:
-            return
-        with self.of(run).as_default():
-            for tag, value in values.items():
-                tf.summary.write(tag, np.float32(value), step=step, metadata=self._metadata)
-
-    def flush(self) -> None:
-        for writer in self._writers.values():
-            writer.flush()
 
 
 @dataclass
@@ -69,7 +34,8 @@ class Run:
     validation: tuple[Any, ...]
     ledger: Any
     """trainer.observe.ledger.Ledger: where the time went."""
-    writer: Writer
+    writes: bool
+    """Does this process write for TensorBoard, and the report? The chief and an evaluator do."""
     position: Any
     """trainer.job.checkpoints.Position: the present step, examples, epoch."""
     steps: int

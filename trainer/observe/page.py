@@ -12,7 +12,6 @@ import tensorflow as tf
 from trainer.config import METRICS, Config
 from trainer.input import targets
 from trainer.job import storage
-from trainer.observe import drawing
 from trainer.observe.examples import Pictures
 from trainer.observe.observer import Observer, Run
 from trainer.report import say
@@ -25,6 +24,8 @@ SHOWN = ("loss", "accuracy", "mae")
 """The curves; accuracy and mae exclude each other."""
 _SHOWN = 100
 """Most classes of a confusion matrix on the page."""
+_LETTERS = 16
+"""Pixels of a cell in which a count can be read."""
 _WIDE, _HIGH, _LEFT, _LOW = 520, 220, 52, 24
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;
@@ -34,7 +35,7 @@ td,th{padding:.15rem .7rem;text-align:right}
 td:first-child,th:first-child{text-align:left}tr:nth-child(even){background:#f3f5f7}
 .row{display:flex;flex-wrap:wrap;gap:1.5rem}.bar{background:#3b6fb5;height:.8rem}
 figure{margin:0}figcaption{color:#5b6673;font-size:.85rem}
-img.pixels{image-rendering:pixelated;max-width:100%}svg{max-width:100%;height:auto}
+img.pixels{image-rendering:pixelated;min-width:128px;max-width:100%}svg{max-width:100%;height:auto}
 .part{width:20rem}td:first-child{white-space:nowrap}
 .words td:last-child{text-align:left;overflow-wrap:anywhere}
 @media(max-width:500px){td,th{padding:.15rem .4rem}.part{width:6rem}}
@@ -85,7 +86,7 @@ class Page(Observer):
             self._curve(f"{name}, evaluation", step).append((step, round(result[name], 5)))
 
     def closed(self, run: Run) -> None:
-        if not run.writer.write:
+        if not run.writes:
             return
         path = f"{run.config.job_dir}/{REPORT}"
         summary = self.account.summary(run)
@@ -194,8 +195,37 @@ def _classes(run: Run) -> str:
     parts = [f"<h2>{title}</h2><div class=row>", _table(heads, rows)]
     matrix = run.tally.confusion
     if matrix is not None and len(run.names) <= _SHOWN:
-        parts.append(_picture(drawing.confusion(matrix, run.names), "confusion"))
+        parts.append(confusion(matrix, run.names))
     return "".join([*parts, "</div>"])
+
+
+def confusion(matrix: np.ndarray, names: Sequence[str]) -> str:
+    """A drawing of counts [true, predicted]; a darker cell has a larger share of its row."""
+    cell = max(6, min(40, 560 // len(names)))
+    left, top, side = 120, 24, cell * len(names)
+    head = (
+        f"<svg viewBox='0 0 {left + side} {top + side}' width={left + side} font-size=11 role=img>"
+    )
+    parts = ["<figure><figcaption>confusion: rows are true, columns predicted</figcaption>", head]
+    for row, (name, counts) in enumerate(zip(names, matrix, strict=True)):
+        y, word = top + row * cell, html.escape(name)
+        if cell >= _LETTERS:
+            parts.append(f"<text x=0 y={y + cell // 2 + 4}>{html.escape(name[:18])}</text>")
+            parts.append(f"<text x={left + row * cell + 2} y=16>{html.escape(name[:4])}</text>")
+        for column, count in enumerate(counts.tolist()):
+            if not count:
+                continue
+            x, share = left + column * cell, count / counts.sum()
+            colour = "#288c3c" if row == column else "#be2828"
+            parts.append(
+                f"<rect x={x} y={y} width={cell - 1} height={cell - 1} fill='{colour}' "
+                f"fill-opacity={share:.3f}><title>{word} as {html.escape(names[column])}: {count}"
+                "</title></rect>"
+            )
+            if cell >= _LETTERS:
+                ink = "#fff" if share > 0.5 else "#1d2733"
+                parts.append(f"<text x={x + 3} y={y + cell // 2 + 4} fill='{ink}'>{count}</text>")
+    return "".join([*parts, "</svg></figure>"])
 
 
 def _number(value: Any, shown: str) -> str:
@@ -206,9 +236,7 @@ def _number(value: Any, shown: str) -> str:
 def _mistakes(mistakes: Sequence[tuple[np.ndarray, Sequence[str]]], target: str) -> str:
     if not mistakes:
         return ""
-    drawn = "".join(
-        _picture(drawing.captioned(image, ()), ", ".join(lines)) for image, lines in mistakes
-    )
+    drawn = "".join(_picture(image, ", ".join(lines)) for image, lines in mistakes)
     title = "The surest mistakes" if target == targets.CLASS else "The largest mistakes"
     return f"<h2>{title}</h2><div class=row>{drawn}</div>"
 

@@ -25,13 +25,9 @@ from trainer.report import say
 class Scalars(Observer):
     """Loss, accuracy, learning rate, gradient norm; speed; the split of a step."""
 
-    FLUSH = 10.0
-    """Seconds between two flushes, after which events become readable."""
-
     def __init__(self, board: Board) -> None:
         self.board = board
         self._before: dict[str, float] = {}
-        self._flushed = 0.0
         self._reached = 0
 
     def begin(self, run: Run) -> None:
@@ -56,9 +52,6 @@ class Scalars(Observer):
             last = first_step + count - 1
             if any(step % every == 0 for step in range(first_step, last + 1)):
                 train.scalars(last, self._speed(run, metrics, count))
-            if time.monotonic() - self._flushed > self.FLUSH:
-                self.board.flush()
-                self._flushed = time.monotonic()
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         if self.board.writes:
@@ -67,10 +60,6 @@ class Scalars(Observer):
                 self.board.of("validation").scalars(
                     step, {name: value for name, value in known.items() if np.isfinite(value)}
                 )
-                self.board.flush()
-
-    def end(self, run: Run, outcome: str) -> None:
-        self.board.flush()
 
     def _speed(self, run: Run, metrics: Mapping[str, np.ndarray], count: int) -> dict[str, float]:
         """Examples a second, and milliseconds a step by part, since the last call."""

@@ -1,7 +1,6 @@
 """Use of the machine: processors, memory, GPUs, and the share of the model's arithmetic.
 
-A thread takes samples every few seconds. psutil and NVML (nvidia-ml-py) give more figures if they
-are installed; the others need neither of them, nor a GPU.
+A thread takes samples every few seconds, with psutil and NVML (nvidia-ml-py).
 """
 
 import contextlib
@@ -13,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from trainer import guard
 from trainer.job import memory
@@ -69,26 +70,13 @@ def quota(root: Path = memory.CGROUP, cores: int | None = None) -> float:
     return min(float(cores), limit)
 
 
-def throttled(root: Path = memory.CGROUP) -> float:
-    """Seconds for which the quota has held back processes of this container."""
-    for name, unit in (("cpu.stat", 1e6), ("cpu/cpu.stat", 1e9)):
-        with contextlib.suppress(OSError, ValueError):
-            values = dict(line.split() for line in (root / name).read_text().splitlines())
-            return int(values.get("throttled_usec", values.get("throttled_time", 0))) / unit
-    return 0.0
-
-
 class Machine:
-    """Samples the processor and memory of this process, relative to what it may use."""
+    """Samples the processor and memory of this process, relative to what it may use; network and
+    disk are those of the container."""
 
     def __init__(self) -> None:
         self.cores, self.memory = quota(), memory.limit()
-        try:
-            import psutil
-
-            self._psutil: Any = psutil
-        except ImportError:
-            self._psutil = None
+        self._process = psutil.Process()
         self._before = self._totals()
 
     def look(self) -> dict[str, float]:
@@ -97,32 +85,22 @@ class Machine:
         self._before = now
         seconds = max(now["time"] - before["time"], 1e-9)
         rate = {key: (now[key] - before[key]) / seconds for key in now if key in before}
-        found = {
+        used = self._process.memory_info().rss
+        moved = {f"{key}_per_second": rate[key] for key in rate if key not in ("time", "cpu")}
+        return {
             "cpu": rate["cpu"] / self.cores,
-            "cpu_throttled": rate["throttled"],
-            "memory_bytes": now["memory"],
-            "memory": now["memory"] / self.memory,
+            "memory_bytes": used,
+            "memory": used / self.memory,
+            **moved,
         }
-        for key in ("network_received", "network_sent", "disk_read", "disk_written"):
-            if key in rate:
-                found[f"{key}_per_second"] = rate[key]
-        return found
 
     def _totals(self) -> dict[str, float]:
-        times = os.times()
-        totals = {
-            "time": time.monotonic(),
-            "cpu": times.user + times.system + times.children_user + times.children_system,
-            "throttled": throttled(),
-            "memory": float(memory.resident()),
-        }
-        if self._psutil is not None:
-            # Of the machine, not this process; a container usually has its own network.
-            with contextlib.suppress(Exception):
-                net, disk = self._psutil.net_io_counters(), self._psutil.disk_io_counters()
-                totals |= {"network_received": net.bytes_recv, "network_sent": net.bytes_sent}
-                if disk is not None:
-                    totals |= {"disk_read": disk.read_bytes, "disk_written": disk.write_bytes}
+        totals = {"time": time.monotonic(), "cpu": sum(self._process.cpu_times()[:4])}
+        if net := psutil.net_io_counters():
+            totals |= {"network_received": net.bytes_recv, "network_sent": net.bytes_sent}
+        with contextlib.suppress(OSError, RuntimeError, NotImplementedError):  # no /proc/diskstats
+            if disk := psutil.disk_io_counters():
+                totals |= {"disk_read": disk.read_bytes, "disk_written": disk.write_bytes}
         return totals
 
 
@@ -164,41 +142,34 @@ class Gpus:
         return found
 
     def _one(self, handle: Any) -> dict[str, float]:
-        nvml = self._nvml
-        found: dict[str, float] = {}
+        """Figures of one GPU, without those that it does not give."""
+        nvml, figures = self._nvml, dict[str, float]()
 
-        def ask(take: Callable[[], Mapping[str, float]]) -> None:
-            with contextlib.suppress(nvml.NVMLError):
-                found.update(take())
+        def reasons() -> dict[str, float]:
+            bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+            return {
+                f"gpu_throttled_{why}": float(bool(bits & of)) for why, of in _THROTTLES.items()
+            }
 
-        def memory() -> Mapping[str, float]:
+        def used() -> dict[str, float]:
             info = nvml.nvmlDeviceGetMemoryInfo(handle)
             return {"gpu_memory": info.used / info.total, "gpu_memory_bytes": info.used}
 
-        def throttles() -> Mapping[str, float]:
-            reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-            return {
-                f"gpu_throttled_{why}": float(bool(reasons & bits))
-                for why, bits in _THROTTLES.items()
-            }
-
-        # The share of time in which anything ran on the GPU, which is not how well it was used.
-        ask(lambda: {"gpu_busy": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100})
-        ask(memory)
-        ask(lambda: {"gpu_power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000})
-        ask(lambda: {"gpu_power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000})
-        ask(
-            lambda: {
-                "gpu_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            }
-        )
-        ask(
+        for take in (
+            # The share of time in which anything ran on the GPU, which is not how well it was used.
+            lambda: {"gpu_busy": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100},
+            used,
+            lambda: {"gpu_power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000},
+            lambda: {"gpu_power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000},
+            lambda: {"gpu_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)},
             lambda: {
                 "gpu_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            }
-        )
-        ask(throttles)
-        return found
+            },
+            reasons,
+        ):
+            with contextlib.suppress(nvml.NVMLError):
+                figures.update(take())
+        return figures
 
 
 def _handles(nvml: Any, visible: str | None) -> list[Any]:

@@ -27,7 +27,7 @@ def leaving(*votes: Exception | None) -> Any:
         _collect=lambda wait: None,
         _trouble=None,
         watch=SimpleNamespace(end=lambda *_: None),
-        run_=SimpleNamespace(writer=SimpleNamespace(flush=lambda: None)),
+        run_=SimpleNamespace(),
         position=SimpleNamespace(step=7),
     )
     run._part = lambda: outer.Controller._part(run)

@@ -44,7 +44,7 @@ def attempt(tmp_path: Path) -> Callable[..., None]:
             place=place,
             position=Position(start, 0, 0.0),
             ledger=types.SimpleNamespace(seconds=lambda: dict.fromkeys(PARTS, 0.0)),
-            writer=types.SimpleNamespace(write=True),
+            writes=True,
         )
         scalars.begin(run)
         for what, step, loss in done:

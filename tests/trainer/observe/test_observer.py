@@ -13,7 +13,7 @@ from tests.trainer.runs import SMOKE
 pytestmark = pytest.mark.tensorflow
 pytest.importorskip("tensorflow")
 
-from trainer.observe import drawing, input_report, insight, ledger, utilization  # noqa: E402
+from trainer.observe import drawing, input_report, insight, ledger, page, utilization  # noqa: E402
 from trainer.observe.observer import Observer, Run, Watch  # noqa: E402
 
 OCCASIONS = ("begin", "steps", "evaluated", "saved", "end", "closed", "state")
@@ -108,6 +108,7 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
         raise OSError("broken for the test")
 
     monkeypatch.setattr(drawing, "confusion", broken)
+    monkeypatch.setattr(page, "confusion", broken)
     monkeypatch.setattr(input_report, "per_core", broken)
     monkeypatch.setattr(utilization.Machine, "look", broken)  # in a thread of its own
     monkeypatch.setattr(ledger.Ledger, "reconcile", broken)
