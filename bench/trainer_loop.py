@@ -71,7 +71,7 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
             for _ in range(STEPS // config.steps_per_loop):
                 trainer.train(batches, config.steps_per_loop)
 
-        whole = whole_loop(trainer, config, batches, folder)
+        whole = whole_loop(trainer, config, batches)
         fit = model_fit(config, dataset)
         times = in_turns(lambda: seconds(ours), lambda: seconds(whole), fit)
     inner_times, whole_times, fit_times = ([t / STEPS for t in one] for one in times)
@@ -87,7 +87,7 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
     ]
 
 
-def whole_loop(trainer: Any, config: Any, batches: Any, folder: str) -> Callable[[], None]:
+def whole_loop(trainer: Any, config: Any, batches: Any) -> Callable[[], None]:
     """A function that makes STEPS steps of the trainer's whole loop, with its observers."""
     from trainer.input.parts import Shard
     from trainer.job.checkpoints import Position
