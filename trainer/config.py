@@ -285,6 +285,9 @@ class Config:
         0.0, "of all the run's machines together, in any currency; 0: not known"
     )
 
+    accept_changed_records: bool = _input(
+        False, "go on with a job whose records are not those that it began with"
+    )
     on_corrupt: Literal["fail", "skip"] = _input("fail", "what a record that cannot be read does")
     crop: float = _input(
         1.0, "least share of a picture's area that is seen; 1: all of it", least=0.01, most=1

@@ -58,6 +58,10 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     except (UsageError, guard.Refused) as error:
         say("error", str(error), "ERROR")
         return USAGE
+    backend = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        say("error", f"KERAS_BACKEND={backend}: the trainer runs on TensorFlow: unset it", "ERROR")
+        return USAGE
     preemption.grace = config.grace
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     from trainer.job import lease
@@ -416,7 +420,7 @@ def _prepare(config: Config, size: int) -> None:
 
     there = checkpoints.Checkpoints(config.checkpoint_dir, config.keep_checkpoints).size()
     count = config.keep_checkpoints + 2  # the best, and the one that is being written
-    what = f"{count} checkpoints of {size / 1e6:,.0f} MB"
+    what = f"{count} checkpoints of {storage.size(size)}"
     storage.check_space(config.checkpoint_dir, max(size, size * count - there), what)
     content = json.dumps(dataclasses.asdict(config), indent=1).encode()
     storage.write(f"{config.job_dir}/config.json", content)

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -99,6 +100,17 @@ def test_a_mistake_is_answered_before_tensorflow_is_imported() -> None:
     assert done.stdout.count("\n") == 1
     assert '"severity": "ERROR"' in done.stdout
     assert not done.stderr
+
+
+def test_another_backend_of_keras_is_one_line() -> None:
+    code = "import sys; from trainer import task; sys.exit(task.main())"
+    arguments = [sys.executable, "-c", code, "--records", "r", "--job-dir", "j"]
+    ran = subprocess.run(
+        arguments, env={**os.environ, "KERAS_BACKEND": "jax"}, capture_output=True, text=True
+    )
+    assert ran.returncode == 2
+    assert "KERAS_BACKEND=jax: the trainer runs on TensorFlow: unset it" in ran.stdout
+    assert not ran.stderr
 
 
 def test_a_tuning_service_names_and_writes_parameters_in_its_own_way() -> None:

@@ -139,10 +139,16 @@ def stored_size(folder: str) -> int:
     form, _ = _kind(folder, paths, Sound(0, 1.0))
     if isinstance(form, Sound) or form:
         return 0 if isinstance(form, Sound) else form
-    known = _known(folder)
-    told = {name: _sides(one)[1] for (name, _), one in known.items()}
-    sides = [told.get(path.rpartition("/")[2], 0) for path in paths]
-    return max(sides) if all(sides) else 0
+    known = {name: told for (name, _), told in _known(folder).items()}
+    files = [known.get(path.rpartition("/")[2]) for path in paths]
+    sides = [_sides(told)[1] for told in files if told]
+    if not all(files) or all(sides):
+        return max(sides) if all(files) else 0
+    try:  # Not all are JPEGs: what the shorter side of every picture of the folder has at most.
+        statistics = _dataset(folder)["statistics"]
+        return int(min(statistics[side]["most"] for side in ("width", "height")))
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
@@ -231,10 +237,15 @@ def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> 
     return tuple(replace(shard, side=form, target=target) for shard in shards)
 
 
+def _dataset(folder: str) -> dict[str, Any]:
+    """dataset.json. Raises tf.errors.NotFoundError, ValueError, TypeError."""
+    return dict(json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json")))
+
+
 def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
     """What dataset.json says about each file, by the file's name and size in bytes."""
     try:
-        splits = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["splits"]
+        splits = _dataset(folder)["splits"]
         files = [item for split in splits.values() for item in split["files"].items()]
         return {(name, told["bytes"]): told for name, told in files if "records" in told}
     except (tf.errors.NotFoundError, ValueError, KeyError, AttributeError, TypeError):
@@ -287,7 +298,7 @@ def _first(paths: Iterable[str]) -> dict[str, Any]:
 def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
     """How sounds are heard: as dataset.json says, or at the rate of the first record."""
     try:
-        form = json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json"))["form"]
+        form = _dataset(folder)["form"]
         noted = Sound(int(form["rate"]), float(form["seconds"]))
     except (tf.errors.NotFoundError, ValueError, KeyError, TypeError):
         noted = Sound(int.from_bytes(wav[24:28], "little"), 0.0)

@@ -109,7 +109,8 @@ class Checkpoints:
         except (ValueError, TypeError, KeyError, AttributeError, *storage.NOT_FOUND) as error:
             raise Torn(f"{arrays}: {type(error).__name__}: {error}") from error
         if (len(content), zlib.crc32(content)) != expected:
-            raise Torn(f"{arrays}: {len(content)} bytes that are not the {expected[0]} written")
+            text = f"{len(content):,} bytes do not have the checksum of the {expected[0]:,} written"
+            raise Torn(f"{arrays}: {text}")
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return Checkpoint(position, {name: archive[name] for name in archive.files}, state)
 

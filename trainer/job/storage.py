@@ -70,6 +70,11 @@ def unwritable(error: Exception) -> str:
     return text if isinstance(error, OSError) and error.errno in numbers else ""
 
 
+def size(count: float) -> str:
+    """Return a number of bytes in words: 310 kB, 12.4 MB."""
+    return f"{count / 1e3:,.0f} kB" if count < 1e6 else f"{count / 1e6:,.1f} MB"
+
+
 def check_writable(folder: str) -> None:
     """Write a file to `folder`, read it back, remove it. Raises UsageError."""
     probe = f"{folder}/.writable-{uuid.uuid4().hex[:8]}"
@@ -91,6 +96,6 @@ def check_space(folder: str, needed: int, what: str) -> None:
     free = shutil.disk_usage(next(p for p in (Path(folder), *Path(folder).parents) if p.is_dir()))
     if free.free < needed:
         raise UsageError(
-            f"{folder} has {free.free / 1e6:,.1f} MB free, {what} need {needed / 1e6:,.1f} MB: "
+            f"{folder} has {size(free.free)} free, {what} need {size(needed)}: "
             "free some, keep fewer (--keep-checkpoints) or give another --job-dir"
         )

@@ -20,6 +20,11 @@ def test_records_are_counted_without_reading_them() -> None:
     assert [shard.records for shard in splits.find(str(SMOKE), "train")] == [250] * 4
 
 
+def test_the_size_of_pictures_that_are_no_jpegs_is_known_too(tmp_path: Path) -> None:
+    options = ("--encoding", "png", "--resize", "48", "--square")
+    assert splits.stored_size(str(made(tmp_path, *options))) == 48
+
+
 def test_missing_and_empty_records_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"no records at {tmp_path}/train-"):
         splits.find(str(tmp_path), "train")
