@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from trainer.config import Config, UsageError
 from trainer.input.parts import Shard
 from trainer.job import storage
 from trainer.records import tfrecord
-
-OPTION = "--accept-changed-records"
 
 
 def of(shards: Iterable[Shard], names: Iterable[str]) -> dict[str, Any]:
@@ -25,6 +24,17 @@ def of(shards: Iterable[Shard], names: Iterable[str]) -> dict[str, Any]:
         for shard, end in zip(shards, ends, strict=True)
     }
     return {"classes": list(names), "files": files}
+
+
+def check(config: Config, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
+    """Refuse to go on with other records than those before. Raises UsageError."""
+    if before is None or config.accept_changed_records:
+        return
+    if found := differences(before, now):
+        raise UsageError(
+            f"the records in {config.records} are not those that this job began with: {found}; "
+            "use another --job-dir, or --accept-changed-records to go on with them"
+        )
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

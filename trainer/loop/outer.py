@@ -102,6 +102,7 @@ class Controller:
         self.allowed = allowed
         self.steps = run.steps
         self.records = sum(shard.records for shard in run.train)
+        self.fingerprint = fingerprint.of((*run.train, *run.validation), run.names)
         self.judge = Judge(
             self.config.metric, self.config.early_stopping, self.config.early_stopping_delta
         )
@@ -203,7 +204,7 @@ class Controller:
                     self.checkpoints.remove(step)
                 continue
             state = checkpoint.state
-            self._check_records(state.get("records"))
+            fingerprint.check(self.config, state.get("records"), self.fingerprint)
             if state.get("factor", 1.0) != self.factor and not self.tries:
                 self.factor, self.tries = state["factor"], state.get("tries", 0)
                 self.trainer.use_learning_rate(self.factor)
@@ -223,20 +224,6 @@ class Controller:
                 self.watch.restore(self.run_, state.get("observers", {}))
             return True
         return False
-
-    @functools.cached_property
-    def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint.of((*self.run_.train, *self.run_.validation), self.run_.names)
-
-    def _check_records(self, before: dict[str, Any] | None) -> None:
-        """Refuse records that are not those the job began with. Raises UsageError."""
-        if before is None or self.config.accept_changed_records:
-            return
-        if found := fingerprint.differences(before, self._fingerprint):
-            raise UsageError(
-                f"the records in {self.config.records} are not those that this job began with: "
-                f"{found}; use another --job-dir, or {fingerprint.OPTION} to go on with them"
-            )
 
     def _batches(self) -> Any:
         return self.trainer.batches(self.run_.train, self.position.examples)
@@ -357,7 +344,7 @@ class Controller:
             "judge": self.judge.state(),
             "evaluated": self._evaluated,
             "readers": self.trainer.readers,
-            "records": self._fingerprint,
+            "records": self.fingerprint,
             "factor": self.factor,
             "tries": self.tries,
             "observers": self.watch.states(self.run_),
