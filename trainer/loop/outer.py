@@ -111,8 +111,7 @@ class Controller:
         self.inline = self.config.evaluation == "inline" or (
             self.config.evaluation == "auto" and not self.place.evaluator
         )
-        self.tries = 0
-        self.factor = 1.0
+        self.tries, self.factor = 0, 1.0
         self._initial: dict[str, np.ndarray] | None = None
         self._saves: list[int] = []
         self._evaluated = -1
@@ -235,8 +234,7 @@ class Controller:
         cadences = (self.config.checkpoint_every, self.config.evaluate_every)
         most = [self.config.steps_per_loop, self.steps - step]
         most += [period - step % period for period in cadences if period]
-        wanted = self.watch.until(step)
-        if wanted is not None:
+        if (wanted := self.watch.until(step)) is not None:
             most.append(wanted - step)
         if self._pace:
             most.append(max(1, int(CALL / self._pace)))
@@ -374,9 +372,8 @@ class Controller:
         """Evaluate between two steps, unless it is too soon. Returns whether to stop early."""
         if not self.inline or too_soon:
             return False
-        result = self._evaluate()
         step = self.position.step
-        better = self.judge.better(step, result)
+        better = self.judge.better(step, self._evaluate())
         self._evaluated = step
         if self.place.chief:
             self.attempt(lambda: self._keep(better))
