@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import importlib
 import io
 import os
@@ -134,6 +135,8 @@ def options(
 
 def main(program: typer.Typer = app) -> NoReturn:
     """Run the command line. An error becomes two lines and an exit code."""
+    gc.set_threshold(100_000)  # imports make many objects, and hardly any garbage
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would look into every package
     _prepare_streams()
     try:
         try:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli.console import Reporter
 from builder.core.display import masked, plain
 
 if TYPE_CHECKING:
+    from builder.cli.console import Reporter
     from builder.core.settings import Settings
 
 
@@ -37,8 +37,10 @@ Registry = Annotated[
 EngineChoice = Annotated[str | None, typer.Option("--engine", help="auto, machine or private.")]
 
 
-def reporter() -> Reporter:
+def reporter() -> "Reporter":
     """Return what shows the progress of this call."""
+    from builder.cli.console import Reporter
+
     return Reporter(verbose=OPTIONS.verbose, quiet=OPTIONS.quiet)
 
 

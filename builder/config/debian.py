@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from builder.config import network
+from builder.config.debian_packages import ARCHIVE, SECURITY
 from builder.config.network import Login, read_logins, with_login
 from builder.core.errors import OutsideError
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from builder.core.settings import Settings
 
 DOMAIN: Final = "debian.org"
-ARCHIVE, SECURITY = "debian", "debian-security"
-ARCHIVES: Final = (ARCHIVE, SECURITY)
 
 KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 """In every Debian root since 12. It is named because newer releases trust no key by default."""

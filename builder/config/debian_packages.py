@@ -16,12 +16,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Final
 from urllib.parse import unquote
 
-from builder.config.debian import ARCHIVE, ARCHIVES, SECURITY
 from builder.core.files import hash_of
+
+ARCHIVE, SECURITY = "debian", "debian-security"
+ARCHIVES: Final = (ARCHIVE, SECURITY)
 
 _RECORD: Final = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9+.-]+)=(?P<version>\S+)\n"
@@ -48,39 +50,34 @@ class DebianPackage:
     bytes: int
 
 
-def dump(debs: Iterable[DebianPackage]) -> str:
-    """The records, sorted by name."""
+def dump(packages: Iterable[DebianPackage]) -> str:
+    """Return the records, sorted by name."""
     return "".join(
-        f"{deb.name}={deb.version}\n"
-        f"    {deb.archive}/{deb.time}/{deb.path}\n"
-        f"    sha256:{deb.sha256}  # {deb.bytes} bytes\n"
-        for deb in sorted(debs)
+        f"{package.name}={package.version}\n"
+        f"    {package.archive}/{package.time}/{package.path}\n"
+        f"    sha256:{package.sha256}  # {package.bytes} bytes\n"
+        for package in sorted(packages)
     )
 
 
+@cache
 def parse(text: str) -> tuple[DebianPackage, ...]:
-    """The records of a text that `dump` wrote, after any comments.
+    """Return the records of a text that `dump` wrote, after any comments.
 
     Raises ValueError for a line that is none, and for a path that leads out of the archive.
     """
     body = re.sub(r"(?m)^#.*\n", "", text)
-    debs = tuple(
-        DebianPackage(
-            one["name"],
-            one["version"],
-            one["archive"],
-            one["time"],
-            one["path"],
-            one["sha256"],
-            int(one["bytes"]),
-        )
-        for one in _RECORD.finditer(body)
-    )
+    packages = tuple(_package(record) for record in _RECORD.finditer(body))
     if left := _RECORD.sub("", body).strip():
         raise ValueError(f"no record of a Debian package: {left.splitlines()[0]!r}")
-    if wrong := [deb.path for deb in debs if ".." in deb.path.split("/")]:
+    if wrong := [package.path for package in packages if ".." in package.path.split("/")]:
         raise ValueError(f"a path leads out of the archive: {wrong[0]!r}")
-    return debs
+    return packages
+
+
+def _package(record: re.Match[str]) -> DebianPackage:
+    name, version, archive, time, path, sha256, size = map(str, record.groups())
+    return DebianPackage(name, version, archive, time, path, sha256, int(size))
 
 
 _URI: Final = re.compile(
@@ -94,30 +91,33 @@ _UNTIL_KEPT: Final = timedelta(days=1)
 
 
 def from_apt(uris: str, dates: Mapping[str, str]) -> tuple[DebianPackage, ...]:
-    """The records of the packages that `apt-get --print-uris` names, with ForceHash SHA256.
+    """Return the records of the packages that `apt-get --print-uris` names.
 
-    dates: for each of ARCHIVES, the newest `Date` of its signed lists.
+    uris: apt's output with ForceHash SHA256. dates: for each of ARCHIVES, the newest `Date` of its
+    signed lists.
     """
-    found = []
-    for one in _URI.finditer(uris):
-        name, version, _ = one["file"].split("_")
-        archive = SECURITY if one["path"].startswith(_SECURITY_POOL) else ARCHIVE
+    from email.utils import parsedate_to_datetime
+
+    packages = []
+    for match in _URI.finditer(uris):
+        name, version, _ = match["file"].split("_")
+        archive = SECURITY if match["path"].startswith(_SECURITY_POOL) else ARCHIVE
         time = parsedate_to_datetime(dates[archive]) + _UNTIL_KEPT
-        found.append(
+        packages.append(
             DebianPackage(
                 name,
                 unquote(version),
                 archive,
                 time.strftime("%Y%m%dT%H%M%SZ"),
-                unquote(one["path"]),
-                one["sha256"],
-                int(one["bytes"]),
+                unquote(match["path"]),
+                match["sha256"],
+                int(match["bytes"]),
             )
         )
-    return tuple(sorted(found))
+    return tuple(sorted(packages))
 
 
-def checksum(debs: Iterable[DebianPackage]) -> str:
-    """A checksum over the packages' bytes: neither a mirror nor a time changes it."""
-    texts = (text for deb in sorted(debs) for text in (deb.name, deb.version, deb.sha256))
-    return "sha256:" + hash_of(*texts)
+def checksum(packages: Iterable[DebianPackage]) -> str:
+    """Return a checksum over the packages' bytes: neither a mirror nor a time changes it."""
+    ordered = sorted(packages)
+    return "sha256:" + hash_of(*(text for p in ordered for text in (p.name, p.version, p.sha256)))

@@ -11,8 +11,6 @@ import unicodedata
 from pathlib import Path
 from typing import Annotated, Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationInfo
 
 from builder.core.errors import InputError
@@ -54,7 +52,7 @@ _SIZE = re.compile(r"[0-9]+(?:\.[0-9]+)?\s*[KMGT]i?B", re.IGNORECASE)
 
 
 def unsafe(text: str) -> str:
-    """Why `text` cannot stand between double quotes in a Dockerfile; "" where it can."""
+    """Return why `text` cannot stand between double quotes in a Dockerfile; "" where it can."""
     for character in text:
         if character in _UNSAFE:
             return f"{character} is not allowed: {_UNSAFE[character]}"
@@ -92,28 +90,34 @@ def _base(value: str) -> str:
 
 
 def requirement(value: str) -> str:
-    """A requirement as pip writes it. Raises PydanticCustomError for what cannot be locked."""
+    """Return a requirement as pip writes it.
+
+    Raises PydanticCustomError for what cannot be locked.
+    """
     if value.lstrip().startswith("-"):
         raise refuse(
             f"{value!r} is an option, not a requirement",
             "write package names only; an index is configured on the machine that locks",
         )
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
-        found = Requirement(value)
+        parsed = Requirement(value)
     except InvalidRequirement as error:
         first = str(error).splitlines()[0]
         raise refuse(f"{value!r} is not a requirement: {first}", "write name==version") from None
-    if found.url:
+    if parsed.url:
         raise refuse(f"{value!r} names a URL, which cannot be locked", "write name==version")
     if "\n" in value or "\r" in value:
         raise refuse("a line break in a requirement", "write one requirement an entry")
-    return str(found)
+    return str(parsed)
 
 
 def _different(values: tuple[str, ...]) -> tuple[str, ...]:
     seen: dict[str, str] = {}
     for value in values:
-        key = canonicalize_name(re.split(r"[\s\[<>=!~;(]", value, maxsplit=1)[0])
+        name = re.split(r"[\s\[<>=!~;(]", value, maxsplit=1)[0]
+        key = re.sub(r"[-_.]+", "-", name).lower()
         if key in seen:
             raise refuse(f"{value!r} stands twice (also as {seen[key]!r})", "keep one")
         seen[key] = value
@@ -158,7 +162,7 @@ def _size(value: object) -> object:
 
 
 def _folder(value: str, info: ValidationInfo) -> str:
-    """A folder relative to the project root. It has to exist where the context holds the root."""
+    """Refuse what is no folder below the project root. With a root, the folder has to exist."""
     path = Path(value)
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
         raise refuse(f"{value!r} is not a folder's plain name", "use letters, digits, _ - . /")

@@ -45,7 +45,7 @@ _EXPECTED = {
 class FileModel(BaseModel):
     """A part of a file that a person writes: frozen, and an unknown key is a mistake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Positions(Protocol):
