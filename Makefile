@@ -29,13 +29,13 @@ push: $(VENV)/.build  ## push every image that has a valid receipt
 
 test: $(VENV)/.test  ## run the tests, with a real engine, registry and TensorFlow
 	@$(PYTEST) -m "not alone and not long"
-	@$(PYTHON) -m pytest -m "alone and not long" $$(grep -rl --include="test_*.py" "mark.alone" tests)  # collecting all takes half a minute
+	@grep -rl --include="test_*.py" "mark.alone" tests packages | xargs -r $(PYTHON) -m pytest -m "alone and not long"
 
 test-fast: $(VENV)/.test  ## run the tests that need no engine, network or TensorFlow
 	@$(PYTEST) -q -m "not engine and not network and not tensorflow and not slow and not long"
 
 test-long: $(VENV)/.test  ## run what takes minutes: every target, campaigns of kills, fuzzing. LONG_SECONDS=60 each
-	@$(PYTHON) -m pytest -m long $$(grep -rl --include="test_*.py" "mark.long" tests)
+	@grep -rl --include="test_*.py" "mark.long" tests packages | xargs -r $(PYTHON) -m pytest -m long
 	@$(PYTHON) -m bench.fuzz --first $$(date +%s) --seconds $(LONG_SECONDS)
 
 check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, locks, Dockerfiles

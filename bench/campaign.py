@@ -1,6 +1,6 @@
 """Does a run with everything switched on end with the same bits when it is interrupted?
 
-    python -m bench.campaign [--trials 50] [--seed 0]
+    python -m bench.campaign [--trials 50] [--seed 0] [--seconds N]
 
 Each trial starts the same run and interrupts it at a random moment: by SIGKILL, by SIGTERM, or by a
 disk that is suddenly full (and has room again afterwards). Then it is started again, interrupted up
@@ -169,8 +169,9 @@ def small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def campaign(trials: int, seed: int) -> list[Trial]:
-    """Run the trials one after the other; each is printed."""
+def campaign(trials: int, seed: int, limit: float) -> list[Trial]:
+    """Run the trials one after the other, and begin none after `limit` seconds; print each."""
+    until = time.monotonic() + limit
     from trainer import task  # noqa: F401 - what is imported before the fork is not imported again
     from trainer.loop import evaluator, outer  # noqa: F401
     from trainer.model import export, predictions  # noqa: F401
@@ -188,6 +189,8 @@ def campaign(trials: int, seed: int) -> list[Trial]:
             raise RuntimeError(f"exit code {code}: {log.read_text()[-2000:]}")
         seconds = time.monotonic() - began
         for number in range(seed, seed + trials):
+            if made and time.monotonic() > until:
+                break
             trial = Trial(number)
             log.unlink()
             try:
@@ -209,8 +212,9 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    made = campaign(asked.trials, asked.seed)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    options = parser.parse_args()
+    made = campaign(options.trials, options.seed, options.seconds)
     same = sum(not trial.problem for trial in made)
     kinds = Counter(one.split()[0] for trial in made for one in trial.interruptions)
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))

@@ -96,7 +96,7 @@ def project() -> Path:
     home = tempfile.TemporaryDirectory(prefix="fuzz-project-", dir="/var/tmp")
     project.home = home  # type: ignore[attr-defined]
     root = Path(home.name)
-    for name in ("images", "templates", "trainer", "jobs"):
+    for name in ("images", "trainer", "jobs"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("builder.toml", "cloudbuild.yaml", "builder.Dockerfile", "pyproject.toml"):
         shutil.copy(ROOT / name, root)

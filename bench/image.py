@@ -404,7 +404,7 @@ def copy(root: Path, folder: Path) -> Path:
     """A copy of the project, without its build results."""
     folder.mkdir()
     shutil.copy(root / "builder.toml", folder)
-    for name in ("images", "templates", "trainer"):
+    for name in ("images", "trainer"):
         shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

@@ -123,7 +123,7 @@ def test_a_bake_file_builds_a_base_and_an_image_for_each_target() -> None:
 
 
 def test_the_program_that_times_rendering_still_renders() -> None:
-    program = startup.OURS + "work()\nprint(len(image_yaml.targets(root)))"
+    program = startup.OURS + "work()\nprint(len(dockerfile.load_all(root)))"
     root = Path(__file__).parents[2]
     assert int(bench.command(sys.executable, "-c", program, root, cwd=root)) >= 7
 
