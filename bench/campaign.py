@@ -177,7 +177,7 @@ def campaign(trials: int, seed: int, limit: float) -> list[Trial]:
     from trainer.model import export, predictions  # noqa: F401
     from trainer.observe import insight  # noqa: F401
 
-    made = []
+    made: list[Trial] = []
     with tempfile.TemporaryDirectory() as top, small_disk(Path(top, "disk")) as can_fill:
         disk, log = Path(top, "disk"), Path(top, "log")
         kinds = KINDS if can_fill else KINDS[:2]
