@@ -1,6 +1,5 @@
-"""`builder job local` and `watch`: jobs on this machine, and one page of a job at any place."""
+"""`builder job local`: a job or a study on this machine."""
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +8,7 @@ import typer
 
 from builder.cli.common import OPTIONS, EngineChoice, Json, out, reporter, root, say, settings
 from builder.cli.console import duration
-from builder.cli.job_sent import Arguments, Module, Package, backend_of
-from builder.cli.option_groups import Where, expanded
+from builder.cli.job_sent import Arguments, Module, Package
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
@@ -175,60 +173,9 @@ def _show(outcome: Any, table: Any, where: str) -> None:
     say(f"  {where}")
 
 
-@expanded
-def watch(
-    job: Annotated[
-        str, typer.Argument(metavar="JOB", help="A job that runs or ran, here or elsewhere.")
-    ],
-    where: Where,
-    html: Annotated[
-        Path | None, typer.Option(help="Write the job as one HTML page once it is over.")
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and end.")] = False,
-    poll: Annotated[
-        float, typer.Option(help="Seconds between two looks elsewhere.", min=0.05)
-    ] = 10.0,
-    as_json: Json = False,
-) -> None:
-    """Show one page of a job: state, step, loss, speed, input wait, CPU, memory, GPU.
-
-    A job of this machine is watched by its folder. Any other job is watched by its status and its
-    log, which hold state, step, loss and speed.
-
-    Ends when the job does; Ctrl-C leaves the job alone.
-    """
-    from rich.console import Console
-    from rich.live import Live
-
-    from builder.core.files import write
-    from builder.jobs.watch import html as report
-    from builder.jobs.watch.page import page
-    from builder.jobs.watch.reader import Reader
-
-    backend = backend_of(where, job)
-    reader = Reader(backend, backend.find(job))
-    pause = 1.0 if backend.name == "local" else poll
-    view = reader.view()
-    console = Console(stderr=True, highlight=False)
-    if not (once or as_json or view.over):
-        with Live(page(view), console=console, auto_refresh=False) as live:
-            while not view.over:
-                time.sleep(pause)
-                view = reader.view()
-                live.update(page(view), refresh=True)
-    elif not as_json and not OPTIONS.quiet:
-        console.print(page(view))
-    if html is not None:
-        write(html, report.html(view))
-        say(f"wrote {html}")
-    if as_json:
-        out(asdict(view))
-
-
 def register(app: typer.Typer) -> None:
-    """Add the commands to `builder job`."""
+    """Add the command to `builder job`."""
     app.command()(local)
-    app.command()(watch)
 
 
 def image_of_package(

@@ -266,12 +266,47 @@ def _report(
 
 
 @expanded
-def status(job: SentName, where: Where, as_json: Json = False) -> None:
-    """Show the state of a job."""
-    found = backend_of(where, job).find(job)
+def status(
+    job: SentName,
+    where: Where,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Until the job ends: step, loss, speed of each replica."),
+    ] = False,
+    poll: Poll = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Show the state of a job.
+
+    With --watch the page is drawn again until the job ends, and the exit code is the job's. Ctrl-C
+    leaves the job alone.
+    """
+    backend = backend_of(where, job)
+    found = backend.find(job)
+    if watch:
+        _end(_watch(backend, found, min(poll, 1.0) if backend.name == "local" else poll), as_json)
     _show(found)
     if as_json:
         out(_json(found))
+
+
+def _watch(backend: "Backend", job: "JobStatus", poll: float) -> "JobStatus":
+    """Draw the job's page again and again until it ends."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from builder.jobs.watch import Watch
+
+    watched = Watch(backend, job)
+    console = Console(stderr=True, highlight=False, quiet=OPTIONS.quiet)
+    with (
+        _interruptible(backend, job),
+        Live(watched.look(), console=console, auto_refresh=False) as live,
+    ):
+        while watched.job.active:
+            time.sleep(poll)
+            live.update(watched.look(), refresh=True)
+    return watched.job
 
 
 @expanded

@@ -23,4 +23,4 @@ def tensorboard(
     from builder.jobs import tensorboard as board
 
     found = board.sources(root(), jobs or ())
-    raise typer.Exit(board.serve(found, host=host, port=port, on_line=say))
+    board.serve(found, host, port, say)

@@ -102,7 +102,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("list",), 2, "no project is known", "--project"),
         (("wait", "cats", "--timeout", "x"), 2, "--timeout x", "2h"),
         (
-            ("watch", "dogs"),
+            ("status", "dogs", "--watch"),
             2,
             "dogs has not run on this machine",
             "--project",
@@ -113,7 +113,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
             "dogs has not run on this machine",
             "--project",
         ),
-        (("watch", "cats", "--on", "vertex"), 2, "no project is known", "--project"),
+        (("status", "cats", "--watch", "--on", "vertex"), 2, "no project is known", "--project"),
         (("local", "tuned", "--kill", "chief:0@5"), 2, "tuned is a study: --kill", "leave them"),
     ],
 )
@@ -273,22 +273,13 @@ def test_watch_a_job_there_while_it_runs_and_when_it_is_over(
     (here / "jobs" / "two.yaml").write_text(cluster)
     assert run("job", "submit", "two")[0] == 0
     until(lambda: len(loopback.service.entries) == 6)
-    code, out, _ = run("job", "watch", "two", "--once", "--json")
-    view = json.loads(out)
-    assert (code, view["state"]) == (0, "running")
-    rows = {one["name"]: one for one in view["replicas"]}
-    assert set(rows) == {"chief-0", "worker-0"}
-    assert (rows["chief-0"]["step"], rows["chief-0"]["steps"]) == (30, 50)
-    assert (rows["chief-0"]["loss"], rows["chief-0"]["speed"]) == (pytest.approx(1 / 30), 1234.0)
-    assert (rows["worker-0"]["step"], rows["worker-0"]["loss"]) == (25, 0.5)
-    assert [point[0] for point in view["series"]["loss"]["chief-0"]] == [10, 20, 30]
-    assert [note[9:] for note in view["notes"]] == ["Job is running.", "running"]  # by time
-    _, _, page = run("job", "watch", "two", "--once")
-    assert "step 30 of 50, 0:01:00 left" in page and "chief-0" in page and "running" in page
     goes_on.set()
-    code, _, page = run("job", "watch", "two", "--poll", "0.05", "--html", "two.html")
+    code, _, page = run("job", "status", "two", "--watch", "--poll", "0.05")
+    rows = {line.split()[0]: line.split()[1:6] for line in page.splitlines() if "  " in line}
     assert code == 0 and "succeeded" in page
-    assert "<svg" in (here / "two.html").read_text()
+    assert rows["chief-0"] == ["succeeded", "30", "of", "50", "0.0333"]
+    assert rows["worker-0"] == ["succeeded", "25", "of", "50", "0.5000"]
+    assert "service | Job is running." in page
 
 
 def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback) -> None:
@@ -296,20 +287,16 @@ def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback
         (("workerpool0-0", said(10, 0.5)),), metric=lambda given: float(given["rate"])
     )
     assert run("job", "submit", "tuned", "--wait", "--poll", "0.05")[0] == 0
-    code, out, _ = run("job", "watch", "tuned", "--json")
-    rows = json.loads(out)["replicas"]
-    assert code == 0 and [one["name"] for one in rows] == ["trial 1", "trial 2"]
-    assert {(one["state"], one["step"], one["loss"]) for one in rows} == {("succeeded", 10, 0.5)}
-    assert all(one["message"].startswith("rate=0.") for one in rows)
+    code, _, page = run("job", "status", "tuned", "--watch")
+    assert code == 0 and "trial 1  succeeded" in page and "trial 2: rate=0." in page
 
 
 def test_watch_where_the_log_may_not_be_read(run: Run, loopback: emulator.Loopback) -> None:
     assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 0
     loopback.service.faults.bursts = [("/v2/entries:list", 403, 10)]
-    code, out, _ = run("job", "watch", "cats", "--json")
-    view = json.loads(out)
-    assert (code, view["state"]) == (0, "succeeded")
-    assert "the log cannot be read: logs: not allowed" in view["notes"][-1]
+    code, _, page = run("job", "status", "cats", "--watch")
+    assert code == 0 and "succeeded" in page
+    assert "the log cannot be read: logs: not allowed" in page
 
 
 def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
@@ -332,14 +319,15 @@ def test_why_a_job_that_is_not_there(run: Run, loopback: emulator.Loopback) -> N
     assert (code, out) == (3, "") and "dogs" in err
 
 
-def test_what_ran_here_is_watched_here(run: Run, loopback: emulator.Loopback, here: Path) -> None:
+def test_what_ran_here_is_asked_here(run: Run, loopback: emulator.Loopback, here: Path) -> None:
     assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 0
     folder = here / "build" / "jobs" / "cats" / "local"
     folder.mkdir(parents=True)
     state = {"job": "cats of here", "state": "failed", "message": "why", "seconds": 1.0}
     (folder / "state.json").write_text(json.dumps({**state, "replicas": []}))
-    assert json.loads(run("job", "watch", "cats", "--json")[1])["job"] == "cats of here"
-    there = json.loads(run("job", "watch", "cats", "--on", "vertex", "--json")[1])
+    code, out, _ = run("job", "status", "cats", "--watch", "--json")
+    assert (code, json.loads(out)["display_name"]) == (1, "cats of here")
+    there = json.loads(run("job", "status", "cats", "--on", "vertex", "--json")[1])
     assert there["state"] == "succeeded"
 
 

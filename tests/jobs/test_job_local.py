@@ -31,7 +31,6 @@ from builder.jobs.backends.local.study import run_study
 from builder.jobs.eventfiles import without_tensorflow
 from builder.jobs.pools import Pool
 from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine, Stop
-from builder.jobs.watch.reader import Reader
 
 pytestmark = [pytest.mark.engine]
 
@@ -434,10 +433,9 @@ def test_a_run_that_the_engine_refuses_is_on_record_as_failed(
     with pytest.raises(OutsideError, match="no/such/program"):
         local.run(engine, one)
     assert left(engine) == []
-    place = ThisMachine(ROOT)
-    view = Reader(place, place.find(str(one.folder))).view()
-    assert (view.state, view.over) == ("failed", True)
-    assert "no/such/program" in view.message
+    ended = ThisMachine(ROOT).find(str(one.folder))
+    assert (ended.state, ended.active) == ("failed", False)
+    assert "no/such/program" in ended.error
 
 
 RUN = """

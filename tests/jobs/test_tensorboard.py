@@ -17,7 +17,7 @@ import pytest
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import tensorboard
 from builder.jobs.eventfiles import write_trial
-from builder.jobs.tensorboard import BucketMirror, JobLogs
+from builder.jobs.tensorboard import BucketMirror
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,13 +57,10 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_jobs_are_found_by_name_folder_and_address(ran: Path) -> None:
     cats = ran / "build/jobs/cats"
-    assert tensorboard.sources(ran, ()) == (
-        JobLogs("cats", str(cats)),
-        JobLogs("dogs", str(ran / "build/jobs/dogs")),
-    )
+    here = {"cats": str(cats), "dogs": str(ran / "build/jobs/dogs")}
+    assert tensorboard.sources(ran, ()) == here
     named = tensorboard.sources(ran, ["cats", "gs://mine/jobs/far/", str(cats)])
-    assert [one.name for one in named] == ["cats", "far", "cats+"]
-    assert named[1].remote
+    assert named == {"cats": str(cats), "far": "gs://mine/jobs/far", "cats+": str(cats)}
     with pytest.raises(InputError, match="bats: this job has not run here") as error:
         tensorboard.sources(ran, ["bats"])
     assert error.value.fix == "known: cats, dogs"
@@ -73,14 +70,14 @@ def test_a_study_is_one_of_the_jobs(ran: Path) -> None:
     trial = ran / "build/jobs/tuned/1"
     (trial / "local").mkdir(parents=True)
     (trial.parent / "study.json").write_text("{}")
-    assert [one.name for one in tensorboard.sources(ran, ())] == ["cats", "dogs", "tuned"]
+    assert list(tensorboard.sources(ran, ())) == ["cats", "dogs", "tuned"]
 
 
 def test_a_job_that_runs_in_a_bucket_is_found_by_its_description(ran: Path) -> None:
     (ran / "jobs").mkdir()
     text = "image: cpu\nmachine: n1-standard-4\njob_dir: gs://mine/jobs/far\n"
     (ran / "jobs/far.yaml").write_text(text)
-    assert tensorboard.sources(ran, ["far"]) == (JobLogs("far", "gs://mine/jobs/far"),)
+    assert tensorboard.sources(ran, ["far"]) == {"far": "gs://mine/jobs/far"}
 
 
 def test_no_job_at_all_is_one_clear_line(project: Path) -> None:

@@ -1,0 +1,133 @@
+"""A job that runs, on one page: a row for each replica from its status and its event lines.
+
+A line of our trainer carries step, loss and speed as fields; in the lines of other programs, `step
+10 of 200` and `loss: 0.1` are understood. What a backend does not report stays empty.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from builder import contract
+from builder.core.display import plain
+from builder.core.errors import OutsideError
+from builder.jobs.backends.protocol import SERVICE, Backend, JobStatus, LogLine, ReplicaStatus
+from builder.jobs.pools import replica_names
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LATEST_LINES = 8
+COLUMNS = ("replica", "state", "step", "loss", "examples/s", "left", "restarts")
+_STEP = re.compile(r"\b(?:global )?step[ :=]+(\d+)(?: *(?:of|/) *(\d+))?", re.IGNORECASE)
+_LOSS = re.compile(r"\bloss[ :=]+([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
+
+
+def figures(line: LogLine) -> dict[str, float]:
+    """Return step, steps, loss, examples_per_second and eta_seconds, as far as a line has them.
+
+    A line of our trainer about another event than a step, such as an evaluation, has none.
+    """
+    if event := contract.event(line.fields):
+        names = ("step", "steps", "loss", "examples_per_second", "eta_seconds")
+        values = {name: getattr(event, name) for name in names if event.name == contract.STEP}
+        return {
+            name: float(value)
+            for name, value in values.items()
+            if value is not None and math.isfinite(value)
+        }
+    step, loss = _STEP.search(line.text), _LOSS.search(line.text)
+    numbers = {"step": step and step[1], "steps": step and step[2], "loss": loss and loss[1]}
+    return {name: float(text) for name, text in numbers.items() if text}
+
+
+@dataclass
+class Watch:
+    """One job, looked at again and again. Only new lines are read each time."""
+
+    backend: Backend
+    job: JobStatus
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    latest: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_LINES))
+
+    def __post_init__(self) -> None:
+        self._log = self.backend.logs(self.job)
+
+    def look(self) -> RenderableType:
+        """Ask for the job's status and its new lines, and return the page.
+
+        Raises OutsideError where the backend does not tell the status. Where the log may not be
+        read, the status alone is shown.
+        """
+        self.job = self.backend.get(self.job.name)
+        try:
+            lines = self._log.read()
+        except OutsideError as error:
+            note = f"the log cannot be read: {error.message}"
+            if note not in self.latest:
+                self.latest.append(note)
+            lines = ()
+        for line in lines:
+            name = f"trial {line.trial}" if line.trial else line.replica
+            if line.text.strip():
+                self.latest.append(f"{name} | {plain(line.text)[:150]}")
+            if line.replica != SERVICE:
+                self.figures.setdefault(name, {}).update(figures(line))
+        return page(self.job, self.figures, tuple(self.latest))
+
+
+def page(
+    job: JobStatus, figures: dict[str, dict[str, float]], latest: tuple[str, ...]
+) -> RenderableType:
+    """Return the page: the job, a row for each replica or trial, the latest lines."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    colour = "cyan" if job.active else "green" if job.exit_code == 0 else "red"
+    begun = job.started or job.created
+    seconds = ((job.ended or datetime.now(UTC)) - begun).total_seconds() if begun else 0.0
+    head = Text.assemble(
+        (job.display_name, "bold"), "  ", (job.state, colour), f"  {_clock(seconds)}  {job.error}"
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in COLUMNS:
+        words = name in ("replica", "state")
+        table.add_column(name, justify="left" if words else "right", no_wrap=True)
+    for replica in _rows(job):
+        values = figures.get(replica.name, {})
+        of = f" of {values['steps']:.0f}" if "steps" in values else ""
+        table.add_row(
+            replica.name,
+            replica.state,
+            f"{values['step']:.0f}{of}" if "step" in values else "",
+            f"{values['loss']:.4f}" if "loss" in values else "",
+            f"{values['examples_per_second']:,.0f}" if "examples_per_second" in values else "",
+            _clock(values["eta_seconds"]) if "eta_seconds" in values and job.active else "",
+            str(replica.restarts or ""),
+        )
+    trials = [
+        f"trial {trial.id}: "
+        + ", ".join(f"{k}={v}" for k, v in trial.parameters.items())
+        + ("" if trial.value is None else f": {trial.value:g}")
+        for trial in job.trials
+    ]
+    return Group(head, table, *(Text(line, style="dim") for line in (*trials, *latest)))
+
+
+def _rows(job: JobStatus) -> tuple[ReplicaStatus, ...]:
+    """Return a row for each trial, or for each replica; where the backend reports no single
+    replica, its state is the job's."""
+    if job.trials:
+        return tuple(ReplicaStatus(f"trial {trial.id}", trial.state) for trial in job.trials)
+    return job.replicas or tuple(ReplicaStatus(n, job.state) for n in replica_names(job.pools))
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
