@@ -62,8 +62,8 @@ def image(
     names, where = chosen(targets, everything), settings(registry=registry, engine=engine)
     with reporter() as shown:
         docker = cache(lambda: connect(where, on_event=shown.on_event))
-        check = repository.base_check(where)
-        made = make.make(root(), where, names, docker, proof.prove_once, check, shown.on_event)
+        options = make.BuildOptions(where, repository.base_check(where), shown.on_event)
+        made = make.make(root(), names, options, docker, proof.prove_once)
         pushed = [
             push_target(root(), where, docker(), name, tag or (), shown.on_event)
             for name in (names if push else ())
@@ -140,9 +140,9 @@ def show_plan(names: tuple[str, ...], where: "Settings", no_cache: bool, as_json
 
     with reporter() as shown:
         targets = [make.prepare(root(), name) for name in names]
-        engine = connect(where, on_event=shown.on_event)
-        check = repository.base_check(where)
-        planned = make.plan_load(where, engine, targets, no_cache=no_cache, check_base=check)
+        engine, check = connect(where, on_event=shown.on_event), repository.base_check(where)
+        options = make.BuildOptions(where, check, shown.on_event, no_cache)
+        planned = make.plan_load(targets, options, engine)
     tags = list(dict.fromkeys(target.base.tag for target in targets if target.base))
     if as_json:
         out({"bases": tags, **asdict(planned.estimate)})
@@ -159,22 +159,16 @@ def build_on_engine(
 
     with reporter() as shown:
         targets = [make.prepare(root(), name) for name in names]
-        engine = connect(where, on_event=shown.on_event)
-        check = repository.base_check(where)
+        engine, check = connect(where, on_event=shown.on_event), repository.base_check(where)
+        options = make.BuildOptions(where, check, shown.on_event, no_cache)
         if base_only:
-            bases = make.load_bases(
-                where, engine, targets, no_cache=no_cache, check_base=check,
-                on_event=shown.on_event,
-            )  # fmt: skip
+            bases = make.load_bases(targets, options, engine).values()
         else:
-            built = make.build(
-                root(), where, engine, targets, no_cache=no_cache, check_base=check,
-                on_event=shown.on_event,
-            )  # fmt: skip
+            built = make.build(root(), targets, options, engine)
     if base_only:
         rows = [
             {"reference": base.reference, "digest": base.image.digest, "origin": base.origin}
-            for base in bases.values()
+            for base in bases
         ]
         for row in rows:
             say(f"{row['reference']}  {row['digest']}  ({row['origin']})")
@@ -195,6 +189,7 @@ def build_elsewhere(
 ) -> None:
     """`builder build --to-registry` and `--to-layout`. folder: of the layout."""
     from builder.pipeline import export, repository
+    from builder.pipeline.make import BuildOptions
 
     def engine() -> "Engine":
         from builder.engine.discovery import connect
@@ -202,15 +197,13 @@ def build_elsewhere(
         return connect(where, on_event=shown.on_event)
 
     with reporter() as shown:
-        check, events = repository.base_check(where), shown.on_event
+        options = BuildOptions(where, repository.base_check(where), shown.on_event)
         if folder:
-            exported = export.to_layout(
-                root(), where, names, base_only, folder, engine, check, events
-            )
+            exported = export.to_layout(root(), names, options, engine, base_only, folder)
         elif base_only:
-            exported = export.bases_to_registry(root(), where, names, engine, check, events)
+            exported = export.bases_to_registry(root(), names, options, engine)
         else:
-            exported = export.to_registry(root(), where, names, engine, check, events)
+            exported = export.to_registry(root(), names, options, engine)
     for image in exported:
         say(f"{image.reference}  {image.digest}")
     if as_json:

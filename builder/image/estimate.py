@@ -6,7 +6,7 @@ large a packed layer is, is known of one that was made before; of the others it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -32,96 +32,73 @@ made."""
 
 
 @dataclass(frozen=True)
-class Amount:
-    """A number of bytes.
-
-    estimated: some of them were not counted but estimated. incomplete: there are more, of packages
-    whose size no index told.
-    """
-
-    bytes: int = 0
-    estimated: bool = False
-    incomplete: bool = False
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(
-            self.bytes + other.bytes,
-            self.estimated or other.estimated,
-            self.incomplete or other.incomplete,
-        )
-
-    def __str__(self) -> str:
-        words = ("at least",) * self.incomplete + ("about",) * self.estimated
-        return " ".join((*words, f"{self.bytes / 1e6:,.0f} MB"))
-
-
-@dataclass(frozen=True)
 class Estimate:
-    """What some bases take. A layer or a package that several of them share counts once.
+    """What some bases take, in bytes. A layer or a package that several of them share counts once.
 
     layers: how many there are. missing: how many have to be made. download: packages, and layers
-    that a registry has. make: the packed layers that have to be made. send: what `to` gets.
+    that a registry has; unknown: how many packages are not in it, because no index told their size.
+    make: the packed layers that have to be made. send: what the engine lacks.
     """
 
     layers: int
     missing: int
-    download: Amount
-    make: Amount
-    send: Amount
-    to: str
+    download: int
+    unknown: int
+    make: int
+    send: int
 
     @property
     def nothing(self) -> bool:
         """Whether everything is where it has to be."""
-        return not (self.missing or self.download.bytes or self.send.bytes)
+        return not (self.missing or self.download or self.send)
 
     def __str__(self) -> str:
         if self.nothing:
-            return f"{self.to} has everything"
-        head = f"{self.missing} of {self.layers} layers to make" if self.missing else ""
+            return "everything is there"
+        about = "about " if self.missing else ""
+        more = f" and {self.unknown} packages of unknown size" if self.unknown else ""
         parts = (
-            (self.download, "to download"),
-            (self.make, "to make"),
-            (self.send, f"to send to {self.to}"),
+            (self.download, f"{_mb(self.download)}{more} to download"),
+            (self.make, f"about {_mb(self.make)} to make"),
+            (self.send, f"{about}{_mb(self.send)} to send to the engine"),
         )
-        amounts = ", ".join(f"{amount} {what}" for amount, what in parts if amount.bytes)
-        return ": ".join(filter(None, (head, amounts)))
+        amounts = ", ".join(text for size, text in parts if size)
+        head = f"{self.missing} of {self.layers} layers to make: " if self.missing else ""
+        return f"{head}{amounts}"
 
 
-def estimate(plans: Sequence[BasePlan], available: Availability, to: str, lacks: Lacks) -> Estimate:
+def estimate(
+    plans: Sequence[BasePlan],
+    available: Availability,
+    lacks: Lacks = lambda layers: [False] * len(layers),
+) -> Estimate:
     """Return what these bases take. It is a function of its arguments; nothing is looked up.
 
-    available: where their layers are. to: who gets them, such as "the engine"; lacks: what it gets.
+    available: where their layers are. lacks: which of them the engine gets; by default none.
     """
-    sizes: dict[str, Amount] = {}
+    sizes: dict[str, int] = {}
+    sent: set[str] = set()
     for plan in plans:
         for layer, share in _shares(plan):
-            made = available.layer(layer.key)
-            packed = round((layer.download or 0) * share)
-            sizes[layer.key] = (
-                Amount(made.blob.size)
-                if made
-                else Amount(packed, estimated=True, incomplete=layer.download is None)
-            )
-    send: dict[str, Amount] = {}
-    for plan in plans:
+            known = available.layer(layer.key)
+            sizes[layer.key] = known.blob.size if known else round((layer.download or 0) * share)
         lacking = lacks([available.layer(layer.key) for layer in plan.layers])
-        for layer, is_sent in zip(plan.layers, lacking, strict=True):
-            if is_sent:
-                send[layer.key] = sizes[layer.key]
-    fetched = [Amount(layer.blob.size) for layer in available.offered.values()]
+        sent |= {layer.key for layer, is_sent in zip(plan.layers, lacking, strict=True) if is_sent}
+    packages = _packages(plans, available)
+    downloads = [size or 0 for size in packages.values()]
+    downloads += [layer.blob.size for layer in available.offered.values()]
     return Estimate(
         layers=len(sizes),
         missing=len(available.missing),
-        download=_sum((*_packages(plans, available), *fetched)),
-        make=_sum(sizes[key] for key in available.missing),
-        send=_sum(send.values()),
-        to=to,
+        download=sum(downloads),
+        unknown=sum(size is None for size in packages.values()),
+        make=sum(sizes[key] for key in available.missing),
+        send=sum(sizes[key] for key in sent),
     )
 
 
-def _sum(amounts: Iterable[Amount]) -> Amount:
-    return sum(amounts, Amount())
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"
 
 
 def _shares(plan: BasePlan) -> Iterator[tuple[LayerPlan, float]]:
@@ -134,8 +111,8 @@ def _shares(plan: BasePlan) -> Iterator[tuple[LayerPlan, float]]:
     yield top, 0.0  # some kilobytes
 
 
-def _packages(plans: Sequence[BasePlan], available: Availability) -> Iterator[Amount]:
-    """Yield the size of each package that the missing layers are made from."""
+def _packages(plans: Sequence[BasePlan], available: Availability) -> Mapping[str, int | None]:
+    """Return the size of each package that the missing layers are made from, by its checksum."""
     sizes: dict[str, int | None] = {}
     for plan in plans:
         if plan.layers[0].key in available.missing:
@@ -144,5 +121,4 @@ def _packages(plans: Sequence[BasePlan], available: Availability) -> Iterator[Am
             if layer.plan.key in available.missing:
                 sizes |= {deb.sha256: deb.bytes for deb in plan.compiler}
                 sizes |= {pin.sha256: pin.bytes for pin in layer.pins}
-    for size in sizes.values():
-        yield Amount(size or 0, incomplete=size is None)
+    return sizes

@@ -106,7 +106,7 @@ def reuses_layers(engine: Engine) -> bool:
     return engine.knows_content or not engine.containerd_store
 
 
-def lacks(engine: Engine, layers: Sequence[Layer | None], repository: str) -> tuple[bool, ...]:
+def lacks(engine: Engine, repository: str, layers: Sequence[Layer | None]) -> tuple[bool, ...]:
     """Return for each of an image's layers, the lowest first, whether it is sent to the engine.
 
     A layer that was not made yet is None, and is sent.

@@ -198,15 +198,8 @@ def build(
         except InputError as error:
             raise _in_users_words(error, one, target) from None
         dockerfile.write(home, dockerfile.texts(home, dockerfile.load_all(home, [name])))
-        (made,) = make.make(
-            home,
-            settings,
-            [name],
-            lambda: engine,
-            proof.prove_once,
-            repository.base_check(settings),
-            on_event,
-        )
+        options = make.BuildOptions(settings, repository.base_check(settings), on_event)
+        (made,) = make.make(home, [name], options, lambda: engine, proof.prove_once)
     return ProvenPackage(home, name, made.record, made.receipt, made.unchanged)
 
 

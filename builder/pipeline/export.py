@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core.errors import InputError, OutsideError
-from builder.core.events import OnEvent, ignore, prefixed, step
-from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.core.events import OnEvent, prefixed, step
+from builder.core.settings import LOCAL_REPOSITORY
 from builder.image import base, content_store, loading, program, registry_layers
-from builder.image.assembled import AssembledImage, CheckBase, base_in_registry
-from builder.image.estimate import Lacks, estimate
+from builder.image.assembled import AssembledImage, base_in_registry
+from builder.image.estimate import estimate
 from builder.image.plan import BasePlan
 from builder.pipeline import repository
-from builder.pipeline.make import Target, prepare
+from builder.pipeline.make import BuildOptions, Target, prepare
 from builder.registry import Reference, Registry
 
 if TYPE_CHECKING:
     from builder.engine import Engine
+
+Connect = Callable[[], "Engine"]
+"""Called where an engine is needed: BuildKit has to run a Dockerfile, or a rootfs has to be made
+that neither this machine nor the registry has."""
 
 
 @dataclass(frozen=True)
@@ -36,39 +39,27 @@ class Exported:
 
 
 def to_registry(
-    root: Path,
-    settings: Settings,
-    names: Sequence[str],
-    engine: Callable[[], Engine],
-    check_base: CheckBase | None = None,
-    on_event: OnEvent = ignore,
+    root: Path, names: Sequence[str], options: BuildOptions, engine: Connect
 ) -> tuple[Exported, ...]:
     """Put the training images of these targets onto their bases in the registry.
 
     The tag is `unproven-<hash>`; the tags that people follow move after a smoke run only. All
-    targets are prepared before anything is sent. engine: called where BuildKit has to run a
-    Dockerfile. Raises what `prepare` raises, InputError without a registry, OutsideError where the
-    registry lacks a base.
+    targets are prepared before anything is sent. Raises what `prepare` raises, InputError without a
+    registry, OutsideError where the registry lacks a base.
     """
     targets = [prepare(root, name) for name in names]
-    where = repository.of(settings, "build")
-    return tuple(_put_onto_base(where, target, engine, check_base, on_event) for target in targets)
+    where = repository.of(options.settings, "build")
+    return tuple(_put_onto_base(where, target, options, engine) for target in targets)
 
 
 def bases_to_registry(
-    root: Path,
-    settings: Settings,
-    names: Sequence[str],
-    engine: Callable[[], Engine],
-    check_base: CheckBase | None = None,
-    on_event: OnEvent = ignore,
+    root: Path, names: Sequence[str], options: BuildOptions, engine: Connect
 ) -> tuple[Exported, ...]:
     """Put the bases of these targets into the registry, and offer their layers by their keys.
 
-    engine: called where a rootfs has to be made that neither this machine nor the registry has.
     Raises what `prepare` raises, InputError without a registry or for a published base.
     """
-    where = repository.of(settings, "build")
+    where = repository.of(options.settings, "build")
     plans: dict[str, BasePlan] = {}
     for target in [prepare(root, name) for name in names]:
         if target.base is None:
@@ -78,32 +69,26 @@ def bases_to_registry(
         plans[target.base.tag] = target.base
     exported = []
     for tag, plan in plans.items():
+        to = where.tagged(tag)
         with Registry(where.host) as client:
-            image = whole_base(client, where.tagged(tag), check_base)
-
-            if image is None:
-                lacks = partial(registry_layers.lacks, client, where.repository)
-                image = _assemble(
-                    settings, plan, engine, check_base, "the registry", lacks, on_event
-                )
-                put_base(client, where.tagged(tag), image, on_event)
-        exported.append(Exported(str(where.tagged(tag)), image.digest))
+            image = base_in_registry(client, to, options.check_base)
+            if image is None or any(registry_layers.lacks(client, to.repository, image.layers)):
+                image = _assemble(plan, options, engine, options.on_event)
+                put_base(client, to, image, options.on_event)
+        exported.append(Exported(str(to), image.digest))
     return tuple(exported)
 
 
 def to_layout(
     root: Path,
-    settings: Settings,
     names: Sequence[str],
+    options: BuildOptions,
+    engine: Connect,
     base_only: bool,
     folder: Path,
-    engine: Callable[[], Engine],
-    check_base: CheckBase | None = None,
-    on_event: OnEvent = ignore,
 ) -> tuple[Exported, ...]:
     """Write the image of one target, or its base, into a new folder.
 
-    engine: called where a rootfs has to be made that neither this machine nor the registry has.
     Raises InputError for several targets, a folder with something in it, or an image that BuildKit
     has to build; OutsideError, CheckFailed.
     """
@@ -113,35 +98,21 @@ def to_layout(
         raise InputError(f"{folder}: exists already", "name a folder that does not exist")
     target = prepare(root, names[0])
     if target.base is None or not (base_only or target.image.config):
-        why = "its Dockerfile does more than copy" if target.base else f"it is {target.spec.base}"
+        reason = (
+            "its Dockerfile does more than copy" if target.base else f"it is {target.spec.base}"
+        )
         raise InputError(
-            f"{target.name}: an engine has to build on its base: {why}",
+            f"{target.name}: an engine has to build on its base: {reason}",
             f"builder build {target.name}, then docker save",
         )
-    events = prefixed(target.name, on_event)
-    image = _assemble(
-        settings, target.base, engine, check_base, "the folder", lambda all_: [True] * len(all_),
-        events,
-    )  # fmt: skip
+    events = prefixed(target.name, options.on_event)
+    image = _assemble(target.base, options, engine, events)
     store, name = content_store.of_this_machine(), target.base.tag
     if not base_only:
         image, name = program.assemble(target.image, image, store), target.name
     with step(f"write {folder}", events):
         loading.write_layout(image, store, f"{LOCAL_REPOSITORY}:{name}", folder)
     return (Exported(str(folder), image.digest),)
-
-
-def whole_base(
-    client: Registry, reference: Reference, check_base: CheckBase | None = None
-) -> AssembledImage | None:
-    """Return the base under a tag of the registry; None where it is not there with every layer.
-
-    Raises OutsideError, and CheckFailed for a base that [trust] of builder.toml refuses.
-    """
-    image = base_in_registry(client, reference, check_base)
-    if image and any(registry_layers.lacks(client, reference.repository, image.layers)):
-        return None
-    return image
 
 
 def put_base(
@@ -158,48 +129,37 @@ def put_base(
 
 
 def _assemble(
-    settings: Settings,
-    plan: BasePlan,
-    engine: Callable[[], Engine],
-    check_base: CheckBase | None,
-    to: str,
-    lacks: Lacks,
-    on_event: OnEvent,
+    plan: BasePlan, options: BuildOptions, engine: Connect, on_event: OnEvent
 ) -> AssembledImage:
     """Return a base with all its layers in this machine's content store."""
     store = content_store.of_this_machine()
     with step("plan", on_event) as planning:
-        available = base.look_up([plan], store, settings, check_base=check_base)
-        takes = estimate([plan], available, to, lacks)
+        available = base.look_up([plan], store, options.settings, check_base=options.check_base)
+        takes = estimate([plan], available)
         planning.detail, planning.cached = str(takes), takes.nothing
-    return base.assemble([plan], available, store, settings, engine, on_event)[0]
+    return base.assemble([plan], available, store, options.settings, engine, on_event)[0]
 
 
 def _put_onto_base(
-    where: Reference,
-    target: Target,
-    engine: Callable[[], Engine],
-    check_base: CheckBase | None,
-    on_event: OnEvent,
+    where: Reference, target: Target, options: BuildOptions, engine: Connect
 ) -> Exported:
     """Put one training image onto its base. Raises OutsideError where the registry lacks that."""
     to, store = where.tagged(f"unproven-{target.inputs[:16]}"), content_store.of_this_machine()
-    events = prefixed(target.name, on_event)
-    with Registry(to.host) as client:
-        image = None
-        if target.base:
-            base_tag = where.tagged(target.base.tag)
-            image = base_in_registry(client, base_tag, check_base)
+    events = prefixed(target.name, options.on_event)
+    if target.base:
+        at = where.tagged(target.base.tag)
+        with Registry(to.host) as client:
+            image = base_in_registry(client, at, options.check_base)
             if image is None:
                 raise OutsideError(
-                    f"{base_tag}: the registry does not have the base",
+                    f"{at}: the registry does not have the base",
                     f"push it once: builder build {target.name} --base-only --to-registry",
                 )
-        if image and target.image.config:
-            with step(f"append to {target.base.tag}", events):  # type: ignore[union-attr]
-                appended = program.assemble(target.image, image, store)
-                registry_layers.publish(client, to, appended, store, events)
-            return Exported(str(to), appended.digest)
+            if target.image.config:
+                with step(f"append to {target.base.tag}", events):
+                    appended = program.assemble(target.image, image, store)
+                    registry_layers.publish(client, to, appended, store, events)
+                return Exported(str(to), appended.digest)
     built = program.build(engine(), target.image, str(to), "registry", False, events)
     assert built.digest
     return Exported(str(to), built.digest)

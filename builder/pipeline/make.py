@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,20 @@ Prove = Callable[[Path, "Engine", Target, ImageRecord, OnEvent], "tuple[Receipt,
 where no receipt holds (builder/pipeline/proof.py)."""
 
 
+@dataclass(frozen=True)
+class BuildOptions:
+    """How images are built.
+
+    check_base: refuses a base in the registry that [trust] does not allow. no_cache: make every
+    layer again.
+    """
+
+    settings: Settings
+    check_base: CheckBase | None = None
+    on_event: OnEvent = ignore
+    no_cache: bool = False
+
+
 def prepare(root: Path, name: str) -> Target:
     """Load, resolve, read the lock, render and plan a target. Files are read, none is written.
 
@@ -106,12 +121,10 @@ def prepare(root: Path, name: str) -> Target:
 
 def make(
     root: Path,
-    settings: Settings,
     names: Sequence[str],
+    options: BuildOptions,
     connect: Callable[[], Engine],
     prove: Prove,
-    check_base: CheckBase | None = None,
-    on_event: OnEvent = ignore,
 ) -> tuple[ProvenImage, ...]:
     """Build and prove these targets; skip what the last build and its receipt still hold for.
 
@@ -125,34 +138,24 @@ def make(
         for name in sorted(set(names)):  # in one order, so that two runs do not wait for each other
             locks.enter_context(files.locked(records.folder(root, name) / ".lock"))
         built = {target.name: records.up_to_date(root, engine, target) for target in targets}
-        due = [target for target in targets if built[target.name] is None]
-        bases = load_bases(settings, engine, due, check_base=check_base, on_event=on_event)
+        bases = load_bases([item for item in targets if not built[item.name]], options, engine)
         proven = []
         for target in targets:
-            record = built[target.name] or build_image(root, engine, target, bases, on_event)
-            receipt, is_new = prove(root, engine, target, record, on_event)
+            record = built[target.name] or build_image(root, target, bases, options, engine)
+            receipt, is_new = prove(root, engine, target, record, options.on_event)
             proven.append(ProvenImage(record, receipt, record == built[target.name] and not is_new))
     return tuple(proven)
 
 
 def build(
-    root: Path,
-    settings: Settings,
-    engine: Engine,
-    targets: Sequence[Target],
-    *,
-    no_cache: bool = False,
-    check_base: CheckBase | None = None,
-    on_event: OnEvent = ignore,
+    root: Path, targets: Sequence[Target], options: BuildOptions, engine: Engine
 ) -> tuple[ImageRecord, ...]:
     """Build the images of these targets on the engine; a base that several share is made once.
 
-    no_cache: make every layer again. Raises OutsideError, CheckFailed.
+    Raises OutsideError, CheckFailed.
     """
-    bases = load_bases(
-        settings, engine, targets, no_cache=no_cache, check_base=check_base, on_event=on_event
-    )
-    return tuple(build_image(root, engine, target, bases, on_event, no_cache) for target in targets)
+    bases = load_bases(targets, options, engine)
+    return tuple(build_image(root, target, bases, options, engine) for target in targets)
 
 
 # --- the base -------------------------------------------------------------------------------------
@@ -186,17 +189,10 @@ class LoadPlan:
     estimate: Estimate
 
 
-def plan_load(
-    settings: Settings,
-    engine: Engine,
-    targets: Sequence[Target],
-    *,
-    no_cache: bool = False,
-    check_base: CheckBase | None = None,
-) -> LoadPlan:
+def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) -> LoadPlan:
     """Return where the bases of these targets are, and what it takes to have them on the engine.
 
-    no_cache: as if nothing were anywhere. Raises OutsideError, CheckFailed.
+    Raises OutsideError, CheckFailed.
     """
     from builder.image import base, loading
     from builder.image.estimate import estimate
@@ -205,33 +201,22 @@ def plan_load(
     loaded: dict[str, Base] = {}
     plans = {target.base.hash: target.base for target in targets if target.base}
     for hash_, plan in list(plans.items()):
-        image = None if no_cache else store.find_image(plan.tag)
+        image = None if options.no_cache else store.find_image(plan.tag)
         name = f"{LOCAL_REPOSITORY}:{plan.tag}"
         if image and loading.present(engine, image, name):
             loaded[hash_] = Base(name, image, "engine")
             del plans[hash_]
-    available = base.look_up(plans.values(), store, settings, no_cache, check_base)
-    takes = estimate(
-        list(plans.values()),
-        available,
-        "the engine",
-        lambda layers: loading.lacks(engine, layers, LOCAL_REPOSITORY),
+    available = base.look_up(
+        plans.values(), store, options.settings, options.no_cache, options.check_base
     )
-    return LoadPlan(loaded, plans, available, takes)
+    lacks = partial(loading.lacks, engine, LOCAL_REPOSITORY)
+    return LoadPlan(loaded, plans, available, estimate(list(plans.values()), available, lacks))
 
 
-def load_bases(
-    settings: Settings,
-    engine: Engine,
-    targets: Sequence[Target],
-    *,
-    no_cache: bool = False,
-    check_base: CheckBase | None = None,
-    on_event: OnEvent = ignore,
-) -> dict[str, Base]:
+def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine) -> dict[str, Base]:
     """Return the bases of these targets on the engine, by hash; what they share is made once.
 
-    no_cache: make every layer again. Raises OutsideError, CheckFailed.
+    Raises OutsideError, CheckFailed.
     """
     from builder.image import base, loading
     from builder.image.preload import Preload
@@ -239,9 +224,10 @@ def load_bases(
     hashes = {target.base.hash for target in targets if target.base}
     if not hashes:
         return {}
+    on_event = options.on_event
     together = _of_base(next(iter(hashes)), on_event) if len(hashes) == 1 else on_event
     with step("plan", together) as planning:
-        planned = plan_load(settings, engine, targets, no_cache=no_cache, check_base=check_base)
+        planned = plan_load(targets, options, engine)
         planning.detail, planning.cached = str(planned.estimate), planned.estimate.nothing
     bases = dict(planned.loaded)
     store, began = content_store.of_this_machine(), time.monotonic()
@@ -250,7 +236,7 @@ def load_bases(
     incomplete = [plan for hash_, plan in planned.plans.items() if origins[hash_] != "cache"]
     with Preload(engine, incomplete, store, LOCAL_REPOSITORY, together) as preload:
         images = base.assemble(
-            plans, planned.available, store, settings, lambda: engine, together, preload.add
+            plans, planned.available, store, options.settings, lambda: engine, together, preload.add
         )
         preload.settle()
         assembled = time.monotonic() - began
@@ -278,11 +264,10 @@ def _of_base(hash_: str, on_event: OnEvent) -> OnEvent:
 
 def build_image(
     root: Path,
-    engine: Engine,
     target: Target,
     bases: Mapping[str, Base],
-    on_event: OnEvent = ignore,
-    no_cache: bool = False,
+    options: BuildOptions,
+    engine: Engine,
 ) -> ImageRecord:
     """Put a target's program onto its base on the engine; return the record, which is written.
 
@@ -292,7 +277,8 @@ def build_image(
 
     began, store = time.monotonic(), content_store.of_this_machine()
     base = bases[target.base.hash] if target.base else None
-    name, events = f"{LOCAL_REPOSITORY}:{target.name}", prefixed(target.name, on_event)
+    name = f"{LOCAL_REPOSITORY}:{target.name}"
+    events = prefixed(target.name, options.on_event)
     if base and target.image.config:
         image = program.assemble(target.image, base.image, store)
         loaded = loading.load(engine, image, store, name, events)
@@ -300,7 +286,7 @@ def build_image(
         compressed: int | None = image.compressed_bytes
         image_id, unpacked = loaded.image_id, loaded.unpacked_bytes
     else:
-        built = program.build(engine, target.image, name, "engine", no_cache, events)
+        built = program.build(engine, target.image, name, "engine", options.no_cache, events)
         digest, image_id = built.digest, built.image_id
         compressed, unpacked = built.compressed_bytes, built.unpacked_bytes or 0
     largest = sorted(target.lock.packages.values(), key=lambda pin: -(pin.bytes or 0))[:5]

@@ -22,6 +22,7 @@ from builder.image.content_store import ContentStore
 from builder.image.program import ImagePlan
 from builder.pipeline import export, make, repository
 from builder.pipeline.export import Exported
+from builder.pipeline.make import BuildOptions
 from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry, manifests
 from builder.trust import attestations, dsse, provenance
 from builder.trust.dsse import Statement
@@ -85,7 +86,7 @@ def place(registry_server: RegistryServer) -> Iterator[Place]:
 
 
 def to_registry(root: Path, settings: Settings, **more: Any) -> tuple[Exported, ...]:
-    return export.to_registry(root, settings, [TARGET], no_engine, **more)
+    return export.to_registry(root, [TARGET], BuildOptions(settings, **more), no_engine)
 
 
 @pytest.mark.network
@@ -178,11 +179,13 @@ def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
 
     monkeypatch.setattr(program, "build", build)
     engine: Any = "engine"
-    (exported,) = export.to_registry(copy, place.settings, [TARGET], lambda: engine)
+    (exported,) = export.to_registry(copy, [TARGET], BuildOptions(place.settings), lambda: engine)
     assert exported.digest == "sha256:1"
     assert [plan.installs for plan in plans] == [False]
     with pytest.raises(InputError, match="its Dockerfile does more than copy"):
-        export.to_layout(copy, Settings(), [TARGET], False, tmp_path / "out", no_engine)
+        export.to_layout(
+            copy, [TARGET], BuildOptions(Settings()), no_engine, False, tmp_path / "out"
+        )
 
 
 @pytest.mark.network
@@ -209,7 +212,7 @@ def test_what_the_registry_claims_that_it_took_is_read_back(
 
 def test_a_layout_is_of_one_target_and_in_a_new_folder(copy: Path, tmp_path: Path) -> None:
     def written(*names: str) -> None:
-        export.to_layout(copy, Settings(), names, True, tmp_path, no_engine)
+        export.to_layout(copy, names, BuildOptions(Settings()), no_engine, True, tmp_path)
 
     with pytest.raises(InputError, match="a layout holds one image"):
         written("cpu", "v100")
