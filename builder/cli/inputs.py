@@ -92,8 +92,6 @@ def render(
     as_json: Json = False,
 ) -> None:
     """Write the Dockerfiles and cloudbuild.yaml."""
-    from dataclasses import asdict
-
     from builder.core.errors import CheckFailed
     from builder.image import cloudbuild, dockerfile
 
@@ -104,13 +102,11 @@ def render(
     if check:
         differences = dockerfile.differences(root(), texts)
         if as_json:
-            out([asdict(difference) for difference in differences])
+            out(differences)
         if differences:
-            say("".join(difference.diff for difference in differences).rstrip())
             raise CheckFailed(
-                ", ".join(difference.file for difference in differences)
-                + " differs from what render writes",
-                "builder render",
+                f"{', '.join(differences)}: not what render writes",
+                "builder render, then git diff shows what changed",
             )
         return
     written = dockerfile.write(root(), texts)

@@ -30,7 +30,7 @@ from builder.image.assembled import assemble as image_of
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer, LayerPlan
-from builder.image.plan import APP, VENV, BasePlan, Environment, WheelLayer
+from builder.image.plan import APP, VENV, BasePlan, Environment
 from builder.image.tarball import LayerWriter, folders_above
 from builder.image.wheel_layers import OnLayer
 
@@ -125,48 +125,32 @@ def assemble(
     for key in available.missing:
         store.forget(key)
     maker = _Maker(store, settings, engine, on_event, on_layer)
-    roots = {plan.layers[0].key: plan for plan in plans}
-    with ThreadPoolExecutor(1) as beside:
-        making = [
-            beside.submit(maker.rootfs, plan)
-            for key, plan in roots.items()
-            if key in available.missing
-        ]
-        for platform, group in _by_platform(plans, available.missing).items():
-            pins = [pin for layer in group for pin in layer.pins]
-            first = next(plan for plan in plans if _platform(plan) == platform)
-            with (
-                maker.compiler(first) as compiler,
-                download.wheels_of(pins, platform) as wheels,
-            ):
-                made = wheel_layers.make(group, store, wheels, compiler, on_event, on_layer)
+    roots = {key: plan for plan in plans if (key := plan.layers[0].key) in available.missing}
+    platforms: dict[Platform, list[BasePlan]] = {}  # that wheels are for
+    for plan in plans:
+        platform = Platform(plan.python, GLIBC[plan.rootfs.suite])
+        platforms.setdefault(platform, []).append(plan)
+    with ThreadPoolExecutor(1) as thread:
+        making = [thread.submit(maker.rootfs, plan) for plan in roots.values()]
+        for platform, same in platforms.items():
+            wheel_plans = [layer for plan in same for layer in plan.wheels]
+            if group := [layer for layer in wheel_plans if layer.plan.key in available.missing]:
+                pins = [pin for layer in group for pin in layer.pins]
+                with (
+                    maker.compiler(same[0]) as compiler,
+                    download.wheels_of(pins, platform) as wheels,
+                ):
+                    made = wheel_layers.make(group, store, wheels, compiler, on_event, on_layer)
                 layers |= {layer.key: layer for layer in made}
         layers |= {(layer := future.result()).key: layer for future in making}
+    images = []
     for plan in plans:
         top = maker.environment(plan)
         layers[top.key] = top
-    images = []
-    for plan in plans:
         history = [(layers[layer.key], layer.history) for layer in plan.layers]
         images.append(image_of(history, plan.config))
         store.keep_image(plan.tag, images[-1])
     return tuple(images)
-
-
-def _platform(plan: BasePlan) -> Platform:
-    return Platform(plan.python, GLIBC[plan.rootfs.suite])
-
-
-def _by_platform(
-    plans: Iterable[BasePlan], missing: Collection[str]
-) -> dict[Platform, list[WheelLayer]]:
-    """Return the missing wheel layers by the platform that their wheels are for."""
-    groups: dict[Platform, list[WheelLayer]] = {}
-    for plan in plans:
-        for layer in plan.wheels:
-            if layer.plan.key in missing:
-                groups.setdefault(_platform(plan), []).append(layer)
-    return groups
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ template, or a published base, has further instructions, which BuildKit runs.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -51,14 +50,6 @@ class Rendered:
     base: BasePlan | None
     dockerfile: str
     config: ImageConfig | None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A committed file that is not what would be rendered; `diff` is a unified diff."""
-
-    file: str
-    diff: str
 
 
 def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = None) -> Rendered:
@@ -115,25 +106,21 @@ def texts(root: Path, targets: Iterable[Rendered]) -> dict[Path, str]:
     }
 
 
-def differences(root: Path, texts: Mapping[Path, str]) -> tuple[Difference, ...]:
-    """Return the difference of each committed file that is not as rendered. texts: by path."""
-    differing = []
-    for path, text in texts.items():
-        committed = path.read_text("utf-8", "replace") if path.is_file() else ""
-        if committed != text:
-            name = path.relative_to(root).as_posix()
-            before, after = (whole.splitlines(keepends=True) for whole in (committed, text))
-            lines = difflib.unified_diff(before, after, f"{name} (committed)", f"{name} (rendered)")
-            differing.append(Difference(name, "".join(lines)))
-    return tuple(differing)
+def differences(root: Path, texts: Mapping[Path, str]) -> tuple[str, ...]:
+    """Return the names of the committed files that are not as rendered. texts: by path."""
+    return tuple(
+        path.relative_to(root).as_posix()
+        for path, text in texts.items()
+        if not path.is_file() or path.read_text("utf-8", "replace") != text
+    )
 
 
 def write(root: Path, texts: Mapping[Path, str]) -> tuple[str, ...]:
     """Write the rendered files that differ from the committed ones; return their names."""
     changed = differences(root, texts)
-    for difference in changed:
-        files.write(root / difference.file, texts[root / difference.file])
-    return tuple(difference.file for difference in changed)
+    for name in changed:
+        files.write(root / name, texts[root / name])
+    return changed
 
 
 def fill(name: str, templates: Path | None, **values: object) -> str:

@@ -28,8 +28,9 @@ private engine 30 s to load and 35 s to pull on two busy cores, after the upload
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,17 +131,11 @@ def _known(engine: Engine, diff_ids: Sequence[str], repository: str) -> frozense
     stacks = [image.layers for image in images if image]
     if engine.containerd_store or engine.product == "Podman":
         return frozenset(diff_ids) & {layer for stack in stacks for layer in stack}
-    return frozenset(diff_ids[: max((_shared(diff_ids, stack) for stack in stacks), default=0)])
-
-
-def _shared(left: Iterable[str], right: Iterable[str]) -> int:
-    """Return how many of the lowest layers are the same."""
-    count = 0
-    for mine, yours in zip(left, right, strict=False):
-        if mine != yours:
-            break
-        count += 1
-    return count
+    counts = [0]
+    for stack in stacks:
+        pairs = zip(diff_ids, stack, strict=False)
+        counts.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    return frozenset(diff_ids[: max(counts)])
 
 
 def _send(engine: Engine, archive: Archive, loading: RunningStep) -> str:

@@ -101,15 +101,12 @@ def _omitted(name: str, info: tarfile.TarInfo) -> bool:
 
 def _first_names(entries: Mapping[str, tarfile.TarInfo]) -> dict[str, str]:
     """Return for each of several names of one file the name that comes first in order."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, set[str]] = {}
     for name, info in entries.items():
         if info.islnk():
-            groups.setdefault(info.linkname.removeprefix("./"), []).append(name)
-    first: dict[str, str] = {}
-    for target, names in groups.items():
-        every = [*names, *([target] if target in entries else [])]
-        first |= dict.fromkeys(every, min(every))
-    return first
+            target = info.linkname.removeprefix("./")
+            groups.setdefault(target, {target} & entries.keys()).add(name)
+    return {name: min(names) for names in groups.values() for name in names}
 
 
 def _normalized(name: str, info: tarfile.TarInfo, newest: int) -> tarfile.TarInfo:

@@ -74,9 +74,9 @@ class Preload:
         """Begin no further load, and wait for the one that runs."""
         self._ended.set()
         self._pool.shutdown(cancel_futures=True)
-        for load_of_some in self._loads:
-            if not load_of_some.cancelled():
-                load_of_some.result()
+        for preloaded in self._loads:
+            if not preloaded.cancelled():
+                preloaded.result()
 
     def _load(self) -> None:
         """Load the lowest layers of each base, as many as there are without a gap."""

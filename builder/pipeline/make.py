@@ -103,7 +103,7 @@ def prepare(root: Path, name: str) -> Target:
     rendered = dockerfile.render(spec, stack, lock, folder_of(root))
     if differences := dockerfile.differences(root, dockerfile.texts(root, [rendered])):
         raise CheckFailed(
-            f"{differences[0].file} is not what image.yaml and the templates give",
+            f"{differences[0]} is not what image.yaml and the templates give",
             f"builder render {name}",
         )
     context = program.files(root, spec, stack)

@@ -163,9 +163,7 @@ def test_the_builder_image_s_tag_is_a_hash_of_what_it_is_made_from(checkout: Pat
     with (checkout / "requirements/build.txt").open("a") as file:
         file.write("# another\n")
     texts = cloud.texts(checkout, dockerfiles.load_all(checkout))
-    (drift,) = dockerfiles.differences(checkout, texts)
-    assert drift.file == "cloudbuild.yaml"
-    assert f"-  name: {first}" in drift.diff
+    assert dockerfiles.differences(checkout, texts) == ("cloudbuild.yaml",)
     assert rendered(checkout).build.steps[1].name != first
 
 

@@ -49,9 +49,7 @@ def test_an_edited_dockerfile_is_seen_and_put_right(copy: Path) -> None:
     path = copy / "images/t4/Dockerfile"
     path.write_text(path.read_text().replace("USER 1000:1000", "USER 0:0"))
     texts = dockerfile.texts(copy, dockerfile.load_all(copy))
-    [difference] = dockerfile.differences(copy, texts)
-    assert difference.file == "images/t4/Dockerfile"
-    assert "-USER 0:0\n+USER 1000:1000\n" in difference.diff
+    assert dockerfile.differences(copy, texts) == ("images/t4/Dockerfile",)
     assert dockerfile.write(copy, texts) == ("images/t4/Dockerfile",)
     assert dockerfile.write(copy, texts) == ()
 
