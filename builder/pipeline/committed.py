@@ -40,31 +40,31 @@ def lock(
 
 
 def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
-    """Every lock file of `targets` that does not belong to today's image.yaml and tables.
+    """Return every lock file of `targets` that does not belong to today's image.yaml and tables.
 
     Raises InputError.
     """
-    found: list[Staleness] = []
-    for target in targets:
-        spec = image_yaml.load(root, target)
-        found += lock_check.stale(root, spec, compatibility.resolve(spec))
-    return tuple(found)
+    specs = [image_yaml.load(root, target) for target in targets]
+    return tuple(
+        staleness
+        for spec in specs
+        for staleness in lock_check.stale(root, spec, compatibility.resolve(spec))
+    )
 
 
 def problems(root: Path) -> tuple[str, ...]:
-    """Where the tables, images/*/image.yaml, the locked wheels and images/schema.json disagree.
+    """Return where the tables, images/*/image.yaml, the locked wheels and the schema disagree.
 
-    A sentence each; none where everything fits together. Raises InputError for a target that
-    cannot be loaded or resolved at all.
+    A sentence each. Raises InputError for a target that cannot be loaded or resolved at all.
     """
     specs = image_yaml.load_all(root)
-    found = [f"{one.where}: {one.what}" for one in check_tables(specs)]
+    problems = [f"{problem.where}: {problem.what}" for problem in check_tables(specs)]
     for spec in specs:
         compatibility.resolve(spec)
     names = [spec.name for spec in specs]
-    for name, holes in wheels.check(root, names, contradictions).items():
-        found += [f"{name}: {hole}" for hole in holes]
+    for name, gaps in wheels.check(root, names, contradictions).items():
+        problems += [f"{name}: {gap}" for gap in gaps]
     schema = root / image_yaml.IMAGES / "schema.json"
     if not schema.is_file() or schema.read_text() != schema_text():
-        found.append("images/schema.json: not today's schema; write it with builder schema")
-    return tuple(found)
+        problems.append("images/schema.json: not today's schema; write it with builder schema")
+    return tuple(problems)

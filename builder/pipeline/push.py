@@ -142,21 +142,21 @@ def push(
     Raises CheckFailed (and moves no tag) without a receipt that holds for this very image, or where
     the registry has other bytes than the engine; OutsideError for what the registry refuses.
     """
-    held = _held(receipt, image)
+    valid = _valid(receipt, image)
     where = repository.of(settings)
     for tag in tags:
         where.tagged(tag)  # refuses a text that cannot be a tag before anything is sent
     with step(f"push {where.name}", on_event) as pushing:
-        with Registry(where.host, on_retry=pushing.log) as client, ThreadPoolExecutor(1) as beside:
-            key = beside.submit(signing.key_of, settings.trust)  # a key file opens in 0.3 s
+        with Registry(where.host, on_retry=pushing.log) as client, ThreadPoolExecutor(1) as thread:
+            key = thread.submit(signing.key_of, settings.trust)  # a key file opens in 0.3 s
             attested = contents() if contents and settings.trust.key else None
             sender = _Sender(engine, client, where, retry, pushing, key.result)
             if base is not None:
                 sender.base(base)
             manifest = sender.image(image)
             receipt_digest, signed = parallel.both(
-                lambda: attach(client, where, manifest, held),
-                lambda: _sign(client, where, manifest, held, attested, key, settings.trust),
+                lambda: attach(client, where, manifest, valid),
+                lambda: _sign(client, where, manifest, valid, attested, key, settings.trust),
             )
             moved = tuple(
                 tag for tag in tags if tagging.move(client, where.tagged(tag), manifest).moved
@@ -179,7 +179,7 @@ def push(
     return result
 
 
-def _held(receipt: Receipt | None, image: LocalImage) -> Receipt:
+def _valid(receipt: Receipt | None, image: LocalImage) -> Receipt:
     """Return the receipt, if it holds for this very image. Raises CheckFailed."""
     target = receipt.target if receipt else "TARGET"
     validity = suites.of_image(image.labels).holds(receipt, image.digest or image.image_id)

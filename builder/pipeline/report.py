@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -12,14 +12,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from packageurl import PackageURL
 
-from builder.config import pins
 from builder.config.accepted_advisories import AcceptedAdvisory
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.image.content_store import base_layers
 from builder.pipeline import advisories as project
-from builder.pipeline import make, records, repository, signing, tags, verify
+from builder.pipeline import make, records, repository, signing, verify
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry, manifests
@@ -47,8 +46,7 @@ class ImagePage:
 
     facts: by name. proof: the receipt that holds; problem: why none does. attested: predicate type
     and signer of each attestation. advisories: package, id, and why it is accepted, or "open".
-    not_looked_up: why no advisories were, "" where they were. changed: package -> version before
-    and after, since the image that the tag led to before; None where there was none.
+    not_looked_up: why no advisories were, "" where they were.
     """
 
     title: str
@@ -59,7 +57,6 @@ class ImagePage:
     attested: tuple[tuple[str, str], ...] = ()
     advisories: tuple[tuple[str, str, str], ...] = ()
     not_looked_up: str = ""
-    changed: Mapping[str, tuple[str, str]] | None = None
 
     @property
     def size(self) -> int:
@@ -95,22 +92,10 @@ def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
         raise InputError(f"{target}: its files changed since the build", f"builder image {target}")
     receipt = receipts.read(records.folder(root, target) / receipts.FILE)
     validity = receipts.valid_for(receipt, [record.digest or "", record.image_id], {})
-    if item.base:
-        layers = [
-            PageLayer(
-                row["name"], row["packed_bytes"] or row["download_bytes"] or 0, row["packages"]
-            )
-            for row in base_layers(item.base)
-        ]
-    else:  # what the locks add to a published base
-        layers = [
-            PageLayer(
-                file,
-                sum(pin.bytes or 0 for pin in wheels),
-                [f"{pin.name} {pin.version}" for pin in wheels],
-            )
-            for file, wheels in item.lock.wheels.items()
-        ]
+    layers = [
+        PageLayer(row["name"], row["packed_bytes"] or row["download_bytes"] or 0, row["packages"])
+        for row in (base_layers(item.base) if item.base else ())
+    ]
     known, reason = _looked_up(
         lambda: project.check(root, [target], address, today).targets[target]
     )
@@ -142,16 +127,15 @@ def of_reference(
     image, trusted = repository.resolve(reference, settings), policy.of(settings.trust)
     with repository.opened(image, on_event, f"read {image}") as client:
         manifest = verify.single(client, image)
-        proof, problem, signer = _proof(client, image, trusted)
+        proof, problem, signer = None, "", ""
+        try:
+            verification, _ = verify.proven(client, image, verify.judge_of(), trusted)
+            proof, signer = verification.receipt, verification.signer
+        except CheckFailed as error:
+            problem = error.message
         layers = _layers(client, image, manifest)
         bill, attested = _attested(client, image, manifest, trusted)
         labels = client.labels(image.repository, manifest)
-        before = (
-            client.manifest(image.repository, tags.previous_tag(image.tag)) if image.tag else None
-        )
-        changed = None
-        if before and not before.is_index:
-            changed = _changed(_layers(client, image, before), layers)
     known, reason = _looked_up(lambda: _of_bill(bill, address))
     return ImagePage(
         title=str(image),
@@ -160,7 +144,6 @@ def of_reference(
             "digest": manifest.digest,
             "accelerator": labels.get(verify.ACCELERATOR, "unknown"),
             "proven by": signer or ("whoever may write there" if proof else "nobody"),
-            **({"it led before to": before.digest} if before else {}),
         },
         layers=layers,
         proof=proof,
@@ -168,7 +151,6 @@ def of_reference(
         attested=attested,
         advisories=known,
         not_looked_up=reason,
-        changed=changed,
     )
 
 
@@ -212,17 +194,6 @@ def _of_bill(bill: Mapping[str, Any] | None, address: str) -> Findings:
     return dict.fromkeys(advisories.look_up(advisories.package_versions(purls), address))
 
 
-def _proof(
-    client: Registry, image: Reference, trusted: Policy | None
-) -> tuple[Receipt | None, str, str]:
-    """Return the receipt that holds, or why none does, and who signed it."""
-    try:
-        verification, _ = verify.proven(client, image, verify.judge_of(), trusted)
-    except CheckFailed as error:
-        return None, error.message, ""
-    return verification.receipt, "", verification.signer
-
-
 def _layers(client: Registry, image: Reference, manifest: Manifest) -> list[PageLayer]:
     """Return the layers, as the image's own history names them."""
     texts = manifests.history(client.configuration(image.repository, manifest))
@@ -252,11 +223,3 @@ def _attested(
     statements = (each.statement for each in attested.verified)
     bills = (each.predicate for each in statements if each.predicate_type == dsse.SBOM)
     return next(bills, None), tuple(rows)
-
-
-def _changed(before: Iterable[PageLayer], after: Iterable[PageLayer]) -> dict[str, tuple[str, str]]:
-    def versions(layers: Iterable[PageLayer]) -> dict[str, str]:
-        packages = (package for layer in layers for package in layer.packages if " " in package)
-        return dict(package.split(" ", 1) for package in packages)
-
-    return pins.moved(versions(before), versions(after))
