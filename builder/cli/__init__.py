@@ -11,7 +11,9 @@ import gc
 import importlib
 import io
 import os
+import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -19,6 +21,9 @@ from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from builder.core.errors import OutsideError
+
+_LITTLE: Final = 1 << 20
+"""Bytes free on a disk that counts as full."""
 
 HELP: Final = """From one small file per accelerator to a proven TensorFlow training image.
 
@@ -184,9 +189,20 @@ def _refusal(error: Exception) -> OutsideError | None:
         return OutsideError(f"{name}: the name is not UTF-8", fix)
     if not isinstance(error, OSError):
         return None
-    temporary = os.environ.get("TMPDIR", "/tmp")
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return refusal(error, f"standard output, or the temporary folder {temporary}" if full else "")
+    return refusal(error, _full_disk() if full else "")
+
+
+def _full_disk() -> str:
+    """Return which disk is full where the system does not say."""
+    from builder.core import files
+
+    temporary, cache = Path(os.environ.get("TMPDIR", "/tmp")), files.cache_home()
+    for folder, name in ((cache, f"the cache {cache}"), (temporary, f"the folder {temporary}")):
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(folder).free < _LITTLE:
+                return name
+    return f"standard output, the cache {cache}, or the temporary folder {temporary}"
 
 
 def _prepare_streams() -> None:

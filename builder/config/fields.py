@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationInfo
 
@@ -89,11 +89,17 @@ def _base(value: str) -> str:
     return value
 
 
+_LONGEST: Final = 1000
+"""Characters of a requirement."""
+
+
 def requirement(value: str) -> str:
     """Return a requirement as pip writes it.
 
     Raises PydanticCustomError for what cannot be locked.
     """
+    if len(value) > _LONGEST:
+        raise refuse(f"a requirement of {len(value)} characters", "write name==version")
     if value.lstrip().startswith("-"):
         raise refuse(
             f"{value!r} is an option, not a requirement",

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from builder.core import web
 from builder.core.display import address
 from builder.core.errors import InputError
 
@@ -114,8 +115,6 @@ class BuildNetwork:
     def client(self, connect: float = 20.0, read: float = 60.0) -> Client:
         """Return a client for the package indexes, which trusts what uv trusts. Times in
         seconds."""
-        from builder.core import web
-
         context = web.trust(str(self.ca) if self.ca else None)
         return web.Client(connect=connect, read=read, context=context, unchecked=self.trusted_hosts)
 
@@ -319,6 +318,11 @@ def _index_url(env: Mapping[str, str], index: str) -> str | None:
     match = re.fullmatch(r"(?:([\w.-]*)=)?(https?://.+)", index)
     if not match:
         return None
+    if not web.joined("", match[2]):
+        raise InputError(
+            f"the Python index {address(match[2])} is no address",
+            "correct it: UV_DEFAULT_INDEX, UV_INDEX, or the index of uv.toml or pip.conf",
+        )
     name = re.sub(r"[^A-Z0-9]", "_", (match[1] or "").upper())
     user, password = (env.get(f"UV_INDEX_{name}_{key}", "") for key in ("USERNAME", "PASSWORD"))
     return _login_url(match[2], user, password) if name and (user or password) else match[2]

@@ -59,15 +59,17 @@ _CONFIGURATION = re.compile(
 
 
 def secret_in(content: bytes, configuration: bool) -> str | None:
-    """Return what kind of secret this text holds, if any.
+    """Return what kind of secret this text holds, if any, in UTF-8 or in UTF-16.
 
     configuration: whether the text is meant for settings, where every login counts.
     """
-    for what, pattern in _PATTERNS.items():
-        if what in ONLY_IN_CONFIGURATION and not configuration:
-            continue
-        if any(hint in content for hint in _HINTS[what]) and pattern.search(content):
-            return what
+    halves = (content[::2], content[1::2]) if b"\0" in content else ()
+    for text in (content, *halves):
+        for what, pattern in _PATTERNS.items():
+            if what in ONLY_IN_CONFIGURATION and not configuration:
+                continue
+            if any(hint in text for hint in _HINTS[what]) and pattern.search(text):
+                return what
     return None
 
 

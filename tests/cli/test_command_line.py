@@ -92,7 +92,8 @@ def test_an_error_is_two_lines_and_an_exit_code(
         (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "/a/b: No space left on device"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
-            "standard output, or the temporary folder /tmp: No space left on device",
+            "standard output, the cache /c/training-image-factory, or the temporary folder /tmp: "
+            "No space left on device",
         ),
         (OSError(errno.EROFS, "Read-only file system", "/a"), "/a: Read-only file system"),
         (PermissionError(errno.EACCES, "Permission denied", b"/a"), "/a: Permission denied"),
@@ -119,6 +120,7 @@ def test_what_the_operating_system_refuses_is_no_fault_of_the_factory(
         raise error
 
     monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
     monkeypatch.setattr("builder.cli.images.root", fails)
     assert left(monkeypatch, "list") == 3
     said, fix = capsys.readouterr().err.splitlines()

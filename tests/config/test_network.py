@@ -158,6 +158,13 @@ def test_an_index_on_the_hosts_own_disk_stays_on_the_host(host: Host) -> None:
     assert (network.index, network.extra_indexes) == (None, ("https://b/simple",))
 
 
+@pytest.mark.parametrize("url", ["http://bob:pw@[::1/simple", "https://bob:pw@host:99999/simple"])
+def test_an_index_that_is_no_address_is_named_without_its_login(host: Host, url: str) -> None:
+    with pytest.raises(InputError, match=r"the Python index .*/simple is no address") as caught:
+        host.discover(UV_DEFAULT_INDEX=url)
+    assert "pw" not in str(caught.value)
+
+
 def test_credentials_come_from_netrc(host: Host) -> None:
     host.write(".netrc", "machine index.corp login me password p@ss\n", host.home)
     network = host.discover(UV_DEFAULT_INDEX="https://index.corp/simple")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
+import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -34,6 +37,30 @@ def test_a_secret_does_not_leave(tmp_path: Path, name: str, text: str, said: str
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=rf"^{name}: holds {said}"):
         outgoing.check(tmp_path, tmp_path / name, nothing)
+
+
+def test_a_secret_is_seen_wherever_it_is(tmp_path: Path) -> None:
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/notes.txt", "x" * (5 << 20) + KEY)
+    logins = io.BytesIO()
+    with zipfile.ZipFile(logins, "w") as archive:
+        archive.writestr("home/.netrc", "")
+    for content, words in (
+        (bytes(9 << 20) + KEY.encode(), "a private key,"),
+        (bytes((4 << 20) - 20) + KEY.encode(), "a private key,"),  # across two windows
+        (KEY.encode("utf-16"), "a private key,"),
+        (KEY.encode("utf-16-be"), "a private key,"),
+        (gzip.compress(KEY.encode()), "a private key,"),
+        (zipped.getvalue(), r"a private key \(in it, a/notes.txt\),"),
+        (logins.getvalue(), r"a netrc with logins \(in it, home/.netrc\),"),
+    ):
+        (tmp_path / "data.bin").write_bytes(content)
+        with pytest.raises(InputError, match=rf"^data\.bin: holds {words}"):
+            outgoing.check(tmp_path, tmp_path / "data.bin", nothing)
+    for harmless in (gzip.compress(b"x" * 9999)[:-9], zipped.getvalue()[:900], b"PK\3\4", b""):
+        (tmp_path / "data.bin").write_bytes(harmless)
+        outgoing.check(tmp_path, tmp_path / "data.bin", nothing)
 
 
 def test_a_secret_has_its_own_name_behind_a_link(tmp_path: Path) -> None:
