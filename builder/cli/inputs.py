@@ -12,8 +12,17 @@ def lock(
     targets: Targets = None,
     check: Annotated[bool, typer.Option("--check", help="Only report stale locks.")] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Take the newest allowed versions.")
+        bool,
+        typer.Option(
+            "--upgrade", help="Take the newest allowed versions, seven days old at least."
+        ),
     ] = False,
+    now: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE", help="Upgrade this one even to a release of less than seven days."
+        ),
+    ] = None,
     verify_device_code: Annotated[
         bool,
         typer.Option(
@@ -39,7 +48,9 @@ def lock(
         return
     with reporter() as shown:
         apt = ContainerApt(root(), settings.load(root()), shown.on_event)
-        for made in committed.lock(root(), names, apt, upgrade, shown.on_event):
+        for made in committed.lock(
+            root(), names, apt, upgrade or bool(now), shown.on_event, now or ()
+        ):
             for moved in made.moved:
                 say(f"  {made.target}: {moved.name} {moved.before} -> {moved.after}")
     if as_json:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from builder.config import debian_packages, image_yaml, lock_check, lockfile, requirements
+from packaging.version import Version
+
+from builder.config import debian_packages, image_yaml, lock_check, lockfile, requirements, uv
 from builder.config.debian_packages import DebianPackage
 from builder.config.lockfile import APT, APT_EXTRA, Chosen, Lock, OsRoot
 from builder.config.stack import OWN_PYTHON
@@ -45,6 +48,7 @@ def lock(
     upgrade: bool = False,
     on_event: OnEvent = ignore,
     require: Callable[[Lock], None] = lambda _: None,
+    now: Sequence[str] = (),
 ) -> Lock:
     """Lock a target and write its files.
 
@@ -52,7 +56,9 @@ def lock(
     nothing is resolved or fetched. A new target starts from its neighbours' versions, so that they
     share a base. The old files stay until every new version is known.
 
-    apt: chooses Debian packages where some are not locked yet.
+    An upgrade takes Python releases of at least uv.AGE, and reports which newer ones it left.
+
+    apt: chooses Debian packages where some are not locked yet. now: packages of any age.
     require: is called with a lock of new versions before it is written; may raise InputError.
     Raises InputError for a requirement that contradicts TensorFlow or another requirement,
     OutsideError for an index or a mirror that cannot be reached.
@@ -65,27 +71,51 @@ def lock(
         if kept := not (upgrade or lock_check.stale(root, spec, stack)):
             made = lockfile.read(root, spec.name)
         else:
-            made = _make(root, spec, stack, upgrade, apt, locking.log)
+            limits = _limits(now) if upgrade else {}
+            made, left = _make(root, spec, stack, upgrade, apt, locking.log, limits)
             require(made)
         lockfile.write(root, made)
         locking.cached = kept
         locking.detail = "unchanged" if kept else f"{len(made.packages)} Python packages"
+        if not kept and left:
+            locking.detail += f"; younger than {uv.AGE}, not taken: {', '.join(left)}"
     return made
 
 
+def _limits(now: Sequence[str]) -> dict[str, str]:
+    """Return the variables for uv that say how old a release has to be."""
+    own = os.environ.get(uv.EXCLUDE_NEWER)
+    return {uv.EXCLUDE_NEWER: own or uv.AGE, uv.TAKEN_NOW: " ".join(now)}
+
+
 def _make(
-    root: Path, spec: ImageSpec, stack: Stack, upgrade: bool, apt: Apt, say: Callable[[str], None]
-) -> Lock:
+    root: Path,
+    spec: ImageSpec,
+    stack: Stack,
+    upgrade: bool,
+    apt: Apt,
+    say: Callable[[str], None],
+    limits: Mapping[str, str],
+) -> tuple[Lock, list[str]]:
+    """Return a new lock, and the releases that `limits` left out."""
     from builder.config import network
 
     host = network.discover()
     held = _held(root, spec, upgrade)
-    wheels, moved = requirements.wheels(spec, stack, host, held)
+    wheels, moved = requirements.wheels(spec, stack, host, held, limits)
+    newest = requirements.wheels(spec, stack, host, held, {})[0] if limits else wheels
+    chosen = {pin.name: Version(pin.version) for pins in wheels.values() for pin in pins}
+    left = [
+        f"{pin.name} {pin.version}"
+        for pins in newest.values()
+        for pin in pins
+        if pin.name in chosen and Version(pin.version) > chosen[pin.name]
+    ]
     for one in moved:
         say(f"{one.name} {one.before} -> {one.after}, for image.yaml's requirements")
     own = spec.has_own_base
     os_root, on_top = _debian(root, spec, held, upgrade, apt) if own else (None, {})
-    return Lock(
+    made = Lock(
         target=spec.name,
         configuration=lockfile.configuration(spec),
         tensorflow=stack.tensorflow,
@@ -98,6 +128,7 @@ def _make(
         moved=moved,
         chosen=tuple(Chosen(f.statement, f.value, f.source) for f in stack.facts),
     )
+    return made, left
 
 
 def _held(root: Path, spec: ImageSpec, upgrade: bool) -> tuple[Lock, ...]:

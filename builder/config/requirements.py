@@ -34,15 +34,19 @@ _DISTRIBUTIONS = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-tpu", "t
 
 
 def wheels(
-    spec: ImageSpec, stack: Stack, host: BuildNetwork, held: Iterable[Lock]
+    spec: ImageSpec,
+    stack: Stack,
+    host: BuildNetwork,
+    held: Iterable[Lock],
+    limits: Mapping[str, str],
 ) -> tuple[dict[str, tuple[Pin, ...]], tuple[Moved, ...]]:
     """The pins of each layer, by the layer's file, and what the user's requirements moved.
 
     held: the locks whose versions are kept where no requirement excludes them, the target's own
-    first. Raises InputError for requirements that cannot be met, OutsideError where the index
-    cannot be reached.
+    first. limits: variables for uv that say how old a release has to be. Raises InputError for
+    requirements that cannot be met, OutsideError where the index cannot be reached.
     """
-    environment = host.host_environment()
+    environment = {**host.host_environment(), **limits}
     like = [lock for lock in held if stack.tensorflow_package in lock.packages]
     versions = {n: p.version for lock in reversed(like) for n, p in lock.packages.items()}
     before = {one.name: one.before for lock in reversed(like) for one in lock.moved}

@@ -30,6 +30,12 @@ from builder.core.errors import InputError, OutsideError
 SIZE_TIMEOUT = 5.0
 """Seconds to ask an index for the size of one wheel."""
 
+AGE = "7 days"
+"""How old a release has to be for an upgrade: a stolen account is mostly noticed within days."""
+EXCLUDE_NEWER = "UV_EXCLUDE_NEWER"
+TAKEN_NOW = "BUILDER_NOW"
+"""In the environment of `resolve`: the packages whose release may be of any age."""
+
 
 @dataclass(frozen=True)
 class Platform:
@@ -133,6 +139,8 @@ def _compiled(
         command += ["--python-version", platform.python]
         command += ["--python-platform", f"x86_64-manylinux_2_{platform.glibc}"]
         command += ["--python", sys.executable, "--only-binary", ":all:", "--quiet", *options]
+        for name in environment.get(TAKEN_NOW, "").split():
+            command += ["--exclude-newer-package", f"{name}=false"]
         done = subprocess.run(
             command,
             cwd=folder,
@@ -258,6 +266,8 @@ def _failure(stderr: str) -> Exception:
     lines = [line for line in lines if line]
     if any("No solution found" in line for line in lines):
         reason = " ".join(line for line in lines if not line.startswith(("No solution", "hint:")))
+        if young := re.findall(r"`(\S+)` was filtered by `exclude-newer`", stderr):
+            reason += f" Releases of {young[0]} are too young or without a date: --now {young[0]}"
         return NoSolution(re.sub(r"\s+", " ", reason))
     last = next((line for line in lines if line.startswith("Failed to fetch")), lines[-1:])
     reason = re.sub(r"//[^/@\s]*@", "//", last if isinstance(last, str) else " ".join(last))

@@ -26,6 +26,7 @@ def lock(
     apt: Apt,
     upgrade: bool = False,
     on_event: OnEvent = ignore,
+    now: Sequence[str] = (),
 ) -> Iterator[Lock]:
     """Choose and write the locks of `targets`, one after the other.
 
@@ -36,7 +37,7 @@ def lock(
         spec = image_yaml.load(root, target)
         stack = compatibility.resolve(spec)
         require = partial(wheels.require, root, stack)
-        yield locking.lock(root, spec, stack, apt, upgrade, on_event, require)
+        yield locking.lock(root, spec, stack, apt, upgrade, on_event, require, now)
 
 
 def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:

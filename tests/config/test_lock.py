@@ -1,19 +1,24 @@
 """Locks: what is kept, what is refused, why a lock is stale; and uv against the real index."""
 
+import hashlib
+import io
 import json
+import zipfile
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from builder.config import compatibility, image_yaml, lock_check, lockfile, locking, pins
+from builder.config import compatibility, image_yaml, lock_check, lockfile, locking, pins, uv
 from builder.config.debian_packages import DebianPackage
 from builder.config.image_yaml import ImageSpec
 from builder.config.pins import Pin
 from builder.config.stack import Stack
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
+from tests.emulators.answers import serving
 
 ROOT = Path(__file__).parents[2]
 LIBGOMP = DebianPackage(
@@ -319,6 +324,61 @@ def test_pins_are_kept_until_an_upgrade_is_asked_for(copy: Path) -> None:
     assert upgraded.root is not None
     assert upgraded.root.packages == (newer, *root[1:])
     assert upgraded.apt == {lockfile.APT: python}
+
+
+def test_an_upgrade_takes_releases_of_seven_days_and_names_the_younger_ones(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[dict[str, str]] = []
+
+    def wheels(*_: object) -> Any:
+        limits.append(dict(cast(dict[str, str], _[4])))
+        version = "14.0.0" if limits[-1] else "14.0.1"
+        return {lockfile.TENSORFLOW: (Pin("rich", version, "a" * 64),)}, ()
+
+    monkeypatch.setattr(locking.requirements, "wheels", wheels)
+    monkeypatch.setattr(locking, "_debian", lambda *_: (lockfile.read(copy, "cpu").root, {}))
+    monkeypatch.delenv(uv.EXCLUDE_NEWER, raising=False)
+    done: list[object] = []
+    made = lock(copy, *target(copy, "cpu"), upgrade=True, now=["pip"], on_event=done.append)
+    assert made.packages["rich"].version == "14.0.0"
+    assert limits == [{uv.EXCLUDE_NEWER: "7 days", uv.TAKEN_NOW: "pip"}, {}]
+    assert "younger than 7 days, not taken: rich 14.0.1" in str(done[-1])
+
+
+def test_uv_takes_no_release_that_is_too_young_or_without_a_date(tmp_path: Path) -> None:
+    young = datetime.now(UTC) - timedelta(days=1)
+    releases = {"1.0": young - timedelta(days=30), "2.0": young}
+    answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
+    rows = []
+    for version, day in releases.items():
+        name = f"pkg-{version}-py3-none-any.whl"
+        wheel = io.BytesIO()
+        with zipfile.ZipFile(wheel, "w") as archive:
+            info = f"pkg-{version}.dist-info"
+            archive.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: pkg\nVersion: {version}\n"
+            )
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\n")
+            archive.writestr(f"{info}/RECORD", "")
+        sha256 = hashlib.sha256(wheel.getvalue()).hexdigest()
+        answers[f"/{name}"] = (200, {}, wheel.getvalue())
+        rows.append({"filename": name, "url": f"/{name}", "hashes": {"sha256": sha256},
+                     "upload-time": day.strftime("%Y-%m-%dT%H:%M:%SZ")})  # fmt: skip
+    page = {"meta": {"api-version": "1.1"}, "name": "pkg", "versions": [*releases], "files": rows}
+    kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
+    with serving(answers) as server:
+        server.answers["/simple/pkg/"] = (200, kind, json.dumps(page).encode())
+        index = {"UV_DEFAULT_INDEX": f"{server.address}/simple/", "UV_CACHE_DIR": str(tmp_path)}
+        for limits, version in (
+            ({}, "2.0"),
+            ({uv.EXCLUDE_NEWER: uv.AGE}, "1.0"),
+            ({uv.EXCLUDE_NEWER: uv.AGE, uv.TAKEN_NOW: "pkg"}, "2.0"),
+        ):
+            pins = uv.resolve(["pkg"], uv.Platform("3.11", 36), {**index, **limits})
+            assert pins["pkg"].version == version
+        with pytest.raises(uv.NoSolution, match="--now pkg"):
+            uv.resolve(["pkg>1"], uv.Platform("3.11", 36), {**index, uv.EXCLUDE_NEWER: uv.AGE})
 
 
 @pytest.mark.network
