@@ -32,6 +32,10 @@ Buckets = Annotated[
     Path | None,
     typer.Option(help="A folder whose folders stand for buckets (default: build/buckets)."),
 ]
+EnvFile = Annotated[
+    Path | None,
+    typer.Option(help="NAME=VALUE lines: the values of variables that name a secret."),
+]
 OtherImage = Annotated[str | None, typer.Option(help="Another image than the job's.")]
 KillAt = Annotated[
     list[str] | None,
@@ -62,6 +66,7 @@ def local(
     records: Records = None,
     job_dir: JobDir = None,
     buckets: Buckets = None,
+    env_file: EnvFile = None,
     image: OtherImage = None,
     package: Package = None,
     module: Module = None,
@@ -92,12 +97,16 @@ def local(
         records=records,
         job_dir=job_dir,
         buckets=buckets,
+        env_file=env_file,
         arguments=tuple(arguments or ()),
         grace=grace,
         shm=prepare.parse_size(shm_size) if shm_size else None,
         package=package,
         module=module,
-        kills=kills.kills(kill or (), preempt or ()),
+        kills=(
+            *(kills.parse_kill(text) for text in kill or ()),
+            *(kills.parse_kill(text, soft=True) for text in preempt or ()),
+        ),
     )
     where = settings(engine=engine)
     with reporter() as shown:

@@ -47,16 +47,13 @@ def ignore(event: JobEvent) -> None:
 
 @dataclass(frozen=True)
 class ReplicaResult:
-    """How a replica ended. seconds: how long its containers ran, over all restarts; memory: the
-    most that was measured, in bytes."""
+    """How a replica ended. seconds: how long its containers ran, over all restarts."""
 
     name: str
     state: ReplicaState
     exit_code: int | None
     restarts: int
     seconds: float
-    memory: int = 0
-    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,21 +113,21 @@ def signals(stop: Stop) -> Iterator[None]:
             raise KeyboardInterrupt
 
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    caught = [one for one in _ENDING if one != signal.SIGHUP or not ignored]
-    before = {one: signal.signal(one, handle) for one in caught}
+    caught = [number for number in _ENDING if number != signal.SIGHUP or not ignored]
+    before = {number: signal.signal(number, handle) for number in caught}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def only_run(folder: Path, lock: str) -> Iterator[None]:
     """Hold a lock file of a job's folder. Raises InputError where another run holds it."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
-            held.enter_context(files.locked(folder / lock, wait=False))
+            stack.enter_context(files.locked(folder / lock, wait=False))
         except BlockingIOError:
             raise InputError(
                 f"{folder}: another run of this job is at work there",

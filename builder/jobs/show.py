@@ -49,11 +49,11 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def summary(outcome: Outcome) -> Table:
-    """A row for each replica: state, exit code, restarts, seconds, memory."""
+    """A row for each replica: state, exit code, restarts, seconds."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("replica", "state", "exit code", "restarts", "seconds", "peak memory"):
+    for name in ("replica", "state", "exit code", "restarts", "seconds"):
         table.add_column(name, justify="left" if name in ("replica", "state") else "right")
     for one in outcome.replicas:
         code = "" if one.exit_code is None else str(one.exit_code)
@@ -64,7 +64,6 @@ def summary(outcome: Outcome) -> Table:
             code,
             str(one.restarts),
             f"{one.seconds:.1f}",
-            f"{one.memory / 1e6:,.0f} MB" if one.memory else "",
         )
     return table
 

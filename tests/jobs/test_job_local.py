@@ -21,11 +21,9 @@ from builder.core.errors import InputError, OutsideError
 from builder.engine import BuildRequest, Engine, buildx, containers
 from builder.jobs import description
 from builder.jobs.backends.local import folder as folders
-from builder.jobs.backends.local import prepare
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.kills import parse_kill
-from builder.jobs.backends.local.prepare import LocalOptions
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.backends.local.study import run_study
 from builder.jobs.eventfiles import without_tensorflow
@@ -191,48 +189,6 @@ def test_restarts_of_the_whole_job_and_none_at_all(
     assert (outcome.state, outcome.exit_code) == ("failed", 139)
 
 
-PROGRAMS = """\
-image: SHELL
-machine: n1-standard-4
-arguments: ['echo "chief $A"; until [ -e /job/worker-1 -a -e /job/judged ]; do sleep 0.1; done']
-environment: {A: "1"}
-replicas:
-  workers:
-    count: 2
-    command: [/bin/busybox, sh, -ec]
-    arguments: ['i=${HOSTNAME##*-}; echo "worker $i $A$B"; touch /job/worker-$i']
-    environment: {B: "2"}
-  evaluator: {image: JUDGE, arguments: [yes], environment: {}}
-"""
-
-
-@pytest.fixture
-def judge(engine: Engine, shell: str, tmp_path: Path) -> Iterator[str]:
-    """An image whose own program is another one than the shell."""
-    dockerfile = (
-        f"FROM {shell}\n"
-        'ENTRYPOINT ["/bin/sh", "-c", "echo judge says $0 ${A-nothing}; '
-        '[ ! -d /job ] || touch /job/judged"]\n'
-    )
-    with built(engine, dockerfile, tmp_path, "job-test-judge") as tag:
-        yield tag
-
-
-def test_each_role_runs_its_own_program(
-    engine: Engine, shell: str, judge: str, tmp_path: Path
-) -> None:
-    """Command, arguments and environment of the workers, the image of the evaluator."""
-    (tmp_path / "jobs").mkdir()
-    text = PROGRAMS.replace("SHELL", shell).replace("JUDGE", judge)
-    (tmp_path / "jobs/own.yaml").write_text(text)
-    one = prepare.prepare(tmp_path, engine, prepare.load(tmp_path, "own"), LocalOptions(grace=5.0))
-    outcome, events = run(engine, one)
-    assert (outcome.state, outcome.exit_code) == ("succeeded", 0), events
-    assert lines(events, "chief-0") == ["chief 1"]
-    assert [lines(events, f"worker-{n}") for n in (0, 1)] == [["worker 0 2"], ["worker 1 2"]]
-    assert lines(events, "evaluator-0") == ["judge says yes nothing"]
-
-
 def test_a_kill_at_a_step_and_a_preemption_with_its_grace(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
@@ -341,14 +297,16 @@ def workers_end_is_heard_of_first(monkeypatch: pytest.MonkeyPatch) -> None:
     def crossed(container: Any, name: str, attempt: int, lines: Any) -> None:
         class Lines:
             def put(self, event: Any) -> None:
-                if isinstance(event, local._Ended) and name == "worker-0":
+                if event.text is not None:
+                    lines.put(event)
+                elif name == "worker-0":
                     assert chief_ended.wait(60)
-                elif isinstance(event, local._Ended):
+                    lines.put(event)
+                    worker_heard.set()
+                else:
                     chief_ended.set()
                     assert worker_heard.wait(60)
-                lines.put(event)
-                if isinstance(event, local._Ended) and name == "worker-0":
-                    worker_heard.set()
+                    lines.put(event)
 
         follow(container, name, attempt, Lines())  # type: ignore[arg-type]
 
@@ -406,24 +364,6 @@ def test_a_terminal_that_is_gone_ends_the_job_in_order(
     assert left(engine) == []
     assert (outcome.state, outcome.exit_code) == ("cancelled", 128 + signal.SIGHUP)
     assert (Path(outcome.folder) / "saved").exists()
-
-
-def test_a_stream_of_lines_that_breaks_off_is_no_end(
-    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from docker.utils.socket import SocketError
-
-    whole = containers.Attached.__iter__
-
-    def torn(self: containers.Attached) -> Iterator[Any]:
-        yield next(whole(self))
-        raise SocketError("Unexpected EOF")
-
-    monkeypatch.setattr(containers.Attached, "__iter__", torn)
-    outcome, events = run(engine, job("echo begun; sleep 1; exit 3"))
-    assert (outcome.state, outcome.exit_code) == ("failed", 3)
-    assert lines(events, "chief-0")[0] == "begun"
-    assert "broke off: Unexpected EOF" in lines(events, "chief-0")[1]
 
 
 def test_a_run_that_the_engine_refuses_is_on_record_as_failed(

@@ -10,7 +10,6 @@ from builder.core.errors import InputError
 from builder.jobs.backends.local.container import described
 from builder.jobs.backends.local.kills import Kill, parse_kill
 from builder.jobs.backends.local.replicas import LocalJob, Replica, Trial, replicas
-from builder.jobs.backends.local.usage import usage
 from builder.jobs.pools import Pool
 
 FOUR = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
@@ -148,8 +147,8 @@ def test_trials_that_run_at_once_keep_off_each_others_gpus(
 
 
 def test_a_preemption_is_written_as_role_index_and_step() -> None:
-    assert parse_kill("worker:1@50") == Kill("worker", 1, step=50)
-    assert parse_kill("chief:0@12s", soft=True) == Kill("chief", 0, seconds=12.0, soft=True)
+    assert parse_kill("worker:1@50") == Kill("worker-1", step=50)
+    assert parse_kill("chief:0@12s", soft=True) == Kill("chief-0", seconds=12.0, soft=True)
     for text in ("worker@5", "worker:1", "master:0@5", "worker:1@x"):
         with pytest.raises(InputError, match="ROLE:INDEX@STEP"):
             parse_kill(text)
@@ -159,17 +158,3 @@ def test_exit_codes_in_words() -> None:
     assert described(139) == "ended with exit code 139 (SIGSEGV)"
     assert described(1) == "failed with exit code 1"
     assert described(137, out_of_memory=True) == "ran out of memory"
-
-
-def test_usage_is_what_docker_stats_shows() -> None:
-    sample = {
-        "cpu_stats": {
-            "cpu_usage": {"total_usage": 3_000},
-            "system_cpu_usage": 20_000,
-            "online_cpus": 4,
-        },
-        "precpu_stats": {"cpu_usage": {"total_usage": 1_000}, "system_cpu_usage": 16_000},
-        "memory_stats": {"usage": 1_000, "stats": {"inactive_file": 300}},
-    }
-    assert usage(sample) == {"cpu": 2.0, "memory": 700}
-    assert usage({"cpu_stats": {}}) is None, "the engine's first sample has nothing before it"

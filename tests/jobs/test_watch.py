@@ -12,7 +12,6 @@ from rich.console import Console
 from builder.core.errors import InputError
 from builder.engine import containers
 from builder.jobs.backends.local import folder as folders
-from builder.jobs.backends.local import usage
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.watch import Watch
 
@@ -93,10 +92,3 @@ def test_a_job_whose_builder_is_gone_is_lost(folder: Path) -> None:
 def test_a_folder_without_a_job_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no job has run there"):
         watched(tmp_path)
-
-
-def test_gpu_figures_of_nvidia_smi_are_of_the_replicas_own() -> None:
-    text = "0, 50, 1000\n1, 100, 2000\n2, [N/A], 1\n"
-    assert usage.gpu_usage(text, ("0", "1")) == {"gpu": 0.75, "gpu_memory": 3000 * 2**20}
-    assert usage.gpu_usage(text, ("2",)) == {}
-    assert usage.gpu_usage("", ("0",)) == {}

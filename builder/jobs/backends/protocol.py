@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from builder import contract
 from builder.core.errors import OutsideError
 from builder.jobs.description import Job
 from builder.jobs.pools import Pool
@@ -154,6 +155,13 @@ class LogLine:
     text: str
     trial: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def printed(cls, when: datetime, replica: str, text: str) -> LogLine:
+        """Return a line that a program printed; one with a JSON object has its fields."""
+        fields = contract.fields(text)
+        severity = str(fields.get("severity", "DEFAULT"))
+        return cls(when, replica, severity, contract.words(text), fields=fields)
 
 
 class LogReader(Protocol):

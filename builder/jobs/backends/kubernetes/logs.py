@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from builder import contract
 from builder.core import web
 from builder.jobs.backends.kubernetes import status
 from builder.jobs.backends.kubernetes.client import Client, ClusterRefused, Object
@@ -91,7 +90,4 @@ def _lines(lines: list[str], replica: str) -> Iterator[LogLine]:
     for line in lines:
         stamp, _, text = line.partition(" ")
         with contextlib.suppress(ValueError):
-            fields = contract.fields(text)
-            severity = str(fields.get("severity", "DEFAULT"))
-            when = datetime.fromisoformat(stamp)
-            yield LogLine(when, replica, severity, contract.words(text), fields=fields)
+            yield LogLine.printed(datetime.fromisoformat(stamp), replica, text)

@@ -1,10 +1,11 @@
-"""A replica as a container: what the engine is asked for, and how a container ended."""
+"""A replica as a container: how it is made, and how it ended."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.engine import containers
@@ -14,85 +15,76 @@ from builder.jobs.backends.local.replicas import GCS, JOB, METRICS, RECORDS, Loc
 if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
+    from docker.types import Mount
 
 
 def network_of(identity: str) -> str:
-    """The name of a job's network."""
+    """Return the name of a job's network."""
     return f"job-{identity}"
 
 
 def labels(job: LocalJob, identity: str) -> dict[str, str]:
-    """The labels of everything that one run creates on the engine."""
+    """Return the labels of everything that one run creates on the engine."""
     own = {folder.FOLDER_LABEL: str(job.folder.absolute())}
     return {**containers.labels(folder.LABEL, identity), **own}
 
 
-def spec(job: LocalJob, replica: Replica, identity: str) -> dict[str, Any]:
-    """One replica's container as plain values; `create` makes it."""
-    place = job.folder.parent if job.trial else job.folder
-    mounts = [{"target": JOB, "source": str(place.absolute())}]
-    if job.records is not None:
-        records = {"target": RECORDS, "source": str(job.records.absolute()), "read_only": True}
-        mounts.append(records)  # type: ignore[arg-type]
-    if job.buckets is not None:
-        mounts.append({"target": GCS, "source": str(job.buckets.absolute())})
-    if job.trial is not None:
-        mounts.append({"target": METRICS, "source": str(job.trial.metrics.absolute())})
-    environment = dict(replica.environment)
-    user = folder.user()
-    if user is not None:
-        environment.setdefault("HOME", "/tmp")
-    return {
-        "name": f"job-{identity}-{replica.name}",
-        "hostname": replica.host,
-        "network": network_of(identity),
-        "image": job.image,
-        "entrypoint": None if job.command is None else list(job.command),
-        "command": list(replica.arguments) or None,
-        "environment": environment,
-        "mounts": mounts,
-        "user": user,
-        "gpus": list(replica.gpus),
-        "shm_size": job.shm,
-    }
+def machine_gpus(client: docker.DockerClient) -> tuple[str, ...]:
+    """Return the ids of the GPUs that the engine gives to containers; () without their runtime."""
+    if "nvidia" not in (client.info().get("Runtimes") or {}):
+        return ()
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
+    return tuple(str(index) for index in range(len(gpus)))
 
 
 def create(
-    client: docker.DockerClient, wanted: dict[str, Any], labels: dict[str, str]
+    client: docker.DockerClient, image: str, job: LocalJob, replica: Replica, identity: str
 ) -> Container:
-    """Create the container of a `spec`; it is not started yet."""
-    from docker.types import DeviceRequest, LogConfig, Mount
+    """Create the container of a replica; it is not started yet."""
+    from docker.types import DeviceRequest, LogConfig
 
+    network, environment = network_of(identity), dict(replica.environment)
     options: dict[str, Any] = {}
-    if wanted["user"] is not None:
-        options["user"] = wanted["user"]
-    if wanted["gpus"]:
-        options["device_requests"] = [
-            DeviceRequest(device_ids=wanted["gpus"], capabilities=[["gpu"]])
-        ]
-    if wanted["entrypoint"] is not None:
-        options["entrypoint"] = wanted["entrypoint"]
-    mounts = [
-        Mount(one["target"], one["source"], "bind", read_only=one.get("read_only", False))
-        for one in wanted["mounts"]
-    ]
-    endpoint = client.api.create_endpoint_config(aliases=[wanted["hostname"]])
+    if user := folder.user():
+        options["user"] = user
+        environment.setdefault("HOME", "/tmp")
+    if replica.gpus:
+        gpus = DeviceRequest(device_ids=list(replica.gpus), capabilities=[["gpu"]])
+        options["device_requests"] = [gpus]
+    if job.command is not None:
+        options["entrypoint"] = list(job.command)
     return client.containers.create(
-        wanted["image"],
-        wanted["command"],
-        name=wanted["name"],
-        hostname=wanted["hostname"],
-        network=wanted["network"],
-        networking_config={wanted["network"]: endpoint},
-        labels=labels,
-        environment=wanted["environment"],
-        mounts=mounts,
-        shm_size=wanted["shm_size"],
+        image,
+        list(replica.arguments) or None,
+        name=f"job-{identity}-{replica.name}",
+        hostname=replica.host,
+        network=network,
+        networking_config={network: client.api.create_endpoint_config(aliases=[replica.host])},
+        labels=labels(job, identity),
+        environment=environment,
+        mounts=_mounts(job),
+        shm_size=job.shm,
         log_config=LogConfig(
             type=LogConfig.types.JSON, config={"max-size": "20m", "max-file": "2"}
         ),
         **options,
     )
+
+
+def _mounts(job: LocalJob) -> list[Mount]:
+    from docker.types import Mount
+
+    folders = {
+        JOB: job.folder.parent if job.trial else job.folder,
+        RECORDS: job.records,
+        GCS: job.buckets,
+        METRICS: job.trial.metrics if job.trial else None,
+    }
+    return [
+        Mount(target, str(source.absolute()), "bind", read_only=target == RECORDS)
+        for target, source in folders.items()
+        if source is not None
+    ]
 
 
 def send(container: Container, name: str) -> None:
@@ -104,7 +96,7 @@ def send(container: Container, name: str) -> None:
 
 
 def wait(container: Container) -> tuple[int, bool]:
-    """Wait for a container's end: its exit code, and whether it ran out of memory.
+    """Wait for a container's end. Returns its exit code, and whether it ran out of memory.
 
     137 for a container that somebody removed.
     """
@@ -119,7 +111,7 @@ def wait(container: Container) -> tuple[int, bool]:
 
 
 def end_of(container: Container) -> tuple[datetime, int] | None:
-    """When a container ended, and with which exit code.
+    """Return when a container ended, and with which exit code.
 
     None while it runs, and for a container that somebody removed.
     """
@@ -136,7 +128,7 @@ def end_of(container: Container) -> tuple[datetime, int] | None:
 
 
 def described(code: int, out_of_memory: bool = False) -> str:
-    """An exit code in words."""
+    """Return an exit code in words."""
     if out_of_memory:
         return "ran out of memory"
     if code > 128:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from builder.core.errors import InputError
-
-_KILL = re.compile(r"(chief|worker|ps|evaluator):(\d+)@(\d+)(s?)")
 
 
 @dataclass(frozen=True)
@@ -19,41 +16,38 @@ class Kill:
     soft: SIGTERM and the grace period come first, as on a spot machine.
     """
 
-    role: str
-    index: int
+    replica: str
     step: int | None = None
     seconds: float | None = None
     soft: bool = False
 
-    @property
-    def replica(self) -> str:
-        return f"{self.role}-{self.index}"
+    def is_due(self, step: int | None, seconds: float) -> bool:
+        """Tell whether a job at this step, so many seconds after its start, has reached it."""
+        if self.seconds is not None:
+            return seconds >= self.seconds
+        return step is not None and self.step is not None and step >= self.step
 
 
 def parse_kill(text: str, soft: bool = False) -> Kill:
-    """`worker:0@50` (at step 50) or `worker:0@12s` (12 s after the start). Raises InputError."""
-    match = _KILL.fullmatch(text)
-    option = "--preempt" if soft else "--kill"
+    """Return what `worker:0@50` (at step 50) or `worker:0@12s` (12 s after the start) asks for.
+
+    Raises InputError.
+    """
+    match = re.fullmatch(r"(chief|worker|ps|evaluator):(\d+)@(\d+)(s?)", text)
     if match is None:
+        option = "--preempt" if soft else "--kill"
         raise InputError(f"{option} {text}: is not ROLE:INDEX@STEP", f"write {option} worker:0@50")
-    value = int(match[3])
-    at: dict[str, Any] = {"seconds": float(value)} if match[4] else {"step": value}
-    return Kill(match[1], int(match[2]), soft=soft, **at)
+    replica, value = f"{match[1]}-{match[2]}", int(match[3])
+    if match[4]:
+        return Kill(replica, seconds=float(value), soft=soft)
+    return Kill(replica, step=value, soft=soft)
 
 
-def kills(killed: Sequence[str], preempted: Sequence[str]) -> tuple[Kill, ...]:
-    """What --kill and --preempt ask for. Raises InputError."""
-    return (
-        *(parse_kill(text) for text in killed),
-        *(parse_kill(text, soft=True) for text in preempted),
-    )
-
-
-def check(kills: Sequence[Kill], known: Sequence[str]) -> None:
-    """Raises InputError for a replica that the job does not have."""
+def check(kills: Sequence[Kill], replicas: Sequence[str]) -> None:
+    """Raise InputError for a replica that the job does not have."""
     for kill in kills:
-        if kill.replica not in known:
+        if kill.replica not in replicas:
             raise InputError(
-                f"--kill {kill.role}:{kill.index}: the job has no such replica",
-                f"it has {', '.join(sorted(known)).replace('-', ':')}",
+                f"--kill {kill.replica.replace('-', ':')}: the job has no such replica",
+                f"it has {', '.join(sorted(replicas)).replace('-', ':')}",
             )

@@ -1,39 +1,15 @@
-"""The lines and samples in a local job's folder, read while the runner writes them."""
+"""The lines in a local job's folder, read while the runner writes them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from builder import contract
 from builder.jobs.backends.local.folder import LOCAL, NOTES
 from builder.jobs.backends.protocol import SERVICE, LogLine
-
-
-@dataclass
-class Tail:
-    """A file that grows, read line by line. A file that became shorter is read from its start."""
-
-    path: Path
-    position: int = 0
-    rest: str = ""
-
-    def lines(self) -> Iterator[str]:
-        """The whole lines since the last call."""
-        try:
-            if self.path.stat().st_size < self.position:
-                self.position, self.rest = 0, ""
-            with self.path.open(encoding="utf-8", errors="replace") as file:
-                file.seek(self.position)
-                text = self.rest + file.read()
-                self.position = file.tell()
-        except FileNotFoundError:
-            return
-        *whole, self.rest = text.split("\n")
-        yield from whole
 
 
 @dataclass
@@ -42,23 +18,31 @@ class LocalLog:
 
     folder: Path
     replica: str | None = None
-    _tails: dict[Path, Tail] = field(default_factory=dict)
+    _positions: defaultdict[Path, int] = field(default_factory=lambda: defaultdict(int))
 
     def read(self) -> tuple[LogLine, ...]:
-        """The lines since the last call, by time."""
-        found = []
+        """Return the lines since the last call, by time."""
+        lines = []
         for path in sorted((self.folder / LOCAL).glob("*.log")):
             name = SERVICE if path.name == NOTES else path.stem
             if self.replica not in (None, name):
                 continue
-            for line in self._tails.setdefault(path, Tail(path)).lines():
-                stamp, _, text = line.partition(" ")
+            for written in self._new(path):
+                stamp, _, text = written.partition(" ")
                 with contextlib.suppress(ValueError):
-                    found.append(_line(datetime.fromisoformat(stamp), name, text))
-        return tuple(sorted(found, key=lambda one: one.time))
+                    lines.append(LogLine.printed(datetime.fromisoformat(stamp), name, text))
+        return tuple(sorted(lines, key=lambda line: line.time))
 
-
-def _line(when: datetime, replica: str, text: str) -> LogLine:
-    fields = contract.fields(text)
-    severity = str(fields.get("severity", "DEFAULT"))
-    return LogLine(when, replica, severity, contract.words(text), fields=fields)
+    def _new(self, path: Path) -> list[str]:
+        """Return the whole lines that a file has grown by; a shorter file begins again."""
+        position = self._positions[path]
+        try:
+            if path.stat().st_size < position:
+                position = 0
+            with path.open("rb") as file:
+                file.seek(position)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._positions[path] = position + len(whole) + len(newline)
+        return whole.decode(errors="replace").split("\n") if newline else []

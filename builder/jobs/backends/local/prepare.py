@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,9 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import Engine
 from builder.jobs import description
-from builder.jobs.backends.local import usage
 from builder.jobs.backends.local.folder import FOLDER
 from builder.jobs.backends.local.kills import Kill
 from builder.jobs.backends.local.replicas import LocalJob
-from builder.jobs.checks import check_no_secrets
 from builder.jobs.description import Job, Study
 from builder.jobs.images import target_of
 from builder.pipeline import records
@@ -38,6 +37,7 @@ class LocalOptions:
     records: Path | None = None
     job_dir: Path | None = None
     buckets: Path | None = None
+    env_file: Path | None = None
     arguments: tuple[str, ...] = ()
     grace: float = 30.0
     shm: int | None = None
@@ -49,12 +49,11 @@ class LocalOptions:
 
 
 def load(root: Path, name: str) -> Job:
-    """A job by its name or file. A target of images/ stands for a job of one machine.
+    """Return a job by its name or file. A target of images/ stands for a job of one machine.
 
     Raises InputError.
     """
-    known = description.names(root)
-    if name not in known and name in image_yaml.targets(root):
+    if name not in description.names(root) and name in image_yaml.targets(root):
         text = f"image: {name}\nmachine: n1-standard-8\n"
         return description.parse(text, root / description.JOBS / f"{name}{description.SUFFIX}")
     return description.load(root, name)
@@ -68,7 +67,7 @@ def described(
     connect: Callable[[], Engine],
     on_event: OnEvent = ignore,
 ) -> tuple[Engine, LocalJob, Study | None]:
-    """The engine, the local form of a described job, and its study where it has one.
+    """Return the engine, the local form of a described job, and its study where it has one.
 
     A package of `options` becomes the job's image. connect: connects to the engine, after the
     checks that need none. Raises InputError, OutsideError, CheckFailed.
@@ -98,73 +97,96 @@ def described(
 
 
 def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> LocalJob:
-    """The local form of a job. Raises InputError, OutsideError for an image that is not here."""
-    name = options.name or job.id
-    folder = options.job_dir or root / FOLDER / name
-    records = options.records or _records_of_project(root, (*job.arguments, *options.arguments))
-    if records is not None and not records.is_dir():
-        raise InputError(f"--records {records}: there is no such folder", "name a folder with data")
-    buckets = options.buckets
-    if buckets is not None and not buckets.is_dir():
-        raise InputError(f"--buckets {buckets}: there is no such folder", f"mkdir -p {buckets}")
+    """Return the local form of a job. Raises InputError, OutsideError for a missing image."""
+    arguments = (*job.arguments, *options.arguments)
+    data = _folder("--records", options.records) or _records_of_project(root, arguments)
+    buckets = _folder("--buckets", options.buckets)
     if buckets is None and (root / BUCKETS).is_dir():
         buckets = root / BUCKETS
     base = (job.job_dir or "").replace("{job}", job.id)
+    name = options.name or job.id
     return LocalJob(
         name=name,
         image=options.image or image_of(root, engine, job.image),
-        folder=folder.absolute(),
+        folder=(options.job_dir or root / FOLDER / name).absolute(),
         pools=job.pools,
         command=job.command,
-        arguments=(*job.arguments, *options.arguments),
-        environment=_environment(job),
+        arguments=arguments,
+        environment=_environment(job, options.env_file),
         base=base if base.startswith("gs://") else "",
         pass_job_dir=job.pass_job_dir or options.pass_job_dir,
-        records=records,
+        records=data,
         buckets=buckets,
         restarts=job.scheduling.restarts,
         timeout=job.scheduling.timeout,
         grace=options.grace,
-        shm=options.shm or usage.default_shm(),
+        shm=options.shm or _half_of_memory(),
     )
 
 
-def _environment(job: Job) -> dict[str, str]:
-    check_no_secrets(job, "this machine")
-    return job.variables | ({PROJECT: job.project} if job.project else {})
+def _folder(option: str, path: Path | None) -> Path | None:
+    if path is not None and not path.is_dir():
+        raise InputError(f"{option} {path}: there is no such folder", f"mkdir -p {path}")
+    return path
+
+
+def _environment(job: Job, env_file: Path | None) -> dict[str, str]:
+    """Return the variables of a job; those that name a secret have the value of the file's line."""
+    known = _variables(env_file) if env_file else {}
+    missing = [name for name in job.secrets if name not in known]
+    if missing:
+        where = description.where(job, "environment", missing[0])
+        raise InputError(
+            f"{where}: {', '.join(missing)} names a secret, whose value this machine does not know",
+            f"write {missing[0]}=VALUE into a file outside of git, and give --env-file FILE",
+        )
+    project = {PROJECT: job.project} if job.project else {}
+    return {**job.variables, **{name: known[name] for name in job.secrets}, **project}
+
+
+def _variables(path: Path) -> dict[str, str]:
+    """Return the variables of a file of NAME=VALUE lines. Raises InputError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--env-file {path}: {error}", "name a file of NAME=VALUE lines") from None
+    written = [line for line in lines if line.strip() and not line.startswith("#")]
+    return {name.strip(): value for name, _, value in (line.partition("=") for line in written)}
 
 
 def _records_of_project(root: Path, arguments: Sequence[str]) -> Path | None:
-    """The folder of the project that `--records` names, such as `data/records`; None for others."""
-    found = contract.options(arguments).get(contract.RECORDS)
-    inside = found and not found.startswith(("gs://", "/")) and (root / found).is_dir()
-    return root / found if found and inside else None
+    """Return the folder of the project that `--records` names, such as `data/records`, or None."""
+    named = contract.options(arguments).get(contract.RECORDS)
+    if named and not named.startswith(("gs://", "/")) and (root / named).is_dir():
+        return root / named
+    return None
 
 
 def image_of(root: Path, engine: Engine, name: str) -> str:
-    """The image on the engine: the last build of a target, or any reference.
+    """Return the image on the engine: the last build of a target, or any reference.
 
     Raises OutsideError where the engine does not hold it.
     """
     if name in image_yaml.targets(root):
         record = records.read(root, name)
-        if record is not None and engine.image(record.image_id) is not None:
-            return record.image_id
-        tag = f"{LOCAL_REPOSITORY}:{name}"  # it was built, and its record removed
-        if engine.image(tag) is not None:
-            return tag
-        raise OutsideError(
-            f"{name}: no image of this target is built here", f"builder image {name}"
-        )
-    if engine.image(name) is None:
-        raise OutsideError(
-            f"the engine holds no image {name}", f"docker pull {name}, or name a target"
-        )
-    return name
+        built = ((record.image_id,) if record else ()) + (f"{LOCAL_REPOSITORY}:{name}",)
+        missing = f"{name}: no image of this target is built here", f"builder image {name}"
+    else:
+        built = (name,)
+        missing = f"the engine holds no image {name}", f"docker pull {name}, or name a target"
+    image = next((image for image in built if engine.image(image) is not None), None)
+    if image is None:
+        raise OutsideError(*missing)
+    return image
+
+
+def _half_of_memory() -> int:
+    """Return the bytes that a machine's own /dev/shm has by default."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `64m`, `1g`, `512MB`. Raises InputError."""
+    """Return the bytes of `64m`, `1g`, `512MB`. Raises InputError."""
     match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
     if match is None:
         raise InputError(f"--shm-size {text}: is not a size", "write 64m or 2g")

@@ -28,7 +28,8 @@ JOB, GCS, RECORDS = "/job", "/gcs", "/records"
 METRICS = "/tmp/hypertune"
 """The folder where cloudml-hypertune writes output.metrics, the result of a trial."""
 
-Restarts = Literal["worker", "job", "never"]
+_URL = re.compile(r"gs://([a-z0-9][a-z0-9._-]+)((?:/[^\s,;]*)?)")
+_FOLDER = re.compile(rf"(?:^|[=,;:\s]){GCS}/([a-z0-9][a-z0-9._-]+)")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class LocalJob:
     pass_job_dir: bool = False
     records: Path | None = None
     buckets: Path | None = None
-    restarts: Restarts = "worker"
+    restarts: Literal["worker", "job", "never"] = "worker"
     timeout: float = 7 * 24 * 3600.0
     grace: float = 30.0
     shm: int = 1 << 30
@@ -74,7 +75,7 @@ class LocalJob:
 
 @dataclass(frozen=True)
 class Replica:
-    """One container of a job. `gpus`: the ids of this machine's GPUs that it gets."""
+    """One container of a job. gpus: the ids of this machine's GPUs that it gets."""
 
     role: str
     index: int
@@ -85,148 +86,142 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """worker-0: what stands before its lines."""
+        """Return what stands before its lines: worker-0."""
         return f"{self.role}-{self.index}"
 
     @property
     def primary(self) -> bool:
-        """Whether the job ends when this replica does."""
+        """Tell whether the job ends when this replica does."""
         return self.role == "chief"
 
 
 def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Replica, ...]:
-    """Every replica of a job. `identity`: letters and digits of its host names; `gpus`: the ids of
-    this machine's. Raises InputError where an argument names a bucket without a local folder."""
-    places = [(pool, index) for pool in job.pools for index in range(pool.count)]
-    hosts = {(pool.role, index): _host(pool.role, index, identity) for pool, index in places}
-    mine, crowded = _of_trial(gpus, job.trial)
-    shares = _shares([pool.accelerators for pool, _ in places], mine, crowded)
+    """Return every replica of a job.
+
+    identity: letters and digits of its host names; gpus: the ids of this machine's. Raises
+    InputError where an argument names a bucket without a local folder.
+    """
+    hosts = {
+        (pool.role, index): f"cmle-training-workerpool{pool.position}-{identity}-{index}"
+        for pool in job.pools
+        for index in range(pool.count)
+    }
+    wanted = [pool.accelerators for pool in job.pools for _ in range(pool.count)]
+    shares, shared = _shares(wanted, gpus, job.trial)
+    arguments = _arguments(job)
     return tuple(
         Replica(
-            pool.role,
+            role,
             index,
-            hosts[pool.role, index],
-            _arguments(job),
+            host,
+            arguments,
             {
-                **expected.on_this_machine(pool.accelerators, len(share.ids)),
-                **_environment(job, pool.role, index, hosts, shared=share.shared),
+                **expected.on_this_machine(count, len(share)),
+                **_environment(job, role, index, hosts),
+                # several processes on one GPU: none may take all of its memory
+                **({"TF_FORCE_GPU_ALLOW_GROWTH": "true"} if share and shared else {}),
             },
-            share.ids,
+            share,
         )
-        for (pool, index), share in zip(places, shares, strict=True)
+        for ((role, index), host), count, share in zip(hosts.items(), wanted, shares, strict=True)
     )
 
 
-def place_of(job: LocalJob) -> str:
-    """The job's folder in a container; a trial has its own part of the study's folder."""
-    return f"{JOB}/{job.trial.number}" if job.trial else JOB
-
-
-def _host(role: str, index: int, identity: str) -> str:
-    return f"cmle-training-workerpool{ROLES.index(role)}-{identity}-{index}"
+# --- environment ----------------------------------------------------------------------------------
 
 
 def _environment(
-    job: LocalJob,
-    role: str,
-    index: int,
-    hosts: Mapping[tuple[str, int], str],
-    *,
-    shared: bool,
+    job: LocalJob, role: str, index: int, hosts: Mapping[tuple[str, int], str]
 ) -> dict[str, str]:
-    named: dict[str, list[str]] = {}
+    cluster: dict[str, list[str]] = {}
     pools: dict[str, list[str]] = {}
     for (other, _), host in hosts.items():
-        address = f"{host}:{PORT}"
-        pools.setdefault(f"workerpool{ROLES.index(other)}", []).append(address)
+        pools.setdefault(_pool(other), []).append(f"{host}:{PORT}")
         if other != "evaluator":  # it is never part of the cluster that trains
-            named.setdefault(other, []).append(address)
+            cluster.setdefault(other, []).append(f"{host}:{PORT}")
     trial = {"trial": str(job.trial.number)} if job.trial else {}
-    cluster_spec = {
+    spec = {
         "cluster": pools,
         "environment": "cloud",
-        "task": {"type": f"workerpool{ROLES.index(role)}", "index": index, **trial},
+        "task": {"type": _pool(role), "index": index, **trial},
         "job": {"worker_pool_specs": _pool_specs(job)},
     }
-    task: dict[str, Any] = {"type": role, "index": index, **trial}
-    base = place_of(job)
-    found = {
-        "CLUSTER_SPEC": json.dumps(cluster_spec),
+    base = f"{JOB}/{job.trial.number}" if job.trial else JOB
+    own = {name: _local(value, job, name) for name, value in job.environment.items()}
+    variables = {
+        "PYTHONUNBUFFERED": "1",
+        **own,
+        "CLUSTER_SPEC": json.dumps(spec),
         "AIP_MODEL_DIR": f"{base}/model/",
         "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",
         "AIP_TENSORBOARD_LOG_DIR": f"{base}/logs/",
     }
     if len(hosts) > 1:  # the service sets TF_CONFIG for several replicas only
-        config = {"cluster": named, "environment": "cloud", "task": task}
-        found["TF_CONFIG"] = json.dumps(config)
+        task = {"type": role, "index": index, **trial}
+        variables["TF_CONFIG"] = json.dumps(
+            {"cluster": cluster, "environment": "cloud", "task": task}
+        )
     if job.trial:
-        found["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
-        found["CLOUD_ML_HP_METRIC_FILE"] = f"{METRICS}/output.metrics"
-    if shared:  # several processes on one GPU: none may take all of its memory
-        found["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    own = {name: _local(value, job, name) for name, value in job.environment.items()}
-    return {"PYTHONUNBUFFERED": "1", **own, **found}
+        variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
+        variables["CLOUD_ML_HP_METRIC_FILE"] = f"{METRICS}/output.metrics"
+    return variables
+
+
+def _pool(role: str) -> str:
+    return f"workerpool{ROLES.index(role)}"
 
 
 def _pool_specs(job: LocalJob) -> list[dict[str, Any]]:
-    """The pools by position, as in the service's own job: a missing role is an empty pool."""
-    found: list[dict[str, Any]] = []
+    """Return the pools by position, as in the service's own job; a missing role is {}."""
+    specs: list[dict[str, Any]] = []
+    container = {"image_uri": job.image, "args": list(job.arguments)}
     for pool in job.pools:
-        position = pool.position
-        found += [{}] * (position - len(found))
-        mine = job
-        container = {"image_uri": mine.image, "args": list(mine.arguments)}
-        found.append({"replica_count": str(pool.count), "container_spec": container})
-    return found
+        specs += [{}] * (pool.position - len(specs))
+        specs.append({"replica_count": str(pool.count), "container_spec": container})
+    return specs
+
+
+# --- arguments and folders ------------------------------------------------------------------------
 
 
 def _arguments(job: LocalJob) -> tuple[str, ...]:
-    given = [_local(one, job, "arguments") for one in job.arguments]
+    words = [_local(word, job, "arguments") for word in job.arguments]
     if job.records is not None:
-        given = [*_without(given, contract.RECORDS), f"{contract.RECORDS}={RECORDS}"]
+        words = [*_without(words, contract.RECORDS), f"{contract.RECORDS}={RECORDS}"]
     if job.pass_job_dir:
         # the same for all trials, as in a HyperparameterTuningJob; AIP_* differ for each trial
-        given = [*_without(given, contract.JOB_DIR), f"{contract.JOB_DIR}={JOB}"]
-    return (*given, *(job.trial.arguments if job.trial else ()))
+        words = [*_without(words, contract.JOB_DIR), f"{contract.JOB_DIR}={JOB}"]
+    return (*words, *(job.trial.arguments if job.trial else ()))
 
 
-def _without(arguments: Sequence[str], option: str) -> list[str]:
-    """The arguments without `--option=value` and `--option value`."""
-    found: list[str] = []
-    skip = False
-    for one in arguments:
-        if skip:
-            skip = False
-        elif one == option:
-            skip = True
-        elif not one.startswith(f"{option}="):
-            found.append(one)
-    return found
-
-
-_URL = re.compile(r"gs://([a-z0-9][a-z0-9._-]+)((?:/[^\s,;]*)?)")
+def _without(words: Sequence[str], option: str) -> list[str]:
+    """Return the arguments without `--option=value` and `--option value`."""
+    return [
+        word
+        for before, word in zip(("", *words), words, strict=False)
+        if option not in (before, word) and not word.startswith(f"{option}=")
+    ]
 
 
 def _local(text: str, job: LocalJob, where: str) -> str:
-    """A text with each gs:// address replaced by its folder in the container: /job or /gcs."""
+    """Return a text with each gs:// address as its folder in the container: /job or /gcs."""
+    if job.records is not None and text.startswith(f"{contract.RECORDS}="):
+        return text  # --records replaces this argument later
+    base = job.base.rstrip("/")
 
     def local(match: re.Match[str]) -> str:
-        whole, bucket, rest = match[0].rstrip("/"), match[1], match[2]
-        if job.base and (whole + "/").startswith(job.base.rstrip("/") + "/"):
-            return JOB + whole[len(job.base.rstrip("/")) :]
-        if option == contract.RECORDS and job.records is not None:
-            return match[0]  # --records replaces this argument later
-        _known(bucket, job, where)
-        return f"{GCS}/{bucket}{rest}"
+        whole = match[0].rstrip("/")
+        if base and f"{whole}/".startswith(f"{base}/"):
+            return JOB + whole[len(base) :]
+        _require(match[1], job, where)
+        return f"{GCS}/{match[1]}{match[2]}"
 
-    option = text.partition("=")[0] if text.startswith("--") else ""
-    found = _URL.sub(local, text)
-    for bucket in re.findall(rf"(?:^|[=,;:\s]){GCS}/([a-z0-9][a-z0-9._-]+)", found):
-        _known(bucket, job, where)
-    return found
+    for bucket in _FOLDER.findall(text):
+        _require(bucket, job, where)
+    return _URL.sub(local, text)
 
 
-def _known(bucket: str, job: LocalJob, where: str) -> None:
+def _require(bucket: str, job: LocalJob, where: str) -> None:
     if job.buckets is None or not (job.buckets / bucket).is_dir():
         place = job.buckets / bucket if job.buckets else f"FOLDER/{bucket}"
         raise InputError(
@@ -237,40 +232,26 @@ def _known(bucket: str, job: LocalJob, where: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Share:
-    """The GPUs of one replica; `shared` where others use the same ones."""
-
-    ids: tuple[str, ...] = ()
-    shared: bool = False
+# --- GPUs -----------------------------------------------------------------------------------------
 
 
-def _of_trial(gpus: Sequence[str], trial: Trial | None) -> tuple[Sequence[str], bool]:
-    """The GPUs of one trial, and whether other trials use them, too.
+def _shares(
+    wanted: Sequence[int], gpus: Sequence[str], trial: Trial | None
+) -> tuple[list[tuple[str, ...]], bool]:
+    """Return the GPUs of each replica that asks for some, and whether others use the same ones.
 
-    Trials that run at once get the same number each; a remainder stays idle. Where there are fewer
-    GPUs than trials, each trial gets one.
+    Each replica gets its own while they last; after that they are shared in turn. Trials that run
+    at once get the same number each, at least one; a remainder stays idle.
     """
-    if trial is None or trial.at_once == 1 or not gpus:
-        return gpus, False
-    each = len(gpus) // trial.at_once
-    if not each:
-        return [gpus[trial.place % len(gpus)]], True
-    return gpus[trial.place * each : (trial.place + 1) * each], False
-
-
-def _shares(wanted: Sequence[int], gpus: Sequence[str], crowded: bool = False) -> list[Share]:
-    """Distribute GPUs among the replicas that ask for some.
-
-    Each replica gets its own while they last; after that they are shared in turn. crowded: other
-    trials use these GPUs, too.
-    """
-    total = sum(wanted)
-    if not gpus or not total:
-        return [Share() for _ in wanted]
-    found, position = [], 0
+    shared = False
+    if trial is not None and trial.at_once > 1 and gpus:
+        each = len(gpus) // trial.at_once
+        shared = not each
+        begin = trial.place * each if each else trial.place % len(gpus)
+        gpus = gpus[begin : begin + max(each, 1)]
+    shares, position = [], 0
     for count in wanted:
-        ids = [gpus[(position + step) % len(gpus)] for step in range(min(count, len(gpus)))]
+        ids = (gpus[(position + step) % len(gpus)] for step in range(min(count, len(gpus))))
+        shares.append(tuple(ids))
         position += count
-        found.append(Share(tuple(ids), bool(ids) and (crowded or total > len(gpus))))
-    return found
+    return shares, shared or position > len(gpus)

@@ -2,8 +2,8 @@
 
 Each job has a network, each replica a container; the job ends when the chief ends. Any image works:
 its lines are shown as they are, and lines of JSON with `event` and `step` are understood. The job's
-folder holds what the trainer writes, and in `local/` the state (state.json), each replica's lines
-(<replica>.log) and its use of CPU and memory (<replica>.stats).
+folder holds what the trainer writes, and in `local/` the state (state.json) and each replica's
+lines (<replica>.log).
 
 Restarts (Vertex AI, "Understanding the training service"): a replica that a signal ends (exit code
 128 and above: 134, 139, 143 ...) starts again, up to 5 times; after that all replicas start again,
@@ -24,7 +24,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,8 +35,7 @@ from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
-from builder.jobs.backends.local import container, folder, usage
-from builder.jobs.backends.local.container import described
+from builder.jobs.backends.local import container, folder
 from builder.jobs.backends.local.folder import LOCAL, NOTES, STATE
 from builder.jobs.backends.local.kills import Kill
 from builder.jobs.backends.local.kills import check as check_kills
@@ -63,8 +62,6 @@ if TYPE_CHECKING:
 
 RESTARTS_OF_A_REPLICA = 5
 RESTARTS_OF_A_JOB = 3
-STATS_EVERY = 2.0
-"""Seconds between two measurements of a container."""
 NO_IMAGE = "builder image TARGET makes one of this project's; docker pull fetches another"
 
 
@@ -97,7 +94,7 @@ def run(
         folder.sweep(client)
         image = str(client.images.get(job.image).id)
         with only_run(job.folder, f"{LOCAL}/.lock"):
-            cluster = _Cluster(client, image, job, identity, kills, stop, on_event)
+            cluster = _Cluster(client, image, job, identity, list(kills), stop, on_event)
             try:
                 return cluster.run()
             except BaseException as error:
@@ -121,142 +118,141 @@ class _Running:
     exit_code: int | None = None
     began: float = 0.0
     seconds: float = 0.0
-    memory: int = 0
     last: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.replica.name
 
     def result(self) -> ReplicaResult:
         seconds = self.seconds
         if self.state == "running":
             seconds += time.monotonic() - self.began
-        return ReplicaResult(
-            self.replica.name,
-            self.state,
-            self.exit_code,
-            max(0, self.attempt - 1),
-            round(seconds, 1),
-            self.memory,
-            self.replica.gpus,
-        )
+        again = max(0, self.attempt - 1)
+        return ReplicaResult(self.name, self.state, self.exit_code, again, round(seconds, 1))
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Heard:
+    """A line of a container, or its end: text is None."""
+
     name: str
     attempt: int
-    text: str
-
-
-@dataclass(frozen=True)
-class _Ended:
-    name: str
-    attempt: int
+    text: str | None = None
 
 
 @dataclass
 class _Cluster:
-    """One run's state machine. Only the thread of `run` changes it; other threads only fill the
-    queue and the files of statistics."""
+    """One run's state machine. Only the thread of `run` changes it; other threads fill the queue.
+
+    pending: the kills that are still to come.
+    """
 
     client: docker.DockerClient
     image: str
     job: LocalJob
     identity: str
-    kills: Sequence[Kill]
+    pending: list[Kill]
     stop: Stop
     on_event: OnJobEvent
-    queue: queue.Queue[_Said | _Ended] = field(default_factory=queue.Queue)
+    queue: queue.Queue[_Heard] = field(default_factory=queue.Queue)
     running: dict[str, _Running] = field(default_factory=dict)
     restarts: int = 0
     step: int | None = None
-    began: float = 0.0
+    began: float = field(default_factory=time.monotonic)
     state: State = "running"
     message: str = ""
     failed: str = ""
 
     def run(self) -> Outcome:
-        self.began = time.monotonic()
-        place = self.job.folder / LOCAL
+        own = self.job.folder / LOCAL
         folder.open_up(self.job.folder)
-        place.mkdir(exist_ok=True)
-        for old in (*place.glob("*.log"), *place.glob("*.stats")):
+        own.mkdir(exist_ok=True)
+        for old in own.glob("*.log"):
             old.unlink()
-        gpus = usage.machine_gpus(self.client)
-        for one in replicas(self.job, self.identity, gpus):
-            self.running[one.name] = _Running(one, place / f"{one.name}.log")
-        self._note("", f"{_count(self.running)} of {self.job.image}, in {self.job.folder}")
+        for replica in replicas(self.job, self.identity, container.machine_gpus(self.client)):
+            self.running[replica.name] = _Running(replica, own / f"{replica.name}.log")
+        count = f"{len(self.running)} replica{'s' if len(self.running) > 1 else ''}"
+        self._note("", f"{count} of {self.job.image}, in {self.job.folder}")
         self._network()
-        pending = list(self.kills)
         self._start_all()
         while self.state == "running":
+            seconds = time.monotonic() - self.began
             if self.stop.requests:
                 self._end("cancelled", "stopped on request")
-                break
-            now = time.monotonic() - self.began
-            if now > self.job.timeout:
+            elif seconds > self.job.timeout:
                 self._end("failed", f"not done after its timeout of {self.job.timeout:.0f} s")
-                break
-            due = [kill for kill in pending if self._due(kill, now)]
-            pending = [kill for kill in pending if kill not in due]
-            for kill in due:
-                self._strike(kill)
-            try:
-                self._handle(self.queue.get(timeout=0.2))
-            except queue.Empty:
-                continue
-        self._drain()
-        for kill in pending:
+            else:
+                self._strike_due(seconds)
+                with contextlib.suppress(queue.Empty):
+                    self._handle(self.queue.get(timeout=0.2))
+        with contextlib.suppress(queue.Empty):  # the lines that arrived together with the end
+            while True:
+                self._handle(self.queue.get_nowait())
+        for kill in self.pending:
             self._note(kill.replica, "the job ended before it was to be killed")
         self._write()
         return self._outcome()
 
+    def broke_off(self, error: BaseException) -> None:
+        """Record in state.json that an error of the engine or of the factory ended the run."""
+        if self.running:
+            self.state = "cancelled" if isinstance(error, KeyboardInterrupt) else "failed"
+            self.message = str(error) or type(error).__name__
+            for replica in self.running.values():
+                if replica.state == "running":
+                    replica.state = "stopped"
+            with contextlib.suppress(OSError):
+                self._write()
+
     # --- events ---
 
-    def _handle(self, event: _Said | _Ended) -> None:
-        one = self.running[event.name]
-        if isinstance(event, _Said):
-            with one.log.open("a", encoding="utf-8") as file:
-                stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-                file.write(f"{stamp} {event.text}\n")
+    def _handle(self, event: _Heard) -> None:
+        replica = self.running[event.name]
+        if event.text is not None:
+            with replica.log.open("a", encoding="utf-8") as file:
+                file.write(f"{_now()} {event.text}\n")
             self._tell(ReplicaLine(event.name, event.text))
-            one.last = contract.words(event.text) or one.last
+            replica.last = contract.words(event.text) or replica.last
             step = contract.step_of(event.text)
             if step is not None:
                 self.step = max(self.step or 0, step)
-        elif event.attempt == one.attempt and one.state == "running":
-            self._ended(one)
+        elif event.attempt == replica.attempt and replica.state == "running":
+            self._ended(replica)
 
-    def _ended(self, one: _Running) -> None:
+    def _ended(self, replica: _Running) -> None:
         """Handle the end of a container, whether by itself or by `_strike`."""
-        code, out_of_memory = self._collect(one)
+        code, out_of_memory = self._collect(replica)
         if code == 0:
-            one.state = "succeeded"
-            self._note(one.replica.name, "done")
-            if one.replica.primary:
+            replica.state = "succeeded"
+            self._note(replica.name, "done")
+            if replica.replica.primary:
                 self._end("succeeded", "the chief is done")
         elif self.state == "running":
-            self._failed(one, code, out_of_memory)
+            self._failed(replica, code, out_of_memory)
         self._write()
 
-    def _failed(self, one: _Running, code: int, out_of_memory: bool) -> None:
-        name, how = one.replica.name, described(code, out_of_memory)
-        one.state = "failed"
-        if self._chief_was_done_before(one):
+    def _failed(self, replica: _Running, code: int, out_of_memory: bool) -> None:
+        name, how = replica.name, container.described(code, out_of_memory)
+        replica.state = "failed"
+        if self._chief_was_done_before(replica):
             self._note(name, f"{how}, after the chief was done")
             self._end("succeeded", "the chief is done")
         elif self.stop.requests:
             self._note(name, f"{how}; the job is being stopped: not started again")
         elif code < 128 or out_of_memory or self.job.restarts == "never":
             self.failed = name
-            self._end("failed", f"{name} {how}" + (f": {one.last[:200]}" if one.last else ""))
-        elif one.restarts < RESTARTS_OF_A_REPLICA:
-            one.restarts += 1
-            counted = f"restart {one.restarts} of {RESTARTS_OF_A_REPLICA}"
+            last = f": {replica.last[:200]}" if replica.last else ""
+            self._end("failed", f"{name} {how}{last}")
+        elif replica.restarts < RESTARTS_OF_A_REPLICA:
+            replica.restarts += 1
+            counted = f"restart {replica.restarts} of {RESTARTS_OF_A_REPLICA}"
             if self.job.restarts == "job":
                 self._note(name, f"{how}: all replicas are started again ({counted})")
                 self._restart_all()
             else:
                 self._note(name, f"{how}: started again ({counted})")
-                self._start(one)
+                self._start(replica)
         elif self.restarts < RESTARTS_OF_A_JOB:
             self.restarts += 1
             self._note(
@@ -274,59 +270,54 @@ class _Cluster:
     def _restart_all(self) -> None:
         """Start all replicas again, unless the chief succeeded while they were being stopped."""
         self._stop_all(grace=0.0)
-        if any(one.replica.primary and one.state == "succeeded" for one in self.running.values()):
+        if self._chief.state == "succeeded":
             self._end("succeeded", "the chief is done")
         else:
             self._start_all()
 
-    def _chief_was_done_before(self, one: _Running) -> bool:
-        """Whether the chief ended with 0 before this replica failed.
+    @property
+    def _chief(self) -> _Running:
+        return next(replica for replica in self.running.values() if replica.replica.primary)
+
+    def _chief_was_done_before(self, replica: _Running) -> bool:
+        """Tell whether the chief ended with 0 before this replica failed.
 
         Each replica's end arrives through its own thread, so the engine's times tell the order.
         """
-        for chief in self.running.values():
-            if chief.replica.primary and chief.state == "running" and chief is not one:
-                done, failed = container.end_of(chief.container), container.end_of(one.container)
-                return bool(done and failed and done[1] == 0 and done[0] <= failed[0])
-        return False
-
-    def broke_off(self, error: BaseException) -> None:
-        """Record in state.json that an error of the engine or of the factory ended the run."""
-        if self.running:
-            asked = isinstance(error, KeyboardInterrupt)
-            self.state = "cancelled" if asked else "failed"
-            self.message = str(error) or type(error).__name__
-            for one in self.running.values():
-                if one.state == "running":
-                    one.state = "stopped"
-            with contextlib.suppress(OSError):
-                self._write()
+        if replica is self._chief or self._chief.state != "running":
+            return False
+        done = container.end_of(self._chief.container)
+        failed = container.end_of(replica.container)
+        return bool(done and failed and done[1] == 0 and done[0] <= failed[0])
 
     def _end(self, state: State, message: str) -> None:
         self.state, self.message = state, message
         self._note("", message)
         self._stop_all(self.job.grace)
 
-    def _due(self, kill: Kill, seconds: float) -> bool:
-        if kill.seconds is not None:
-            return seconds >= kill.seconds
-        return self.step is not None and kill.step is not None and self.step >= kill.step
+    # --- preemptions on purpose ---
+
+    def _strike_due(self, seconds: float) -> None:
+        for kill in list(self.pending):
+            if kill.is_due(self.step, seconds):
+                self.pending.remove(kill)
+                self._strike(kill)
 
     def _strike(self, kill: Kill) -> None:
-        one = self.running[kill.replica]
+        replica = self.running[kill.replica]
         at = f"at step {self.step}" if kill.step is not None else f"after {kill.seconds:.0f} s"
-        if one.state != "running":
+        if replica.state != "running":
             self._note(kill.replica, f"was to be killed {at}, but does not run")
-            return
-        if kill.soft:
+        elif kill.soft:
             self._note(kill.replica, f"preempted {at}: SIGTERM, {self.job.grace:.0f} s of grace")
-            container.send(one.container, "SIGTERM")
-            timer = threading.Timer(self.job.grace, container.send, (one.container, "SIGKILL"))
+            container.send(replica.container, "SIGTERM")
+            late = (replica.container, "SIGKILL")
+            timer = threading.Timer(self.job.grace, container.send, late)
             timer.daemon = True
             timer.start()
         else:
             self._note(kill.replica, f"killed {at}, on purpose")
-            container.send(one.container, "SIGKILL")
+            container.send(replica.container, "SIGKILL")
 
     # --- containers ---
 
@@ -339,90 +330,62 @@ class _Cluster:
         )
 
     def _start_all(self) -> None:
-        for one in self.running.values():
+        for replica in self.running.values():
             if self.stop.requests:
                 return
-            self._start(one)
+            self._start(replica)
 
-    def _start(self, one: _Running) -> None:
+    def _start(self, replica: _Running) -> None:
         """Start a new container under the replica's name; its lines go to the queue."""
-        if one.container is not None:
-            one.container.remove(force=True, v=True)
-        one.attempt += 1
-        one.exit_code = None
-        wanted = container.spec(self.job, one.replica, self.identity)
-        wanted["image"] = self.image
-        labels = container.labels(self.job, self.identity)
-        one.container = container.create(self.client, wanted, labels)
-        _follow(one.container, one.replica.name, one.attempt, self.queue)
-        one.container.start()
-        one.began, one.state = time.monotonic(), "running"
-        threading.Thread(target=self._measure, args=(one, one.container), daemon=True).start()
+        if replica.container is not None:
+            replica.container.remove(force=True, v=True)
+        replica.attempt += 1
+        replica.exit_code = None
+        replica.container = container.create(
+            self.client, self.image, self.job, replica.replica, self.identity
+        )
+        _follow(replica.container, replica.name, replica.attempt, self.queue)
+        replica.container.start()
+        replica.began, replica.state = time.monotonic(), "running"
         self._write()
 
-    def _collect(self, one: _Running) -> tuple[int, bool]:
-        """The exit code of a container that has ended, and whether it ran out of memory."""
-        code, out_of_memory = container.wait(one.container)
-        one.exit_code = code
-        one.seconds += time.monotonic() - one.began
+    def _collect(self, replica: _Running) -> tuple[int, bool]:
+        """Return the exit code of a container that has ended, and whether it ran out of memory."""
+        code, out_of_memory = container.wait(replica.container)
+        replica.exit_code = code
+        replica.seconds += time.monotonic() - replica.began
         return code, out_of_memory
 
     def _stop_all(self, grace: float) -> None:
         """End all replicas: SIGTERM, then SIGKILL after the grace or at a further request."""
-        alive = [one for one in self.running.values() if one.state == "running"]
+        alive = [replica for replica in self.running.values() if replica.state == "running"]
         if grace > 0:
-            for one in alive:
-                container.send(one.container, "SIGTERM")
+            for replica in alive:
+                container.send(replica.container, "SIGTERM")
         until, insisted = time.monotonic() + grace, self.stop.requests
         while alive:
             if time.monotonic() >= until or self.stop.requests > max(insisted, 1):
-                for one in alive:
-                    container.send(one.container, "SIGKILL")
+                for replica in alive:
+                    container.send(replica.container, "SIGKILL")
                 until = float("inf")
             try:
                 event = self.queue.get(timeout=0.1)
             except queue.Empty:
                 continue
-            if isinstance(event, _Said):
+            if event.text is not None:
                 self._handle(event)
                 continue
-            one = self.running[event.name]
-            if one in alive and event.attempt == one.attempt:
-                alive.remove(one)
-                code, _ = self._collect(one)
-                one.state = "succeeded" if code == 0 else "stopped"
-
-    def _drain(self) -> None:
-        """Handle the lines that arrived together with the end."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                event = self.queue.get_nowait()
-                if isinstance(event, _Said):
-                    self._handle(event)
-
-    def _measure(self, one: _Running, measured_container: Container) -> None:
-        """Write down the container's use of CPU and memory until it ends; runs in a thread."""
-        path = one.log.with_suffix(".stats")
-        last = 0.0
-        with contextlib.suppress(Exception):  # the container or the engine is gone
-            for sample in measured_container.stats(stream=True, decode=True):
-                measured = usage.usage(sample)
-                if measured is None:
-                    continue
-                one.memory = max(one.memory, measured["memory"])
-                if time.monotonic() - last >= STATS_EVERY:
-                    last = time.monotonic()
-                    if one.replica.gpus:
-                        measured |= usage.gpu_usage(usage.nvidia_smi(), one.replica.gpus)
-                    with path.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps({"time": round(time.time(), 1), **measured}) + "\n")
+            replica = self.running[event.name]
+            if replica in alive and event.attempt == replica.attempt:
+                alive.remove(replica)
+                code, _ = self._collect(replica)
+                replica.state = "succeeded" if code == 0 else "stopped"
 
     # --- telling ---
 
     def _note(self, replica: str, text: str) -> None:
-        stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
         with (self.job.folder / LOCAL / NOTES).open("a", encoding="utf-8") as file:
-            file.write(f"{stamp} {replica or 'job'}: {text}\n")
+            file.write(f"{_now()} {replica or 'job'}: {text}\n")
         self._tell(Note(replica, text))
 
     def _tell(self, event: JobEvent) -> None:
@@ -447,12 +410,12 @@ class _Cluster:
             seconds=round(time.monotonic() - self.began, 1),
             restarts=self.restarts,
             folder=str(self.job.folder),
-            replicas=tuple(one.result() for one in self.running.values()),
+            replicas=tuple(replica.result() for replica in self.running.values()),
             step=self.step,
         )
 
     def _write(self) -> None:
-        """state.json, for `builder job watch`."""
+        """Write state.json, from which other commands know the job."""
         content = {
             **asdict(self._outcome()),
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -462,19 +425,14 @@ class _Cluster:
         files.write(self.job.folder / LOCAL / STATE, json.dumps(content, indent=1) + "\n")
 
 
-# --- pieces ---------------------------------------------------------------------------------------
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _count(replicas: Sized) -> str:
-    return "1 replica" if len(replicas) == 1 else f"{len(replicas)} replicas"
-
-
-def _follow(
-    attached: Container, name: str, attempt: int, lines: queue.Queue[_Said | _Ended]
-) -> None:
+def _follow(attached: Container, name: str, attempt: int, lines: queue.Queue[_Heard]) -> None:
     """Put the container's lines into the queue from now on, each whole, then its end."""
     containers.follow(
         attached,
-        lambda text: lines.put(_Said(name, attempt, text)),
-        lambda: lines.put(_Ended(name, attempt)),
+        lambda text: lines.put(_Heard(name, attempt, text)),
+        lambda: lines.put(_Heard(name, attempt)),
     )
