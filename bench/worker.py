@@ -35,7 +35,7 @@ from builder.cloudbuild import buildfile
 from builder.core.project import find_root
 from builder.core.settings import Settings
 from builder.engine import Engine, hosted
-from builder.engine.private.place import data_home
+from builder.engine.private.instance import data_home
 from builder.engine.private.programs import WORKER, install
 from builder.pipeline import builder_image
 from tests.registry.server import RegistryServer, registry

@@ -84,7 +84,7 @@ def accelerator(
     driver: str | None = None,
     topology: str | None = None,
 ) -> str:
-    """The value of ACCELERATOR: `V100:2,capability=7.0,cuda=12,driver=525`, or of a TPU
+    """Return the value of ACCELERATOR: `V100:2,capability=7.0,cuda=12,driver=525`, or of a TPU
     `TPU-v5e:4,topology=4x4`.
 
     count: GPUs, or chips of a TPU on one host. capability: of the GPU; cuda: the major version of
@@ -96,7 +96,7 @@ def accelerator(
 
 
 def fields(line: str) -> dict[str, Any]:
-    """The JSON object that a line holds; an empty one for any other line."""
+    """Return the JSON object that a line holds; an empty one for any other line."""
     if not line.startswith("{"):
         return {}
     try:
@@ -106,46 +106,47 @@ def fields(line: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def event(found: Mapping[str, Any]) -> TrainerEvent | None:
-    """The event in a line's fields; None where they name none."""
-    name = found.get("event")
+def event(values: Mapping[str, Any]) -> TrainerEvent | None:
+    """Return the event in a line's fields; None where they name none."""
+    name = values.get("event")
     if not isinstance(name, str):
         return None
     return TrainerEvent(
         name=name,
-        step=_whole(found.get("step")),
-        loss=_number(found.get("loss")),
-        message=str(found.get("message", "")),
-        severity=str(found.get("severity", "INFO")),
-        accuracy=_number(found.get("accuracy")),
-        steps=_whole(found.get("steps")),
-        examples_per_second=_number(found.get("examples_per_second")),
-        eta_seconds=_number(found.get("eta_seconds")),
+        step=_whole(values.get("step")),
+        loss=_number(values.get("loss")),
+        message=str(values.get("message", "")),
+        severity=str(values.get("severity", "INFO")),
+        accuracy=_number(values.get("accuracy")),
+        steps=_whole(values.get("steps")),
+        examples_per_second=_number(values.get("examples_per_second")),
+        eta_seconds=_number(values.get("eta_seconds")),
     )
 
 
 def parse(line: str) -> TrainerEvent | None:
-    """The event that a line reports; None for any other line."""
+    """Return the event that a line reports; None for any other line."""
     return event(fields(line))
 
 
 def words(line: str) -> str:
-    """What a line says to people: the message of its JSON object, or the line itself."""
-    found = fields(line)
-    return str(found["message"]) if "message" in found else line.strip()
+    """Return what a line says to people: the message of its JSON object, or the line itself."""
+    values = fields(line)
+    return str(values["message"]) if "message" in values else line.strip()
 
 
 def step_of(line: str) -> int | None:
-    """The training step that a line reports, None for any other line.
+    """Return the training step that a line reports, None for any other line.
 
     A program that is not ours may print `{"step": 40}` without naming an event.
     """
-    found = fields(line)
-    return _whole(found.get("step")) if found.get("event", STEP) == STEP else None
+    values = fields(line)
+    return _whole(values.get("step")) if values.get("event", STEP) == STEP else None
 
 
 def options(arguments: Sequence[str]) -> dict[str, str]:
-    """The value of each option in a program's arguments, "" for one without; the last one wins.
+    """Return the value of each option in a program's arguments, "" for one without; the last one
+    wins.
 
     Both `--steps=10` and `--steps 10` are read.
     """
@@ -160,13 +161,13 @@ def options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _whole(value: object) -> int | None:
-    """A whole number. Cloud Logging gives every number back as a float."""
+    """Return a whole number. Cloud Logging gives every number back as a float."""
     number = _number(value) if not isinstance(value, str) else None
     return int(number) if number is not None and not number % 1 else None
 
 
 def _number(value: object) -> float | None:
-    """A number; JSON knows neither NaN nor infinity, so a program writes those as text."""
+    """Return a number; JSON knows neither NaN nor infinity, so a program writes those as text."""
     if isinstance(value, str):
         try:
             return float(value)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from builder.prove.report import PackageSize
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from builder import __version__
 
         show(__version__)

@@ -55,9 +55,9 @@ def lock(
                 say(f"  {made.target}: {moved.name} {moved.before} -> {moved.after}")
     if as_json:
         out(list(names))
-    for name, found in wheels.check(root(), names, contradictions).items():
-        for hole in found:
-            say(f"  {name}: {hole}")
+    for name, lines in wheels.check(root(), names, contradictions).items():
+        for line in lines:
+            say(f"  {name}: {line}")
     say("locked: " + ", ".join(names) + "; now: builder render")
 
 
@@ -68,9 +68,9 @@ def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
 
     stale = committed.stale(root(), names)
     if as_json:
-        out([vars(one) for one in stale])
-    for one in stale:
-        say(f"{one.file}: {one.why}")
+        out([vars(staleness) for staleness in stale])
+    for staleness in stale:
+        say(f"{staleness.file}: {staleness.why}")
     if stale:
         raise CheckFailed(f"{len(stale)} locks are stale", stale[0].fix)
 
@@ -82,14 +82,14 @@ def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
     from builder.prove import wheels
 
     with reporter() as shown:
-        holes = wheels.verify(root(), names, contradictions, shown.on_event)
+        problems = wheels.verify(root(), names, contradictions, shown.on_event)
     if as_json:
-        out(holes)
-    for name, found in holes.items():
-        say(f"{name}:" if found else f"{name}: the wheels carry what the tables say")
-        for line in found:
+        out(problems)
+    for name, lines in problems.items():
+        say(f"{name}:" if lines else f"{name}: the wheels carry what the tables say")
+        for line in lines:
             say(f"  {line}")
-    if any(holes.values()):
+    if any(problems.values()):
         raise CheckFailed(
             "the tables and the wheels disagree", "mend builder/facts, or the versions"
         )

@@ -56,9 +56,9 @@ def convert(
         config, rest = None, [str(config), *rest]  # what stands after --, without a file
     name = output.stem if output is not None else "job"
     targets = images.targets(root())
-    found = converted(config, rest, image=image, region=region, name=name, targets=targets)
-    for line in found.changes:
+    job = converted(config, rest, image=image, region=region, name=name, targets=targets)
+    for line in job.changes:
         say(line)
-    for line in found.left_out:
+    for line in job.left_out:
         say(f"not taken over: {line}")
-    write(found.text, output)
+    write(job.text, output)

@@ -138,19 +138,19 @@ def _quote(
     wanted: "Wanted",
     where: Backends,
 ) -> dict[str, Any]:
-    """The bill of a job, before or after it ran."""
+    """Return the bill of a job, before or after it ran."""
     from builder.jobs import description
     from builder.jobs.backends import choose
     from builder.jobs.cost import quote
     from builder.jobs.prepare import SendOptions, prepare
 
     if after:
-        found = quote.after(backend_of(where, job).find(job), table, wanted)
+        estimate = quote.after(backend_of(where, job).find(job), table, wanted)
     else:
         described = description.load(root(), job)
         backend = choose.remote(root(), described, asdict(where))
         ready = prepare(root(), described, settings(), backend, SendOptions())
-        found = quote.before(root(), ready, table, wanted)
-    for text in quote.told(found, table):
+        estimate = quote.before(root(), ready, table, wanted)
+    for text in quote.told(estimate, table):
         say(text)
-    return quote.as_json(found)
+    return quote.as_json(estimate)

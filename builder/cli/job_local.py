@@ -54,7 +54,7 @@ Seed = Annotated[int, typer.Option(help="Of a study: the seed of its choices.")]
 
 
 def connected(where: "Settings", on_event: "OnEvent") -> "Engine":
-    """The engine of these settings."""
+    """Return the engine of these settings."""
     from builder.engine.discovery import connect
 
     return connect(where, on_event=on_event)
@@ -110,11 +110,11 @@ def local(
     )
     where = settings(engine=engine)
     with reporter() as shown:
-        docker, prepared, asked = prepare.described(
+        docker, prepared, study = prepare.described(
             root(), job, given, where, lambda: connected(where, shown.on_event), shown.on_event
         )
-    if asked is not None:
-        _study(docker, prepared, asked, parallel, seed, as_json)
+    if study is not None:
+        _study(docker, prepared, study, parallel, seed, as_json)
     _run(docker, prepared, given.kills, as_json)
 
 
@@ -135,7 +135,7 @@ def _run(docker: "Engine", job: "LocalJob", strikes: Any, as_json: bool) -> None
 def _study(
     docker: "Engine",
     job: "LocalJob",
-    asked: "Study",
+    wanted: "Study",
     parallel: int | None,
     seed: int,
     as_json: bool,
@@ -144,8 +144,8 @@ def _study(
     from builder.jobs import show
     from builder.jobs.backends.local import study
 
-    tell = _line_writer([f"trial {number}" for number in range(1, asked.trials + 1)])
-    outcome = study.run_study(docker, job, asked, parallel=parallel, seed=seed, on_event=tell)
+    tell = _line_writer([f"trial {number}" for number in range(1, wanted.trials + 1)])
+    outcome = study.run_study(docker, job, wanted, parallel=parallel, seed=seed, on_event=tell)
     shows = f"{outcome.folder}; builder tensorboard {outcome.job} shows it, HParams too"
     _show(outcome, show.study_table(outcome), shows)
     if as_json:
@@ -154,7 +154,7 @@ def _study(
 
 
 def _line_writer(names: list[str]) -> Any:
-    """A callback that writes each line with its replica's name and colour to stderr."""
+    """Return a callback that writes each line with its replica's name and colour to stderr."""
     from rich.console import Console
 
     from builder.jobs import show
@@ -203,13 +203,15 @@ def image_of_package(
             packages.build(root(), where, docker, target, program, shown.on_event)
             for target in targets
         ]
-        pushed = [packages.push_built(where, docker, one, shown.on_event) for one in made if push]
-    for one in made:
-        state = "up to date" if one.unchanged else "built and proven"
-        checks = ", ".join(check.name for check in one.receipt.checks)
-        say(f"{one.target}: {one.record.reference}, {state} ({checks})")
-        say(f"  {one.record.image_id}")
-    for two in pushed:
-        say(f"{two.reference}: {'already there' if two.unchanged else 'pushed'}")
+        pushed = [
+            packages.push_built(where, docker, built, shown.on_event) for built in made if push
+        ]
+    for built in made:
+        state = "up to date" if built.unchanged else "built and proven"
+        checks = ", ".join(check.name for check in built.receipt.checks)
+        say(f"{built.target}: {built.record.reference}, {state} ({checks})")
+        say(f"  {built.record.image_id}")
+    for image in pushed:
+        say(f"{image.reference}: {'already there' if image.unchanged else 'pushed'}")
     if json:
-        out([asdict(one.record) for one in made])
+        out([asdict(built.record) for built in made])

@@ -282,12 +282,12 @@ def status(
     leaves the job alone.
     """
     backend = backend_of(where, job)
-    found = backend.find(job)
+    sent = backend.find(job)
     if watch:
-        _end(_watch(backend, found, min(poll, 1.0) if backend.name == "local" else poll), as_json)
-    _show(found)
+        _end(_watch(backend, sent, min(poll, 1.0) if backend.name == "local" else poll), as_json)
+    _show(sent)
     if as_json:
-        out(_json(found))
+        out(_json(sent))
 
 
 def _watch(backend: "Backend", job: "JobStatus", poll: float) -> "JobStatus":
@@ -321,13 +321,13 @@ def list_jobs(
     """List the jobs of a region, of a namespace or of this machine, newest first."""
     backend = backend_of(where, job)
     jobs = backend.list(job, limit)
-    for one in jobs:
-        created = one.created.strftime("%Y-%m-%d %H:%M") if one.created else ""
-        say(f"{created}  {one.id}  {_line(one)}")
+    for sent in jobs:
+        created = sent.created.strftime("%Y-%m-%d %H:%M") if sent.created else ""
+        say(f"{created}  {sent.id}  {_line(sent)}")
     if not jobs:
         say(f"no jobs in {backend.location}")
     if as_json:
-        out([_json(one) for one in jobs])
+        out([_json(sent) for sent in jobs])
 
 
 @expanded
@@ -344,11 +344,11 @@ def logs(
 ) -> None:
     """Show the lines of a job's replicas, each with its replica's name."""
     backend = backend_of(where, job)
-    found = backend.find(job)
+    sent = backend.find(job)
     if follow:
-        _end(_follow(backend, found, poll, replica), False)
-    write = _line_writer(found)
-    for line in backend.logs(found, replica).read():
+        _end(_follow(backend, sent, poll, replica), False)
+    write = _line_writer(sent)
+    for line in backend.logs(sent, replica).read():
         write(line)
 
 
@@ -372,10 +372,10 @@ def wait(
 def cancel(job: SentName, where: Where, as_json: Json = False) -> None:
     """End a job."""
     backend = backend_of(where, job)
-    found = backend.find(job)
-    if not found.active:
-        say(f"{found.display_name}: it has {found.state} already")
-    ended = backend.cancel(found)
+    sent = backend.find(job)
+    if not sent.active:
+        say(f"{sent.display_name}: it has {sent.state} already")
+    ended = backend.cancel(sent)
     _show(ended)
     if as_json:
         out(_json(ended))

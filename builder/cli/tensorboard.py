@@ -22,5 +22,5 @@ def tensorboard(
     """Show jobs in TensorBoard, several in one view."""
     from builder.jobs import tensorboard as board
 
-    found = board.sources(root(), jobs or ())
-    board.serve(found, host, port, say)
+    folders = board.sources(root(), jobs or ())
+    board.serve(folders, host, port, say)

@@ -22,7 +22,7 @@ from builder.frameworks.tensorflow.releases import Release, Tables
 
 
 def resolve(spec: ImageSpec) -> Stack:
-    """The versions that an image.yaml resolves to.
+    """Return the versions that an image.yaml resolves to.
 
     Raises InputError for what cannot work, with the nearest that does.
     """
@@ -36,7 +36,7 @@ def resolve(spec: ImageSpec) -> Stack:
 
 
 def explain(spec: ImageSpec) -> tuple[Fact, ...]:
-    """Why each version of `spec` is what it is. Raises InputError as `resolve` does."""
+    """Return why each version of `spec` is what it is. Raises InputError as `resolve` does."""
     return resolve(spec).facts
 
 
@@ -89,7 +89,7 @@ def _accelerator(spec: ImageSpec) -> Accelerator:
 
 
 def _release(spec: ImageSpec, accelerator: Accelerator, tables: Tables) -> Release:
-    if accelerator.kind == "tpu" and spec.tensorflow not in {one.version for one in tables.tpu}:
+    if accelerator.kind == "tpu" and spec.tensorflow not in {row.version for row in tables.tpu}:
         raise RefusedError(
             "tensorflow", f"TensorFlow {spec.tensorflow} has no TPU wheel that can be locked"
         )
@@ -114,7 +114,7 @@ def _check_python(spec: ImageSpec, release: Release) -> None:
 def _tpu(
     spec: ImageSpec, accelerator: Accelerator, tables: Tables, facts: tuple[Fact, ...]
 ) -> Stack:
-    release = next(one for one in tables.tpu if one.version == spec.tensorflow)
+    release = next(row for row in tables.tpu if row.version == spec.tensorflow)
     facts += (
         Fact.of(f"libtpu (tensorflow-tpu takes {release.accepts})", release.libtpu, release.source),
     )
@@ -130,17 +130,17 @@ def _tpu(
 
 
 def _nearest(spec: ImageSpec, tables: Tables, otherwise: str) -> str:
-    """What to write instead: the nearest TensorFlow that works with all else of `spec`."""
+    """Return what to write instead: the nearest TensorFlow that works with all else of `spec`."""
     known = sorted((v for release in tables.releases for v in release.versions), key=Version)
-    asked = bisect.bisect_left(known, Version(spec.tensorflow), key=Version)
-    for index in sorted(range(len(known)), key=lambda i: (abs(i - asked), -i)):
+    position = bisect.bisect_left(known, Version(spec.tensorflow), key=Version)
+    for index in sorted(range(len(known)), key=lambda i: (abs(i - position), -i)):
         try:
             _stack(spec.model_copy(update={"tensorflow": known[index]}), tables)
         except RefusedError:
             continue
         base = "" if spec.has_own_base else " and a base that has it"
-        found = f"write tensorflow: {known[index]}{base}"
-        return f"{found}, or {otherwise}" if otherwise else found
+        nearest = f"write tensorflow: {known[index]}{base}"
+        return f"{nearest}, or {otherwise}" if otherwise else nearest
     if otherwise:
         return f"no TensorFlow on PyPI does; write {otherwise}"
     return f"known: {', '.join(known)}"
@@ -148,4 +148,4 @@ def _nearest(spec: ImageSpec, tables: Tables, otherwise: str) -> str:
 
 def _closest(version: str, among: Sequence[str]) -> str:
     minor = Version(version).minor
-    return min(among, key=lambda one: abs(Version(one).minor - minor))
+    return min(among, key=lambda candidate: abs(Version(candidate).minor - minor))

@@ -61,7 +61,7 @@ class Archives:
     snapshot: str
     trusted: bool = False
 
-    def places(self, archive: str, time: str, path: str) -> tuple[str, str]:
+    def urls(self, archive: str, time: str, path: str) -> tuple[str, str]:
         """Return where a file of one of ARCHIVES is: on the mirror, and where it always stays.
 
         time: as snapshots are named, such as 20260711T221637Z.

@@ -33,7 +33,7 @@ def resolve(
     tables: Tables,
     facts: tuple[Fact, ...],
 ) -> Stack:
-    """The stack of an image for a GPU; `facts` are those of any image.
+    """Return the stack of an image for a GPU; `facts` are those of any image.
 
     Raises RefusedError for what cannot work.
     """
@@ -63,7 +63,7 @@ def resolve(
 
 
 def _with_libraries(known: Stack, release: Release, tables: Tables) -> Stack:
-    """The stack with the CUDA libraries of our own base, and what is pruned there."""
+    """Return the stack with the CUDA libraries of our own base, and what is pruned there."""
     spec = known.spec
     libraries = _libraries(spec, known.accelerator, release, tables)
     version = libraries["cudnn"]
@@ -102,7 +102,7 @@ def _with_libraries(known: Stack, release: Release, tables: Tables) -> Stack:
 
 
 def _prune(mode: PruneMode, capability: str, release: Release) -> Prune | None:
-    """What is kept, None where nothing is taken out.
+    """Return what is kept, None where nothing is taken out.
 
     TensorFlow's libraries hold the same code for a T4 as for a V100 (sm_70): with "tensorflow",
     both keep 7.0 and share a base. NVIDIA's libraries hold code for each.
@@ -111,8 +111,8 @@ def _prune(mode: PruneMode, capability: str, release: Release) -> Prune | None:
         return None
     if mode == "all":
         return Prune(capability, "all")
-    held = (one.partition("_")[2] for one in release.capabilities)
-    fitting = [own for n in held if runs_on(own := f"{n[:-1]}.{n[-1]}", capability)]
+    capabilities = (code.partition("_")[2] for code in release.capabilities)
+    fitting = [own for n in capabilities if runs_on(own := f"{n[:-1]}.{n[-1]}", capability)]
     return Prune(max(fitting, default=capability), "tensorflow")
 
 
@@ -150,7 +150,9 @@ def _gpu_facts(
 
 
 def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) -> Runs:
-    """How TensorFlow's own kernels run on the accelerator. Raises RefusedError where they do not.
+    """Return how TensorFlow's own kernels run on the accelerator.
+
+    Raises RefusedError where they do not.
 
     A toolkit older than the architecture may still run, with machine code of the same major (an L4
     runs an A100's). Like PTX it has to be asked for, as none of its libraries was tested there.
@@ -192,7 +194,9 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
 def _libraries(
     spec: ImageSpec, accelerator: Accelerator, release: Release, tables: Tables
 ) -> dict[str, str]:
-    """Short name -> version: the libraries that TensorFlow was tested with, and the user's pins."""
+    """Return short name -> version: the libraries that TensorFlow was tested with, and the user's
+    pins.
+    """
     if release.wheels is None:
         raise RefusedError(
             "tensorflow",
@@ -248,7 +252,10 @@ def _check_pin(
 
 
 def _check_cudnn(spec: ImageSpec, accelerator: Accelerator, version: str, tables: Tables) -> Cudnn:
-    """The code that cuDNN `version` carries. Raises RefusedError where it does not run there."""
+    """Return the code that cuDNN `version` carries.
+
+    Raises RefusedError where it does not run there.
+    """
     capability = accelerator.compute_capability or ""
     rows = [row for row in tables.cudnn if Version(row.since) <= Version(version)]
     field = "cuda.cudnn" if "cudnn" in spec.cuda else "tensorflow"
@@ -266,7 +273,7 @@ def _check_cudnn(spec: ImageSpec, accelerator: Accelerator, version: str, tables
 
 
 def _cudnn_runs(row: Cudnn, capability: str) -> bool:
-    carried = [f"sm_{one.replace('.', '')}" for one in row.capabilities]
+    carried = [f"sm_{code.replace('.', '')}" for code in row.capabilities]
     return kernels_run(capability, carried) == "native"
 
 

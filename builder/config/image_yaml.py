@@ -159,12 +159,12 @@ class ImageSpec(FileModel):
 
 
 def targets(root: Path) -> tuple[str, ...]:
-    """The names of all targets of a project, sorted."""
+    """Return the names of all targets of a project, sorted."""
     return tuple(sorted(sources(root)))
 
 
 def sources(root: Path) -> dict[str, Path]:
-    """Target -> its image.yaml. An image.yaml with a matrix has several targets."""
+    """Return target -> its image.yaml. An image.yaml with a matrix has several targets."""
     return {
         name: path
         for path in sorted((root / IMAGES).glob(f"*/{FILE}"))
@@ -173,7 +173,9 @@ def sources(root: Path) -> dict[str, Path]:
 
 
 def named(root: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """These targets, each once; the name of a folder with a matrix stands for all its targets."""
+    """Return these targets, each once; the name of a folder with a matrix stands for all its
+    targets.
+    """
     known = sources(root)
     return tuple(
         dict.fromkeys(
@@ -188,7 +190,7 @@ def named(root: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def load_all(root: Path) -> tuple[ImageSpec, ...]:
-    """Every target of a project. Raises InputError with the problems of all files."""
+    """Return every target of a project. Raises InputError with the problems of all files."""
     specs, errors = [], []
     for target in targets(root):
         try:
@@ -204,7 +206,7 @@ def load_all(root: Path) -> tuple[ImageSpec, ...]:
 
 
 def load(root: Path, target: str) -> ImageSpec:
-    """One target of a project.
+    """Return one target of a project.
 
     Raises InputError: no such target, or every problem of its file.
     """
@@ -227,7 +229,7 @@ def _unknown(root: Path, target: str) -> InputError:
 
 
 def parse(text: str, source: Path, root: Path | None = None, target: str = "") -> ImageSpec:
-    """The ImageSpec of one image.yaml's text. With `root`, what it names has to exist there.
+    """Return the ImageSpec of one image.yaml's text. With `root`, what it names has to exist there.
 
     target: which of a matrix; the folder's name where there is none. Raises InputError with every
     problem of the text, or for a target that its matrix does not have.
@@ -260,11 +262,11 @@ def parse(text: str, source: Path, root: Path | None = None, target: str = "") -
 
 def where(spec: ImageSpec, *field: str) -> str:
     """`images/v100/image.yaml:3: tensorflow`: where a field is written, or would be."""
-    return filemodel.place(spec.source, shown(spec.source), *field)
+    return filemodel.location(spec.source, shown(spec.source), *field)
 
 
 def shown(path: Path) -> str:
-    """The path of a target's file for a person: from images/ on."""
+    """Return the path of a target's file for a person: from images/ on."""
     return "/".join(path.parts[-3:])
 
 
@@ -285,7 +287,7 @@ def _slug(name: str) -> str:
 
 
 def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[Mistake]:
-    """A mistake where the module is not in the package's folder: nothing else is copied."""
+    """Return a mistake where the module is not in the package's folder: nothing else is copied."""
     package = root / trainer.package
     steps = trainer.module.split(".")
     path = package.parent.joinpath(*steps)
@@ -295,11 +297,11 @@ def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[M
         what = f"{trainer.module} is not in the folder {trainer.package}"
         fix = f"write {package.name}.<module>, such as {package.name}.task"
     elif not project.is_module(path):
-        found = (path.with_suffix(".py")).relative_to(root)
-        what = f"there is no module {trainer.module}: no file {found}"
+        expected = (path.with_suffix(".py")).relative_to(root)
+        what = f"there is no module {trainer.module}: no file {expected}"
         names = [".".join([package.name, file.stem]) for file in package.glob("*.py")]
         near = difflib.get_close_matches(trainer.module, names, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"create {found}"
+        fix = f"did you mean {near[0]}?" if near else f"create {expected}"
     else:
         return []
     return [Mistake(document.line("trainer", "module"), "trainer.module", what, fix)]
@@ -315,7 +317,7 @@ def _trainer_folder(trainer: Trainer, root: Path) -> TrainerFolder:
     if not path.is_file():
         return TrainerFolder(flat=not inside)
     name = f"{trainer.package}/{REQUIREMENTS}"
-    found, problems = [], []
+    requirements, problems = [], []
     for number, line in enumerate(
         path.read_text(encoding="utf-8", errors="replace").split("\n"), 1
     ):
@@ -323,13 +325,13 @@ def _trainer_folder(trainer: Trainer, root: Path) -> TrainerFolder:
         if not text:
             continue
         try:
-            found.append((f"{name}:{number}", fields.requirement(_without_hashes(text))))
+            requirements.append((f"{name}:{number}", fields.requirement(_without_hashes(text))))
         except PydanticCustomError as error:
             context = error.context or {}
             problems.append(Mistake(number, "", str(context["what"]), str(context["fix"])))
     if problems:
         raise filemodel.error(name, problems)
-    return TrainerFolder(not inside, tuple(found))
+    return TrainerFolder(not inside, tuple(requirements))
 
 
 def _without_hashes(text: str) -> str:

@@ -14,13 +14,14 @@ RUNS_ON = "training-image-factory.runs-on"
 
 
 def kernels_run(capability: str, carried: Sequence[str]) -> Runs:
-    """How a library with code for `carried` (sm_70, compute_90 ...) runs on a device ("7.5").
+    """Return how a library with code for `carried` (sm_70, compute_90 ...) runs on a device
+    ("7.5").
 
     compute_90 means both machine code for 9.0, and PTX that any later device compiles.
     """
     targets = []
-    for one in carried:
-        kind, _, digits = one.partition("_")
+    for code in carried:
+        kind, _, digits = code.partition("_")
         targets.append(Target(ELF, int(digits), ""))
         if kind == "compute":
             targets.append(Target(PTX, int(digits), ""))
@@ -31,7 +32,7 @@ def kernels_run(capability: str, carried: Sequence[str]) -> Runs:
 
 
 def runs_on(code: str, capability: str) -> bool:
-    """Whether machine code for one compute capability runs on another."""
+    """Return whether machine code for one compute capability runs on another."""
     device = compute_capability(capability)
     return choose([Target(ELF, compute_capability(code).architecture, "")], device) is not None
 

@@ -35,12 +35,12 @@ class Staleness:
 
 
 def stale(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
-    """Every file of a target's lock that is stale. Nothing is resolved or fetched."""
+    """Return every file of a target's lock that is stale. Nothing is resolved or fetched."""
     return read(root, spec, stack)[1]
 
 
 def read(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[Staleness, ...]]:
-    """A target's lock, and every file of it that is stale; each file is read once.
+    """Return a target's lock, and every file of it that is stale; each file is read once.
 
     The lock is None where a file is missing or differs from its checksum.
     """
@@ -49,7 +49,7 @@ def read(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[
     path = image_yaml.shown(folder / lockfile.FILE)
     try:
         content = json.loads((folder / lockfile.FILE).read_text(encoding="utf-8"))
-        held, files = content["configuration"], content["files"]
+        locked, files = content["configuration"], content["files"]
         texts = _texts(folder, files)
         changed = _changed_files(folder, files, texts)
         lock = None if changed else lockfile.parse(root, spec.name, content, texts)
@@ -58,26 +58,26 @@ def read(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[
     except (ValueError, KeyError, TypeError, InputError) as error:
         why = getattr(error, "message", None) or f"is not what `builder lock` writes ({error})"
         return None, (Staleness(path, str(why), fix),)
-    found = [Staleness(path, why, fix) for why in _changed_fields(spec, held)]
-    found += [Staleness(image_yaml.shown(folder / name), why, fix) for name, why in changed]
+    outdated = [Staleness(path, why, fix) for why in _changed_fields(spec, locked)]
+    outdated += [Staleness(image_yaml.shown(folder / name), why, fix) for name, why in changed]
     if lock is None:
-        return None, tuple(found)
-    if not found:
+        return None, tuple(outdated)
+    if not outdated:
         moved = _moved_tables(lock, stack)
-        found += [Staleness(image_yaml.shown(folder / name), why, fix) for name, why in moved]
+        outdated += [Staleness(image_yaml.shown(folder / name), why, fix) for name, why in moved]
     if lock.root and lock.root.packages_checksum != content["root"]["packages"]:
         file = lockfile.os_lock(root, lock.root.suite).name
-        found.append(Staleness(path, f"{file} has changed since", fix))
-    return lock, tuple(found)
+        outdated.append(Staleness(path, f"{file} has changed since", fix))
+    return lock, tuple(outdated)
 
 
-def _changed_fields(spec: ImageSpec, held: Mapping[str, object]) -> list[str]:
-    """The fields of the configuration that differ, with both values."""
+def _changed_fields(spec: ImageSpec, locked: Mapping[str, object]) -> list[str]:
+    """Return the fields of the configuration that differ, with both values."""
     now = lockfile.configuration(spec)
     return [
-        f"{_key(spec, name)} is {_text(now.get(name))}, locked is {_text(held.get(name))}"
+        f"{_key(spec, name)} is {_text(now.get(name))}, locked is {_text(locked.get(name))}"
         for name in (*CONFIGURATION, TRAINER_REQUIREMENTS)
-        if held.get(name) != now.get(name)
+        if locked.get(name) != now.get(name)
     ]
 
 
@@ -88,7 +88,7 @@ def _key(spec: ImageSpec, name: str) -> str:
 
 
 def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """File name -> text, without the files that are missing."""
+    """Return file name -> text, without the files that are missing."""
     paths = {name: folder / name for name in names}
     return {
         name: path.read_text(encoding="utf-8", errors="replace")
@@ -100,16 +100,21 @@ def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def _changed_files(
     folder: Path, files: Mapping[str, str], texts: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """The files that differ from their checksums, and why. texts: of those that are there."""
-    found = []
+    """Return the files that differ from their checksums, and why.
+
+    texts: of those that are there.
+    """
+    changed = []
     for name, checksum in files.items():
         if name not in texts:
-            found.append((name, "is missing"))
+            changed.append((name, "is missing"))
         elif lockfile.checksum(texts[name]) != checksum:
-            found.append((name, "was edited: it is not what was locked"))
+            changed.append((name, "was edited: it is not what was locked"))
     known = (*WHEELS, APT, APT_EXTRA)
-    found += [(n, "belongs to no lock") for n in known if n not in files and (folder / n).exists()]
-    return found
+    changed += [
+        (n, "belongs to no lock") for n in known if n not in files and (folder / n).exists()
+    ]
+    return changed
 
 
 def _moved_tables(lock: Lock, stack: Stack) -> list[tuple[str, str]]:

@@ -149,24 +149,24 @@ class Lock:
             "cuda": self.cuda,
             "cudnn": self.cudnn,
             "root": root,
-            "moved": [asdict(one) for one in self.moved],
-            "chosen": [asdict(one) for one in self.chosen],
+            "moved": [asdict(library) for library in self.moved],
+            "chosen": [asdict(version) for version in self.chosen],
             "files": {name: checksum(text) for name, text in sorted(self.files.items())},
         }
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def configuration(spec: ImageSpec) -> dict[str, Any]:
-    """The fields of image.yaml that a lock depends on, with defaults filled in."""
+    """Return the fields of image.yaml that a lock depends on, with defaults filled in."""
     values = spec.model_dump(mode="json", include=set(CONFIGURATION))
-    found = {name: values[name] for name in CONFIGURATION}
+    configured = {name: values[name] for name in CONFIGURATION}
     if spec.trainer_folder.requirements:
-        found[TRAINER_REQUIREMENTS] = [text for _, text in spec.trainer_folder.requirements]
-    return found
+        configured[TRAINER_REQUIREMENTS] = [text for _, text in spec.trainer_folder.requirements]
+    return configured
 
 
 def read(root: Path, target: str) -> Lock:
-    """The committed lock of a target. Raises InputError where it is missing or damaged."""
+    """Return the committed lock of a target. Raises InputError where it is missing or damaged."""
     folder = root / image_yaml.IMAGES / target
     with _refused(root, target):
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
@@ -175,7 +175,7 @@ def read(root: Path, target: str) -> Lock:
 
 
 def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lock:
-    """The lock in these files. Raises InputError where they are damaged.
+    """Return the lock in these files. Raises InputError where they are damaged.
 
     content: the JSON of image.lock. texts: file name -> text of every file that it lists.
     """
@@ -223,13 +223,13 @@ def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> L
             name: debian_packages.parse(texts[name]) for name in (APT, APT_EXTRA) if name in texts
         },
         wheels={name: pins.parse(texts[name]) for name in WHEELS if name in texts},
-        moved=tuple(Moved(**one) for one in content["moved"]),
-        chosen=tuple(Chosen(**one) for one in content["chosen"]),
+        moved=tuple(Moved(**library) for library in content["moved"]),
+        chosen=tuple(Chosen(**version) for version in content["chosen"]),
     )
 
 
 def os_lock(root: Path, suite: str) -> Path:
-    """The file that holds the packages of the OS root."""
+    """Return the file that holds the packages of the OS root."""
     return root / image_yaml.IMAGES / f"os-{suite}.lock"
 
 
@@ -267,5 +267,5 @@ def _canonical(value: object) -> str:
 
 
 def checksum(text: str) -> str:
-    """`sha256:` and the hash of a text, as image.lock holds it."""
+    """Return `sha256:` and the hash of a text, as image.lock holds it."""
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -101,9 +101,9 @@ def _make(
     from builder.config import network
 
     host = network.discover()
-    held = _held(root, spec, upgrade)
-    wheels, moved = requirements.wheels(spec, stack, host, held, limits)
-    newest = requirements.wheels(spec, stack, host, held, {})[0] if limits else wheels
+    locks = _kept_locks(root, spec, upgrade)
+    wheels, moved = requirements.wheels(spec, stack, host, locks, limits)
+    newest = requirements.wheels(spec, stack, host, locks, {})[0] if limits else wheels
     chosen = {pin.name: Version(pin.version) for pins in wheels.values() for pin in pins}
     left = [
         f"{pin.name} {pin.version}"
@@ -111,10 +111,10 @@ def _make(
         for pin in pins
         if pin.name in chosen and Version(pin.version) > chosen[pin.name]
     ]
-    for one in moved:
-        say(f"{one.name} {one.before} -> {one.after}, for image.yaml's requirements")
+    for library in moved:
+        say(f"{library.name} {library.before} -> {library.after}, for image.yaml's requirements")
     own = spec.has_own_base
-    os_root, on_top = _debian(root, spec, held, upgrade, apt) if own else (None, {})
+    os_root, on_top = _debian(root, spec, locks, upgrade, apt) if own else (None, {})
     made = Lock(
         target=spec.name,
         configuration=lockfile.configuration(spec),
@@ -131,62 +131,67 @@ def _make(
     return made, left
 
 
-def _held(root: Path, spec: ImageSpec, upgrade: bool) -> tuple[Lock, ...]:
-    """The locks whose versions are kept: the target's own, then its neighbours'."""
-    found = []
+def _kept_locks(root: Path, spec: ImageSpec, upgrade: bool) -> tuple[Lock, ...]:
+    """Return the locks whose versions are kept: the target's own, then its neighbours'."""
+    locks = []
     for name in (spec.name, *(n for n in image_yaml.targets(root) if n != spec.name)):
         if not upgrade:
             with contextlib.suppress(InputError):
-                found.append(lockfile.read(root, name))
-    return tuple(found)
+                locks.append(lockfile.read(root, name))
+    return tuple(locks)
 
 
 def _debian(
     root: Path,
     spec: ImageSpec,
-    held: Sequence[Lock],
+    locks: Sequence[Lock],
     upgrade: bool,
     apt: Apt,
 ) -> tuple[OsRoot, dict[str, tuple[DebianPackage, ...]]]:
-    """The OS root, and the Debian packages on top of it by their file. What is locked is kept."""
+    """Return the OS root, and the Debian packages on top of it by their file.
+
+    What is locked is kept.
+    """
     suite = OWN_PYTHON[spec.python]
-    os_root = next((one.root for one in held if one.root and one.root.suite == suite), None)
+    os_root = next((lock.root for lock in locks if lock.root and lock.root.suite == suite), None)
     if os_root is None:
         os_root = _root(root, suite, upgrade)
     names = lockfile.configuration(spec)["apt"]
-    near = [one for one in held if one.root == os_root]
-    python = next((one.apt[APT] for one in near if APT in one.apt), ())
+    near = [lock for lock in locks if lock.root == os_root]
+    python = next((lock.apt[APT] for lock in near if APT in lock.apt), ())
     extra = next(
-        (one.apt.get(APT_EXTRA, ()) for one in near if one.configuration["apt"] == names), ()
+        (lock.apt.get(APT_EXTRA, ()) for lock in near if lock.configuration["apt"] == names), ()
     )
     steps = [(WANTED, os_root.packages), (PYTHON_PACKAGES, python), (tuple(names), extra)]
     chosen = _chosen(suite, [(what, kept) for what, kept in steps if what], apt)
-    new = [tuple(sorted(one)) for one in chosen]
+    new = [tuple(sorted(packages)) for packages in chosen]
     by_file = dict(zip((APT, APT_EXTRA), new[1:], strict=False))
-    return replace(os_root, packages=new[0]), {name: one for name, one in by_file.items() if one}
+    return replace(os_root, packages=new[0]), {
+        name: packages for name, packages in by_file.items() if packages
+    }
 
 
 def _chosen(
     suite: str, steps: Sequence[tuple[tuple[str, ...], tuple[DebianPackage, ...]]], apt: Apt
 ) -> list[tuple[DebianPackage, ...]]:
-    """The packages of each step, on top of those before it: those that are kept, else apt's."""
-    chosen = [kept for _, kept in itertools.takewhile(lambda one: one[1], steps)]
+    """Return the packages of each step, on top of those before it: the kept ones, else apt's."""
+    chosen = [kept for _, kept in itertools.takewhile(lambda step: step[1], steps)]
     ask = [names for names, _ in steps[len(chosen) :]]
     there = tuple(deb for packages in chosen for deb in packages)
     if ask:
-        found = apt(suite, ask, there)
-        if not there and any(deb.name == "usrmerge" for deb in found[0]):
+        answer = apt(suite, ask, there)
+        if not there and any(deb.name == "usrmerge" for deb in answer[0]):
             # Debian 12 has two packages for a merged /usr. The root is made with one:
             # usr-is-merged, which only checks it, is enough.
-            found = apt(suite, [(*ask[0], "usr-is-merged"), *ask[1:]], there)
-        for packages in found:
+            answer = apt(suite, [(*ask[0], "usr-is-merged"), *ask[1:]], there)
+        for packages in answer:
             chosen.append(tuple(deb for deb in packages if deb not in there))
             there += chosen[-1]
     return chosen
 
 
 def _root(root: Path, suite: str, upgrade: bool) -> OsRoot:
-    """The OS root of a Debian suite; without packages where they have to be chosen."""
+    """Return the OS root of a Debian suite; without packages where they have to be chosen."""
     path = lockfile.os_lock(root, suite)
     keep = path.is_file() and not upgrade
     packages = debian_packages.parse(path.read_text(encoding="utf-8")) if keep else ()
@@ -194,7 +199,9 @@ def _root(root: Path, suite: str, upgrade: bool) -> OsRoot:
 
 
 def os_root(root: Path, suite: str, apt: Apt) -> OsRoot:
-    """The locked OS root of a suite; where there is none, `apt` chooses it and it is written."""
+    """Return the locked OS root of a suite; where there is none, `apt` chooses it and it is
+    written.
+    """
     with files.locked(root / project.BUILD / ".lock"):
         kept = _root(root, suite, upgrade=False)
         if kept.packages:

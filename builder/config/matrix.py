@@ -26,7 +26,8 @@ _LIST = re.compile(rf"(?m)^(?:{'|'.join(FIELDS)})\s*:\s*(?:\[|#|$)")
 
 
 def of_file(path: Path) -> dict[str, dict[str, str]]:
-    """Target -> its own values, for an image.yaml; only its folder's name where it has no matrix.
+    """Return target -> its own values, for an image.yaml; only its folder's name where it has no
+    matrix.
 
     A file that cannot be read counts as one without a matrix: whoever loads it says what is wrong.
     """
@@ -41,20 +42,23 @@ def of_file(path: Path) -> dict[str, dict[str, str]]:
 
 
 def variants(folder: str, value: Any) -> dict[str, dict[str, str]]:
-    """Target -> its own values, for the content of an image.yaml."""
+    """Return target -> its own values, for the content of an image.yaml."""
     lists = _lists(value) if isinstance(value, Mapping) else {}
     if not lists:
         return {folder: {}}
-    found = {}
+    targets = {}
     for values in itertools.product(*lists.values()):
         chosen = dict(zip(lists, values, strict=True))
         parts = [_short(name, chosen[name], lists[name]) for name in lists]
-        found["-".join([folder, *parts])] = chosen
-    return found
+        targets["-".join([folder, *parts])] = chosen
+    return targets
 
 
 def _lists(value: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The lists of the matrix. A list of anything but different texts is left to the model."""
+    """Return the lists of the matrix.
+
+    A list of anything but different texts is left to the model.
+    """
     return {
         name: entries
         for name in FIELDS

@@ -29,7 +29,7 @@ class Pin:
 
 
 def dump(pins: Iterable[Pin], header: str) -> str:
-    """A requirements file with hashes, sorted by name."""
+    """Return a requirements file with hashes, sorted by name."""
     lines = [f"# {line}".rstrip() for line in header.splitlines()]
     for pin in sorted(pins, key=lambda pin: pin.name):
         size = f"  # {pin.bytes} bytes" if pin.bytes is not None else ""
@@ -38,7 +38,7 @@ def dump(pins: Iterable[Pin], header: str) -> str:
 
 
 def parse(text: str) -> tuple[Pin, ...]:
-    """The pins of a file that `dump` wrote; lines of another form are skipped."""
+    """Return the pins of a file that `dump` wrote; lines of another form are skipped."""
     return tuple(
         Pin(m["name"], m["version"], m["sha256"], int(m["bytes"]) if m["bytes"] else None)
         for m in _PIN.finditer(text)
@@ -46,7 +46,7 @@ def parse(text: str) -> tuple[Pin, ...]:
 
 
 def moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Package -> its version before and after, where they differ, by name; "" for none."""
+    """Return package -> its version before and after, where they differ, by name; "" for none."""
     return {
         name: (before.get(name, ""), after.get(name, ""))
         for name in sorted(before.keys() | after.keys())
@@ -55,6 +55,6 @@ def moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tupl
 
 
 def moves(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """A line for each version that differs: `nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21`."""
-    found = moved(before, after).items()
-    return tuple(f"{name} {old or '(new)'} -> {new or '(gone)'}" for name, (old, new) in found)
+    """Return a line for each version that differs: `nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21`."""
+    changes = moved(before, after).items()
+    return tuple(f"{name} {old or '(new)'} -> {new or '(gone)'}" for name, (old, new) in changes)

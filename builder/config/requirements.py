@@ -37,19 +37,19 @@ def wheels(
     spec: ImageSpec,
     stack: Stack,
     host: BuildNetwork,
-    held: Iterable[Lock],
+    locks: Iterable[Lock],
     limits: Mapping[str, str],
 ) -> tuple[dict[str, tuple[Pin, ...]], tuple[Moved, ...]]:
-    """The pins of each layer, by the layer's file, and what the user's requirements moved.
+    """Return the pins of each layer, by the layer's file, and what the user's requirements moved.
 
     held: the locks whose versions are kept where no requirement excludes them, the target's own
     first. limits: variables for uv that say how old a release has to be. Raises InputError for
     requirements that cannot be met, OutsideError where the index cannot be reached.
     """
     environment = {**host.host_environment(), **limits}
-    like = [lock for lock in held if stack.tensorflow_package in lock.packages]
+    like = [lock for lock in locks if stack.tensorflow_package in lock.packages]
     versions = {n: p.version for lock in reversed(like) for n, p in lock.packages.items()}
-    before = {one.name: one.before for lock in reversed(like) for one in lock.moved}
+    before = {library.name: library.before for lock in reversed(like) for library in lock.moved}
     try:
         base = uv.resolve(
             [stack.tensorflow_requirement],
@@ -78,7 +78,7 @@ def wheels(
         for name, pin in base.items()
         if name in every and every[name].version != pin.version
     )
-    known = [pin for lock in held for pin in lock.packages.values()]
+    known = [pin for lock in locks for pin in lock.packages.values()]
     own = spec.has_own_base
     chosen = every if own else {n: pin for n, pin in every.items() if n not in base}
     pins = uv.with_sizes(chosen, known, host)
@@ -86,16 +86,16 @@ def wheels(
 
 
 def _layers(pins: Mapping[str, Pin], base: Mapping[str, Pin]) -> dict[str, tuple[Pin, ...]]:
-    """The pins by the file of their layer; `base` is what TensorFlow needs."""
+    """Return the pins by the file of their layer; `base` is what TensorFlow needs."""
     layers: dict[str, list[Pin]] = {CUDA: [], TENSORFLOW: [], EXTRA: []}
     for name in sorted(pins):
         layer = EXTRA if name not in base else CUDA if name.startswith("nvidia-") else TENSORFLOW
         layers[layer].append(pins[name])
-    return {name: tuple(found) for name, found in layers.items() if found}
+    return {name: tuple(wheels) for name, wheels in layers.items() if wheels}
 
 
 def _requirements(spec: ImageSpec) -> tuple[str, ...]:
-    """The requirements of image.yaml and of the trainer's requirements.txt."""
+    """Return the requirements of image.yaml and of the trainer's requirements.txt."""
     own = (text for _, text in spec.trainer_folder.requirements)
     return tuple(dict.fromkeys((*spec.requirements, *own)))
 
@@ -106,7 +106,9 @@ def _platform(spec: ImageSpec) -> Platform:
 
 
 def _fixed(stack: Stack, base: Mapping[str, Pin]) -> dict[str, str]:
-    """The versions that no requirement may move: TensorFlow's, NVIDIA's libraries', libtpu's."""
+    """Return the versions that no requirement may move: TensorFlow's, NVIDIA's libraries',
+    libtpu's.
+    """
     names = {stack.tensorflow_package, "libtpu", *stack.constraints}
     return {
         name: pin.version
@@ -122,7 +124,10 @@ def _with_requirements(
     base: Mapping[str, Pin],
     versions: Mapping[str, str],
 ) -> dict[str, Pin]:
-    """All packages with the user's requirements. Raises InputError that names the one at fault."""
+    """Return all packages with the user's requirements.
+
+    Raises InputError that names the one at fault.
+    """
 
     def resolve(*requirements: str) -> dict[str, Pin]:
         wanted = [stack.tensorflow_requirement, *requirements]
@@ -142,7 +147,8 @@ def _with_requirements(
         ) from None
     if second := _second(every, base, stack):
         requirement = next(
-            (one for one in _requirements(spec) if second in resolve(one)), _requirements(spec)[0]
+            (name for name in _requirements(spec) if second in resolve(name)),
+            _requirements(spec)[0],
         )
         raise InputError(
             f'{_where(spec, requirement)}: "{requirement}" brings {second}, whose files would '
@@ -154,17 +160,17 @@ def _with_requirements(
 
 
 def _second(every: Mapping[str, Pin], base: Mapping[str, Pin], stack: Stack) -> str | None:
-    """A package that installs over the files of TensorFlow or of a CUDA library."""
+    """Return a package that installs over the files of TensorFlow or of a CUDA library."""
     return next((name for name in every if name not in base and _twin(name, base, stack)), None)
 
 
 def _twin(name: str, base: Mapping[str, Pin], stack: Stack) -> str:
-    """The package whose files `name` would replace; "" for none."""
+    """Return the package whose files `name` would replace; "" for none."""
     if name in _DISTRIBUTIONS:
         return stack.tensorflow_package
     stem = re.sub(r"-cu\d+$", "", name)
     if stem.startswith("nvidia-"):
-        return next((one for one in base if re.sub(r"-cu\d+$", "", one) == stem), "")
+        return next((package for package in base if re.sub(r"-cu\d+$", "", package) == stem), "")
     return ""
 
 
@@ -176,20 +182,20 @@ def _refused(
     requirement: str,
     reason: NoSolution,
 ) -> InputError:
-    """The error for a requirement that cannot be met: what it would move, or uv's reason."""
-    held = {name: pin.version for name, pin in base.items()}
+    """Return the error for a requirement that cannot be met: what it would move, or uv's reason."""
+    versions = {name: pin.version for name, pin in base.items()}
     try:
-        alone = uv.resolve([requirement], _platform(spec), environment, None, held)
+        alone = uv.resolve([requirement], _platform(spec), environment, None, versions)
     except NoSolution:
         alone = {}
     fixed = _fixed(stack, base)
     moves = [
-        f"{name} {held[name]} to {alone[name].version}"
-        for name in sorted(held, key=lambda name: (name not in fixed, name))
-        if name in alone and alone[name].version != held[name]
+        f"{name} {versions[name]} to {alone[name].version}"
+        for name in sorted(versions, key=lambda name: (name not in fixed, name))
+        if name in alone and alone[name].version != versions[name]
     ]
     tensorflow = alone.get("tensorflow")
-    if tensorflow and "tensorflow" not in held and tensorflow.version != stack.tensorflow:
+    if tensorflow and "tensorflow" not in versions and tensorflow.version != stack.tensorflow:
         moves.insert(0, f"{stack.tensorflow_package} {stack.tensorflow} to {tensorflow.version}")
     what = f"would move {', '.join(moves)}" if moves else f"cannot be met: {reason}"
     return InputError(
@@ -202,7 +208,7 @@ def _refused(
 
 def _where(spec: ImageSpec, requirement: str) -> str:
     """File, line and field of one requirement."""
-    place = image_yaml.where(spec, "requirements")
+    location = image_yaml.where(spec, "requirements")
     for where, text in spec.trainer_folder.requirements:
         if text == requirement:
             return where
@@ -210,4 +216,4 @@ def _where(spec: ImageSpec, requirement: str) -> str:
         for number, line in enumerate(spec.source.read_text(encoding="utf-8").splitlines(), 1):
             if requirement in line:
                 return f"{image_yaml.shown(spec.source)}:{number}: requirements"
-    return place
+    return location

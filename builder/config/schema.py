@@ -18,7 +18,7 @@ from builder.frameworks.tensorflow import releases
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of image.yaml."""
+    """Return the JSON Schema of image.yaml."""
     result = ImageSpec.model_json_schema()
     _describe(ImageSpec, result)
     for model in (Trainer, AcceptedAdvisory):
@@ -26,13 +26,15 @@ def schema() -> dict[str, Any]:
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     known, tables = accelerators.accelerators().values(), releases.tables()
     fields = result["properties"]
-    fields["accelerator"]["enum"] = [one.name for one in known if not one.refused]
-    fields["tensorflow"]["enum"] = [one for row in tables.releases for one in row.versions]
+    fields["accelerator"]["enum"] = [
+        accelerator.name for accelerator in known if not accelerator.refused
+    ]
+    fields["tensorflow"]["enum"] = [version for row in tables.releases for version in row.versions]
     fields["python"]["type"] = ["string", "number"]  # 3.11 without quotes is the text 3.11 to us
     for name in matrix.FIELDS:
-        one = {key: fields[name].pop(key) for key in ("enum", "type") if key in fields[name]}
-        several = {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}
-        fields[name]["anyOf"] = [one, several]
+        single = {key: fields[name].pop(key) for key in ("enum", "type") if key in fields[name]}
+        several = {"type": "array", "items": single, "minItems": 1, "uniqueItems": True}
+        fields[name]["anyOf"] = [single, several]
     fields["cuda"]["propertyNames"] = {"enum": list(tables.packages)}
     for name in ("environment", "labels"):
         fields[name]["additionalProperties"] = {"type": ["string", "number", "boolean"]}
@@ -49,10 +51,10 @@ def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
     for field, text in pairwise(body.body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
-                found = schema["properties"][name] | {"description": inspect.cleandoc(words)}
-                schema["properties"][name] = dict(sorted(found.items()))
+                described = schema["properties"][name] | {"description": inspect.cleandoc(words)}
+                schema["properties"][name] = dict(sorted(described.items()))
 
 
 def schema_text() -> str:
-    """The text of images/schema.json."""
+    """Return the text of images/schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"

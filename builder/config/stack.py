@@ -33,7 +33,7 @@ class Fact:
 
     @classmethod
     def of(cls, statement: str, value: str, source: Source) -> Fact:
-        """A fact from the tables."""
+        """Return a fact from the tables."""
         return cls(statement, value, source.text, source.verified)
 
 

@@ -56,7 +56,7 @@ def resolve(
     constraints: Mapping[str, str] | None = None,
     preferences: Mapping[str, str] | None = None,
 ) -> dict[str, Pin]:
-    """Name -> pin of `requirements` and all that they depend on; a pin may lack its size.
+    """Return name -> pin of `requirements` and all that they depend on; a pin may lack its size.
 
     constraints: versions that must hold. preferences: versions that are kept where no requirement
     excludes them. Raises NoSolution where the requirements contradict each other, OutsideError
@@ -69,11 +69,12 @@ def resolve(
 def addresses(
     pins: Iterable[Pin], platform: Platform, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The sha256 of each wheel -> where this machine's indexes have it; those they lack left out.
+    """Return the sha256 of each wheel -> where this machine's indexes have it; those they lack left
+    out.
 
     Raises OutsideError where the index cannot be reached, or has a version no more.
     """
-    found = dict[str, str]()
+    urls = dict[str, str]()
     for wanted in without_conflict(pins):
         try:
             packages = _compiled(
@@ -86,17 +87,19 @@ def addresses(
                 "run builder lock --upgrade, or name an index that has it in UV_DEFAULT_INDEX",
             ) from None
         hashes = {pin.sha256 for pin in wanted.values()}
-        found |= {
+        urls |= {
             wheel["hashes"]["sha256"]: wheel["url"]
             for package in packages
             for wheel in package.get("wheels", ())
             if wheel["hashes"].get("sha256") in hashes and "url" in wheel
         }
-    return found
+    return urls
 
 
 def without_conflict(pins: Iterable[Pin]) -> list[dict[str, Pin]]:
-    """The pins by name, in as few groups as leave no name twice: targets lock other versions."""
+    """Return the pins by name, in as few groups as leave no name twice: targets lock other
+    versions.
+    """
     groups: list[dict[str, Pin]] = []
     for pin in {pin.sha256: pin for pin in pins}.values():
         for group in groups:
@@ -116,7 +119,7 @@ def _compiled(
     preferences: Mapping[str, str],
     *options: str,
 ) -> list[dict[str, Any]]:
-    """The packages of the pylock.toml that uv makes of requirements."""
+    """Return the packages of the pylock.toml that uv makes of requirements."""
     with tempfile.TemporaryDirectory(prefix="builder-lock-") as scratch:
         folder = Path(scratch)
         (folder / "requirements.in").write_text("\n".join(requirements) + "\n")
@@ -155,7 +158,8 @@ def _compiled(
 
 
 def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], host: BuildNetwork) -> dict[str, Pin]:
-    """The pins with the size of each wheel, from a `known` pin of the same hash or from the index.
+    """Return the pins with the size of each wheel, from a `known` pin of the same hash or from the
+    index.
 
     host: how the index is reached. A size that the index does not give stays None.
     """
@@ -188,7 +192,7 @@ def _ask(pins: Iterable[Pin], host: BuildNetwork) -> dict[str, int]:
 
 
 def uv_program() -> str:
-    """The path of the uv that is installed with the factory. Raises OutsideError."""
+    """Return the path of the uv that is installed with the factory. Raises OutsideError."""
     import uv
 
     try:
@@ -208,8 +212,8 @@ def _preferences(versions: Mapping[str, str]) -> str:
 
 
 def _pin(package: Mapping[str, Any], platform: Platform) -> Pin:
-    found = package.get("wheels", ())
-    wheels = {_file_name(wheel): wheel for wheel in found if "sha256" in wheel["hashes"]}
+    offered = package.get("wheels", ())
+    wheels = {_file_name(wheel): wheel for wheel in offered if "sha256" in wheel["hashes"]}
     name = best_wheel(wheels, platform)
     if name is None:
         raise InputError(
@@ -231,7 +235,7 @@ def _file_name(wheel: Mapping[str, Any]) -> str:
 
 
 def best_wheel(names: Iterable[str], platform: Platform) -> str | None:
-    """The file name of the wheel that an installer prefers (PEP 425), None where none fits."""
+    """Return the wheel's file name that an installer prefers (PEP 425), None where none fits."""
     order = _tags(platform)
     ranks = {
         name: min(
@@ -246,7 +250,7 @@ def best_wheel(names: Iterable[str], platform: Platform) -> str | None:
 
 @cache
 def _tags(platform: Platform) -> dict[Tag, int]:
-    """Each tag that fits, with its rank: 0 is the best."""
+    """Return each tag that fits, with its rank: 0 is the best."""
     legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
     systems = []
     for minor in range(platform.glibc, 4, -1):

@@ -91,7 +91,7 @@ def read_text(path: Path, where: str) -> str:
         raise InputError(f"{where}: {error.strerror}", "make it a file that can be read") from None
 
 
-def place(path: Path, where: str, *field: str | int) -> str:
+def location(path: Path, where: str, *field: str | int) -> str:
     """Return where a field of a YAML file is written, or would be:
     `images/v100/image.yaml:3: tensorflow`."""
     name = ".".join(str(step) for step in field)
@@ -181,7 +181,7 @@ def _model_of(annotation: Any) -> Any:
     return None
 
 
-def _place(path: tuple[str | int, ...], root: type[BaseModel]) -> tuple[Any, str]:
+def _model_at(path: tuple[str | int, ...], root: type[BaseModel]) -> tuple[Any, str]:
     """Return the model that has the last key of `path`, and an example of that key's value."""
     model: Any = root
     example: object = ""
@@ -205,7 +205,7 @@ def _words(
     document: Positions, path: tuple[str | int, ...], detail: ErrorDetails, root: type[BaseModel]
 ) -> tuple[str, str]:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    model, example = _place(path, root)
+    model, example = _model_at(path, root)
     last = str(path[-1]) if path else ""
     if kind == "refused":
         return str(context["what"]), str(context["fix"])

@@ -473,7 +473,9 @@ def _with_paths(root: Path, trust: TrustSettings, file: _Written) -> TrustSettin
         return name if name.startswith(CLOUD_KEY) else str(root / Path(name).expanduser())
 
     changes: dict[str, Any] = {
-        name: tuple(whole(one) if isinstance(one, str) else one for one in getattr(trust, name))
+        name: tuple(
+            whole(signer) if isinstance(signer, str) else signer for signer in getattr(trust, name)
+        )
         for name in ("prove", "build")
     }
     for name in ("trusted_root", "signing_config"):

@@ -161,7 +161,7 @@ def _as_json(layer: Layer) -> dict[str, Any]:
         "removed": sorted(layer.removed),
         "emptied": sorted(layer.emptied),
         "files": sorted(layer.files),
-        "libraries": [library.as_json(one) for one in layer.libraries],
+        "libraries": [library.as_json(entry) for entry in layer.libraries],
         "records": layer.records,
         "secrets": layer.secrets,
     }

@@ -156,7 +156,7 @@ def staging(cloud: CloudBuild) -> Iterator[Finding]:
 
 @GROUP.check("account")
 def account(cloud: CloudBuild) -> Iterator[Finding]:
-    """Whether the caller may use the build's account."""
+    """Yield whether the caller may use the build's account."""
     name = cloud.settings.service_account
     if name:
         grant = f"gcloud iam service-accounts add-iam-policy-binding {name} --member=user:YOU"
@@ -170,7 +170,7 @@ def account(cloud: CloudBuild) -> Iterator[Finding]:
 
 @GROUP.check("account's rights")
 def account_rights(cloud: CloudBuild) -> Iterator[Finding]:
-    """Whether the account may write logs, read the source and push images."""
+    """Yield whether the account may write logs, read the source and push images."""
     name, project = cloud.settings.service_account, cloud.project
     if not name:
         return

@@ -158,7 +158,7 @@ class Project:
 
         grant: the command that gives it the first one, without the role.
         """
-        member, held, fix = f"serviceAccount:{account}", set[str](), grant + roles[0]
+        member, roles_held, fix = f"serviceAccount:{account}", set[str](), grant + roles[0]
         unreadable = False
         for question in policies:
             try:
@@ -166,8 +166,8 @@ class Project:
             except Unknown:
                 unreadable = True
                 continue
-            held |= {b["role"] for b in bindings if member in b.get("members", ())}
-        if fitting := held & {*roles, *_BASIC_ROLES}:
+            roles_held |= {b["role"] for b in bindings if member in b.get("members", ())}
+        if fitting := roles_held & {*roles, *_BASIC_ROLES}:
             return Finding(name, "ok", f"{account} has {min(fitting)}")
         if unreadable:
             return Finding(name, "warning", f"not known of {account}: a policy is closed", fix)

@@ -106,11 +106,11 @@ def rights(jobs: ClusterJobs) -> Iterator[Finding]:
 
 def _allowed(jobs: ClusterJobs, group: str, resource: str, verb: str) -> bool:
     main, _, part = resource.partition("/")
-    asked = {"namespace": jobs.namespace, "verb": verb, "group": group, "resource": main}
+    attributes = {"namespace": jobs.namespace, "verb": verb, "group": group, "resource": main}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked | ({"subresource": part} if part else {})},
+        "spec": {"resourceAttributes": attributes | ({"subresource": part} if part else {})},
     }
     try:
         status = jobs.backend.client.create(REVIEWS, review).get("status", {})
@@ -169,7 +169,7 @@ def account(jobs: ClusterJobs) -> Iterator[Finding]:
 
 @GROUP.check("nodes")
 def nodes(jobs: ClusterJobs) -> Iterator[Finding]:
-    """Whether some node could take a pod of each role, as it is now and empty."""
+    """Yield whether some node could take a pod of each role, as it is now and empty."""
     if jobs.ready is None:
         return
     try:

@@ -71,7 +71,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
 
 @GROUP.check("buildx")
 def dockerfiles(machine: Machine) -> Iterator[Finding]:
-    """Whether the engine builds a Dockerfile, and how it keeps images."""
+    """Yield whether the engine builds a Dockerfile, and how it keeps images."""
     if not isinstance(machine.engine, Engine):
         return
     try:

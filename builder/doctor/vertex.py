@@ -77,7 +77,7 @@ GROUP: Final = Group[Vertex]()
 
 @GROUP.check("credentials", essential=True)
 def credentials(vertex: Vertex) -> Iterator[Finding]:
-    """Whether the credentials hold, until when, and who pays for what they ask."""
+    """Yield whether the credentials hold, until when, and who pays for what they ask."""
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
@@ -132,7 +132,7 @@ def acts_as(vertex: Vertex) -> Iterator[Finding]:
 
 @GROUP.check("the service reads the image")
 def pulls(vertex: Vertex) -> Iterator[Finding]:
-    """Whether the service's agent may read each image of the job."""
+    """Yield whether the service's agent may read each image of the job."""
     names = [vertex.ready.image.reference] if vertex.ready else []
     repositories = {name: google.image_repository(name) for name in names}
     for name, repository in repositories.items():
@@ -153,7 +153,7 @@ def pulls(vertex: Vertex) -> Iterator[Finding]:
 
 @GROUP.check("bucket")
 def job_folder(vertex: Vertex) -> Iterator[Finding]:
-    """Whether the job's folder is in its region, and the job's account may write there."""
+    """Yield whether the job's folder is in its region, and the job's account may write there."""
     if vertex.ready is None or not vertex.ready.job.job_dir:
         return
     name = vertex.ready.job.job_dir.removeprefix("gs://").split("/")[0]
@@ -172,7 +172,9 @@ def job_folder(vertex: Vertex) -> Iterator[Finding]:
 
 @GROUP.check("quota")
 def quota(vertex: Vertex) -> Iterator[Finding]:
-    """The limits in the job's region beside what the job asks; no service says what is in use."""
+    """Yield the limits in the job's region beside what the job asks; no service says what is in
+    use.
+    """
     if vertex.ready is None:
         return
     region = vertex.ready.region

@@ -20,7 +20,7 @@ from typing import Final
 from builder.core.events import OnEvent, ignore
 from builder.engine import containers, memory, private
 from builder.engine.docker import Engine
-from builder.engine.private.place import data_home, load
+from builder.engine.private.instance import data_home, load
 from builder.engine.private.programs import WORKER
 from builder.facts.workers import DEFAULT_MACHINE, MACHINES, SYSTEM_GB
 

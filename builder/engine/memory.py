@@ -1,8 +1,8 @@
 """The memory of all containers of a private engine together: a limit, and what they used.
 
-They have one control group above them (EnginePlace.cgroup). Memory that the kernel only keeps as a
-copy of files on disk is left out, because it gives that back when somebody needs it. Source of the
-files' names: the kernel's Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.
+They have one control group above them (EngineInstance.cgroup). Memory that the kernel only keeps as
+a copy of files on disk is left out, because it gives that back when somebody needs it. Source of
+the files' names: the kernel's Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from builder.core.errors import OutsideError
-from builder.engine.private.place import EnginePlace
+from builder.engine.private.instance import EngineInstance
 
 SECONDS: Final = 0.5
 """Between two looks at what is used."""
@@ -51,12 +51,12 @@ class MemoryGroup:
         return 0
 
 
-def group(place: EnginePlace, mounts: Path = _MOUNTS) -> MemoryGroup:
+def group(instance: EngineInstance, mounts: Path = _MOUNTS) -> MemoryGroup:
     """Return the control group of an engine's containers. Raises OutsideError without a controller.
 
     mounts: the kernel's table of mounts.
     """
-    name = place.cgroup.lstrip("/")
+    name = instance.cgroup.lstrip("/")
     for line in mounts.read_text().splitlines():
         left, _, right = line.partition(" - ")
         folder = Path(left.split()[4])

@@ -197,7 +197,7 @@ class Progress:
             yield StepProgress(step.name, current, total if known else None)
 
     def _phase(self, name: str, identity: str, item: Mapping[str, Any]) -> Iterator[Event]:
-        """A phase of the export is a step of its own: with a large image, it takes minutes."""
+        """Yield the events of a phase of the export: with a large image, it takes minutes."""
         step = self._steps.setdefault(name, _Step(name))
         step.vertex(identity).report(item)
         yield from step.start()

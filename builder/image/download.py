@@ -264,7 +264,7 @@ def fetch_debs(
             deb.sha256,
             deb.bytes,
             files.cache_home() / "debs" / f"{deb.sha256}.deb",
-            archives.places(deb.archive, deb.time, deb.path),
+            archives.urls(deb.archive, deb.time, deb.path),
             "check the network and the proxy; debian_mirror in builder.toml names another mirror; "
             "where none has this version any more, run builder lock --upgrade",
         )

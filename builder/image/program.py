@@ -104,13 +104,13 @@ def files(root: Path, spec: ImageSpec, stack: Stack) -> dict[str, File]:
     source = root / spec.trainer.package
     # `python -m` starts in /app
     to = PurePosixPath(APP) if spec.trainer_folder.flat else PurePosixPath(APP, source.name)
-    found = {f"{APP}/{name}": File(content) for name, content in start.files(stack).items()}
+    copied = {f"{APP}/{name}": File(content) for name, content in start.files(stack).items()}
     for path in walk(source):
         check(root, path)
         is_executable = bool(path.stat().st_mode & 0o100)
         name = to / path.relative_to(source).as_posix()
-        found[str(name)] = File(path.read_bytes(), is_executable)
-    return found
+        copied[str(name)] = File(path.read_bytes(), is_executable)
+    return copied
 
 
 def walk(folder: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.config import image_yaml, lockfile
 from builder.config.accepted_advisories import AcceptedAdvisory
 from builder.config.image_yaml import ImageSpec
-from builder.core.filemodel import place
+from builder.core.filemodel import location
 from builder.trust import advisories, packages
 from builder.trust.advisories import Finding, PackageVersion
 
@@ -82,7 +82,7 @@ def _lines(
 
 def _expired(specs: Sequence[ImageSpec], today: date) -> Iterator[str]:
     lines = {
-        f"{_place(spec, number)}: {entry.id} of {entry.package} was accepted until {entry.until}"
+        f"{_location(spec, number)}: {entry.id} of {entry.package} was accepted until {entry.until}"
         for spec in specs
         for number, entry in enumerate(spec.advisories)
         if entry.until < today
@@ -98,7 +98,7 @@ def _unused(
     for spec in specs:
         for number, entry in enumerate(spec.advisories):
             line = (
-                f"{_place(spec, number)}: {entry.id} of {entry.package} matches nothing that is"
+                f"{_location(spec, number)}: {entry.id} of {entry.package} matches nothing that is"
                 " known: take it out"
             )
             used = any(finding.is_named_by(entry) for finding in judged[spec.name])
@@ -106,5 +106,5 @@ def _unused(
     yield from sorted(line for line, used in places.items() if not used)
 
 
-def _place(spec: ImageSpec, number: int) -> str:
-    return place(spec.source, image_yaml.shown(spec.source), "advisories", number)
+def _location(spec: ImageSpec, number: int) -> str:
+    return location(spec.source, image_yaml.shown(spec.source), "advisories", number)

@@ -36,8 +36,8 @@ def copy(
         copied = {each.digest for each in target.referrers(to, image.digest, artifact_type)}
         listed = source.referrers(repository, image.digest, artifact_type)
         missing = [each.digest for each in listed if each.digest not in copied]
-        found = [source.manifest(repository, digest) for digest in missing]
-        artifacts = [each for each in found if each and each.subject == image.digest]
+        manifests = [source.manifest(repository, digest) for digest in missing]
+        artifacts = [each for each in manifests if each and each.subject == image.digest]
         for artifact in artifacts:
             for blob in (artifact.config, *artifact.layers):
                 target.put_blob(to, source.blob(repository, blob))

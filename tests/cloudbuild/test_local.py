@@ -15,7 +15,7 @@ from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder import cli
 from builder.engine import Engine
-from builder.engine.private.place import data_home
+from builder.engine.private.instance import data_home
 from tests.emulators.cloud_build import LoopbackCloud
 from tests.registry.server import registry
 

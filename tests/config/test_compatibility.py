@@ -15,7 +15,7 @@ from builder.config import compatibility, image_yaml
 from builder.config.image_yaml import ImageSpec
 from builder.config.kernels import kernels_run
 from builder.config.stack import OWN_PYTHON, Stack
-from builder.config.table_check import Hole, check_tables
+from builder.config.table_check import Gap, check_tables
 from builder.core.errors import InputError
 from builder.facts import accelerators
 from builder.frameworks.tensorflow import releases
@@ -278,7 +278,7 @@ def test_the_tables_have_no_hole_and_cover_every_target(root: Path) -> None:
 
 def broken(change: Callable[[Tables], Tables]) -> list[str]:
     problems = check_tables(tables=change(releases.tables()))
-    assert all(isinstance(problem, Hole) for problem in problems)
+    assert all(isinstance(problem, Gap) for problem in problems)
     return [f"{problem.where}: {problem.what}" for problem in problems]
 
 
@@ -287,7 +287,7 @@ def newest(tables: Tables, **fields: Any) -> Tables:
 
 
 @pytest.mark.parametrize(
-    ("change", "hole"),
+    ("change", "gap"),
     [
         (
             lambda t: newest(t, wheels="12.9"),
@@ -339,8 +339,8 @@ def newest(tables: Tables, **fields: Any) -> Tables:
         ),
     ],
 )
-def test_a_hole_in_the_tables_is_found(change: Callable[[Tables], Tables], hole: str) -> None:
-    assert hole in broken(change)
+def test_a_gap_in_the_tables_is_found(change: Callable[[Tables], Tables], gap: str) -> None:
+    assert gap in broken(change)
 
 
 def test_a_gpu_without_a_compute_capability_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from builder.core.errors import OutsideError
 from builder.engine import hosted, memory
-from builder.engine.private.place import EnginePlace, data_home
+from builder.engine.private.instance import EngineInstance, data_home
 from builder.engine.private.programs import NEWEST, WORKER, Software
 from tests.clock import until
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACE = EnginePlace(Path("/data"), "0badcafe")
+INSTANCE = EngineInstance(Path("/data"), "0badcafe")
 needs_engine = [
     pytest.mark.engine,
     pytest.mark.network,
@@ -51,7 +51,7 @@ def mounts(tmp_path: Path, line: str) -> Path:
 
 def test_memory_in_version_1_of_control_groups(tmp_path: Path) -> None:
     line = f"31 30 0:2 / {tmp_path} rw - cgroup cgroup rw,memory"
-    group = memory.group(PLACE, mounts(tmp_path, line))
+    group = memory.group(INSTANCE, mounts(tmp_path, line))
     assert group.folder == tmp_path / "training-image-factory-0badcafe"
     assert group.used() == 0, "no container ran yet"
     group.limit(7_000_000_000)
@@ -64,7 +64,7 @@ def test_memory_in_version_1_of_control_groups(tmp_path: Path) -> None:
 def test_memory_in_version_2_of_control_groups(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
     line = f"31 30 0:2 / {tmp_path} rw - cgroup2 cgroup2 rw"
-    group = memory.group(PLACE, mounts(tmp_path, line))
+    group = memory.group(INSTANCE, mounts(tmp_path, line))
     group.limit(5)
     assert (group.folder / "memory.max").read_text() == "5"
     (group.folder / "memory.stat").write_text("anon 300\nfile 900\nshmem 20\n")
@@ -74,7 +74,7 @@ def test_memory_in_version_2_of_control_groups(tmp_path: Path) -> None:
 def test_a_kernel_without_a_memory_controller(tmp_path: Path) -> None:
     line = f"31 30 0:2 / {tmp_path} rw - cgroup2 cgroup2 rw"
     with pytest.raises(OutsideError, match="no memory controller"):
-        memory.group(PLACE, mounts(tmp_path, line))
+        memory.group(INSTANCE, mounts(tmp_path, line))
     group = memory.MemoryGroup(tmp_path / "none" / "group", "memory.max", ())
     with pytest.raises(OutsideError, match="cannot be limited"):
         group.limit(5)

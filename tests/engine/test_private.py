@@ -20,7 +20,7 @@ import pytest
 from builder.core.errors import OutsideError
 from builder.engine import Engine, private
 from builder.engine.private import daemon, network
-from builder.engine.private.place import EnginePlace, load
+from builder.engine.private.instance import EngineInstance, load
 from builder.engine.private.programs import Software
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,9 +33,9 @@ needs_engine = [
 
 
 def test_configuration_keeps_out_of_what_the_machine_has(tmp_path: Path) -> None:
-    place = EnginePlace(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
+    instance = EngineInstance(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
     software = Software(Path("/programs"), {"docker.io": "28.5.2+dfsg3-2"})
-    made = daemon.configuration(place, software, mtu=1400, native=False)
+    made = daemon.configuration(instance, software, mtu=1400, native=False)
     assert made["hosts"] == ["unix:///run/training-image-factory/0badcafe/docker.sock"]
     assert made["data-root"] == str(tmp_path / "docker")
     assert made["bridge"] == "tif-0badcafe"
@@ -43,7 +43,7 @@ def test_configuration_keeps_out_of_what_the_machine_has(tmp_path: Path) -> None
     assert made["features"] == {"containerd-snapshotter": True}
     assert made["default-address-pools"] == [{"base": "10.210.0.0/16", "size": 24}]
     assert "storage-driver" not in made
-    assert daemon.configuration(place, software, 1400, native=True)["storage-driver"] == "native"
+    assert daemon.configuration(instance, software, 1400, native=True)["storage-driver"] == "native"
 
 
 def test_data_folder_is_the_one_given_then_the_environment_then_xdg(
@@ -230,18 +230,18 @@ class TestEngine:
             "tiny",
         )
         docker(engine, *run, "/bin/busybox", "sleep", "99")
-        place = load(data)
-        assert {name for _, name in daemon.processes(place)} >= {"dockerd", "busybox"}
-        assert str(place.network) in rules(engine)
+        instance = load(data)
+        assert {name for _, name in daemon.processes(instance)} >= {"dockerd", "busybox"}
+        assert str(instance.network) in rules(engine)
 
         assert private.stop(data) is True
-        assert list(daemon.processes(place)) == []
-        assert not place.run.exists()
-        assert not list(Path("/sys/fs/cgroup").glob(f"**{place.cgroup}"))
+        assert list(daemon.processes(instance)) == []
+        assert not instance.run.exists()
+        assert not list(Path("/sys/fs/cgroup").glob(f"**{instance.cgroup}"))
         assert str(data) not in Path("/proc/self/mountinfo").read_text()
-        assert place.network
-        assert not any(route.subnet_of(place.network) for _, route in network.routes())
-        assert str(place.network) not in rules(engine)
+        assert instance.network
+        assert not any(route.subnet_of(instance.network) for _, route in network.routes())
+        assert str(instance.network) not in rules(engine)
         assert private.stop(data) is False
 
         assert docker(private.start(data), "image", "ls", "--quiet", "tiny")

@@ -57,28 +57,28 @@ def test_a_file_that_nobody_wrote_is_said_to_be_none(copy: Path) -> None:
         assert wheels.COMMAND in error.value.fix
 
 
-# --- holes ----------------------------------------------------------------------------------------
+# --- gaps ----------------------------------------------------------------------------------------
 
 
 def test_every_gpu_target_of_this_repository_is_judged_by_its_wheels() -> None:
-    holes = wheels.check(ROOT, image_yaml.targets(ROOT), contradictions)
-    assert holes == dict.fromkeys(("a100", "h100", "l4", "t4", "v100"), ())
+    gaps = wheels.check(ROOT, image_yaml.targets(ROOT), contradictions)
+    assert gaps == dict.fromkeys(("a100", "h100", "l4", "t4", "v100"), ())
 
 
 def test_a_wheel_that_nobody_read_is_a_hole(copy: Path) -> None:
     held, read = lockfile.read(copy, "v100"), dict(wheels.read(copy))
     del read[held.packages["nvidia-cudnn-cu12"].sha256]
     wheels.write(copy, read)
-    (hole,) = wheels.check(copy, ["v100"], contradictions)["v100"]
-    assert hole.startswith("what nvidia-cudnn-cu12 9.3.0.75 carries was never read: run builder")
+    (gap,) = wheels.check(copy, ["v100"], contradictions)["v100"]
+    assert gap.startswith("what nvidia-cudnn-cu12 9.3.0.75 carries was never read: run builder")
 
 
 def test_wheels_that_carry_less_than_the_table_says_are_a_hole(copy: Path, tmp_path: Path) -> None:
     _, read = with_another_cudnn(copy, tmp_path / "site")
     wheels.write(copy, read)
-    holes = wheels.check(copy, ["v100", "h100"], contradictions)
-    assert "the wheels say: 7.0: missing, because of libcudnn_ops.so.9" in holes["v100"][0]
-    assert "said to carry sm_50, sm_60, sm_61, sm_70: not in libcudnn_ops" in holes["h100"][0]
+    gaps = wheels.check(copy, ["v100", "h100"], contradictions)
+    assert "the wheels say: 7.0: missing, because of libcudnn_ops.so.9" in gaps["v100"][0]
+    assert "said to carry sm_50, sm_60, sm_61, sm_70: not in libcudnn_ops" in gaps["h100"][0]
 
 
 def test_a_table_that_says_more_than_the_wheels_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +138,8 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
     truth = wheels.of_known(held, wheels.read(copy)).libraries
     wheels.write(copy, {**wrong, gone.sha256: gone})
     monkeypatch.setattr(wheels, "of_lock", lambda *_: truth)
-    holes = wheels.verify(copy, ["v100", "cpu"], contradictions)
-    assert holes == {
+    gaps = wheels.verify(copy, ["v100", "cpu"], contradictions)
+    assert gaps == {
         "v100": ("device-code.lock does not say what nvidia-cudnn-cu12 9.3.0.75 carries",)
     }
     known = {pin.sha256 for pin in held.packages.values()}

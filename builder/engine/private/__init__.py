@@ -8,8 +8,8 @@ It needs root: mounts, namespaces and bridges are refused to others. One setting
 changes, as with any Docker: packets are forwarded (net.ipv4.ip_forward).
 """
 
+from builder.engine.private.instance import ENVIRONMENT, data_folder
 from builder.engine.private.lifecycle import EngineStatus, remove, start, status, stop
-from builder.engine.private.place import ENVIRONMENT, data_folder
 
 __all__ = [
     "ENVIRONMENT",

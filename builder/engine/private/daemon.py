@@ -20,7 +20,7 @@ from typing import Final
 from builder.core import files
 from builder.core.errors import OutsideError
 from builder.engine.private import confinement, network
-from builder.engine.private.place import EnginePlace
+from builder.engine.private.instance import EngineInstance
 from builder.engine.private.programs import Software
 
 MARK: Final = "TRAINING_IMAGE_FACTORY_ENGINE"
@@ -33,25 +33,25 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def configuration(
-    place: EnginePlace, software: Software, mtu: int, native: bool
+    instance: EngineInstance, software: Software, mtu: int, native: bool
 ) -> dict[str, object]:
     """Return dockerd's configuration file.
 
     mtu: in bytes. native: copy layers, because overlayfs does not work in the data root.
     """
     settings: dict[str, object] = {
-        "hosts": [f"unix://{place.socket}"],
-        "data-root": str(place.data / "docker"),
-        "exec-root": str(place.run / "exec"),
-        "pidfile": str(place.run / "docker.pid"),
-        "bridge": place.bridge,
+        "hosts": [f"unix://{instance.socket}"],
+        "data-root": str(instance.data / "docker"),
+        "exec-root": str(instance.run / "exec"),
+        "pidfile": str(instance.run / "docker.pid"),
+        "bridge": instance.bridge,
         "mtu": mtu,
         "iptables": False,
         "ip6tables": False,
-        "default-address-pools": [{"base": str(place.network), "size": 24}],
+        "default-address-pools": [{"base": str(instance.network), "size": 24}],
         "userland-proxy-path": str(software.bin / "docker-proxy"),
         "init-path": str(software.bin / "docker-init"),
-        "cgroup-parent": place.cgroup,
+        "cgroup-parent": instance.cgroup,
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
         "log-level": "warn",
     }
@@ -63,20 +63,20 @@ def configuration(
     return settings
 
 
-def launch(place: EnginePlace, software: Software) -> subprocess.Popen[bytes]:
+def launch(instance: EngineInstance, software: Software) -> subprocess.Popen[bytes]:
     """Start dockerd in a session of its own. It goes on when this process ends."""
-    for folder in (place.run, place.data / "docker"):
+    for folder in (instance.run, instance.data / "docker"):
         folder.mkdir(parents=True, exist_ok=True)
-    mtu, file = network.mtu(), place.data / "daemon.json"
-    settings = configuration(place, software, mtu, native=not overlay_works(place.data))
+    mtu, file = network.mtu(), instance.data / "daemon.json"
+    settings = configuration(instance, software, mtu, native=not overlay_works(instance.data))
     files.write(file, json.dumps(settings, indent=1))
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as presence,
-        place.log.open("ab") as log,
+        instance.log.open("ab") as log,
     ):
         with contextlib.suppress(OSError):  # shims of a crashed engine may still hold the name
-            presence.bind(f"\0{place.name}")
-        network.add(place, software, mtu)
+            presence.bind(f"\0{instance.name}")
+        network.add(instance, software, mtu)
         return subprocess.Popen(
             confinement.leaving([software.bin / "dockerd", "--config-file", file]),
             stdin=subprocess.DEVNULL,
@@ -84,7 +84,7 @@ def launch(place: EnginePlace, software: Software) -> subprocess.Popen[bytes]:
             stderr=log,
             env={
                 **os.environ,
-                MARK: place.identity,
+                MARK: instance.identity,
                 "PATH": f"{software.bin}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
             },
             cwd="/",
@@ -93,21 +93,23 @@ def launch(place: EnginePlace, software: Software) -> subprocess.Popen[bytes]:
         )
 
 
-def await_api(place: EnginePlace, daemon: subprocess.Popen[bytes]) -> str:
+def await_api(instance: EngineInstance, daemon: subprocess.Popen[bytes]) -> str:
     """Wait until the API answers, and return Docker's version.
 
     Raises OutsideError with the last error of the log if dockerd ends or takes too long.
     """
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and daemon.poll() is None:
-        if version := ping(place.socket):
+        if version := ping(instance.socket):
             return version
         time.sleep(0.05)
-    end(place)
-    lines = place.log.read_text(errors="replace").splitlines()[-50:] if place.log.exists() else []
+    end(instance)
+    lines = (
+        instance.log.read_text(errors="replace").splitlines()[-50:] if instance.log.exists() else []
+    )
     errors = [line for line in lines if re.search(r"level=(error|fatal)|failed|panic", line)]
     last = (errors or lines or ["no message"])[-1][:400]
-    raise OutsideError(f"the private engine did not start: {last}", f"see {place.log}")
+    raise OutsideError(f"the private engine did not start: {last}", f"see {instance.log}")
 
 
 def ping(path: Path) -> str:
@@ -126,46 +128,46 @@ def ping(path: Path) -> str:
 # --- what runs ------------------------------------------------------------------------------------
 
 
-def processes(place: EnginePlace) -> Iterator[tuple[int, str]]:
+def processes(instance: EngineInstance) -> Iterator[tuple[int, str]]:
     """Yield number and name of each process of this engine that this PID namespace sees.
 
     Programs on the host carry MARK in their environment; those in containers are in its cgroup.
     """
-    mark = f"{MARK}={place.identity}".encode()
+    mark = f"{MARK}={instance.identity}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             marked = mark in (folder / "environ").read_bytes().split(b"\0")
-            if marked or f":{place.cgroup}/" in (folder / "cgroup").read_text():
+            if marked or f":{instance.cgroup}/" in (folder / "cgroup").read_text():
                 state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
                 if state != "Z":
                     yield int(folder.name), (folder / "comm").read_text().strip()
 
 
-def pid(place: EnginePlace) -> int | None:
+def pid(instance: EngineInstance) -> int | None:
     """Return the number of dockerd's process, None if this PID namespace does not see one."""
-    return next((number for number, name in processes(place) if name == "dockerd"), None)
+    return next((number for number, name in processes(instance) if name == "dockerd"), None)
 
 
-def end(place: EnginePlace) -> bool:
+def end(instance: EngineInstance) -> bool:
     """End dockerd with SIGTERM, then kill what it left behind. Return whether anything ran."""
     ran = False
-    if dockerd := pid(place):
+    if dockerd := pid(instance):
         ran = True
         _signal(dockerd, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
-        while pid(place) and time.monotonic() < deadline:
+        while pid(instance) and time.monotonic() < deadline:
             time.sleep(0.05)
     for _ in range(100):
-        left = list(processes(place))
+        left = list(processes(instance))
         if not left:
             break
         ran = True
         for number, _name in left:
             _signal(number, signal.SIGKILL)
         time.sleep(0.05)
-    _unmount(place)
+    _unmount(instance)
     # From a stale pid file, dockerd would take another process for its own containerd.
-    shutil.rmtree(place.run, ignore_errors=True)
+    shutil.rmtree(instance.run, ignore_errors=True)
     return ran
 
 
@@ -174,20 +176,20 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _unmount(place: EnginePlace) -> None:
+def _unmount(instance: EngineInstance) -> None:
     """Unmount the roots and namespaces of containers that a killed engine left."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     for escaped in reversed([line.split()[4] for line in lines]):
         target = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), escaped)
-        if f"{target}/".startswith((f"{place.run}/", f"{place.data}/docker/")):
+        if f"{target}/".startswith((f"{instance.run}/", f"{instance.data}/docker/")):
             _LIBC.umount2(target.encode(), _DETACH)
 
 
-def remove_cgroups(place: EnginePlace) -> None:
+def remove_cgroups(instance: EngineInstance) -> None:
     """Remove the empty control groups of containers that are gone."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " - cgroup" in line:
-            for folder, _, _ in os.walk(f"{line.split()[4]}{place.cgroup}", topdown=False):
+            for folder, _, _ in os.walk(f"{line.split()[4]}{instance.cgroup}", topdown=False):
                 with contextlib.suppress(OSError):
                     Path(folder).rmdir()
 

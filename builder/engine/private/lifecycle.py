@@ -14,7 +14,7 @@ from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.engine.docker import CLIENTS, Engine
 from builder.engine.private import daemon, network, programs
-from builder.engine.private.place import EnginePlace, data_folder, load
+from builder.engine.private.instance import EngineInstance, data_folder, load
 from builder.engine.private.programs import NEWEST, DockerRelease, Software
 
 _FOREIGN: Final = (
@@ -57,16 +57,16 @@ def start(
             "run as root, or install Docker and let the factory use it (engine = machine)",
         )
     with files.locked(folder / "lock"):
-        place = load(folder)
-        if version := daemon.ping(place.socket):
-            return _engine(place, version)
+        instance = load(folder)
+        if version := daemon.ping(instance.socket):
+            return _engine(instance, version)
         software = programs.install(on_event, release)
         with step("private engine", on_event) as starting:
-            daemon.end(place)
-            place = network.with_network(place, software)
-            version = daemon.await_api(place, daemon.launch(place, software))
+            daemon.end(instance)
+            instance = network.with_network(instance, software)
+            version = daemon.await_api(instance, daemon.launch(instance, software))
             starting.detail = f"Docker {version}"
-        return _engine(place, version)
+        return _engine(instance, version)
 
 
 def stop(data: Path | None = None) -> bool:
@@ -75,13 +75,13 @@ def stop(data: Path | None = None) -> bool:
     if not (folder / "engine.json").exists():
         return False
     with files.locked(folder / "lock"):
-        place = load(folder)
-        ran = daemon.end(place)
-        if place.network and place.software:
+        instance = load(folder)
+        ran = daemon.end(instance)
+        if instance.network and instance.software:
             with contextlib.suppress(OutsideError):
-                network.take_down(place.network, Software.read(place.software))
-        network.remove_bridge(place.bridge)
-        daemon.remove_cgroups(place)
+                network.take_down(instance.network, Software.read(instance.software))
+        network.remove_bridge(instance.bridge)
+        daemon.remove_cgroups(instance)
         return ran
 
 
@@ -102,24 +102,26 @@ def status(data: Path | None = None) -> EngineStatus:
     folder = data_folder(data)
     if not (folder / "engine.json").exists():
         return EngineStatus("stopped", folder, detail="never started")
-    place = load(folder)
-    pid, version = daemon.pid(place), daemon.ping(place.socket)
+    instance = load(folder)
+    pid, version = daemon.pid(instance), daemon.ping(instance.socket)
     if version:
         try:
-            engine = _engine(place, version)
+            engine = _engine(instance, version)
         except OutsideError as error:
             return EngineStatus("failed", folder, None, pid, version, error.message)
         return EngineStatus("running", folder, engine, pid, version)
     if pid:
-        return EngineStatus("failed", folder, pid=pid, detail=f"does not answer, see {place.log}")
+        return EngineStatus(
+            "failed", folder, pid=pid, detail=f"does not answer, see {instance.log}"
+        )
     return EngineStatus("stopped", folder)
 
 
-def _engine(place: EnginePlace, version: str) -> Engine:
+def _engine(instance: EngineInstance, version: str) -> Engine:
     """Return the engine that runs, asking nothing. Raises OutsideError if its programs are gone."""
-    software = Software.read(place.software or Path("/nonexistent"))
+    software = Software.read(instance.software or Path("/nonexistent"))
     own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-    host = f"unix://{place.socket}"
+    host = f"unix://{instance.socket}"
     return Engine(
         origin="private",
         host=host,
@@ -127,12 +129,12 @@ def _engine(place: EnginePlace, version: str) -> Engine:
         buildx=(str(software.bin / "docker-buildx"),),
         buildx_version=software.versions.get("docker-buildx", "").partition("-")[0],
         containerd_store=software.has_containerd_store,
-        data=place.data / "docker",
+        data=instance.data / "docker",
         environment={
             **own,
             **CLIENTS,
             "DOCKER_HOST": host,
-            "BUILDX_CONFIG": str(place.data / "buildx"),
+            "BUILDX_CONFIG": str(instance.data / "buildx"),
             "PATH": f"{software.bin}:{os.environ.get('PATH', os.defpath)}",
         },
         architecture=system.architecture(),

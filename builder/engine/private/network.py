@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from builder.core.errors import OutsideError
-from builder.engine.private.place import BRIDGE_PREFIX, NAME_PREFIX, EnginePlace
+from builder.engine.private.instance import BRIDGE_PREFIX, NAME_PREFIX, EngineInstance
 from builder.engine.private.programs import Software
 
 _SIOCBRADDBR, _SIOCBRDELBR = 0x89A0, 0x89A1
@@ -29,8 +29,8 @@ _ROUTES: Final = Path("/proc/net/route")
 _INTERFACES: Final = Path("/sys/class/net")
 
 
-def with_network(place: EnginePlace, software: Software) -> EnginePlace:
-    """Return the place with an address range of its own, which no other interface routes.
+def with_network(instance: EngineInstance, software: Software) -> EngineInstance:
+    """Return the instance with an address range of its own, which no other interface routes.
 
     Removes the bridges of engines that are gone. Raises OutsideError if no range is free.
     """
@@ -44,15 +44,17 @@ def with_network(place: EnginePlace, software: Software) -> EnginePlace:
                 if interface == path.name:
                     take_down(route.supernet(new_prefix=16), software)
             remove_bridge(path.name)
-    place = replace(place, network=place.network or _free(place), software=software.folder)
-    place.save()
-    return place
+    instance = replace(
+        instance, network=instance.network or _free(instance), software=software.folder
+    )
+    instance.save()
+    return instance
 
 
-def _free(place: EnginePlace) -> IPv4Network:
+def _free(instance: EngineInstance) -> IPv4Network:
     """Return a range that nobody routes; which one is tried first depends on the identity."""
     taken = [route for _, route in routes()]
-    offset = int(place.identity, 16)
+    offset = int(instance.identity, 16)
     for number in range(50):
         candidate = IPv4Network(f"10.{200 + (offset + number) % 50}.0.0/16")
         if not any(candidate.overlaps(route) for route in taken):
@@ -83,15 +85,15 @@ def mtu() -> int:
     return 1500
 
 
-def add(place: EnginePlace, software: Software, mtu: int) -> None:
+def add(instance: EngineInstance, software: Software, mtu: int) -> None:
     """Make the engine's bridge and firewall rules, and turn forwarding on. Raises OutsideError.
 
     mtu: the bridge's, in bytes.
     """
-    assert place.network is not None
+    assert instance.network is not None
     forward = Path("/proc/sys/net/ipv4/ip_forward")
     try:
-        _add_bridge(place.bridge, place.network, mtu)
+        _add_bridge(instance.bridge, instance.network, mtu)
         if forward.read_text().strip() != "1":
             forward.write_text("1")
     except OSError as error:
@@ -99,7 +101,7 @@ def add(place: EnginePlace, software: Software, mtu: int) -> None:
             f"the engine's network could not be set up: {error.strerror}",
             "this needs the rights of a real root (CAP_NET_ADMIN), not those of a container's",
         ) from error
-    _firewall(place.network, software, wanted=True)
+    _firewall(instance.network, software, wanted=True)
 
 
 def _add_bridge(name: str, network: IPv4Network, mtu: int) -> None:

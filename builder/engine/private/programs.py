@@ -19,8 +19,8 @@ from builder.core import files
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent
 from builder.engine.docker import release as release_of
+from builder.engine.private.instance import data_home
 from builder.engine.private.packages import Packages, unpack
-from builder.engine.private.place import data_home
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def install(on_event: OnEvent, release: DockerRelease = NEWEST) -> Software:
         with ThreadPoolExecutor() as threads:  # the lists are slow to parse, and independent
             suites = dict.fromkeys((release.suites[0], host))
             list(threads.map(lambda suite: Packages(suite, on_event=on_event).refresh(), suites))
-        tried = []
+        refused = []
         for suite in release.suites:
             with tempfile.TemporaryDirectory(dir=home, prefix=".new.") as scratch:
                 folder = Path(scratch) / "software"
@@ -132,9 +132,9 @@ def install(on_event: OnEvent, release: DockerRelease = NEWEST) -> Software:
                     shutil.rmtree(target, ignore_errors=True)
                     folder.rename(target)
                     return Software(target, versions)
-                tried.append(f"{suite} ({versions['docker.io']})")
+                refused.append(f"{suite} ({versions['docker.io']})")
         raise OutsideError(
-            f"none of Debian's Docker versions runs on this machine; tried {', '.join(tried)}",
+            f"none of Debian's Docker versions runs on this machine; tried {', '.join(refused)}",
             "install Docker and let the factory use it (engine = machine)",
         )
 

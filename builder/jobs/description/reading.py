@@ -73,7 +73,7 @@ def parse(text: str, source: Path) -> Job:
 
 def where(job: Job, *field: str) -> str:
     """Return where a field is written, or would be: `jobs/cats.yaml:3: machine`."""
-    return filemodel.place(job.source, shown(job.source), *field)
+    return filemodel.location(job.source, shown(job.source), *field)
 
 
 def in_region(job: Job, region: str | None) -> Job:

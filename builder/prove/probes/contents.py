@@ -53,7 +53,7 @@ class RegularFile:
 
 
 def walk(root: str, skip: list[str]) -> Iterator[RegularFile]:
-    """Every regular file of the image, once each, and each folder .git as a file of size 0.
+    """Yield every regular file of the image, once each, and each folder .git as a file of size 0.
 
     A file .git is left out: it leads to a repository elsewhere (gitrepository-layout(5)), or is the
     empty one that uv puts into its cache.
@@ -113,7 +113,7 @@ class InstalledPackage:
 
 
 def installed(root: str, path: list[str] | None = None) -> dict[str, InstalledPackage]:
-    """Every package that this Python finds, by canonical name."""
+    """Return every package that this Python finds, by canonical name."""
     packages: dict[str, InstalledPackage] = {}
     for distribution in metadata.distributions(path=sys.path if path is None else path):
         name = canonical(distribution.metadata["Name"] or "")
@@ -160,7 +160,9 @@ def check_user(user: str, wrong: Wrong) -> int | None:
 
 
 def probe(request: Json, root: str = "/", path: list[str] | None = None) -> Json:
-    """Every question. root, path (where packages are): a test describes another image by them."""
+    """Return every question. root, path (where packages are): a test describes another image by
+    them.
+    """
     problems: list[dict[str, str]] = []
 
     def wrong(message: str, fix: str) -> None:

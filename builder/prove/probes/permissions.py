@@ -124,7 +124,7 @@ def listed(paths: list[str]) -> str:
 
 
 def probe(request: Json, root: str = "/", searched: list[str] | None = None) -> Json:
-    """Every question. root, searched (folders): a test describes another image by them."""
+    """Return every question. root, searched (folders): a test describes another image by them."""
     problems: list[dict[str, str]] = []
     skip = request["skip"]
     if searched is None:

@@ -26,7 +26,7 @@ FALLS_TO = 0.7
 
 
 def files(folder: str) -> list[str]:
-    """Every file below a folder, sorted."""
+    """Return every file below a folder, sorted."""
     return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
 
 
@@ -235,7 +235,7 @@ def _list(names: Any) -> str:
 
 
 def main(request: Json) -> Json:
-    """Every check that can run."""
+    """Return every check that can run."""
     tf: Any = importlib.import_module("tensorflow")
     problems: list[dict[str, str]] = []
 

@@ -197,9 +197,9 @@ def _agree(report: Report, survey: Survey) -> None:
     if death or not lines:
         report.seen["asked_tensorflow"] = f"no answer: {death}"
         return
-    report.seen["asked_tensorflow"] = asked = lines[-1]["asked"]
+    report.seen["asked_tensorflow"] = requested = lines[-1]["asked"]
     for stem, name in survey.names.items():
-        if name not in asked:
+        if name not in requested:
             continue
         expected = [os.path.realpath(survey.picked[stem])] if stem in survey.picked else []
         took = lines[-1]["mapped"].get(name, [])

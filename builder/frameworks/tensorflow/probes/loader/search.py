@@ -107,7 +107,7 @@ def _ld_cache() -> dict[str, tuple[str, ...]]:
 
 
 def find_by_name(root: str, names: Iterable[str], prefix: str) -> dict[str, list[str]]:
-    """Every file of the image that has one of these names, or begins with this prefix."""
+    """Return every file of the image that has one of these names, or begins with this prefix."""
     exact = set(names)
     skipped = {os.path.join(root, name) for name in ("proc", "sys", "dev", "tmp", "run")}
     matches: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Where a private engine lies: its data folder, its sockets, its names, its address range."""
+"""A private engine on disk: its data folder, its sockets, its names, its address range."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NAME_PREFIX: Final = "training-image-factory-"
 
 
 @dataclass(frozen=True)
-class EnginePlace:
-    """Where an engine lies.
+class EngineInstance:
+    """A private engine on this machine.
 
     identity: random, made once for a data folder and kept in it. network: the engine's address
     range, None before the first start. software: the folder of its programs, None likewise.
@@ -79,14 +79,14 @@ def data_home() -> Path:
     return Path(base) / "training-image-factory"
 
 
-def load(folder: Path) -> EnginePlace:
+def load(folder: Path) -> EngineInstance:
     """Return the engine of a data folder. Gives it an identity if it has none."""
     file = folder / "engine.json"
     if not file.exists():
-        EnginePlace(folder, uuid.uuid4().hex[:8]).save()
+        EngineInstance(folder, uuid.uuid4().hex[:8]).save()
     known = json.loads(file.read_text())
     network, software = known.get("network"), known.get("software")
-    return EnginePlace(
+    return EngineInstance(
         folder,
         known["identity"],
         network and ipaddress.IPv4Network(network),
