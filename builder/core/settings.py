@@ -6,28 +6,20 @@ BUILDER_CLOUD_REGION. An error names the flag, the variable or the line that a b
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
-import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from builder.core import filemodel
+from builder.core.builder_toml import BuilderToml, Flags
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel, matches, refuse
 from builder.core.project import MARKER
-from builder.core.yamlfile import Mistake
-
-PREFIX: Final = "BUILDER_"
-"""How the variables of the environment begin that are settings."""
 
 LOCAL_REPOSITORY: Final = "training"
 """The repository of images that stay on the engine."""
@@ -321,8 +313,6 @@ class Settings(FileModel):
 
 # --- reading --------------------------------------------------------------------------------------
 
-Flags = Mapping[str, str | None]
-
 
 def load(
     root: Path,
@@ -337,8 +327,9 @@ def load(
     tables: those of a table, such as {"cloud": {"region": "us-central1"}}. Raises InputError that
     names where each bad value came from.
     """
-    file = _Written.read(root)
-    file.override(os.environ if environ is None else environ, {"": flags, **(tables or {})})
+    file = BuilderToml.read(root)
+    variables = os.environ if environ is None else environ
+    file.override(variables, {"": flags, **(tables or {})}, tuple(_texts()))
     try:
         settings = Settings.model_validate(file.values)
     except ValidationError as error:
@@ -353,110 +344,14 @@ def load_cloud(
     return load(root, environ=environ, tables={"cloud": flags}).cloud
 
 
-@dataclass(frozen=True)
-class _Written:
-    """The values as they were written, by their names; sources: where, if not in the file."""
-
-    text: str
-    values: dict[str, Any]
-    sources: dict[str, str] = dataclasses.field(default_factory=dict)
-    mapping: str = "a table"
-
-    @classmethod
-    def read(cls, root: Path) -> _Written:
-        """Return builder.toml; nothing where there is none. Raises InputError for other text."""
-        path = root / MARKER
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        try:
-            written = cls(text, tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            at = re.search(r"at line (\d+)", str(error))  # else it is "at end of document"
-            place = f"{MARKER}:{at[1] if at else len(text.splitlines()) or 1}"
-            raise InputError(
-                f"{place}: not TOML: {error}", 'write one setting a line: name = "value"'
-            ) from None
-        written._number_triggers()
-        return written
-
-    def _number_triggers(self) -> None:
-        """Put its line beside each [[cloud.trigger]], whose model belongs to Cloud Build."""
-        cloud = self.values.get("cloud")
-        if isinstance(cloud, dict) and "trigger" in cloud:
-            triggers = cloud["trigger"]
-            if not isinstance(triggers, list) or not all(isinstance(t, dict) for t in triggers):
-                mistake = Mistake(
-                    self.line("cloud", "trigger"),
-                    "cloud.trigger",
-                    "expected tables",
-                    "write [[cloud.trigger]]",
-                )
-                raise filemodel.error(MARKER, [mistake])
-            lines = (self.line("cloud", "trigger", index) for index in range(len(triggers)))
-            cloud["triggers"] = list(zip(lines, cloud.pop("trigger"), strict=True))
-
-    def override(self, environ: Mapping[str, str], tables: Mapping[str, Flags]) -> None:
-        """Put the values of variables, and above them those of flags, in place of the file's."""
-        flags = {(table, key) for table, values in tables.items() for key in values}
-        if unknown := flags - {(table, key) for _, table, key in _texts()}:
-            raise TypeError(f"no such settings: {sorted(unknown)}")
-        for name, table, key in _texts():
-            variable, flag = PREFIX + name.upper().replace(".", "_"), tables.get(table, {}).get(key)
-            value = environ.get(variable) if flag is None else flag
-            target = self.values.setdefault(table, {}) if table else self.values
-            if value and isinstance(target, dict):
-                target[key] = value
-                self.sources[name] = variable if flag is None else f"--{key.replace('_', '-')}"
-
-    def refused(self, mistakes: list[Mistake]) -> InputError:
-        """Return the error of these mistakes; one of a flag or a variable comes first, alone."""
-        for mistake in mistakes:
-            if source := self.sources.get(mistake.field):
-                return InputError(f"{source}: {mistake.what}", mistake.fix)
-        return filemodel.error(MARKER, mistakes)
-
-    @cached_property
-    def _lines(self) -> dict[tuple[str | int, ...], int]:
-        """The line (from 1) of each table and each key, by its path."""
-        lines: dict[tuple[str | int, ...], int] = {}
-        tables: Counter[tuple[str | int, ...]] = Counter()
-        header: tuple[str | int, ...] = ()
-        for number, text in enumerate(self.text.splitlines(), 1):
-            if match := re.match(r"\s*(\[\[?)\s*([\w.\s-]+?)\s*\]", text):
-                header = tuple(re.split(r"\s*\.\s*", match[2]))
-                lines.setdefault(header, number)
-                if match[1] == "[[":
-                    tables[header] += 1
-                    header = (*header, tables[header] - 1)
-                    lines[header] = number
-            elif match := re.match(r"""\s*["']?([\w.-]+)["']?\s*=""", text):
-                lines.setdefault((*header, *match[1].split(".")), number)
-        return lines
-
-    def line(self, *path: str | int) -> int:
-        """Return the line (from 1) of a value, or of the deepest part of its path."""
-        parts = (path[:length] for length in range(len(path), 0, -1))
-        return next((self._lines[part] for part in parts if part in self._lines), 1)
-
-    def written(self, key: str, example: str) -> str:
-        """Return a line that gives `key` a value."""
-        return f"[{key}]" if key in _TABLES else f'{key} = "{example or "..."}"'
-
-
-_TABLES: Final = tuple(
-    name
-    for name, field in Settings.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, FileModel)
-)
-
-
 def _texts() -> Iterator[tuple[str, str, str]]:
     """Yield the name, the table and the key of each setting that is one text."""
     for name, field in Settings.model_fields.items():
-        if name not in _TABLES:
-            yield name, "", name
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, FileModel):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, FileModel):
             texts = [key for key in field.annotation.model_fields if key not in _LISTS]
             yield from ((f"{name}.{key}", name, key) for key in texts)
+        else:
+            yield name, "", name
 
 
 _LISTS: Final = ("triggers", "prove", "build")
@@ -465,7 +360,7 @@ _LISTS: Final = ("triggers", "prove", "build")
 # --- keys -----------------------------------------------------------------------------------------
 
 
-def _with_paths(root: Path, trust: TrustSettings, file: _Written) -> TrustSettings:
+def _with_paths(root: Path, trust: TrustSettings, file: BuilderToml) -> TrustSettings:
     """Return the table with whole paths. One in builder.toml counts from the project; a key that a
     flag or a variable names counts from the working directory."""
 
