@@ -79,14 +79,6 @@ def test_a_layer_that_was_made_before_is_counted_where_it_is(cpu: list[BasePlan]
     assert takes.download == before.download - spared + 250_000_000
 
 
-def test_what_the_engine_has_is_not_sent(cpu: list[BasePlan]) -> None:
-    (plan,) = cpu
-    stored = Availability({one.key: made(one.key, 1_000_000) for one in plan.layers}, {}, {})
-    assert to_empty_engine(cpu, stored).send == len(plan.layers) * 1_000_000
-    takes = estimate(cpu, stored, lambda layers: [not layer for layer in layers])
-    assert takes.nothing and str(takes) == "everything is there"
-
-
 def test_a_wheel_whose_size_no_index_told_is_named(cpu: list[BasePlan]) -> None:
     (plan,) = cpu
     small = plan.wheels[-1]

@@ -31,7 +31,7 @@ from builder.image.preload import Preload
 from builder.registry import Registry
 from builder.registry.manifests import blob_path, digest_of
 from tests.image.layers import image, layer
-from tests.registry.server import RegistryServer, skopeo
+from tests.registry.server import RegistryServer
 
 GZIP = Compression("gzip", 1)
 
@@ -80,22 +80,6 @@ def test_an_engine_without_zstd_gets_plain_layers_by_their_own_digest(store: Con
     assert digest_of(plain) == zstd.diff_id
     packed = store.path(zstd).read_bytes()
     assert plain == zstandard.ZstdDecompressor().decompressobj().decompress(packed)
-
-
-@pytest.mark.network
-def test_a_layout_is_read_by_skopeo_and_is_none_before_it_is_whole(
-    store: ContentStore, tmp_path: Path
-) -> None:
-    low, high = layer(store, {"a": b"1"}), layer(store, {"b": b"2"})
-    whole, folder = image(low, high), tmp_path / "out"
-    blob = store.path(high)
-    blob.rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError):
-        loading.write_layout(whole, store, "training:base-1", folder)
-    assert not (folder / "index.json").exists()
-    (tmp_path / "elsewhere").rename(blob)
-    loading.write_layout(whole, store, "training:base-1", folder)
-    assert json.loads(skopeo("inspect", f"oci:{folder}:base-1"))["Digest"] == whole.digest
 
 
 # --- the engine of this machine -------------------------------------------------------------------
@@ -224,28 +208,6 @@ def test_what_is_there_without_a_gap_is_preloaded_and_not_sent_again(
     assert loads() == ["2 MB of 2", "0 MB of 2"]
     assert engine.image(f"{on_engine}:base.lower") is None
     assert engine.image(f"{on_engine}:base")
-
-
-def test_an_engine_that_refuses_is_not_asked_again(
-    store: ContentStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The load of the whole base meets the error again, and reports it."""
-    names: list[str] = []
-
-    def refuse(engine: Engine, image: AssembledImage, _: ContentStore, name: str, *__: Any) -> None:
-        names.append(name)
-        raise OutsideError("the engine's disk is full")
-
-    monkeypatch.setattr(preload, "LEAST", 0)
-    monkeypatch.setattr(preload, "load", refuse)
-    monkeypatch.setattr(preload, "reuses_layers", lambda _: True)
-    layers = [unique(store, name, 1000) for name in "abc"]
-    engine: Any = None
-    with Preload(engine, [planned(*layers)], store, "test") as lower:
-        for one in layers:
-            lower.add(one)
-            wait(lower)
-    assert names == ["test:base.lower"]
 
 
 # --- Docker 20.10.24, which Cloud Build's workers have --------------------------------------------

@@ -6,17 +6,15 @@ import io
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.config import image_yaml, lockfile, network, requirements, uv
+from builder.config import lockfile
 from builder.config.lockfile import Lock
 from builder.config.pins import Pin
 from builder.config.stack import Prune
-from builder.core import web
 from builder.image import base, plan
 from builder.image.exclude import EXCLUDE, excluded, matches, rules
 from builder.image.layer import Compression
@@ -203,48 +201,6 @@ def test_a_rule_means_what_it_looks_like_and_speaks_of_its_wheels_alone() -> Non
     assert excluded("tensorflow/include/a.h", rules(lockfile.TENSORFLOW, "tensorflow"))
     assert not excluded("tensorflow/include/a.h", rules(lockfile.TENSORFLOW, "numpy"))
     assert rules(lockfile.EXTRA, "numpy") == (), "what a user adds comes whole"
-
-
-@pytest.mark.network
-@pytest.mark.slow
-def test_each_pattern_excludes_something_of_a_locked_wheel(tmp_path: Path) -> None:
-    host = network.discover()
-    patterns = {(file, path) for file, of in EXCLUDE.items() for rule in of for path in rule.paths}
-    wheels: dict[str, tuple[str, Pin]] = {}
-    with host.client() as client:
-        for target in image_yaml.targets(ROOT):
-            lock = lockfile.read(ROOT, target)
-            assert lock.root
-            more = {
-                pin.sha256: (file, pin)
-                for file in EXCLUDE
-                for pin in lock.wheels.get(file, ())
-                if rules(file, pin.name) and pin.sha256 not in wheels
-            }
-            wheels |= more
-            platform = uv.Platform(lock.python, requirements.GLIBC[lock.root.suite])
-            pins = [pin for _, pin in more.values()]
-            for sha256, address in uv.addresses(pins, platform, host.host_environment()).items():
-                file, pin = more[sha256]
-                names = files_of(client, address, pin, tmp_path / "wheel")
-                for rule in rules(file, pin.name):
-                    for pattern in rule.paths:
-                        if any(matches(name, pattern) for name in names):
-                            patterns.discard((file, pattern))
-    assert patterns == set(), "these exclude nothing"
-
-
-def files_of(client: web.Client, address: str, pin: Pin, scratch: Path) -> list[str]:
-    """The files of a wheel, by paths below site-packages, from the end of the wheel alone."""
-    assert pin.bytes
-    begin = max(0, pin.bytes - 8_000_000)
-    answer = client.request("GET", address, headers={"Range": f"bytes={begin}-"}, follow=True)
-    with scratch.open("wb") as file:
-        file.seek(begin if answer.status == 206 else 0)
-        file.write(answer.data)
-    with zipfile.ZipFile(scratch) as archive:
-        names = archive.namelist()
-    return [name.partition(".data/platlib/")[2] or name for name in names]
 
 
 TRAIN = """

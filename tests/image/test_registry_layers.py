@@ -1,21 +1,19 @@
 """Layers and images in a real registry: found by key, sent once, and what breaks on the way."""
 
-import resource
 import secrets
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from builder.core.errors import CheckFailed, OutsideError
+from builder.core.errors import CheckFailed
 from builder.core.events import Event, StepDone, StepProgress, ignore
 from builder.core.retry import Retry
 from builder.image import registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
 from builder.registry import Reference, Registry, manifests
-from tests.emulators.registry_faults import Fault, faulty
+from tests.emulators.registry_faults import faulty
 from tests.image import layers
 from tests.registry.server import RegistryServer, skopeo
 
@@ -139,88 +137,3 @@ def test_other_bytes_in_the_store_do_not_get_into_the_registry(
 
 
 # --- what breaks on the way -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", [None, 503, 404], ids=["torn", "busy", "session forgotten"])
-def test_an_upload_that_breaks_off_starts_again_and_one_that_never_gets_through_leaves_no_key(
-    registry_server: RegistryServer, repository: str, store: ContentStore, status: int | None
-) -> None:
-    layer = made(store)
-    fault = Fault("PUT", "/blobs/uploads/", status, after=1_000_000)
-    with faulty(registry_server.host, fault) as proxy, Registry(proxy.host, QUICK) as client:
-        registry_layers.offer(client, repository, [layer], store, ignore)
-        assert fault.happened == 1
-        assert registry_layers.find(client, repository, layer.key) == layer
-    always = Fault("PUT", "/blobs/uploads/", status, after=1_000_000, times=None)
-    with (
-        faulty(registry_server.host, always) as proxy,
-        Registry(proxy.host, QUICK) as client,
-        pytest.raises(OutsideError),
-    ):
-        registry_layers.offer(client, f"{repository}/two", [made(store)], store, ignore)
-    assert registry_server.tags(f"{repository}/two") == {}
-
-
-@pytest.mark.parametrize("times", [2, 3])
-def test_a_download_that_breaks_off_starts_again_or_leaves_nothing(
-    client: Registry,
-    registry_server: RegistryServer,
-    repository: str,
-    store: ContentStore,
-    other: ContentStore,
-    times: int,
-) -> None:
-    layer, lines = made(store), list[str]()
-    registry_layers.offer(client, repository, [layer], store, ignore)
-    size = {"Content-Length": str(layer.blob.size)}
-    torn = Fault("GET", "/blobs/", 200, headers=size, body=b"torn", times=times)
-    with (
-        faulty(registry_server.host, torn) as proxy,
-        Registry(proxy.host, QUICK, lines.append) as far,
-    ):
-        if times == 3:
-            with pytest.raises(OutsideError, match="tried 3 times"):
-                registry_layers.fetch(far, repository, [layer], other)
-            assert files(other) == []
-        else:
-            registry_layers.fetch(far, repository, [layer], other)
-            assert other.path(layer).read_bytes() == store.path(layer).read_bytes()
-    assert len(lines) == 2
-
-
-def test_a_full_disk_leaves_nothing_and_is_named(
-    client: Registry, repository: str, store: ContentStore, other: ContentStore
-) -> None:
-    layer = made(store)
-    registry_layers.offer(client, repository, [layer], store, ignore)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as refused:
-            registry_layers.fetch(client, repository, [layer], other)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert refused.value.filename == str(other.folder)
-    assert files(other) == []
-
-
-def test_several_machines_offer_and_fetch_the_same_layers_at_once(
-    registry_server: RegistryServer, repository: str, store: ContentStore, other: ContentStore
-) -> None:
-    several = [made(store) for _ in range(4)]
-
-    def offer(_: int) -> None:
-        with Registry(registry_server.host, QUICK) as client:
-            registry_layers.offer(client, repository, several, store, ignore)
-
-    def fetch(number: int) -> None:
-        with Registry(registry_server.host, QUICK) as client:
-            registry_layers.fetch(client, repository, [several[number // 2]], other)
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(offer, range(3)))
-        list(threads.map(fetch, range(8)))
-    for layer in several:
-        assert other.find(layer.key) == layer
-        assert other.path(layer).read_bytes() == store.path(layer).read_bytes()
-    assert len(files(other)) == 8

@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import signal
-import subprocess
-import sys
 import tarfile
 import time
 from dataclasses import replace
@@ -98,13 +95,6 @@ def test_required_packages_are_unpacked_and_all_lie_beside_them(tmp_path: Path) 
     # Podman would write a user called 0 into an image without these files
     assert found["etc/passwd"].size and found["etc/group"].size
     assert "\nrm -f /etc/passwd /etc/group\n" in found["debs/install"].content.decode()
-
-
-def test_a_root_whose_usr_is_not_merged_keeps_its_folders(tmp_path: Path) -> None:
-    found = start(
-        tmp_path, apt=package(("usr/", b"")), dash=package(("bin/", b""), ("bin/dash", b"x"))
-    )
-    assert found["bin"].kind == "folder" and "bin/dash" in found
 
 
 # --- the normalizer -------------------------------------------------------------------------------
@@ -277,25 +267,3 @@ class TestMaking:
             make(engine, ContentStore(tmp_path), replace(locked(), added=(broken,)))
         assert left(engine) == []
         assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
-
-    def test_a_killed_run_is_swept_by_the_next_one(self, engine: Engine, tmp_path: Path) -> None:
-        program = f"""
-from pathlib import Path
-from builder.image.content_store import ContentStore
-from builder.engine import discovery
-from builder.core.settings import Settings
-from tests.image.test_rootfs import locked, make
-make(discovery.connect(Settings()), ContentStore(Path({str(tmp_path)!r})), locked())
-"""
-        process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ})
-        owner = containers.owner(process.pid)
-        api: Any = engine.client.api
-        while not api.containers(filters=of(owner)):
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert ContentStore(tmp_path).find(locked().plan(Compression()).key) is None
-        assert left(engine, owner)
-        assert containers.sweep(engine.client, rootfs.KIND)
-        assert left(engine, owner) == []

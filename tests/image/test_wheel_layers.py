@@ -260,17 +260,7 @@ def is_whole(store: ContentStore, *pins: Pin) -> bool:
     return all(store.find(planned(pin).plan.key) for pin in pins)
 
 
-@pytest.mark.slow
-def test_two_runs_at_once_make_each_layer_once(index: Files, store: ContentStore) -> None:
-    pins = [served(index, name, {f"{name}/a": os.urandom(2_000_000)}) for name in ("one", "two")]
-    runs = [started(index, store, *pins) for _ in range(2)]
-    assert [run.wait(60) for run in runs] == [0, 0]
-    assert is_whole(store, *pins)
-    assert sorted(path for path, _ in index.asked) == ["/one.whl", "/two.whl"]
-    assert leftovers(store) == set()
-
-
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_any_moment_the_next_run_goes_on(index: Files, store: ContentStore) -> None:
     sources = {f"one/m{n}.py": SOURCE * 20 for n in range(600)}
     one = served(index, "one", {**sources, "one/a": os.urandom(9_000_000)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,6 @@ from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry
 from builder.trust import attestations, dsse, provenance
 from builder.trust.dsse import Statement
 from builder.trust.provenance import Build
-from tests.emulators.registry_faults import Fault, faulty
 from tests.image.layers import unpacked
 from tests.registry.server import RegistryServer
 from tests.trust.signing import Pair
@@ -186,28 +184,6 @@ def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
         export.to_layout(
             copy, [TARGET], BuildOptions(Settings()), no_engine, False, tmp_path / "out"
         )
-
-
-@pytest.mark.network
-@pytest.mark.parametrize(
-    ("lie", "message"),
-    [
-        (Fault("PUT", "/blobs/uploads/", 201, after=1, times=None), "has lost this blob"),
-        (Fault("PUT", "/manifests/unproven-", 201, after=1, times=None), "the registry says None"),
-        (
-            Fault("HEAD", "/blobs/", 200, headers={"Content-Length": "1"}, times=None),
-            "other bytes",
-        ),
-    ],
-)
-def test_what_the_registry_claims_that_it_took_is_read_back(
-    copy: Path, place: Place, lie: Fault, message: str
-) -> None:
-    place.put_base()
-    with faulty(place.server.host, lie) as proxy, pytest.raises((CheckFailed, OutsideError)) as e:
-        to_registry(copy, Settings(registry=f"{proxy.host}/{place.name}"))
-    assert re.search(message, e.value.message), e.value.message
-    assert lie.happened
 
 
 def test_a_layout_is_of_one_target_and_in_a_new_folder(copy: Path, tmp_path: Path) -> None:

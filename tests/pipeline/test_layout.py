@@ -19,10 +19,8 @@ from builder.core.events import ignore
 from builder.engine import Engine, private
 from builder.image import registry_layers
 from builder.image.content_store import ContentStore
-from builder.registry import Descriptor, Registry, manifests, parse
-from builder.trust import sbom
+from builder.registry import Registry
 from tests import ordinary
-from tests.debian import tool
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
@@ -126,18 +124,6 @@ def to_registry(where: str, **environment: str) -> dict[str, str]:
 # --- read by others -------------------------------------------------------------------------------
 
 
-def test_no_layer_is_empty_or_there_twice(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Image streaming refuses such images."""
-    layers = [layer["digest"] for layer in manifest["layers"]]
-    assert len(set(layers)) == len(layers) > 5
-    config = json.loads(
-        (folder / "blobs" / manifest["config"]["digest"].replace(":", "/")).read_text()
-    )
-    assert len(set(config["rootfs"]["diff_ids"])) == len(layers)
-    assert min(layer["size"] for layer in manifest["layers"]) > 100
-    assert not any(entry.get("empty_layer") for entry in config["history"])
-
-
 def test_skopeo_reads_the_layout_and_the_registry(
     folder: Path, digest: str, sent: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -149,91 +135,6 @@ def test_skopeo_reads_the_layout_and_the_registry(
     registry_server.skopeo(
         *("copy", "--src-tls-verify=false", f"docker://{sent['reference']}", f"dir:{tmp_path}/d")
     )
-
-
-def small(folder: Path, to: Path, manifest: Mapping[str, Any]) -> None:
-    """Write an image of the base's layers but TensorFlow's, whose unpacking takes longest, as a
-    layout."""
-    blobs = folder / "blobs"
-    config = json.loads((blobs / manifest["config"]["digest"].replace(":", "/")).read_text())
-    entries = list(map(Descriptor.read, manifest["layers"]))
-    kept = [n for n, layer in enumerate(entries) if layer.size < 100_000_000]
-    config["rootfs"]["diff_ids"] = [config["rootfs"]["diff_ids"][n] for n in kept]
-    config["history"] = [config["history"][n] for n in kept]
-    data = json.dumps(config).encode()
-    layers = [entries[n] for n in kept]
-    made = manifests.image(Descriptor.of(manifests.OCI_CONFIG, data), layers)
-    (to / "blobs/sha256").mkdir(parents=True)
-    for name, content in manifests.layout(made, "small:test").items():
-        (to / name).write_bytes(content)
-    (to / manifests.blob_path(made.config.digest)).write_bytes(data)
-    for layer in layers:
-        path = manifests.blob_path(layer.digest)
-        (to / path).symlink_to(folder / path)
-
-
-def test_syft_finds_each_package_of_the_bill(
-    folder: Path, manifest: Mapping[str, Any], digest: str, tmp_path: Path
-) -> None:
-    """What syft finds beyond them are copies that packages carry inside of themselves."""
-    small(folder, tmp_path / "small", manifest)
-    done = subprocess.run(
-        [Path(sys.executable).parent / "syft", "scan", f"oci-dir:{tmp_path}/small", "-q",
-         *("--select-catalogers", "dpkg,python", "-o", "syft-json")],
-        env={"SYFT_CHECK_FOR_APP_UPDATE": "false", "HOME": str(tmp_path), "PATH": "/usr/bin"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    found, carried = set(), set()
-    for package in json.loads(done.stdout)["artifacts"]:
-        for place in package["locations"]:
-            named = ("deb" if package["type"] == "deb" else "pypi", package["name"])
-            (carried if "/_vendor/" in place["path"] else found).add((*named, package["version"]))
-    image = sbom.DescribedImage(
-        name=parse("h.example.com/x"),
-        digest=digest,
-        labels={},
-        program="trainer",
-        libraries=(),
-        made_at="2026-11-22T00:00:00+00:00",
-        made_by="0.1.0",
-    )
-    bill = {
-        (
-            package["purl"].partition("/")[0].removeprefix("pkg:"),
-            package["name"],
-            package["version"],
-        )
-        for package in sbom.bill(image, lockfile.read(ROOT, "cpu"), {})["components"]
-        if "purl" in package
-    }
-    missing = bill - found
-    assert found <= bill and {name for _, name, _ in missing} == {"tensorflow-cpu"}
-    assert carried, "setuptools has some"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="unpacking layers for buildah needs root")
-def test_buildah_pulls_the_layout(folder: Path, digest: str, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.json"
-    policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
-    own = tool("buildah").parents[1] / "root"
-    # buildah starts itself again by /proc/self/exe, so the loader must not be what is started
-    environment = {**os.environ, "LD_LIBRARY_PATH": f"{own}/usr/lib/x86_64-linux-gnu"}
-    buildah = [str(own / "usr/bin/buildah"), "--root", str(tmp_path / "root")]
-    buildah += ["--runroot", str(tmp_path / "run"), "--storage-driver", "overlay"]
-
-    runs = subprocess.run([*buildah, "--version"], env=environment, capture_output=True, text=True)
-    if "shared libraries" in runs.stderr:
-        pytest.skip(f"a library of buildah's is missing here: {runs.stderr.strip()}")
-
-    def said(*words: str) -> str:
-        done = subprocess.run(
-            [*buildah, *words], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    name = said("pull", "--signature-policy", str(policy), f"oci:{folder}")
-    assert json.loads(said("inspect", "--type", "image", name))["FromImageDigest"] == digest
 
 
 # --- inside ---------------------------------------------------------------------------------------
@@ -268,20 +169,6 @@ def test_the_packages_are_those_of_the_lock(engine: Engine, image: str) -> None:
     assert "All installed packages are compatible" in "".join(checked)
     found = {one["name"]: one["version"] for one in json.loads(listed)}
     assert found == {pin.name: pin.version for pin in lock.packages.values()}
-
-
-def test_container_structure_test_passes(engine: Engine, image: str) -> None:
-    tested = subprocess.run(
-        [
-            Path(sys.executable).parent / "container-structure-test",
-            *("test", "--image", image, "--config", str(Path(__file__).parent / "base.yaml")),
-        ],
-        env={**os.environ, **engine.environment, "DOCKER_HOST": engine.host},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
 # --- by an ordinary user --------------------------------------------------------------------------
@@ -338,20 +225,6 @@ def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
 # --- broken on purpose ----------------------------------------------------------------------------
 
 
-def test_a_blob_that_the_registry_lost_is_brought_again(
-    registry: RegistryServer, sent: Mapping[str, str], manifest: Mapping[str, Any]
-) -> None:
-    lost = str(manifest["layers"][2]["digest"])
-    hexed = lost.removeprefix("sha256:")
-    for data in (registry.folder / "storage").glob(f"**/{hexed}/*"):
-        data.unlink()
-    with Registry(registry.host) as there:
-        assert not there.has_blob("team/training", lost)
-        again = to_registry(f"{registry.host}/team/training", **NO_ENGINE)
-        assert again == dict(sent)
-        assert there.has_blob("team/training", lost)
-
-
 def test_a_user_without_an_engine_takes_the_root_from_the_registry(
     registry: RegistryServer, sent: Mapping[str, str], digest: str, tmp_path: Path
 ) -> None:
@@ -360,50 +233,3 @@ def test_a_user_without_an_engine_takes_the_root_from_the_registry(
     where = f"{registry.host}/team/training"
     assert layout(tmp_path / "base", BUILDER_REGISTRY=where, **given) == digest
     assert not broken(ContentStore(tmp_path / "training-image-factory/layers"))
-
-
-def test_two_at_once_make_each_layer_once(digest: str, tmp_path: Path) -> None:
-    store = linked(tmp_path / "cache", without="numpy")
-    given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **NO_ENGINE}
-    both = [
-        subprocess.Popen(
-            command("build", "cpu", "--base-only", "--to-layout", str(tmp_path / name), "--json"),
-            cwd=ROOT,
-            env=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "two")
-    ]
-    said = [process.communicate() for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert {json.loads(out)[0]["digest"] for out, _ in said} == {digest}
-    assert not broken(store)
-
-
-def test_a_full_disk_is_one_line_and_the_next_run_goes_on(digest: str, tmp_path: Path) -> None:
-    """A limit on the size of a file is what a process meets on a full disk: EFBIG for ENOSPC."""
-    store = linked(tmp_path / "cache", without="numpy")
-    given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **NO_ENGINE}
-    words = command("build", "cpu", "--base-only", "--to-layout", str(tmp_path / "full"))
-    limited = "import resource, signal, sys, os; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (9_000_000,) * 2);"
-    limited += "os.execv(sys.argv[1], sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", limited, *words],
-        cwd=ROOT,
-        env=given,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 3, done.stderr
-    error, fix = done.stderr.strip().splitlines()[-2:]
-    assert error.startswith("error: "), done.stderr
-    assert fix.startswith("fix: "), done.stderr
-    assert "Traceback" not in done.stderr
-    assert not broken(store)
-    assert not (tmp_path / "full").exists()
-    assert not list(store.folder.glob(".new.*"))
-    assert layout(tmp_path / "whole", XDG_CACHE_HOME=str(tmp_path / "cache"), **NO_ENGINE) == digest

@@ -6,8 +6,7 @@ import ast
 import secrets
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -15,11 +14,10 @@ from typing import Any
 import pytest
 
 from builder.cli import images
-from builder.config import compatibility, image_yaml
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.settings import Settings
 from builder.devicecode.images import ImageContent
-from builder.image import base, content_store, dockerfile, download, plan, registry_layers
+from builder.image import base, content_store, download, registry_layers
 from builder.image.layer import Compression, Layer
 from builder.image.tarball import LayerWriter
 from builder.pipeline import make, proof
@@ -32,47 +30,6 @@ TARGET = "v100"
 FRAMES, FILES = 5, 90
 
 # --- preparing ------------------------------------------------------------------------------------
-
-STAGES = {"load", "resolve", "render", "plan"}
-FILES_READ = {
-    "image.lock", "apt.lock", "cuda.lock", "tensorflow.lock", "extra.lock", "os-bookworm.lock",
-    "Dockerfile",
-}  # fmt: skip
-
-
-@pytest.fixture
-def calls(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each stage runs, and each file of the target's folder is read."""
-    counts: Counter[str] = Counter()
-
-    def counted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            counts[name] += 1
-            return function(*arguments, **options)
-
-        return call
-
-    stages: tuple[tuple[Any, str], ...] = (
-        (image_yaml, "load"), (compatibility, "resolve"), (dockerfile, "render"), (plan, "plan")
-    )  # fmt: skip
-    for module, name in stages:
-        monkeypatch.setattr(module, name, counted(getattr(module, name), name))
-    whole = Path.read_text
-
-    def read_text(path: Path, *arguments: Any, **options: Any) -> str:
-        if path.is_relative_to(copy / "images"):
-            counts[path.name] += 1
-        return whole(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    return counts
-
-
-def test_each_stage_runs_once_and_each_file_is_read_once(copy: Path, calls: Counter[str]) -> None:
-    target = make.prepare(copy, TARGET)
-    assert target.name == TARGET and target.image.config
-    assert calls.keys() >= STAGES | FILES_READ
-    assert set(calls.values()) == {1}, calls
 
 
 def test_a_stale_lock_and_an_edited_dockerfile_are_refused(copy: Path) -> None:

@@ -231,25 +231,3 @@ def _content(client: Registry, tag: str) -> dict[str, Any]:
     known = {name: config[name] for name in ("architecture", "os", "config", "created")}
     diff_ids = config["rootfs"]["diff_ids"]
     return {**known, "base": diff_ids[:-1], "files": unpacked(io.BytesIO(packed))}
-
-
-def test_a_base_that_only_the_registry_has_is_enough_for_a_push(
-    project: Path, registry: RegistryServer
-) -> None:
-    where = f"{registry.host}/team/training"
-    made = image(project, "--push", "--registry", where)
-    record = project / "build" / TARGET / "image.json"
-    written = record.read_text()
-    base = str(made["base"]).rpartition(":")[2]
-    record.write_text(written.replace(base, "base-of-yore"))
-    try:
-        lost = builder(project, "push", TARGET, "--registry", where)
-        assert lost.returncode == 3
-        assert "base-of-yore: neither this machine nor the registry has the base" in lost.stderr
-        with Registry(registry.host) as client:
-            manifest = client.manifest("team/training", base)
-            assert manifest
-            client.put_manifest("team/training", "base-of-yore", manifest)
-        assert builder(project, "push", TARGET, "--registry", where).returncode == 0
-    finally:
-        record.write_text(written)

@@ -13,14 +13,13 @@ from builder.core.settings import Settings
 from builder.frameworks.tensorflow import suite as suites
 from builder.pipeline.tags import previous_tag, promote, rollback, tags_for
 from builder.pipeline.verify import verify
-from builder.registry import Registry, fallback_tag, referrers
+from builder.registry import Registry
 from builder.trust import dsse
 from tests.emulators.referrers_api import with_referrers
 from tests.emulators.registry_faults import Fault, faulty
 from tests.pipeline.pushing import NEWER
-from tests.registry.server import RegistryServer
 from tests.trust.programs import accepts
-from tests.trust.signing import Pair, Repository, at, settings
+from tests.trust.signing import Pair, Repository
 
 network = pytest.mark.network
 
@@ -161,38 +160,3 @@ def test_what_is_not_trusted_goes_nowhere(repository: Repository, ours: Pair, ot
     for name in (to, f"{to}@sha256:{'a' * 64}"):
         with pytest.raises(InputError, match="a promotion moves a tag, and this names none"):
             promote("v100", name, repository.settings(ours))
-
-
-@network
-def test_what_does_not_arrive_moves_no_tag(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository.proven()
-    path = f"{repository.reference.repository}-copy"
-    monkeypatch.setattr(referrers, "attach", lambda *_: None)
-    with pytest.raises(CheckFailed, match="no receipt refers to it"):
-        promote("v100", f"{repository.client.host}/{path}:live", repository.settings())
-    assert repository.client.head(path, "live") is None
-
-
-@network
-def test_referrers_of_other_images_are_left_behind(repository: Repository, ours: Pair) -> None:
-    """Someone lists them for this one."""
-    made, other = repository.signed(ours), repository.signed(ours, "other", "other")
-    client, path = repository.client, repository.reference.repository
-    lists = [client.manifest(path, fallback_tag(image.digest)) for image in (made, other)]
-    both = registry.index(entry for each in lists if each for entry in each.manifests)
-    client.put_manifest(path, fallback_tag(made.digest), both)
-    promote("v100", f"{client.host}/{path}-copy:live", repository.settings(ours))
-    assert len(client.referrers(f"{path}-copy", made.digest, dsse.BUNDLE)) == 2
-    assert client.referrers(f"{path}-copy", other.digest, dsse.BUNDLE) == ()
-
-
-@network
-def test_attestations_outlive_a_cleanup_of_what_no_tag_leads_to(
-    server: RegistryServer, ours: Pair
-) -> None:
-    with Registry(server.host) as client:
-        Repository(client, at(server.host)).signed(ours)
-    server.collect_garbage()
-    assert verify("v100", settings(server.host, ours)).signer == str(ours.public)

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.core.events import Event, StepDone, StepLog, StepProgress
+from builder.core.events import Event, StepDone
 from builder.core.retry import Retry
-from builder.core.settings import KEYLESS, Identity, Settings, TrustSettings
+from builder.core.settings import Settings, TrustSettings
 from builder.engine import BuildRequest, Engine, buildx
 from builder.image import content_store, registry_layers
 from builder.image.assembled import assemble
 from builder.pipeline.push import LocalImage, PushedImage, push
 from builder.pipeline.verify import ACCELERATOR, verify
 from builder.prove.receipts import CheckResult, Receipt
-from builder.registry import Registry
-from builder.trust import keyless
-from tests.emulators import sigstore
 from tests.emulators.registry_faults import Fault, faulty
 from tests.image.layers import layer
 from tests.pipeline.pushing import REQUIRED, Build, other_engine, proof, results
-from tests.registry import server as registry_server
-from tests.registry.making import coded, docker_config
 from tests.registry.server import RegistryServer, skopeo
 from tests.trust import signing
 
@@ -151,41 +144,6 @@ def test_a_key_signs_once_and_one_that_does_not_open_ends_a_push_before_it_sends
     assert "other" not in place.tags
 
 
-def test_an_identity_signs_a_push_and_a_second_one_logs_nothing(
-    engine: Engine,
-    build: Build,
-    place: Place,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    who, image = "builder@my-project.iam.gserviceaccount.com", build("trainer")
-    with sigstore.serving() as service:
-        monkeypatch.setenv(keyless.TOKEN, service.token(who))
-        root, config = service.files(tmp_path)
-        trusting = place.settings(
-            key=KEYLESS,
-            prove=(Identity(identity=who, issuer=service.issuer),),
-            trusted_root=str(root),
-            signing_config=str(config),
-        )
-        first = push(engine, image, proof(image), trusting, ("v100",), retry=QUICK)
-        assert len(first.signed) == 2
-        again = push(engine, image, proof(image), trusting, ("v100",), retry=QUICK)
-        assert again.signed == () and again.unchanged
-        assert service.paths.count("/api/v1/log/entries") == 2
-    assert verify("v100", trusting).signer == f"{who} ({service.issuer})"  # Sigstore is gone
-
-
-@pytest.mark.slow
-def test_progress_counts_bytes(engine: Engine, build: Build, place: Place) -> None:
-    events: list[Event] = []
-    result = place.push(engine, build("large", megabytes=200), on_event=events.append)
-    progress = [event for event in events if isinstance(event, StepProgress)]
-    assert progress and all(event.unit == "bytes" for event in progress)
-    assert progress[-1].total and progress[-1].total >= 200_000_000
-    assert result.sent >= 200_000_000
-
-
 @pytest.mark.slow
 def test_an_engine_without_the_containerd_store_knows_the_digest_only_afterwards(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,18 +204,6 @@ def test_no_registry_and_a_bad_tag_are_the_users_to_mend(engine: Engine, place: 
 # A registry that goes wrong ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [503, None])
-def test_a_blob_torn_in_the_middle_is_sent_again(
-    engine: Engine, build: Build, place: Place, status: int | None
-) -> None:
-    image = build("large", megabytes=5)
-    fault = Fault("PUT", "/blobs/uploads/", status, after=1_000_000, times=2)
-    with faulty(place.server.host, fault) as proxy:
-        result = place.push(engine, image, proxy.host)
-    assert fault.happened == 2
-    assert result.digest == image.digest == place.tags["v100"]
-
-
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -283,56 +229,3 @@ def test_a_push_that_cannot_be_finished_is_one_line_and_no_tag_moves(
         place.push(engine, image, proxy.host)
     assert message in caught.value.message and "\n" not in caught.value.message
     assert place.tags["v100"] == first.digest
-
-
-@pytest.mark.slow
-def test_a_registry_that_is_killed_is_waited_for_or_the_next_push_goes_on(
-    engine: Engine, build: Build, server: RegistryServer
-) -> None:
-    place, image = Place(server), build("large", megabytes=20)
-    dying = Fault("PUT", "/blobs/uploads/", None, after=5_000_000, before=server.kill)
-    with faulty(server.host, dying) as proxy, pytest.raises(OutsideError):
-        place.push(engine, image, proxy.host)
-    assert place.tags == {}
-    server.start()
-    assert place.push(engine, image).digest == place.tags["v100"]
-
-    def restart() -> None:
-        server.kill()
-        threading.Timer(0.5, server.start).start()
-
-    other, events = build("other", megabytes=5), list[Event]()
-    short = Fault("PUT", "/blobs/uploads/", None, after=1_000_000, before=restart)
-    patient = Retry(attempts=5, first=0.5)
-    with faulty(server.host, short) as proxy:
-        result = place.push(engine, other, proxy.host, retry=patient, on_event=events.append)
-    assert result.digest == place.tags["v100"]
-    assert any(isinstance(event, StepLog) and "trying again" in event.line for event in events)
-
-
-def test_pushes_of_one_image_at_once_all_succeed(
-    engine: Engine, build: Build, place: Place
-) -> None:
-    image = build("large", megabytes=5)
-    with ThreadPoolExecutor(3) as pool:
-        pushed = list(pool.map(lambda _: place.push(engine, image), range(3)))
-    assert {result.digest for result in pushed} == {image.digest}
-    assert engine.client.images.get(image.reference).tags == [image.reference]
-
-
-def test_a_closed_registry_wants_a_login_and_takes_dockers_own(
-    engine: Engine, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = build("trainer")
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    auth = registry_server.basic_auth(tmp_path / "closed")
-    with registry_server.registry(tmp_path / "closed", auth) as closed:
-        place = Place(closed)
-        with pytest.raises(OutsideError) as caught:
-            place.push(engine, image)
-        assert caught.value.message.startswith(f"not logged in to {closed.host}")
-        assert caught.value.fix == f"run: docker login {closed.host}"
-        docker_config(tmp_path, {"auths": {closed.host: {"auth": coded()}}})
-        assert place.push(engine, image).digest == image.digest
-        with Registry(closed.host) as client:
-            assert client.head(place.name, "v100") == image.digest

@@ -32,7 +32,7 @@ from builder.trust import admission, attestations, dsse, keyless, policy
 from tests.emulators import sigstore
 from tests.emulators.referrers_api import with_referrers
 from tests.emulators.registry_faults import faulty
-from tests.registry.server import RegistryServer, skopeo
+from tests.registry.server import skopeo
 from tests.trust.programs import OFFLINE, accepts, cosign, program
 from tests.trust.signing import ACCOUNT, WORKFLOW, Pair, Repository, pair, receipt
 
@@ -94,24 +94,6 @@ def test_other_programs_read_what_refers_to_an_image(
     )
     tags = repository.client.tags(repository.reference.repository, "sha256-")
     assert (fallback_tag(made.digest) in tags) == (kind == "repository")
-
-
-@pytest.mark.network
-def test_what_cosign_attests_counts_as_well(repository: Repository, tmp_path: Path) -> None:
-    made = repository.image()
-    (tmp_path / "receipt.json").write_text(receipt(made).model_dump_json())
-    (tmp_path / "none.json").write_text(
-        '{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json"}'
-    )
-    for words in (
-        ("generate-key-pair",),
-        ("attest", "--key", "cosign.key", "--type", dsse.RECEIPT, "--yes", OFFLINE[1],
-         "--predicate", "receipt.json", "--signing-config", "none.json", repository.name(made)),
-    ):  # fmt: skip
-        done = cosign(*words, folder=tmp_path)
-        assert done.returncode == 0, done.stderr
-    theirs = Pair(tmp_path / "cosign.key")
-    assert verify("v100", repository.settings(theirs)).signer == str(theirs.public)
 
 
 @pytest.mark.network
@@ -273,23 +255,6 @@ def test_a_changed_payload_under_the_old_signature(repository: Repository, ours:
     artifact = registry.artifact(dsse.BUNDLE, described, {}, made.descriptor)
     referrers.attach(repository.client, path, artifact)
     refused(repository, made, ours, "signed by none of the keys")
-
-
-@pytest.mark.network
-def test_a_flipped_byte_on_the_registrys_disk(
-    repository: Repository, ours: Pair, registry_server: RegistryServer
-) -> None:
-    made = repository.signed(ours)
-    file = registry_server.blob_file(
-        attestation(repository, made, ours, dsse.RECEIPT).layers[0].digest
-    )
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(CheckFailed, match="the registry has other bytes"):
-        verify("v100", repository.settings(ours))
-    repository.sign(made, ours.signer, made_at="2026-01-01T00:00:00+00:00")  # hidden by none
-    assert verify("v100", repository.settings(ours)).receipt.made_at.startswith("2026-01-01")
 
 
 @pytest.mark.network
