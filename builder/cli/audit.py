@@ -191,7 +191,7 @@ def _page(target: str, file: Path, osv: str | None, registry: str | None) -> Non
 
     from builder.config import image_yaml
     from builder.core import files
-    from builder.jobs.cost import hour, prices
+    from builder.jobs import cost, prices
     from builder.pipeline import report as pages
     from builder.trust import advisories
 
@@ -203,7 +203,7 @@ def _page(target: str, file: Path, osv: str | None, registry: str | None) -> Non
             if target in image_yaml.targets(root())
             else pages.of_reference(target, where, address, shown.on_event)
         )
-    costs = hour.costs(page.facts["accelerator"], page.size, prices.load(root()))
+    costs = cost.image_costs(page.facts["accelerator"], page.size, prices.load(root()))
     files.write(file, pages.html(page, costs))
     say(f"wrote {file}")
     if page.not_looked_up:

@@ -2,21 +2,19 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from builder.cli.common import Json, out, root, say, settings
 from builder.cli.job_sent import backend_of
-from builder.cli.option_groups import Where as Backends
-from builder.cli.option_groups import expanded
+from builder.cli.option_groups import Where, expanded
 
 if TYPE_CHECKING:
-    from builder.jobs.cost.prices import Prices
-    from builder.jobs.cost.quote import Wanted
+    from builder.jobs.cost import Duration, Work
 
 Job = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="jobs/JOB.yaml; with --after a sent job.")
+    str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml; with --after a job that was sent.")
 ]
 Lasting = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="How long it runs, such as 22m.")
@@ -48,10 +46,6 @@ Preemptions = Annotated[
     float,
     typer.Option("--preemptions-per-day", help="Of one spot machine: your guess.", min=0),
 ]
-MlUnits = Annotated[
-    float | None, typer.Option(help="What AI Platform charged, in ML units.", min=0)
-]
-Where = Annotated[str, typer.Option(help="americas or europe-asia; for --ml-units.")]
 OwnPrices = Annotated[
     Path | None, typer.Option("--prices", help="Rows that override the table and prices.yaml.")
 ]
@@ -59,8 +53,8 @@ OwnPrices = Annotated[
 
 @expanded
 def cost(
-    backends: Backends,
-    job: Job = None,
+    job: Job,
+    backends: Where,
     lasting: Lasting = None,
     measured: Measured = None,
     speedup: Speedup = 1.0,
@@ -75,8 +69,6 @@ def cost(
     checkpoint_every: CheckpointEvery = "10m",
     restart_time: RestartTime = "5m",
     preemptions: Preemptions = 1.0,
-    ml_units: MlUnits = None,
-    where: Where = "americas",
     prices: OwnPrices = None,
     as_json: Json = False,
 ) -> None:
@@ -86,71 +78,45 @@ def cost(
     builder job cost cats-and-dogs --for 22m
     builder job cost cats-and-dogs --measured build/jobs/cpu --speedup 40
     builder job cost cats-and-dogs --after
-    builder job cost --ml-units 1.79                      as AI Platform charged
     """
-    from builder.jobs.cost import prices as pricing
-    from builder.jobs.cost.bill import Extras
-    from builder.jobs.cost.quote import Wanted
+    from builder.jobs import cost as costs
     from builder.jobs.description import length
+    from builder.jobs.prices import load
 
-    table = pricing.load(root(), prices)
-    answer = _ml_units(job, ml_units, where, table)
-    if job is not None:
-        machine = build_machine.lower()
-        wanted = Wanted(
-            length("--for", lasting),
-            measured,
-            speedup,
-            examples,
-            Extras(storage_gb, image_gb or 0.0, months, build_minutes, machine),
-            own_image=image_gb is None,
-            left_on=length("--left-on", left_on) or 0.0,
-            checkpoint_every=length("--checkpoint-every", checkpoint_every) or 0.0,
-            restart=length("--restart-time", restart_time) or 0.0,
-            preemptions=preemptions,
-        )
-        answer |= _quote(job, after, table, wanted, backends)
+    table = load(root(), prices)
+    duration = costs.Duration(length("--for", lasting), measured, speedup, examples)
+    if after:
+        work, built = costs.after(backend_of(backends, job).find(job)), 0.0
+    else:
+        work, built = _before(job, backends, duration)
+    size = built if image_gb is None else image_gb
+    extras = costs.Extras(storage_gb, size, months, build_minutes, build_machine.lower())
+    bill = costs.bill(work, table, extras)
+    hours = (length("--left-on", left_on) or 0.0) / 3600
+    notebook = costs.notebook(work, hours, table)
+    spot = costs.spot(
+        work,
+        table,
+        interval=length("--checkpoint-every", checkpoint_every) or 0.0,
+        restart=length("--restart-time", restart_time) or 0.0,
+        per_day=preemptions,
+    )
+    for line in costs.as_text(bill):
+        say(line)
+    for line in costs.compared(work, notebook, hours, spot):
+        say(line)
     if as_json:
-        out(answer)
+        out(costs.as_json(bill, notebook, spot))
 
 
-def _ml_units(job: str | None, units: float | None, where: str, table: "Prices") -> dict[str, Any]:
-    """AI Platform's own arithmetic. Raises InputError where neither units nor a job are named."""
-    from builder.core.errors import InputError
-    from builder.jobs.cost import bill, quote
-
-    answer: dict[str, Any] = {"prices_of": table.as_of}
-    if units is not None:
-        line = bill.ml_units(units, table, where)
-        say(quote.legacy(line))
-        answer["ml_units"] = asdict(line)
-    elif job is None:
-        raise InputError(
-            "no job is named", "builder job cost JOB --for 22m, or builder job cost --ml-units 1.79"
-        )
-    return answer
-
-
-def _quote(
-    job: str,
-    after: bool,
-    table: "Prices",
-    wanted: "Wanted",
-    where: Backends,
-) -> dict[str, Any]:
-    """Return the bill of a job, before or after it ran."""
+def _before(job: str, where: Where, duration: "Duration") -> "tuple[Work, float]":
+    """Return the work of a job that is not sent yet, and the GB of its built image."""
+    from builder.jobs import cost as costs
     from builder.jobs import description
     from builder.jobs.backends import choose
-    from builder.jobs.cost import quote
     from builder.jobs.prepare import SendOptions, prepare
 
-    if after:
-        estimate = quote.after(backend_of(where, job).find(job), table, wanted)
-    else:
-        described = description.load(root(), job)
-        backend = choose.remote(root(), described, asdict(where))
-        ready = prepare(root(), described, settings(), backend, SendOptions())
-        estimate = quote.before(root(), ready, table, wanted)
-    for text in quote.told(estimate, table):
-        say(text)
-    return quote.as_json(estimate)
+    described = description.load(root(), job)
+    backend = choose.remote(root(), described, asdict(where))
+    ready = prepare(root(), described, settings(), backend, SendOptions())
+    return costs.before(ready, duration), costs.image_gb(root(), ready.image.target)

@@ -93,7 +93,6 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("render", "cats", "--region", "europe-west1"), 2, "europe-west1 has no V100", "west4"),
         (("render", "cats", "--to", "yaml"), 2, "--to yaml", "gcloud"),
         (("convert", "config.yaml"), 2, "config.yaml: No such file", "file"),
-        (("cost",), 2, "no job is named", "--ml-units"),
         (("cost", "cats"), 2, "how long cats runs", "--for 22m"),
         (("cost", "cats", "--for", "soon"), 2, "--for soon", "22m"),
         (("cost", "cats", "--for", "1h", "--prices", "x.yaml"), 2, "--prices x.yaml", "rows"),
@@ -143,13 +142,13 @@ def test_convert_writes_a_job_that_renders(run: Run, here: Path) -> None:
     assert code == 0 and "--epochs" in out and "not taken over: --colour: not known" in err
 
 
-def test_cost_of_the_post_and_of_its_job(run: Run) -> None:
-    code, out, err = run("job", "cost", "cats", "--for", "22m", "--ml-units", "1.79", "--json")
-    assert code == 0 and "= USD 0.8771" in err
+def test_cost_of_a_job(run: Run) -> None:
+    code, out, err = run("job", "cost", "cats", "--for", "22m", "--json")
+    assert code == 0 and "total" in err
     answer = json.loads(out)
-    assert answer["ml_units"]["usd"] == pytest.approx(0.8771)
-    assert answer["bill"]["usd"] == pytest.approx(2.2615, abs=1e-4)
-    assert not answer["bill"]["verified"] and answer["notebook"]["usd"] > answer["bill"]["usd"]
+    usd = 1.15 * 22 / 60 * (0.38 + 2 * 2.48) + 22 / 60 * 100 * 0.17 / 730
+    assert answer["usd"] == pytest.approx(usd, abs=1e-4) and answer["complete"]
+    assert answer["notebook"]["left_on"] > answer["usd"]
 
 
 def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
