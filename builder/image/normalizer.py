@@ -3,15 +3,8 @@
 What its run and its engine left in it is taken out, the entries are sorted, and what was made in it
 gets one date.
 
-Compared file by file with the root that mmdebstrap made of the same 88 packages (4,224 files), this
-is what differs:
-
-    dev/*                            an engine makes devices itself
-    etc/fstab                        a placeholder of mmdebstrap
-    usr/sbin/policy-rc.d             stays, as in the published image: no package starts a service
-    var/lib/apt, var/cache/apt       apt's locks and states are left out: it makes them again
-    var/lib/dpkg/arch, available     dpkg's own: not there for one architecture, and empty
-    dates                            folders, and what scripts made, have the one date of all images
+A root that mmdebstrap made of the same 88 packages (4,224 files) differs in devices, in states of
+apt and dpkg, and in dates: here, folders and what scripts made have the one date of all images.
 """
 
 from __future__ import annotations

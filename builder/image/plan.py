@@ -286,20 +286,17 @@ def _grouped(pins: Sequence[Pin]) -> Iterator[tuple[Pin, ...]]:
 def _wheel_layer(
     lock: Lock, file: str, pins: tuple[Pin, ...], prune: Prune | None, compression: Compression
 ) -> WheelLayer:
-    only = _only(file, prune)
+    only = TENSORFLOW if file == lockfile.TENSORFLOW else prune.only if prune else None
     # the first word of a distribution's name is that of the folder its libraries lie in
-    owners = OWNERS[only] if only else ()
+    owners = OWNERS[only] if prune and only and file != lockfile.EXTRA else ()
     pruned = prune if any(_first_word(pin) in owners for pin in pins) else None
     exclude = tuple(rules(file, pin.name) for pin in pins)
     linked = file == lockfile.CUDA
+    excluded = ((pin, rule) for pin, each in zip(pins, exclude, strict=True) for rule in each)
     key = hash_of(
         f"wheels {WHEELS_RECIPE}",
         *(f"{pin.name} {pin.version} {pin.sha256}" for pin in pins),
-        *(
-            f"{pin.name}: {rule.paths}"
-            for pin, of in zip(pins, exclude, strict=True)
-            for rule in of
-        ),
+        *(f"{pin.name}: {rule.paths}" for pin, rule in excluded),
         *((f"keep {pruned.keep} {only}", *_pruning_program()) if pruned else ()),
         *((f"links in {LOADER}",) if linked else ()),
         f"python {lock.python} {compiler(lock)[-1].version}",
@@ -323,13 +320,6 @@ def _wheel_layer(
         linked=linked,
         compression=compression,
     )
-
-
-def _only(file: str, prune: Prune | None) -> str | None:
-    """Return in whose libraries device code is pruned, of the wheels of a lock file."""
-    if prune is None or file == lockfile.EXTRA:
-        return None
-    return TENSORFLOW if file == lockfile.TENSORFLOW else prune.only
 
 
 def _first_word(pin: Pin) -> str:

@@ -20,8 +20,10 @@ from builder.core import outgoing
 from builder.core.errors import InputError
 from builder.core.events import OnEvent
 from builder.core.files import hash_of
-from builder.image import start
+from builder.image import assembled, start
 from builder.image.layer import Compression
+from builder.image.tarball import LayerWriter, folders_above
+from builder.registry import manifests
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
@@ -144,9 +146,6 @@ def assemble(plan: ImagePlan, base: AssembledImage, store: ContentStore) -> Asse
 
     Their layer is in the store, and the image under its digest.
     """
-    from builder.image import assembled
-    from builder.registry import manifests
-
     assert plan.config is not None, "BuildKit runs a Dockerfile with further instructions"
     layer = _layer(store, plan.files, plan.compression)
     config = manifests.configuration_in(base.configuration).get("config") or {}
@@ -210,8 +209,6 @@ def build(
 
 def _layer(store: ContentStore, files: Mapping[str, File], compression: Compression) -> Layer:
     """Return the layer of the files and the folders that they lie in; all are root's."""
-    from builder.image.tarball import LayerWriter, folders_above
-
     key = hash_of("program", str(compression), "(0, 0)", *_texts(files))
     if layer := store.find(key):
         return layer

@@ -11,13 +11,12 @@ move last.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from builder import __version__
 from builder.config import image_yaml
@@ -44,8 +43,6 @@ from builder.trust.keys import SigningKey
 
 if TYPE_CHECKING:
     from builder.engine import Engine
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -229,38 +226,38 @@ class _Sender:
 
         Raises OutsideError where neither this machine nor the registry has it.
         """
-        to = self.where.tagged(tag)
-
-        def send() -> int:
-            image = self.store.find_image(tag)
-            if image is None or not self._has(image):
-                raise OutsideError(
-                    f"{tag}: neither this machine nor the registry has the base any more",
-                    "make it again: builder build TARGET --no-cache",
-                )
-            return export.put_base(self.client, to, image, self.step.on_event)
-
-        self._bring(tag, lambda: self.client.head(self.where.repository, tag), send)
+        if self.client.head(self.where.repository, tag):
+            return
+        image = self.store.find_image(tag)
+        if image is None or not self._has(image):
+            raise OutsideError(
+                f"{tag}: neither this machine nor the registry has the base any more",
+                "make it again: builder build TARGET --no-cache",
+            )
+        self._begin()
+        to, events = self.where.tagged(tag), self.step.on_event
+        self.sent += export.put_base(self.client, to, image, events)
 
     def image(self, image: LocalImage) -> Manifest:
         """Bring an image; return its manifest, read back. Raises CheckFailed for another one."""
-        tag = f"image-{(image.digest or image.image_id).removeprefix('sha256:')[:16]}"
-        to, look = (
-            self.where.tagged(tag),
-            functools.partial(self.client.manifest, self.where.repository),
-        )
-
-        def send() -> int:
+        reference = image.digest or image.image_id
+        to = self.where.tagged(f"image-{reference.removeprefix('sha256:')[:16]}")
+        find = functools.partial(self.client.manifest, self.where.repository)
+        manifest = find(image.digest or to.target)
+        if manifest is None:
+            self._begin()
             assembled = self.store.find_image((image.digest or "").removeprefix("sha256:"))
             if assembled and self._has(assembled):
                 events = self.step.on_event
-                return registry_layers.publish(self.client, to, assembled, self.store, events)
-            reference = image.digest or image.image_id
-            return engine_push.push(
-                self.engine, reference, to, self.client, self.retry, self.step.progress
-            )
-
-        manifest = self._bring(tag, lambda: look(image.digest or tag), send) or look(tag)
+                sent = registry_layers.publish(self.client, to, assembled, self.store, events)
+            else:
+                progress = self.step.progress
+                with locked(cache_home() / "locks" / to.target):  # its end removes the engine's tag
+                    sent = engine_push.push(
+                        self.engine, reference, to, self.client, self.retry, progress
+                    )
+            self.sent += sent
+            manifest = find(to.target)
         if (
             manifest is None
             or image.digest not in (None, manifest.digest)
@@ -268,26 +265,15 @@ class _Sender:
         ):
             raise CheckFailed(
                 f"{to}: the registry has {manifest.digest if manifest else 'nothing'}, the engine"
-                f" has {image.digest or image.image_id}; no tag was moved",
+                f" has {reference}; no tag was moved",
                 "push again; if that does not help, look into the registry's storage",
             )
         return manifest
 
-    def _bring(self, tag: str, look: Callable[[], T | None], send: Callable[[], int]) -> T | None:
-        """Return what the registry has already (`look`); None after `send`.
-
-        Of two pushes of one image from this machine, the second waits and finds the image there.
-        """
-        if present := look():
-            return present
-        name = hashlib.sha256(f"{self.where.name}:{tag}".encode()).hexdigest()[:16]
-        with locked(cache_home() / "locks" / f"push-{name}"):
-            if present := look():
-                return present
-            self.check()
-            self.client.check_write(self.where.repository)
-            self.sent += send()
-        return None
+    def _begin(self) -> None:
+        """Check what a push needs, before it sends anything."""
+        self.check()
+        self.client.check_write(self.where.repository)
 
     def _has(self, image: AssembledImage) -> bool:
         """Return whether each layer of an image is on this machine or in the registry."""
