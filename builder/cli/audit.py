@@ -5,7 +5,7 @@ The package device-code-audit installs `builder audit` as a program of its own (
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -49,6 +49,12 @@ def audit(
         list[str] | None,
         typer.Option(help="A GPU such as V100, or a compute capability such as 7.0."),
     ] = None,
+    ptx: Annotated[
+        Literal["kinds", "all"] | None,
+        typer.Option(
+            help="Compile the PTX that the GPUs have to use: a module of each kind, or all."
+        ),
+    ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
     github: Annotated[
@@ -89,7 +95,25 @@ def audit(
     else:
         for line in report.github_lines(audited) if github else report.table(audited):
             show(line)
+    if ptx:
+        _compile(sources or (), gpu or (), ptx)
     auditing.require(audited)
+
+
+def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds", "all"]) -> None:
+    """Compile PTX, and show what the compiler says."""
+    from builder.core.errors import CheckFailed
+    from builder.prove import audit as auditing
+    from builder.prove import ptxas
+
+    with reporter() as shown:
+        results = ptxas.compile_paths(
+            map(Path, sources), map(auditing.capability, gpus), which, shown.on_event
+        )
+    for result in results:
+        show(str(result))
+    if failed := next((result for result in results if result.words), None):
+        raise CheckFailed(str(failed), "take a release whose wheels hold code for this GPU")
 
 
 def _project() -> Path | None:

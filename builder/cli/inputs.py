@@ -135,9 +135,10 @@ def explain(
     """Say why each version is what it is."""
     from dataclasses import asdict
 
-    from builder.config import compatibility, image_yaml
+    from builder.config import compatibility, device_code, image_yaml
 
-    facts = compatibility.explain(image_yaml.load(root(), target))
+    spec = image_yaml.load(root(), target)
+    facts = (*compatibility.explain(spec), *device_code.explain(root(), spec))
     if as_json:
         out([asdict(fact) for fact in facts])
         return

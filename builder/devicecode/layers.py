@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
 from builder.core import confidential, files
-from builder.devicecode import damage, inventory, library, records, secrets, tars
+from builder.devicecode import damage, inventory, library, ptx, records, secrets, tars
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
@@ -145,7 +145,7 @@ class LayerCache:
         return self.folder / f"{digest.removeprefix('sha256:')}.layer"
 
 
-_READERS: Final = (confidential, damage, inventory, library, records, secrets, tars)
+_READERS: Final = (confidential, damage, inventory, library, ptx, records, secrets, tars)
 
 
 @cache

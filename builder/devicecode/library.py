@@ -26,12 +26,14 @@ from builder.devicecode.pruning.errors import Malformed
 from builder.devicecode.pruning.fatbin import (
     COMPILED,
     HEADER_SIZE,
+    LINK_INPUT,
+    PTX,
     Container,
     Target,
     containers,
-    target,
 )
 from builder.devicecode.pruning.fatbin import payload as read_payload
+from builder.devicecode.ptx import Directives, directives
 
 LARGEST: Final = 8 << 30
 """Bytes of a library that are read; the largest that was seen has 1.5 GB."""
@@ -55,7 +57,7 @@ class Group:
     """Containers of one section that hold code for the same targets, in the same order.
 
     stored, code: for each target, the bytes in the file and after decompression, of all the
-    containers together.
+    containers together. ptx: for each target, what its PTX text says; None for other code.
     """
 
     section: str
@@ -63,6 +65,7 @@ class Group:
     containers: int
     stored: tuple[int, ...]
     code: tuple[int, ...]
+    ptx: tuple[Directives | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def read(data: Buffer, path: str) -> Library:
     try:
         sections = elf.library_sections(data)
         present = tuple(containers(data))
-        groups = _groups(present)
+        groups = _groups(data, present)
         stubs = _stub_sections(data, groups)
         broken = damage.broken(data, sections, present)
         doubt = "" if broken else damage.doubt(data, sections, present, path)
@@ -179,6 +182,7 @@ def as_json(library: Library) -> dict[str, Any]:
                 [list(target) for target in group.targets],
                 group.stored,
                 group.code,
+                [text and [text.version, *text.target[1:]] for text in group.ptx],
             ]
             for group in library.groups
         ],
@@ -197,8 +201,12 @@ def from_json(value: Mapping[str, Any], package: str = "", version: str = "") ->
                 int(count),
                 tuple(map(int, stored)),
                 tuple(map(int, code)),
+                tuple(
+                    text and Directives(str(text[0]), Target(PTX, int(text[1]), str(text[2])))
+                    for text in ptx
+                ),
             )
-            for section, count, targets, stored, code in value["groups"]
+            for section, count, targets, stored, code, ptx in value["groups"]
         ),
         package=package,
         version=version,
@@ -220,26 +228,32 @@ def _sha256(data: Buffer) -> str:
     return total.hexdigest()
 
 
-def _groups(present: Iterable[Container]) -> tuple[Group, ...]:
-    sums: dict[tuple[str, tuple[tuple[int, int, int], ...]], list[list[int]]] = {}
+def _groups(data: Buffer, present: Iterable[Container]) -> tuple[Group, ...]:
+    """Return the containers in groups that hold code for the same targets."""
+    groups: dict[tuple[object, ...], Group] = {}
     for container in present:
-        key = (
-            container.section,
-            tuple((entry.kind, entry.architecture, entry.flags) for entry in container.entries),
-        )
-        stored = [entry.size for entry in container.entries]
-        code = [entry.code_size for entry in container.entries]
-        if key in sums:
-            total = sums[key]
-            total[0][0] += 1
-            total[1] = [a + b for a, b in zip(total[1], stored, strict=True)]
-            total[2] = [a + b for a, b in zip(total[2], code, strict=True)]
+        if container.section == LINK_INPUT:  # it never decides, so its texts are not read
+            ptx: tuple[Directives | None, ...] = (None,) * len(container.entries)
         else:
-            sums[key] = [[1], stored, code]
-    return tuple(
-        Group(section, tuple(target(*flags) for flags in key), n[0], tuple(stored), tuple(code))
-        for (section, key), (n, stored, code) in sums.items()
-    )
+            ptx = tuple(directives(data, entry) for entry in container.entries)
+        group = Group(
+            container.section,
+            tuple(entry.target for entry in container.entries),
+            1,
+            tuple(entry.size for entry in container.entries),
+            tuple(entry.code_size for entry in container.entries),
+            ptx,
+        )
+        key = (group.section, group.targets, ptx)
+        known = groups.get(key)
+        groups[key] = _sum(known, group) if known else group
+    return tuple(groups.values())
+
+
+def _sum(group: Group, other: Group) -> Group:
+    stored = tuple(a + b for a, b in zip(group.stored, other.stored, strict=True))
+    code = tuple(a + b for a, b in zip(group.code, other.code, strict=True))
+    return replace(group, containers=group.containers + other.containers, stored=stored, code=code)
 
 
 def _is_pruned(present: tuple[Container, ...]) -> bool:

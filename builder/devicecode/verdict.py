@@ -21,7 +21,9 @@ from enum import IntEnum
 
 from builder.devicecode.library import Group, Library
 from builder.devicecode.pruning.fatbin import ELF, LINK_INPUT, LTO_IR, PTX, Target
-from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability
+from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability, runs
+from builder.devicecode.ptx import Directives, newest
+from builder.facts import cuda
 
 PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
 
@@ -33,6 +35,9 @@ ptxas 12.5.82 for sm_90 on PTX of TensorFlow 2.21.0 and 2.13.1 (docs/device-code
 TOLERATED_SECONDS = 60.0
 """Up to this much PTX beside native code does not make a library "PTX": kernels are compiled one by
 one when they are first used, and each is a few milliseconds (TensorFlow 2.21 on an H100)."""
+
+_TOOLKIT = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)")
+"""Libraries whose names end in the major version of CUDA."""
 
 _HELPERS = 200
 """Fewer than one container in so many is no library's kernels."""
@@ -70,7 +75,9 @@ class LibraryVerdict:
 
     native, older, ptx, nothing: how many containers the driver finds such code in. ptx_bytes
     (decompressed), ptx_seconds (on one core): what the device's machine would have to compile.
-    section: the section that decided the status.
+    ptx_version: the newest PTX ISA among that ("8.5"), "" if there is none. uncompilable: the PTX
+    that the driver would choose and cannot compile for the device. section: the section that
+    decided the status.
     """
 
     library: Library
@@ -81,6 +88,8 @@ class LibraryVerdict:
     nothing: int = 0
     ptx_bytes: int = 0
     ptx_seconds: float = 0.0
+    ptx_version: str = ""
+    uncompilable: tuple[Directives, ...] = ()
     section: str = ""
 
     def __str__(self) -> str:
@@ -90,6 +99,9 @@ class LibraryVerdict:
         if self.status == Support.UNKNOWN:
             return f"{text}: {self.library.doubt}"
         served = self.native + self.older + self.ptx
+        if self.status == Support.MISSING and self.uncompilable:
+            text += f": {self.section} holds {', '.join(map(str, self.uncompilable))}"
+            return f"{text}, which no driver compiles for this GPU"
         if self.status == Support.MISSING and served:
             every = served + self.nothing
             return f"{text}: only {served} of its {every:,} containers hold code for it"
@@ -123,6 +135,23 @@ class Verdict:
     @property
     def ptx_seconds(self) -> float:
         return sum(finding.ptx_seconds for finding in self.findings)
+
+    @property
+    def ptx_version(self) -> str:
+        """The newest PTX ISA that the device's driver has to compile, "" if there is none."""
+        return newest(finding.ptx_version for finding in self.findings)
+
+    @property
+    def driver(self) -> str | None:
+        """The oldest branch of drivers for it ("555"); None where nothing says which CUDA it has.
+
+        It is the highest of what CUDA's libraries and the PTX ask for that the device has to use.
+        """
+        names = (_TOOLKIT.match(finding.library.name) for finding in self.findings)
+        majors = {int(name[1]) for name in names if name}
+        if not majors and self.ptx_version:
+            return cuda.oldest_driver_for_ptx(self.ptx_version)
+        return cuda.oldest_driver(str(max(majors)), self.ptx_version) if majors else None
 
     @property
     def spoilers(self) -> tuple[LibraryVerdict, ...]:
@@ -206,6 +235,8 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
         sum(table.nothing for table in tables),
         sum(table.ptx_bytes for table in tables),
         sum(table.ptx_seconds for table in tables),
+        newest(table.ptx_version for table in tables),
+        worst.uncompilable,
         worst.section,
     )
 
@@ -213,43 +244,66 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
 def _judge_section(
     library: Library, groups: list[Group], device: ComputeCapability
 ) -> LibraryVerdict:
-    counts = {Support.NATIVE: 0, Support.OLDER_MINOR: 0, Support.PTX: 0, Support.MISSING: 0}
-    modules, ptx_bytes = 0, 0
-    lone_modules, lone_ptx_bytes = 0, 0
+    counts = dict.fromkeys(Support, 0)
+    together, alone = _Ptx(), _Ptx()  # beside code for other targets; in a container of their own
+    uncompilable: set[Directives] = set()
     for group in groups:
         picked = choose(group.targets, device)
+        text = group.ptx[group.targets.index(picked)] if picked and group.ptx else None
+        if text and not runs(text.target, device):
+            uncompilable.add(text)
+            picked = None
         counts[_status(picked, device)] += group.containers
         if picked is None or picked.kind != PTX:
             continue
         size = group.code[group.targets.index(picked)]
+        used = _Ptx(group.containers, size, text.version if text else "")
         if len(group.targets) == 1 or any(other.kind == LTO_IR for other in group.targets):
             # a container of its own for each target, or code that the library links itself when it
             # runs: compiled only if there is no cubin elsewhere
-            lone_modules, lone_ptx_bytes = lone_modules + group.containers, lone_ptx_bytes + size
+            alone = alone.and_(used)
         else:
-            modules, ptx_bytes = modules + group.containers, ptx_bytes + size
+            together = together.and_(used)
     native, older = counts[Support.NATIVE], counts[Support.OLDER_MINOR]
     if _for_newer(groups, device, native + older):
         status = Support.MISSING
     elif native or older:
         status = Support.NATIVE if native >= older else Support.OLDER_MINOR
-    elif counts[Support.PTX]:
+    elif counts[Support.PTX] and not uncompilable:
         status = Support.PTX
-        modules, ptx_bytes = modules + lone_modules, ptx_bytes + lone_ptx_bytes
+        together = together.and_(alone)
     else:
         status = Support.MISSING
-    seconds = modules * SECONDS_PER_MODULE + ptx_bytes * SECONDS_PER_PTX_BYTE
     return LibraryVerdict(
         library,
         status,
         native,
         older,
-        modules,
+        together.modules,
         counts[Support.MISSING],
-        ptx_bytes,
-        seconds,
+        together.size,
+        together.seconds,
+        together.version,
+        tuple(sorted(uncompilable)),
         groups[0].section,
     )
+
+
+@dataclass(frozen=True)
+class _Ptx:
+    """PTX that a device has to use: modules, bytes (decompressed), the newest ISA."""
+
+    modules: int = 0
+    size: int = 0
+    version: str = ""
+
+    def and_(self, other: _Ptx) -> _Ptx:
+        version = newest((self.version, other.version))
+        return _Ptx(self.modules + other.modules, self.size + other.size, version)
+
+    @property
+    def seconds(self) -> float:
+        return self.modules * SECONDS_PER_MODULE + self.size * SECONDS_PER_PTX_BYTE
 
 
 def _for_newer(groups: list[Group], device: ComputeCapability, cubins: int) -> bool:
@@ -321,6 +375,14 @@ REMEDIES = (
         ComputeCapability(7, 2),
         "the CUDA 12 build of the same library (its package name ends in -cu12)",
         "the wheels: CUDA 13 carries nothing below sm_75; NVIDIA, CUDA 13.0 release notes",
+    ),
+    Remedy(
+        r"tensorflow",
+        Support.MISSING,
+        ComputeCapability(10, 0),
+        ComputeCapability(12, 1),
+        "tensorflow 2.21.0, whose PTX compiles for this GPU",
+        "the wheels: 2.18.0 to 2.20.0 hold PTX for sm_90a, 2.21.0 for sm_90; ptxas 12.9.86",
     ),
     Remedy(
         r"tensorflow",

@@ -37,17 +37,45 @@ class Driver:
 
 
 @dataclass(frozen=True)
+class PtxIsa:
+    """The CUDA that brought a version of the PTX ISA, and the oldest driver that compiles it."""
+
+    isa: str
+    cuda: str
+    driver: str
+    source: Source
+
+
+@dataclass(frozen=True)
 class CudaFacts:
     """The facts about CUDA.
 
     sets: name -> the libraries of one toolkit. packages: a library's short name -> the part of its
-    wheel's name. cudnn, drivers: oldest first.
+    wheel's name. cudnn, drivers, ptx: oldest first.
     """
 
     sets: Mapping[str, CudaSet]
     packages: Mapping[str, str]
     cudnn: tuple[Cudnn, ...]
     drivers: tuple[Driver, ...]
+    ptx: tuple[PtxIsa, ...]
+
+
+def oldest_driver(major: str, ptx_isa: str = "") -> str | None:
+    """Return the oldest branch of drivers for a CUDA ("12") and for PTX ("8.5"); None for an
+    unknown CUDA."""
+    driver = next((row.driver for row in cuda().drivers if row.cuda == major), None)
+    if driver is None or not ptx_isa:
+        return driver
+    return max(driver, oldest_driver_for_ptx(ptx_isa), key=int)
+
+
+def oldest_driver_for_ptx(isa: str) -> str:
+    """Return the oldest branch of drivers that compiles a PTX ISA ("8.5"); for one that is newer
+    than the table, that of the newest row."""
+    rows = cuda().ptx
+    newer = (row.driver for row in rows if _numbers(row.isa) >= _numbers(isa))
+    return next(newer, rows[-1].driver)
 
 
 @cache
@@ -69,4 +97,12 @@ def cuda() -> CudaFacts:
             Driver(entry["cuda"], entry["driver"], known[entry["source"]])
             for entry in table["drivers"]
         ),
+        ptx=tuple(
+            PtxIsa(isa, toolkit, driver, known[table["ptx"]["source"]])
+            for isa, toolkit, driver in table["ptx"]["rows"]
+        ),
     )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

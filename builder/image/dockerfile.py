@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config import compatibility, image_yaml, lockfile
+from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.kernels import RUNS_ON
 from builder.config.templates import DOCKERFILE, PACKAGED, TEMPLATES, folder_of
 from builder.core import files
@@ -52,15 +52,24 @@ class Rendered:
     config: ImageConfig | None
 
 
-def render(spec: ImageSpec, stack: Stack, lock: Lock, templates: Path | None = None) -> Rendered:
+def render(
+    spec: ImageSpec,
+    stack: Stack,
+    lock: Lock,
+    templates: Path | None = None,
+    driver: str | None = None,
+) -> Rendered:
     """Return a target with its Dockerfile.
 
-    templates: the folder of a project's own templates, which win over the factory's. Raises
+    templates: the folder of a project's own templates, which win over the factory's. driver: the
+    oldest for the libraries of the lock; None: the oldest for their CUDA. Raises
     InputError for a template that cannot be rendered.
     """
     base = plan.plan(spec, stack, lock) if lock.root else None
     config = ImageConfig(
-        environment=dict(sorted({**start.environment(spec, stack), **spec.environment}.items())),
+        environment=dict(
+            sorted({**start.environment(spec, stack, driver), **spec.environment}.items())
+        ),
         labels=_labels(spec, stack),
         user=f"{spec.user}:{spec.user}",
         entrypoint=("python" if base else "python3", "-m", spec.trainer.module),
@@ -89,7 +98,8 @@ def load(root: Path, target: str) -> Rendered:
     """
     spec = image_yaml.load(root, target)
     stack = compatibility.resolve(spec)
-    return render(spec, stack, lockfile.read(root, target), folder_of(root))
+    lock = lockfile.read(root, target)
+    return render(spec, stack, lock, folder_of(root), device_code.driver(root, stack, lock))
 
 
 def load_all(root: Path, targets: Iterable[str] | None = None) -> tuple[Rendered, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder.config import lockfile
+from builder.config import device_code, lockfile
 from builder.config.accepted_advisories import AcceptedAdvisory
 from builder.config.lockfile import Lock
 from builder.core import parallel, project
@@ -17,7 +17,6 @@ from builder.core.errors import InputError
 from builder.core.settings import KEYLESS, TrustSettings
 from builder.pipeline.make import Target, prepare
 from builder.pipeline.records import ImageRecord
-from builder.prove import wheels
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
 from builder.trust import attestations, dsse, provenance
@@ -37,7 +36,7 @@ class Contents:
     """
 
     lock: Lock
-    read: wheels.Read
+    read: device_code.Read
     accepted: tuple[AcceptedAdvisory, ...]
     program: str
     build: Build
@@ -71,7 +70,7 @@ def contents(root: Path, record: ImageRecord, version: str) -> Contents:
     build = Build(record.target, tag, record.inputs, files, source, record.engine, version)
     return Contents(
         item.lock,
-        wheels.read(root),
+        device_code.read(root),
         item.spec.advisories,
         item.spec.trainer.package,
         build,

@@ -271,6 +271,11 @@ def _gpu(name: str) -> Gpu:
     return Gpu(known.name, compute_capability(known.compute_capability))
 
 
+def capability(name: str) -> ComputeCapability:
+    """Return the compute capability of a GPU by name (v100) or number (7.0). Raises InputError."""
+    return _gpu(name).capability
+
+
 def _known_gpus() -> tuple[Gpu, ...]:
     """Return one GPU of each compute capability that images are made for."""
     first: dict[str, Gpu] = {}

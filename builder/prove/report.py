@@ -45,7 +45,7 @@ def table(sources: Sequence[Audited]) -> tuple[str, ...]:
         lines += [f"{source.name}: {secret}" for secret in source.secrets]
         for gpu, verdict in source.verdicts:
             before = f"{source.name}: " if many else ""
-            lines.append(f"{before}{gpu.name} {verdict}")
+            lines.append(f"{before}{gpu.name} {verdict}{_driver(verdict)}")
             if verdict.instead:
                 lines.append(f"    instead: {verdict.instead}")
     return tuple(lines)
@@ -123,6 +123,14 @@ def by_package(libraries: Iterable[Library]) -> tuple[PackageSize, ...]:
     return tuple(sorted(sizes, key=lambda package: -package.size))
 
 
+def _driver(verdict: Verdict) -> str:
+    """Return which drivers run the libraries, where that is known."""
+    if not verdict.runs or not verdict.driver:
+        return ""
+    why = f", which compiles PTX {verdict.ptx_version}" if verdict.ptx_version else ""
+    return f"; driver {verdict.driver} or newer{why}"
+
+
 def _title(source: Audited, gpu: str, many: bool) -> str:
     if not many:
         return gpu
@@ -154,6 +162,8 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "runs": verdict.runs,
         "spoiler": verdict.spoiler.library.path if verdict.spoiler else None,
         "instead": verdict.instead,
+        "driver": verdict.driver,
+        "ptx_isa": verdict.ptx_version or None,
         "ptx_seconds": round(verdict.ptx_seconds, 1),
         "findings": [
             {

@@ -1,26 +1,22 @@
-"""What the wheels of the locks carry: images/device-code.lock.
+"""Whether the wheels of the locks run on their GPUs, by images/device-code.lock or by reading them.
 
-The file keeps what the libraries of each wheel carry, by the wheel's checksum.
-`builder lock --verify-device-code` reads it once; it is committed, and true as long as the checksum
-is. So `builder lock` and `builder check` judge a lock by its wheels without a download. The file
-holds what was read and no verdicts: those follow today's rule (builder/devicecode/pruning/rule.py).
+builder/config/device_code.py reads and writes the file.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.config import compatibility, image_yaml, lockfile, requirements
+from builder.config.device_code import COMMAND, FILE, Read, Wheel, of_known, read, write
 from builder.config.stack import OWN_PYTHON, Stack
 from builder.config.uv import Platform
-from builder.core import files
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
-from builder.devicecode import inventory, library
+from builder.devicecode import inventory
 from builder.devicecode.library import Library
 from builder.devicecode.verdict import Audit, Support
 from builder.image import download
@@ -30,88 +26,8 @@ if TYPE_CHECKING:
     from builder.config.lockfile import Lock
     from builder.config.pins import Pin
 
-FILE = "device-code.lock"
-COMMAND = "builder lock --verify-device-code"
-
-_SCHEMA = 1
-_WRITTEN = f"Written by `{COMMAND}`: what the locked wheels carry, by their checksums."
-
 Contradictions = Callable[[Audit, Stack], Iterable[str]]
 """Gives a line for each fact that the tables of versions and the libraries say differently."""
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """What was read of one wheel: its libraries with device code, at their installed paths.
-
-    sha256: in hex, as in locks. No libraries means that the wheel was read and has none.
-    """
-
-    name: str
-    version: str
-    sha256: str
-    libraries: tuple[Library, ...]
-
-
-Read = Mapping[str, Wheel]
-"""The wheels that were read, by their sha256."""
-
-
-# --- images/device-code.lock ----------------------------------------------------------------------
-
-
-def read(root: Path) -> Read:
-    """Return the wheels of the committed file; none if there is no file.
-
-    Raises InputError for a file of another form.
-    """
-    path = root / image_yaml.IMAGES / FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["schema"] != _SCHEMA:
-            raise KeyError("schema")
-        return {
-            sha256: Wheel(
-                str(value["name"]),
-                str(value["version"]),
-                sha256,
-                tuple(
-                    library.from_json(entry, str(value["name"]), str(value["version"]))
-                    for entry in value["libraries"]
-                ),
-            )
-            for sha256, value in content["wheels"].items()
-        }
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{image_yaml.shown(path)}: is not what {COMMAND} writes ({error})",
-            f"take it back from git, or delete it and run {COMMAND}",
-        ) from None
-
-
-def write(root: Path, wheels: Read) -> bool:
-    """Write the file, sorted by name. Returns whether anything in it changed."""
-    path = root / image_yaml.IMAGES / FILE
-    lines = [
-        f" {json.dumps(wheel.sha256)}: {_text(wheel)}"
-        for wheel in sorted(wheels.values(), key=lambda wheel: (wheel.name, wheel.version))
-    ]
-    head = f'{{"written_by": {json.dumps(_WRITTEN)},\n"schema": {_SCHEMA},\n"wheels": {{\n'
-    text = head + ",\n".join(lines) + "\n}}\n"
-    if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-        return False
-    files.write(path, text)
-    return True
-
-
-def _text(wheel: Wheel) -> str:
-    """Return a wheel with a library a line, so that a diff shows which one changed."""
-    lines = [json.dumps(library.as_json(item), separators=(",", ":")) for item in wheel.libraries]
-    head = json.dumps({"name": wheel.name, "version": wheel.version})[:-1]
-    inner = "".join(f"\n   {line}," for line in lines).removesuffix(",")
-    return f'{head}, "libraries": [{inner}]}}'
 
 
 # --- judging --------------------------------------------------------------------------------------
@@ -126,18 +42,6 @@ def unread(lock: Lock, wheels: Read) -> tuple[Pin, ...]:
         pin for file in (lockfile.CUDA, lockfile.TENSORFLOW) for pin in lock.wheels.get(file, ())
     )
     return tuple(pin for pin in covered if pin.sha256 not in wheels)
-
-
-def of_known(lock: Lock, wheels: Read) -> Audit:
-    """Return every library with device code in those wheels of a lock that were read."""
-    return Audit(
-        tuple(
-            item
-            for pin in lock.packages.values()
-            if pin.sha256 in wheels
-            for item in wheels[pin.sha256].libraries
-        )
-    )
 
 
 def check(

@@ -25,12 +25,12 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
+from builder.config import device_code
 from builder.config.lockfile import Lock
 from builder.core import yamlfile
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.fatbin import COMPILED, LINK_INPUT
 from builder.devicecode.pruning.prune import OWNERS
-from builder.prove import wheels
 from builder.registry import Reference
 from builder.trust import packages
 from builder.trust.packages import LockedPackage
@@ -70,7 +70,7 @@ def image_purl(name: Reference, digest: str) -> PackageURL:
     return PackageURL("oci", None, short, digest, {"repository_url": name.name})
 
 
-def bill(image: DescribedImage, lock: Lock, read: wheels.Read) -> dict[str, Any]:
+def bill(image: DescribedImage, lock: Lock, read: device_code.Read) -> dict[str, Any]:
     """Return the CycloneDX document. read: what is known of the libraries in the locked wheels."""
     purl = image_purl(image.name, image.digest)
     described = Component(
@@ -114,7 +114,7 @@ def licence(name: str) -> str:
     return _licences().get(canonicalize_name(name), "")
 
 
-def _component(package: LockedPackage, image: DescribedImage, read: wheels.Read) -> Component:
+def _component(package: LockedPackage, image: DescribedImage, read: device_code.Read) -> Component:
     purl = str(package.purl)
     wheel = read.get(package.sha256)
     pruned = _pruned(wheel.libraries, image) if wheel else []

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from builder.config import device_code
 from builder.devicecode import inventory
 from builder.devicecode.verdict import Audit, Support, Verdict, carries
 from builder.facts import accelerators
 from builder.frameworks.tensorflow import releases
-from builder.prove import wheels
 
 from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 
@@ -141,7 +141,8 @@ def test_inputs_of_device_linking_prove_nothing() -> None:
 
 def real(name: str, version: str, device: str, root: Path = ELSEWHERE) -> Verdict:
     """The verdict on one wheel alone, on one device."""
-    (wheel,) = (w for w in wheels.read(root).values() if (w.name, w.version) == (name, version))
+    read = device_code.read(root).values()
+    (wheel,) = (wheel for wheel in read if (wheel.name, wheel.version) == (name, version))
     return Audit(wheel.libraries).verdict(device)
 
 
@@ -190,7 +191,7 @@ def test_tensorflow_2_13_on_an_h100_is_compiled_from_ptx() -> None:
 
 def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:
     """cuda.yaml's row for the newest cuDNN, tensorflow.yaml's for 2.13."""
-    tables, read = releases.tables(), wheels.read(ELSEWHERE)
+    tables, read = releases.tables(), device_code.read(ELSEWHERE)
     by_name = {wheel.name: Audit(wheel.libraries) for wheel in read.values()}
     every = accelerators.accelerators().values()
     known = {float(a.compute_capability) for a in every if a.compute_capability}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.config import image_yaml, lockfile, locking
+from builder.config import device_code, image_yaml, lockfile, locking
+from builder.config.device_code import Read, Wheel
 from builder.config.lockfile import Lock
 from builder.config.uv import Platform
 from builder.core.errors import InputError
@@ -17,7 +18,6 @@ from builder.devicecode.verdict import Audit
 from builder.frameworks.tensorflow import releases
 from builder.frameworks.tensorflow.wheels import contradictions
 from builder.prove import wheels
-from builder.prove.wheels import Read, Wheel
 from tests.config.test_lock import nothing_new
 from tests.devicecode.writer import container, library, sass
 from tests.prove.installed import site, stack
@@ -28,7 +28,7 @@ WITHOUT_VOLTA = library(container(*map(sass, (75, 80, 86, 90, 100))))
 
 def with_another_cudnn(root: Path, scratch: Path) -> tuple[Lock, Read]:
     """The V100's lock, and its wheels as if cuDNN's had no code for it."""
-    held, read = lockfile.read(root, "v100"), dict(wheels.read(root))
+    held, read = lockfile.read(root, "v100"), dict(device_code.read(root))
     pin = held.packages["nvidia-cudnn-cu12"]
     libraries = site(scratch, cudnn=WITHOUT_VOLTA).libraries
     return held, read | wheels.by_wheel([pin], libraries)
@@ -38,23 +38,23 @@ def with_another_cudnn(root: Path, scratch: Path) -> tuple[Lock, Read]:
 
 
 def test_what_is_written_is_read(copy: Path) -> None:
-    read = wheels.read(copy)
+    read = device_code.read(copy)
     assert sum(bool(wheel.libraries) for wheel in read.values()) >= 9
-    text = (copy / "images" / wheels.FILE).read_text()
-    assert not wheels.write(copy, read)
-    (copy / "images" / wheels.FILE).unlink()
-    assert wheels.read(copy) == {}
-    assert wheels.write(copy, read)
-    assert (copy / "images" / wheels.FILE).read_text() == text
+    text = (copy / "images" / device_code.FILE).read_text()
+    assert not device_code.write(copy, read)
+    (copy / "images" / device_code.FILE).unlink()
+    assert device_code.read(copy) == {}
+    assert device_code.write(copy, read)
+    assert (copy / "images" / device_code.FILE).read_text() == text
     json.loads(text)
 
 
 def test_a_file_that_nobody_wrote_is_said_to_be_none(copy: Path) -> None:
     for text in ("", "{}", '{"schema": 1, "wheels": {"a": 1}}', "[]"):
-        (copy / "images" / wheels.FILE).write_text(text)
+        (copy / "images" / device_code.FILE).write_text(text)
         with pytest.raises(InputError, match=r"device-code\.lock: is not what") as error:
-            wheels.read(copy)
-        assert wheels.COMMAND in error.value.fix
+            device_code.read(copy)
+        assert device_code.COMMAND in error.value.fix
 
 
 # --- gaps ----------------------------------------------------------------------------------------
@@ -66,16 +66,16 @@ def test_every_gpu_target_of_this_repository_is_judged_by_its_wheels() -> None:
 
 
 def test_a_wheel_that_nobody_read_is_a_hole(copy: Path) -> None:
-    held, read = lockfile.read(copy, "v100"), dict(wheels.read(copy))
+    held, read = lockfile.read(copy, "v100"), dict(device_code.read(copy))
     del read[held.packages["nvidia-cudnn-cu12"].sha256]
-    wheels.write(copy, read)
+    device_code.write(copy, read)
     (gap,) = wheels.check(copy, ["v100"], contradictions)["v100"]
     assert gap.startswith("what nvidia-cudnn-cu12 9.3.0.75 carries was never read: run builder")
 
 
 def test_wheels_that_carry_less_than_the_table_says_are_a_hole(copy: Path, tmp_path: Path) -> None:
     _, read = with_another_cudnn(copy, tmp_path / "site")
-    wheels.write(copy, read)
+    device_code.write(copy, read)
     gaps = wheels.check(copy, ["v100", "h100"], contradictions)
     assert "the wheels say: 7.0: missing, because of libcudnn_ops.so.9" in gaps["v100"][0]
     assert "said to carry sm_50, sm_60, sm_61, sm_70: not in libcudnn_ops" in gaps["h100"][0]
@@ -103,7 +103,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, read = with_another_cudnn(copy, tmp_path / "site")
-    wheels.write(copy, read)
+    device_code.write(copy, read)
     before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     monkeypatch.setattr(locking, "_make", lambda *_: held)
     chosen = stack(copy)
@@ -122,7 +122,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
 
 
 def test_wheels_that_nobody_read_are_not_refused(copy: Path) -> None:
-    (copy / "images" / wheels.FILE).unlink()
+    (copy / "images" / device_code.FILE).unlink()
     wheels.require(copy, stack(copy), lockfile.read(copy, "v100"))
 
 
@@ -135,17 +135,17 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
     """Without a download: the wheels are those that this repository has read."""
     held, wrong = with_another_cudnn(copy, tmp_path / "site")
     gone = Wheel("nvidia-old", "1.0", "0" * 64, ())
-    truth = wheels.of_known(held, wheels.read(copy)).libraries
-    wheels.write(copy, {**wrong, gone.sha256: gone})
+    truth = device_code.of_known(held, device_code.read(copy)).libraries
+    device_code.write(copy, {**wrong, gone.sha256: gone})
     monkeypatch.setattr(wheels, "of_lock", lambda *_: truth)
     gaps = wheels.verify(copy, ["v100", "cpu"], contradictions)
     assert gaps == {
         "v100": ("device-code.lock does not say what nvidia-cudnn-cu12 9.3.0.75 carries",)
     }
     known = {pin.sha256 for pin in held.packages.values()}
-    written = wheels.read(copy)
-    assert set(written) == known | set(wheels.read(ROOT)), "what no lock names is gone"
-    assert all(written[sha256] == one for sha256, one in wheels.read(ROOT).items())
+    written = device_code.read(copy)
+    assert set(written) == known | set(device_code.read(ROOT)), "what no lock names is gone"
+    assert all(written[sha256] == one for sha256, one in device_code.read(ROOT).items())
     assert wheels.verify(copy, ["v100"], contradictions) == {"v100": ()}
 
 
@@ -157,7 +157,7 @@ def test_the_wheels_of_a_lock_are_what_is_committed(root: Path) -> None:
     small = {"nvidia-curand-cu12", "typing-extensions"}
     pins = tuple(pin for pin in held.packages.values() if pin.name in small)
     found = wheels.of_lock(replace(held, wheels={lockfile.CUDA: pins}), Platform(held.python, 36))
-    fresh, committed = wheels.by_wheel(pins, found), wheels.read(root)
+    fresh, committed = wheels.by_wheel(pins, found), device_code.read(root)
     assert len(fresh) == 2
     assert all(committed[sha256] == wheel for sha256, wheel in fresh.items())
     (curand,) = (one for one in found if one.groups)

@@ -14,9 +14,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from builder.config import lockfile
+from builder.config import device_code, lockfile
 from builder.core.project import find_root
-from builder.prove import wheels
 from builder.registry import parse
 from builder.trust import packages, sbom
 
@@ -44,7 +43,7 @@ def image(**changes: Any) -> sbom.DescribedImage:
 
 @functools.cache
 def bill(target: str = "v100") -> dict[str, Any]:
-    return sbom.bill(image(), lockfile.read(ROOT, target), wheels.read(ROOT))
+    return sbom.bill(image(), lockfile.read(ROOT, target), device_code.read(ROOT))
 
 
 def component(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def test_a_package_of_each_kind() -> None:
 
 
 def test_pruned_libraries_are_marked_and_no_others() -> None:
-    lock, read = lockfile.read(ROOT, "v100"), wheels.read(ROOT)
+    lock, read = lockfile.read(ROOT, "v100"), device_code.read(ROOT)
     names = {"tensorflow", "nvidia-cublas-cu12", "keras"}
     few = {
         file: tuple(pin for pin in pins if pin.name in names) for file, pins in lock.wheels.items()

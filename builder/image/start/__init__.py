@@ -27,16 +27,17 @@ _HOOK = Path(__file__).parent / "sitecustomize.py"
 _GUARD = Path(__file__).parents[3] / "trainer" / "guard"
 
 
-def environment(spec: ImageSpec, stack: Stack) -> dict[str, str]:
+def environment(spec: ImageSpec, stack: Stack, driver: str | None = None) -> dict[str, str]:
     """Return the variables of the image, as its Dockerfile writes them; {} for one for the CPU.
 
-    A published base may have a PYTHONPATH of its own, which BuildKit puts behind the hook's.
+    driver: the oldest for its libraries; None: the oldest for its CUDA. A published base may have a
+    PYTHONPATH of its own, which BuildKit puts behind the hook's.
     """
     if stack.accelerator.kind == "cpu":
         return {}
     path = f"/app/{FOLDER}" + ("" if spec.has_own_base else ":$PYTHONPATH")
     return {
-        contract.ACCELERATOR: expected.text(stack.accelerator.name, stack.cuda),
+        contract.ACCELERATOR: expected.text(stack.accelerator.name, stack.cuda, driver=driver),
         "PYTHONPATH": path,
     }
 

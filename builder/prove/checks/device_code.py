@@ -35,6 +35,7 @@ def judge(libraries: Audit, stack: Stack, target: str) -> Answer:
     seen = {
         "compute_capability": str(verdict.device),
         "status": str(verdict.status),
+        "driver": verdict.driver,
         "ptx_seconds": round(verdict.ptx_seconds, 1),
         "libraries": {finding.library.path: str(finding.status) for finding in with_code},
         "without_device_code": len(verdict.findings) - len(with_code),

@@ -1,0 +1,146 @@
+"""What the wheels of the locks carry: images/device-code.lock.
+
+The file keeps what the libraries of each wheel carry, by the wheel's checksum.
+`builder lock --verify-device-code` reads it once; it is committed, and true as long as the checksum
+is. So a lock is judged by its wheels, and the oldest driver for them is known, without a download.
+The file holds what was read and no verdicts: those follow today's rule
+(builder/devicecode/pruning/rule.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.config import compatibility, image_yaml, lockfile
+from builder.config.stack import Fact
+from builder.core import files
+from builder.core.errors import InputError
+from builder.devicecode import library
+from builder.devicecode.library import Library
+from builder.devicecode.verdict import Audit
+from builder.facts import cuda
+
+if TYPE_CHECKING:
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.lockfile import Lock
+    from builder.config.stack import Stack
+
+FILE = "device-code.lock"
+COMMAND = "builder lock --verify-device-code"
+
+_SCHEMA = 2
+_WRITTEN = f"Written by `{COMMAND}`: what the locked wheels carry, by their checksums."
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """What was read of one wheel: its libraries with device code, at their installed paths.
+
+    sha256: in hex, as in locks. No libraries means that the wheel was read and has none.
+    """
+
+    name: str
+    version: str
+    sha256: str
+    libraries: tuple[Library, ...]
+
+
+Read = Mapping[str, Wheel]
+"""The wheels that were read, by their sha256."""
+
+
+def read(root: Path) -> Read:
+    """Return the wheels of the committed file; none if there is no file.
+
+    Raises InputError for a file of another form.
+    """
+    path = root / image_yaml.IMAGES / FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != _SCHEMA:
+            raise KeyError("schema")
+        return {
+            sha256: Wheel(
+                str(value["name"]),
+                str(value["version"]),
+                sha256,
+                tuple(
+                    library.from_json(entry, str(value["name"]), str(value["version"]))
+                    for entry in value["libraries"]
+                ),
+            )
+            for sha256, value in content["wheels"].items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{image_yaml.shown(path)}: is not what {COMMAND} writes ({error})",
+            f"take it back from git, or delete it and run {COMMAND}",
+        ) from None
+
+
+def write(root: Path, wheels: Read) -> bool:
+    """Write the file, sorted by name. Returns whether anything in it changed."""
+    path = root / image_yaml.IMAGES / FILE
+    lines = [
+        f" {json.dumps(wheel.sha256)}: {_text(wheel)}"
+        for wheel in sorted(wheels.values(), key=lambda wheel: (wheel.name, wheel.version))
+    ]
+    head = f'{{"written_by": {json.dumps(_WRITTEN)},\n"schema": {_SCHEMA},\n"wheels": {{\n'
+    text = head + ",\n".join(lines) + "\n}}\n"
+    if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
+        return False
+    files.write(path, text)
+    return True
+
+
+def _text(wheel: Wheel) -> str:
+    """Return a wheel with a library a line, so that a diff shows which one changed."""
+    lines = [json.dumps(library.as_json(item), separators=(",", ":")) for item in wheel.libraries]
+    head = json.dumps({"name": wheel.name, "version": wheel.version})[:-1]
+    inner = "".join(f"\n   {line}," for line in lines).removesuffix(",")
+    return f'{head}, "libraries": [{inner}]}}'
+
+
+def of_known(lock: Lock, wheels: Read) -> Audit:
+    """Return every library with device code in those wheels of a lock that were read."""
+    return Audit(
+        tuple(
+            item
+            for pin in lock.packages.values()
+            if pin.sha256 in wheels
+            for item in wheels[pin.sha256].libraries
+        )
+    )
+
+
+def explain(root: Path, spec: ImageSpec) -> Iterator[Fact]:
+    """Yield the oldest driver of a locked GPU target, and the PTX that asks for it."""
+    stack = compatibility.resolve(spec)
+    if stack.cuda is None or not (root / image_yaml.IMAGES / spec.name / lockfile.FILE).exists():
+        return
+    lock = lockfile.read(root, spec.name)
+    verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
+    isa = f" (PTX {verdict.ptx_version})" if verdict.ptx_version else ""
+    source = f"what the locked wheels carry: {image_yaml.IMAGES}/{FILE}"
+    yield Fact(
+        f"oldest driver for the libraries{isa}", str(driver(root, stack, lock)), source, True
+    )
+
+
+def driver(root: Path, stack: Stack, lock: Lock) -> str | None:
+    """Return the oldest branch of drivers that runs what a lock's wheels carry on its GPU ("555").
+
+    It is the highest of what CUDA asks for, and of what the PTX asks for that the GPU has to use:
+    drivers run newer minors of CUDA, but compile no newer PTX. None for no GPU.
+    """
+    if stack.cuda is None:
+        return None
+    major = stack.cuda.partition(".")[0]
+    verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
+    return cuda.oldest_driver(major, verdict.ptx_version)
