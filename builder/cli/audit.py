@@ -42,18 +42,14 @@ def audit(
             metavar="SOURCE",
         ),
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every GPU target, as one table.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every GPU target, a table.")] = False,
     gpu: Annotated[
         list[str] | None,
         typer.Option(help="A GPU such as V100, or a compute capability such as 7.0."),
     ] = None,
     ptx: Annotated[
         Literal["kinds", "all"] | None,
-        typer.Option(
-            help="Compile the PTX that the GPUs have to use: a module of each kind, or all."
-        ),
+        typer.Option(help="Compile the PTX that they use: a module of each kind, or all."),
     ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
@@ -79,8 +75,8 @@ def audit(
     from builder.prove import report
 
     project = root() if everything else _project()
-    where = load(project or Path.cwd(), registry=registry, engine=engine)
     with reporter() as shown:
+        where = load(project or Path.cwd(), registry=registry, engine=engine)
         audited = auditing.audit(
             project,
             where,
@@ -92,9 +88,8 @@ def audit(
         )
     if as_json:
         out([report.as_dict(source) for source in audited])
-    else:
-        for line in report.github_lines(audited) if github else report.table(audited):
-            show(line)
+    for line in () if as_json else (report.github_lines if github else report.table)(audited):
+        show(line)
     if ptx:
         _compile(sources or (), gpu or (), ptx)
     auditing.require(audited)
