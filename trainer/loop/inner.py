@@ -307,10 +307,14 @@ class Trainer:
     def _sum(self, per_replica: Any) -> tf.Tensor:
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
 
-    def _gradients(self, images: Any, labels: Any) -> tuple[Any, Any, list[Any]]:
-        """One replica's share of the loss and of the accuracy, and its scaled gradients."""
+    def _gradients(
+        self, images: Any, labels: Any, values: list[Any] | None = None
+    ) -> tuple[Any, Any, list[Any]]:
+        """One replica's share of the loss and of the accuracy, and its scaled gradients. `values`:
+        what the trained variables are, where they lie elsewhere; None: the variables themselves."""
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
+            tape.watch(values or [])
             logits = self.model(images, training=True)
             # Divided by the batch of all replicas: the sum of their gradients is the batch's.
             _, deviation = optimization.units(self.config, self.model)
@@ -325,7 +329,7 @@ class Trainer:
             scaled = self.optimizer.scale_loss(loss)
         agreement = optimization.agreement(self.config, labels, logits)
         accuracy = tf.reduce_sum(agreement) / self.config.batch_size
-        return loss, accuracy, tape.gradient(scaled, variables)
+        return loss, accuracy, tape.gradient(scaled, values or variables)
 
     def _in_parts(self, images: Any, labels: Any) -> tuple[Any, Any, Any]:
         """`_gradients` of the batch, part by part with --accumulate: their sum is the batch's. Each

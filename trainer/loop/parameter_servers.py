@@ -2,13 +2,11 @@
 
 The chief hands out steps, and the workers make them at their own pace with variables that lie on
 the servers. Keras 3's own optimizer loses updates there: it reads, computes and assigns, and drops
-what another worker did in between. So this module has its own update: fused kernels that run where
-the variable lies, under its lock, and additions for everything else.
+what another worker did in between. So this module updates with fused kernels that run where the
+variable lies, under its lock, and with additions. Loss and gradients are those of every strategy.
 
 What holds: each step's gradient is applied once, and whole, to each variable; no update is lost;
-the chief takes a checkpoint while no step is under way, so the checkpoint is consistent. For lion
-and lamb TensorFlow has no single kernel: a kernel with the lock keeps the averages, and the
-resulting change is subtracted, which other workers' subtractions do not disturb.
+the chief takes a checkpoint while no step is under way, so the checkpoint is consistent.
 
 What does not hold: a gradient may come from weights some updates old, and a worker may read some
 variables before and some after another's update, so two runs never give the same bits. If a worker
@@ -33,9 +31,11 @@ from trainer.input.parts import Shard
 from trainer.job import markers, storage
 from trainer.job.preemption import RESTART, Preemption
 from trainer.loop import distribution, inner, waiting
-from trainer.model import networks, optimization
+from trainer.model import networks
 from trainer.report import say
 
+OPTIMIZERS = ("adam", "adamw", "sgd")
+"""Those whose update is one kernel that holds the variable's lock."""
 GONE = 5.0
 """A worker or server exits this many seconds after nobody listens at the chief's address."""
 
@@ -54,19 +54,20 @@ class ParameterServers(inner.Trainer):
         labels: Mapping[str, np.ndarray] | None = None,
     ):
         """`workers`: number of processes that make steps."""
-        if config.accumulate > 1:
-            raise UsageError("--accumulate does not work with parameter servers")
-        if policy == "mixed_float16":
+        if config.optimizer not in OPTIMIZERS:
+            known = ", ".join(OPTIMIZERS)
             raise UsageError(
-                "--precision mixed_float16 scales the loss by what the last gradients gave, which "
-                "does not work with parameter servers: use mixed_bfloat16 or float32"
+                f"--optimizer {config.optimizer} does not work with parameter servers: give one of "
+                f"{known}"
             )
-        if config.cache != cache.NONE:
-            raise UsageError(f"--cache {config.cache} does not work with parameter servers")
-        if config.ema:
+        if policy == "mixed_float16":  # its scale of the loss follows the last gradients
             raise UsageError(
-                "--ema does not work with parameter servers, whose weights have no common step"
+                "--precision mixed_float16 does not work with parameter servers: give "
+                "mixed_bfloat16 or float32"
             )
+        for name, plain in (("accumulate", 1), ("cache", cache.NONE), ("ema", 0.0)):
+            if (value := getattr(config, name)) != plain:
+                raise UsageError(f"--{name} {value} does not work with parameter servers")
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, steps, 1, labels)
@@ -134,34 +135,27 @@ class ParameterServers(inner.Trainer):
 
     def _read(self) -> list[tf.Tensor]:
         everything = self.variables().values()
-        return [tf.identity(v.value if _is_keras(v) else v.read_value()) for v in everything]
+        return [
+            tf.identity(v.value if isinstance(v, keras.Variable) else v.read_value())
+            for v in everything
+        ]
 
     def _drifting(self) -> list[Any]:
         return []
 
     def gradients(self, images: Any, labels: Any) -> tuple[tf.Tensor, list[Any], list[Any]]:
         """[loss, accuracy], gradients of the trained variables, changes of the others."""
-        trained = self.model.trainable_variables
-        others = self.model.non_trainable_variables
+        trained, others = self.model.trainable_variables, self.model.non_trainable_variables
         pulled = [tf.identity(v.value) for v in (*trained, *others)]
-        scope = keras.StatelessScope(zip((*trained, *others), pulled, strict=True))
-        with tf.GradientTape() as tape:
+        pairs = zip((*trained, *others), pulled, strict=True)
+        with keras.StatelessScope(pairs, collect_losses=True) as scope:
             values = pulled[: len(trained)]
-            tape.watch(values)
-            with scope:
-                logits = self.model(images, training=True)
-                _, deviation = optimization.units(self.config, self.model)
-                examples = optimization.losses(
-                    self.config, labels, logits, self.class_weights, deviation
-                )
-                loss = tf.reduce_mean(examples) + optimization.penalty(self.config, trained)
-        right = optimization.agreement(self.config, labels, logits)
-        before = pulled[len(trained) :]
+            loss, accuracy, gradients = self._gradients(images, labels, values)
         changes = [
             tf.convert_to_tensor(scope.get_current_value(v)) - old
-            for v, old in zip(others, before, strict=True)
+            for v, old in zip(others, pulled[len(trained) :], strict=True)
         ]
-        return tf.stack([loss, tf.reduce_mean(right)]), tape.gradient(loss, values), changes
+        return tf.stack([loss, accuracy]), gradients, changes
 
     def _step(self, iterator: Any) -> tf.Tensor:
         """One step on a worker."""
@@ -192,86 +186,47 @@ class Rule:
     """Keras' update rule, in operations that lose no update when several workers use it at once."""
 
     def __init__(self, config: Config, optimizer: Any) -> None:
-        self.name = config.optimizer
-        self.momentum = config.momentum
+        self.momentum = config.momentum if config.optimizer == "sgd" else None
+        """Of sgd; None: the rule is Adam's."""
         self.optimizer = optimizer
         """Keras' own optimizer, for its parameters."""
 
     @property
     def averages(self) -> int:
         """Number of variables that the rule keeps for each trained one."""
-        if self.name == "sgd":
-            return 1 if self.momentum else 0
-        return 1 if self.name == "lion" else 2
+        return 2 if self.momentum is None else int(self.momentum > 0)
 
     def apply(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, step: Any) -> None:
         """Apply step `step` (from 1 on) where the variable lies, with kernels that hold its
         lock."""
-        target = _handle(variable.value)
-        rule, ops = self.name, tf.raw_ops
-        if self.optimizer.weight_decay and self.optimizer._use_weight_decay(variable):
-            variable.value.assign_sub(variable.value * self.optimizer.weight_decay * rate)
-        if rule == "sgd" and not slots:
-            ops.ResourceApplyGradientDescent(
-                var=target, alpha=rate, delta=gradient, use_locking=True
+        own = self.optimizer
+        if own.weight_decay and own._use_weight_decay(variable):
+            variable.value.assign_sub(variable.value * own.weight_decay * rate)
+        target = {"var": variable.value.handle, "use_locking": True}
+        if self.momentum is None:
+            tf.raw_ops.ResourceApplyAdam(
+                m=slots[0].handle,
+                v=slots[1].handle,
+                beta1_power=tf.pow(own.beta_1, step),
+                beta2_power=tf.pow(own.beta_2, step),
+                lr=rate,
+                beta1=own.beta_1,
+                beta2=own.beta_2,
+                epsilon=own.epsilon,
+                grad=gradient,
+                **target,
             )
-        elif rule == "sgd":
-            ops.ResourceApplyKerasMomentum(
-                var=target,
-                accum=_handle(slots[0]),
+        elif not slots:
+            tf.raw_ops.ResourceApplyGradientDescent(alpha=rate, delta=gradient, **target)
+        else:
+            tf.raw_ops.ResourceApplyKerasMomentum(
+                accum=slots[0].handle,
                 lr=rate,
                 grad=gradient,
                 momentum=self.momentum,
                 use_nesterov=True,
-                use_locking=True,
+                **target,
             )
-        elif rule == "rmsprop":
-            ops.ResourceApplyRMSProp(
-                var=target,
-                ms=_handle(slots[0]),
-                mom=_handle(slots[1]),
-                lr=rate,
-                rho=self.optimizer.rho,
-                momentum=self.momentum,
-                epsilon=self.optimizer.epsilon,
-                grad=gradient,
-                use_locking=True,
-            )
-        elif rule == "lion":
-            self._lion(variable, gradient, slots[0], rate)
-        elif rule == "lamb":
-            self._lamb(variable, gradient, slots, rate, step)
-        else:
-            ops.ResourceApplyAdam(
-                var=target,
-                m=_handle(slots[0]),
-                v=_handle(slots[1]),
-                beta1_power=tf.pow(self.optimizer.beta_1, step),
-                beta2_power=tf.pow(self.optimizer.beta_2, step),
-                lr=rate,
-                beta1=self.optimizer.beta_1,
-                beta2=self.optimizer.beta_2,
-                epsilon=self.optimizer.epsilon,
-                grad=gradient,
-                use_locking=True,
-            )
-
-    def _lion(self, variable: Any, gradient: Any, average: Any, rate: Any) -> None:
-        one, two = self.optimizer.beta_1, self.optimizer.beta_2
-        direction = tf.sign(average.read_value() * one + gradient * (1 - one))
-        variable.value.assign_sub(rate * direction)
-        _average(variable, average, gradient, two)
-
-    def _lamb(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, step: Any) -> None:
-        one, two = self.optimizer.beta_1, self.optimizer.beta_2
-        _average(variable, slots[0], gradient, one)
-        _average(variable, slots[1], tf.square(gradient), two)
-        first = slots[0].read_value() / (1 - tf.pow(one, step))
-        second = slots[1].read_value() / (1 - tf.pow(two, step))
-        update = first / (tf.sqrt(second) + self.optimizer.epsilon)
-        weights, moved = tf.norm(tf.identity(variable.value)), tf.norm(update)
-        ratio = tf.where((weights > 0) & (moved > 0), weights / tf.maximum(moved, 1e-30), 1.0)
-        variable.value.assign_sub(ratio * rate * update)
 
 
 class Copy(inner.Evaluation):
@@ -344,69 +299,49 @@ def watch_servers(place: distribution.Cluster, config: Config, preemption: Preem
     workers are gone for --peer-timeout, or if one is frozen for so long: TensorFlow would wait for
     them.
     """
-
-    def leave(text: str) -> None:
-        say("error", f"{text}: all have to be started again, from the last checkpoint on", "ERROR")
-        os._exit(RESTART)
-
     names = waiting.others(place.tasks, place.role, place.task)
+    absent: dict[str, tuple[waiting.Presence, waiting.Wait]] = {}
 
-    waits: dict[str, waiting.Wait] = {}
+    def look() -> None:
+        for address, name in names.items():
+            presence = waiting.probe(address)
+            if presence == "answers":
+                absent.pop(address, None)
+                continue
+            _, wait = absent.get(address, ("", waiting.Wait("the chief")))
+            absent[address] = presence, wait
+            if wait.due():
+                wait.tell(f"for {name}: no answer")
 
-    def over(address: str, seconds: float) -> bool:
-        return address in waits and waits[address].seconds > seconds
+    def lost() -> str:
+        """Who is away for too long; "": nobody."""
+        patience = config.peer_timeout
+        for address, (presence, wait) in absent.items():
+            if presence == "silent" and wait.seconds > patience:  # It holds a step.
+                return f"no answer from {names[address]} for {patience:g} s"
+            if presence == "gone" and address in place.tasks["ps"] and wait.seconds > GONE:
+                return f"the parameter server at {address} is gone"
+        away = [absent[one][1].seconds for one in place.tasks["worker"] if one in absent]
+        if len(away) == len(place.tasks["worker"]) and min(away) > patience:
+            return f"no worker was there for {patience:g} s"
+        return ""
 
     def watch() -> None:
-        told = False
+        leaving = False
         while True:
-            silent = set()
-            for address, name in names.items():
-                presence = waiting.probe(address)
-                if presence == "answers":
-                    waits.pop(address, None)
-                    continue
-                wait = waits.setdefault(address, waiting.Wait("the chief"))
-                if presence == "silent":
-                    silent.add(address)
-                if wait.due():
-                    wait.tell(f"for {name}: no answer")
-            for address in place.tasks["ps"]:
-                if over(address, config.peer_timeout if address in silent else GONE):
-                    leave(f"the parameter server at {address} is gone")
-            for address in silent:  # It holds a step, and others wait for that.
-                if over(address, config.peer_timeout):
-                    leave(f"no answer from {names[address]} for {config.peer_timeout:g} s")
-            if all(over(address, config.peer_timeout) for address in place.tasks["worker"]):
-                leave(f"no worker was there for {config.peer_timeout:g} s")
-            if not told and markers.read(f"{config.job_dir}/{markers.LEAVING}"):
-                told = True
+            look()
+            if text := lost():
+                again = "all have to be started again, from the last checkpoint on"
+                say("error", f"{text}: {again}", "ERROR")
+                os._exit(RESTART)
+            if not leaving and markers.read(f"{config.job_dir}/{markers.LEAVING}"):
+                leaving = True
                 preemption.request()
             time.sleep(1.0)
 
     threading.Thread(target=watch, name="servers", daemon=True).start()
 
 
-def _average(variable: Any, average: Any, value: Any, decay: float) -> None:
-    """average = decay x average + (1 - decay) x value, in one kernel: that of momentum with a rate
-    of 0, which leaves the variable as it is."""
-    tf.raw_ops.ResourceApplyMomentum(
-        var=_handle(variable.value),
-        accum=_handle(average),
-        lr=0.0,
-        grad=value * (1 - decay),
-        momentum=decay,
-        use_locking=True,
-    )
-
-
 def _zeros(variable: Any) -> tf.Variable:
     shape, dtype = tuple(variable.shape), variable.dtype
     return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False, dtype=dtype)
-
-
-def _handle(variable: Any) -> Any:
-    return variable.handle
-
-
-def _is_keras(variable: Any) -> bool:
-    return isinstance(variable, keras.Variable)

@@ -2,8 +2,8 @@
 
 The update rules subtract a power of two from zero, add one, and call one locked kernel, n times
 each. In any order this gives one result, to the bit, and a lost update gives another result. Only
-the last operation of adam and lamb differs: its size depends on the number of steps that the worker
-has seen.
+the last operation of adam differs: its size depends on the number of steps that the worker has
+seen.
 
 It prints the results as one JSON object. With the argument `keras` it does the same with Keras' own
 optimizer, which loses updates: this shows that the count can fail.
@@ -121,7 +121,7 @@ def main() -> None:
     if "keras" in sys.argv[1:]:
         counted = {"keras": count_with_keras(strategy)}
     else:
-        counted = {name: count(strategy, name) for name in config.OPTIMIZERS}
+        counted = {name: count(strategy, name) for name in parameter_servers.OPTIMIZERS}
     sys.stdout.write(json.dumps(counted) + "\n")
     sys.stdout.flush()
     os._exit(0)
