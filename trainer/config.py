@@ -96,7 +96,9 @@ class Config:
     )
     checkpoint_every: int = _run(100, "steps between checkpoints", least=1)
     keep_checkpoints: int = _run(3, "number of newest checkpoints to keep", least=1)
-    evaluate_every: int = _run(0, "steps between evaluations; 0: one at the end only")
+    evaluate_every: int = _run(
+        0, "steps between evaluations; 0: one at the end only", shown="a tenth of the run"
+    )
     steps_per_loop: int = _run(
         10, "most steps before the host looks at the loss, signals and the clock", least=1
     )

@@ -197,7 +197,9 @@ def train(
 
     if finished := markers.finished(config):
         early = ", stopped early" if finished.get("early") else ""
-        text = f"already finished at step {finished['step']}{early}: nothing to do"
+        wrote = _predict_again(config, place)
+        what = "the predictions were missing" if wrote else "nothing to do"
+        text = f"already finished at step {finished['step']}{early}: {what}"
         say("done", text, step=finished["step"])
         return OK
     if config.deterministic:
@@ -362,6 +364,20 @@ def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer
         return servers, parameter_servers.Copy(servers, held_out)
     trainer = inner.Trainer(strategy, config, classes, policy, config.steps, place.workers, labels)
     return trainer, inner.Evaluation(strategy, trainer.model, config, classes, held_out)
+
+
+def _predict_again(config: Config, place: distribution.Cluster) -> bool:
+    """Write the predictions of a job that was finished without --predictions."""
+    from trainer import evaluate
+    from trainer.job import storage
+    from trainer.model import predictions
+
+    path = f"{config.job_dir}/{predictions.PREDICTIONS}"
+    if not (config.predictions and place.chief) or storage.gfile.exists(path):
+        return False
+    asked = evaluate.Asked(job_dir=config.job_dir, split="validation", predictions=path)
+    evaluate.evaluate(asked)
+    return True
 
 
 def _conclude(

@@ -64,7 +64,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         judge.waited = 0
     last = int(found.get("step", -1))
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep_checkpoints)
-    averaged = _averaged(look)
+    average = averaged(look.model, config, look.strategy, look.policy)
     watch.begin(look)
     # A marker that is there already may come from the attempt before. The trainers remove it when
     # they start; this waits for them as long as they wait for each other.
@@ -73,7 +73,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
     time.sleep(config.evaluate_delay)
     while True:
         done = markers.finished(config) is not None
-        checkpoint = _newest(checkpoints, last)
+        checkpoint = newest(checkpoints, last)
         if checkpoint is None:
             if done:
                 break
@@ -85,7 +85,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         began = time.monotonic()
         last = checkpoint.position.step
         look.position = checkpoint.position
-        _assign(look.model, checkpoint, config, averaged)
+        assign(look.model, checkpoint, config, average)
         with look.ledger.spend("evaluation"):
             result = evaluation.run()
         tell(last, result)
@@ -111,7 +111,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
     say("done", f"the job is done; last evaluated step {last}", step=max(last, 0))
 
 
-def _newest(checkpoints: Checkpoints, after: int) -> Checkpoint | None:
+def newest(checkpoints: Checkpoints, after: int = -1) -> Checkpoint | None:
     """The newest whole checkpoint after a step; skips one that is removed meanwhile."""
     for step in reversed(checkpoints.steps()):
         if step <= after:
@@ -123,18 +123,18 @@ def _newest(checkpoints: Checkpoints, after: int) -> Checkpoint | None:
     return None
 
 
-def _averaged(look: Run) -> dict[str, str]:
+def averaged(network: Any, config: Config, strategy: Any, policy: str) -> dict[str, str]:
     """With --ema, the path of the average of each trained variable, in the trainers' optimizer."""
-    if not look.config.ema:
+    if not config.ema:
         return {}
-    optimizer = networks.optimizer(look.config, 1, look.steps, look.policy)
-    with look.strategy.scope():
-        optimizer.build(look.model.trainable_variables)
-    pairs = optimization.averages(optimizer, look.model)
+    optimizer = networks.optimizer(config, 1, config.steps, policy)
+    with strategy.scope():
+        optimizer.build(network.trainable_variables)
+    pairs = optimization.averages(optimizer, network)
     return {variable.path: average.path for variable, average in pairs}
 
 
-def _assign(
+def assign(
     network: Any, checkpoint: Checkpoint, config: Config, averaged: Mapping[str, str]
 ) -> None:
     """Give the network the weights of a checkpoint, or where `averaged` names it, their average."""

@@ -19,11 +19,16 @@ from trainer.report import say
 
 CONFIG = "config.json"
 """In the job folder: every option as the job has it."""
-CHOSEN = ("image_size", "batch_size", "learning_rate", "schedule", "warmup_steps")
+CHOSEN = (
+    *("image_size", "batch_size", "learning_rate", "schedule", "warmup_steps"),
+    "evaluate_every",
+)
 _RATES = {"adam": 1.0, "adamw": 1.0, "rmsprop": 0.5, "lion": 0.2, "lamb": 2.0, "sgd": 6.0}
 """The learning rate of an optimizer, in Adam's."""
 _BATCH = 32
 """The batch that the rates are for."""
+_EVALUATIONS, _SHORT = 10, 200
+"""Evaluations of a run; a run of fewer steps has one, at its end."""
 _LEAST_STEPS = 4
 """Of an epoch, for which a batch is made smaller."""
 
@@ -104,13 +109,17 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
         batch = config.replica_batch_size * facts.replicas
     free = not _settled("steps", given)
     choose("learning_rate", *_rate(config, batch))
+    epochs = config.epochs
     if free:
         epochs, why = _epochs(config, facts.records)
         made.append(("epochs", epochs, why))
-        steps = max(1, round(epochs * facts.records / batch))
+    steps = max(1, round(epochs * facts.records / batch)) if epochs else config.steps
+    if free:
         kind = choose("schedule", "cosine", "the length is known: the rate falls to its end")
         if kind == "cosine" and steps > 20:
             choose("warmup_steps", min(500, steps // 20), "a twentieth of the run")
+    every = steps // _EVALUATIONS if steps >= _SHORT else 0
+    choose("evaluate_every", every, f"{_EVALUATIONS} evaluations, of which the best is kept")
     return made
 
 

@@ -15,12 +15,15 @@ from trainer.model import optimization
 from trainer.report import say
 
 PREDICTIONS = "predictions.csv"
-"""In the job folder."""
+"""In the job folder: those of the validation records."""
 _BATCH = 32
 
 
-def write(network: Any, names: tuple[str, ...], config: Config, shards: tuple[Shard, ...]) -> str:
-    """Write predictions.csv and return its path. Raises one of storage.FAILURES.
+def write(
+    network: Any, names: tuple[str, ...], config: Config, shards: tuple[Shard, ...], path: str = ""
+) -> str:
+    """Write the predictions to `path`, or to predictions.csv in the job folder, and return the
+    path. Raises one of storage.FAILURES.
 
     A line has the record's file and number (from 0), its label, the predicted class, and the
     probability of each class. Of several labels, both are joined by |; of values, each has two
@@ -43,9 +46,9 @@ def write(network: Any, names: tuple[str, ...], config: Config, shards: tuple[Sh
         shares = predict(images).numpy()
         for own, label in zip(shares[weights > 0], labels[weights > 0].numpy(), strict=True):
             lines.writerow([*next(places), *_cells(config.target, names, label, own)])
-    path = f"{config.job_dir}/{PREDICTIONS}"
+    path = path or f"{config.job_dir}/{PREDICTIONS}"
     storage.write(path, text.getvalue().encode())
-    say("predictions", f"what the model says of each validation record is in {path}", path=path)
+    say("predictions", f"what the model says of each record is in {path}", path=path)
     return path
 
 

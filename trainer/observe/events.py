@@ -7,6 +7,7 @@ writer has a thread of its own, so a slow bucket does not delay training.
 import itertools
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,15 @@ _NUMBER = itertools.count()
 BUCKETS = 30
 FLUSH = 5
 """Seconds after which an event becomes readable, with the next one."""
+
+
+def _loud_unless_told(args: Any, hook: Any = threading.excepthook) -> None:
+    """The writer's thread raises what the writer raises, too, and `_guarded` reports."""
+    if getattr(args.thread, "name", "") != "EventLoggerThread":
+        hook(args)
+
+
+threading.excepthook = _loud_unless_told
 
 
 class Events:

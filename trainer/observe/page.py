@@ -33,7 +33,8 @@ color:#1d2733;background:#fff}h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top
 table{border-collapse:collapse;display:block;max-width:100%;overflow-x:auto}
 td,th{padding:.15rem .7rem;text-align:right}
 td:first-child,th:first-child{text-align:left}tr:nth-child(even){background:#f3f5f7}
-.row{display:flex;flex-wrap:wrap;gap:1.5rem}.bar{background:#3b6fb5;height:.8rem}
+.row{display:flex;flex-wrap:wrap;gap:1.5rem}.row>*{min-width:0;max-width:100%}.bar{background:#3b6fb5;height:.8rem}
+.warning{border-left:4px solid #c2571a;background:#fdf1e9;padding:.5rem 1rem}
 figure{margin:0}figcaption{color:#5b6673;font-size:.85rem}
 img.pixels{image-rendering:pixelated;min-width:128px;max-width:100%}svg{max-width:100%;height:auto}
 .part{width:20rem}td:first-child{white-space:nowrap}
@@ -85,6 +86,13 @@ class Page(Observer):
         for name in [name for name in SHOWN if name in result]:
             self._curve(f"{name}, evaluation", step).append((step, round(result[name], 5)))
 
+    def end(self, run: Run, outcome: str) -> None:
+        text = overfitting(self._curves)
+        if run.place.chief and outcome in ("done", "stopped") and text:
+            best = f"{run.config.checkpoint_dir}/best has the best by --metric {run.config.metric}"
+            helps = f"what helps: {HELPS}; {best}"
+            say("overfitting", f"{text}; {helps}", "WARNING", step=run.position.step)
+
     def closed(self, run: Run) -> None:
         if not run.writes:
             return
@@ -106,6 +114,32 @@ class Page(Observer):
         return curve
 
 
+HELPS = (
+    "more records, --trivial-augment, --crop 0.35 --flip horizontal, --mixup 0.2, --dropout 0.3, "
+    "--weight-decay, given --weights, --early-stopping 3, or fewer --epochs"
+)
+"""Options against overfitting."""
+_RISEN = 1.2
+"""A validation loss that is so many times the least one has risen."""
+
+
+def overfitting(curves: dict[str, Curve]) -> str:
+    """In words, that a run learnt its training records and not what they have in common: since some
+    step the validation loss has risen, and the training loss is lower. "" if that is not so."""
+    evaluated, trained = (curves.get(f"loss, {kind}", []) for kind in ("evaluation", "training"))
+    if len(evaluated) < 3 or not trained:
+        return ""
+    at, least = min(evaluated, key=lambda point: point[1])
+    now = evaluated[-1][1]
+    recent = float(np.mean([value for _, value in trained[-20:]]))
+    if not (now > _RISEN * least and recent < now):
+        return ""
+    return (
+        f"the run overfits: the validation loss was least, {least:.3g}, after step {at} and is "
+        f"{now:.3g} now, with a training loss of {recent:.3g}"
+    )
+
+
 def page(
     run: Run,
     summary: dict[str, Any],
@@ -118,6 +152,7 @@ def page(
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>",
         f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>",
         f"<h1>{title}</h1>",
+        _warning(overfitting(curves)),
         _measured(summary),
         "<h2>Curves</h2><div class=row>",
         *(chart(name, curves) for name in SHOWN),
@@ -166,9 +201,18 @@ def chart(name: str, curves: dict[str, Curve]) -> str:
         lines.append(f"<path d='M{across} {down}H{_WIDE - 10}' stroke=#dde2e7 />")
         lines.append(f"<text x=4 y={float(down) + 4:.1f} fill=#5b6673>{value:.3g}</text>")
     lines.append(f"<text x={_LEFT} y={_HIGH - 6} fill=#5b6673>step 0 to {right}</text>")
+    if name == "loss" and overfitting(curves):
+        least = min(shown["evaluation"], key=lambda point: point[1])
+        across = place(*least).split(",")[0]
+        lines.append(f"<path d='M{across} 8V{_HIGH - _LOW}' stroke=#c2571a stroke-dasharray=4 />")
+        lines.append(f"<text x={across} y=18 dx=4 fill=#c2571a>least after step {least[0]}</text>")
     head = f"<svg viewBox='0 0 {_WIDE} {_HIGH}' width={_WIDE} font-size=12 role=img>"
     drawn = "".join(lines)
     return f"<figure><figcaption>{name}</figcaption>{head}{drawn}</svg></figure>"
+
+
+def _warning(text: str) -> str:
+    return f"<p class=warning>{html.escape(text)}. What helps: {HELPS}.</p>" if text else ""
 
 
 def _measured(summary: dict[str, Any]) -> str:

@@ -32,11 +32,13 @@ def test_a_run_on_a_cpu_from_scratch() -> None:
         "epochs": 20.0,
         "schedule": "cosine",
         "warmup_steps": 62,
+        "evaluate_every": 125,
     }
 
 
 def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
     found = choose("--batch-size", 128, "--image-size", 64, "--epochs", 3)
+    assert found.pop("evaluate_every") == 0, "47 steps are too few for more than the last one"
     assert found == {"learning_rate": 0.004}, "by the root of the batch; no schedule for a length"
     assert "learning_rate" not in choose("--learning-rate", 1)
     assert "batch_size" not in choose("--replica-batch-size", 4)
@@ -63,6 +65,8 @@ def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
         (("--weights", "job"), {}, "epochs", 8.0),
         (("--optimizer", "sgd"), {}, "learning_rate", 0.012),
         (("--optimizer", "lion"), {}, "learning_rate", 0.0004),
+        (("--steps", 5000), {}, "evaluate_every", 500),
+        (("--epochs", 40), {}, "evaluate_every", 250),
     ],
 )
 def test_choices_follow_data_devices_and_options(

@@ -85,6 +85,24 @@ def test_names_of_classes_cannot_break_the_page_and_bad_values_are_left_out() ->
     assert page.chart("loss", {}) == ""
 
 
+LEARNT = [(step, 2.0 / step) for step in range(1, 101)]
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "words"),
+    [
+        ([(30, 0.6), (60, 0.9), (90, 3.74)], "least, 0.6, after step 30 and is 3.74 now"),
+        ([(30, 0.9), (60, 0.61), (90, 0.6)], ""),
+        ([(30, 0.6), (90, 3.74)], ""),
+    ],
+)
+def test_a_run_that_overfits_is_marked(evaluated: list, words: str) -> None:
+    curves = {"loss, training": LEARNT, "loss, evaluation": evaluated}
+    assert words in page.overfitting(curves)
+    assert bool(page.overfitting(curves)) == bool(words)
+    assert ("least after step 30" in page.chart("loss", curves)) == bool(words)
+
+
 def test_shares_of_a_class_have_four_places_and_values_are_as_they_are() -> None:
     assert [page._number(one, ".4f") for one in (1.0, 0.25, 18, "cat", None)] == [
         "1.0000",
