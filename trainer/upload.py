@@ -177,8 +177,8 @@ def _one(
     first = 0 if present is None else 1  # The attempt that is not a retry.
     problem: BaseException | str = ""
     for attempt in range(TRIES):
-        if attempt:
-            time.sleep(wait * 2 ** (attempt - 1))
+        if attempt > first:
+            time.sleep(wait * 2 ** (attempt - first - 1))
         try:
             if attempt or present is None:
                 _put(filesystem, path, to)

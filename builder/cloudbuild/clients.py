@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -76,12 +76,15 @@ class Clients:
         from google.cloud import logging
 
         endpoint = os.environ.get(LOGGING_VARIABLE)
-        return logging.Client(  # type: ignore[no-untyped-call]
+        client: Any = logging.Client(  # type: ignore[no-untyped-call]
             project=self.project,
             credentials=self.credentials,
             _use_grpc=False,
             client_options={"api_endpoint": endpoint.rstrip("/")} if endpoint else None,
         )
+        # Else it looks for a metadata server before the first entry: 5 s outside Google's network.
+        client.logger = partial(client.logger, resource=logging.Resource("global", {}))
+        return client
 
 
 def connect(settings: CloudSettings) -> Clients:

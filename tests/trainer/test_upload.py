@@ -159,7 +159,8 @@ def test_google_tells_the_checksum_and_nothing_is_read_back(records: Path) -> No
         assert upload.is_there(Google(), "bucket/x", info, sums) is expected
 
 
-def test_what_cannot_be_sent_is_refused(tmp_path: Path, records: Path, capsys) -> None:
+def test_what_cannot_be_sent_is_refused(tmp_path: Path, records: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between tries
     (tmp_path / "empty").mkdir()
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "train-0.tfrecord.tmp-12").touch()
