@@ -58,7 +58,7 @@ def doctor(
     Each finding that prevents the work has the command that mends it; then the exit code is 4.
     """
     from builder.core.errors import CheckFailed
-    from builder.doctor import machine
+    from builder.doctor import examine, machine
 
     chosen = settings(registry=registry, engine=engine)
     findings: list[Finding] = []
@@ -67,7 +67,7 @@ def doctor(
     if job or where.backend:
         findings += _jobs(job, chosen, {**asdict(where), **asdict(cluster)})
     if not (cloud or job or where.backend):
-        findings += machine.GROUP.examine(machine.Machine(chosen))
+        findings += examine(machine.Machine(chosen))
     if as_json:
         out([asdict(finding) for finding in findings])
     else:
@@ -82,20 +82,20 @@ def doctor(
 
 def _cloud(file: Path | None, registry: str | None, where: Where) -> "Iterable[Finding]":
     from builder.core.settings import load_cloud
-    from builder.doctor import cloudbuild
+    from builder.doctor import cloudbuild, examine
 
     path = file or root() / "cloudbuild.yaml"
     cloud = load_cloud(root(), project=where.project, region=where.region)
     needs = cloudbuild.needs(root(), path)
     build = cloudbuild.BuildOptions.read(path)
     cloud, project = cloudbuild.connect(cloud)
-    return cloudbuild.GROUP.examine(cloudbuild.CloudBuild(cloud, project, build, registry, needs))
+    return examine(cloudbuild.CloudBuild(cloud, project, build, registry, needs))
 
 
 def _jobs(
     name: str | None, chosen: "Settings", flags: "Mapping[str, str | None]"
 ) -> "Iterable[Finding]":
-    from builder.doctor import kubernetes, vertex
+    from builder.doctor import examine, kubernetes, vertex
     from builder.jobs import description
     from builder.jobs.backends import choose
     from builder.jobs.backends.kubernetes.backend import Kubernetes
@@ -109,9 +109,9 @@ def _jobs(
             options = SendOptions(pushed=True)
             ready = prepare(root(), job, chosen, backend, options, shown.on_event)
     if isinstance(backend, Kubernetes):
-        return kubernetes.GROUP.examine(kubernetes.ClusterJobs(backend, ready))
+        return examine(kubernetes.ClusterJobs(backend, ready))
     assert isinstance(backend, VertexAI)
-    return vertex.GROUP.examine(vertex.Vertex(backend.service.known(), ready))
+    return examine(vertex.Vertex(backend.service.known(), ready))
 
 
 def cache(

@@ -1,14 +1,14 @@
 """Checks of this machine, of Cloud Build and of a backend for jobs; each finding has its remedy.
 
-A check is a function that yields findings about its subject. Each module of this folder has a Group
-of checks for one kind of subject. No check changes anything.
+A check is a function that yields findings about its subject: this machine, a build, a cluster, a
+project of Vertex AI. Each module of this folder registers those of one kind. None changes anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from builder.core.errors import FactoryError, OutsideError, refusal
 
@@ -31,42 +31,13 @@ class Unknown(OutsideError):  # noqa: N818 - not a fault: a question without an 
 
 
 @dataclass(frozen=True)
-class Group(Generic[T]):
-    """The checks of one kind of subject, in the order in which they run.
-
-    A check that is essential comes first; where it finds an error, nothing else can be asked.
-    """
-
-    checks: list[Check[T]] = field(default_factory=list)
-
-    def check(
-        self, name: str, essential: bool = False
-    ) -> Callable[[Callable[[T], Iterator[Finding]]], Callable[[T], Iterator[Finding]]]:
-        """Return a decorator that adds a check. name: of the finding where the check fails."""
-
-        def add(run: Callable[[T], Iterator[Finding]]) -> Callable[[T], Iterator[Finding]]:
-            self.checks.append(Check(name, run, essential))
-            return run
-
-        return add
-
-    def examine(self, subject: T) -> tuple[Finding, ...]:
-        """Return all findings about a subject."""
-        findings: list[Finding] = []
-        for check in self.checks:
-            findings += check.findings(subject)
-            if check.essential and any(finding.severity == "error" for finding in findings):
-                break
-        return tuple(findings)
-
-
-@dataclass(frozen=True)
 class Check(Generic[T]):
-    """A check of a group."""
+    """A check of one kind of subject. After an essential one that fails, no other can be asked."""
 
+    subject: type[T]
     name: str
     run: Callable[[T], Iterator[Finding]]
-    essential: bool = False
+    essential: bool
 
     def findings(self, subject: T) -> Iterator[Finding]:
         """Yield the findings. What the system or a service refuses is one, too."""
@@ -80,3 +51,30 @@ class Check(Generic[T]):
             refused = refusal(error)
             fix = refused.fix if refused else "let this user read and write there"
             yield Finding(self.name, "error", refused.message if refused else str(error), fix)
+
+
+CHECKS: Final[list[Check[Any]]] = []
+"""Every check of the modules that are imported, in the order in which they run."""
+
+
+def check(
+    subject: type[T], name: str, essential: bool = False
+) -> Callable[[Callable[[T], Iterator[Finding]]], Callable[[T], Iterator[Finding]]]:
+    """Return a decorator that registers a check. name: of the finding where the check fails."""
+
+    def register(run: Callable[[T], Iterator[Finding]]) -> Callable[[T], Iterator[Finding]]:
+        CHECKS.append(Check(subject, name, run, essential))
+        return run
+
+    return register
+
+
+def examine(subject: object) -> tuple[Finding, ...]:
+    """Return all findings about a subject."""
+    findings: list[Finding] = []
+    for each in CHECKS:
+        if isinstance(subject, each.subject):
+            findings += each.findings(subject)
+            if each.essential and any(finding.severity == "error" for finding in findings):
+                break
+    return tuple(findings)

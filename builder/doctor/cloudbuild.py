@@ -16,7 +16,7 @@ from builder import googleapi
 from builder.core import filemodel, yamlfile
 from builder.core.errors import InputError
 from builder.core.settings import CloudSettings
-from builder.doctor import Finding, Group, google
+from builder.doctor import Finding, check, google
 from builder.doctor.google import Project, Question
 from builder.facts.workers import DEFAULT_MACHINE, MACHINES
 from builder.registry import is_loopback
@@ -125,15 +125,12 @@ def connect(settings: CloudSettings) -> tuple[CloudSettings, Project]:
     return settings.model_copy(update={"project": name}), project
 
 
-GROUP: Final = Group[CloudBuild]()
-
-
-@GROUP.check("APIs")
+@check(CloudBuild, "APIs")
 def apis(cloud: CloudBuild) -> Iterator[Finding]:
     yield from cloud.project.apis(("cloudbuild.googleapis.com", *google.APIS))
 
 
-@GROUP.check("right to build")
+@check(CloudBuild, "right to build")
 def caller(cloud: CloudBuild) -> Iterator[Finding]:
     project, grant = cloud.project, cloud.project.grant("user:YOU")
     yield project.caller("right to build", project.rights(BUILDS), BUILDS, grant)
@@ -144,7 +141,7 @@ def caller(cloud: CloudBuild) -> Iterator[Finding]:
         yield project.caller("right to use the pool", question, POOL, grant)
 
 
-@GROUP.check("staging")
+@check(CloudBuild, "staging")
 def staging(cloud: CloudBuild) -> Iterator[Finding]:
     bucket = cloud.settings.bucket
     query = "&".join(f"permissions={permission}" for permission in STAGING)
@@ -154,7 +151,7 @@ def staging(cloud: CloudBuild) -> Iterator[Finding]:
     yield cloud.project.caller("staging", question, STAGING, grant)
 
 
-@GROUP.check("account")
+@check(CloudBuild, "account")
 def account(cloud: CloudBuild) -> Iterator[Finding]:
     """Yield whether the caller may use the build's account."""
     name = cloud.settings.service_account
@@ -168,7 +165,7 @@ def account(cloud: CloudBuild) -> Iterator[Finding]:
     yield Finding("account", "warning", message, fix)
 
 
-@GROUP.check("account's rights")
+@check(CloudBuild, "account's rights")
 def account_rights(cloud: CloudBuild) -> Iterator[Finding]:
     """Yield whether the account may write logs, read the source and push images."""
     name, project = cloud.settings.service_account, cloud.project
@@ -186,7 +183,7 @@ def account_rights(cloud: CloudBuild) -> Iterator[Finding]:
         yield Finding("images", "warning", f"{registry}: not a repository of Artifact Registry")
 
 
-@GROUP.check("cost")
+@check(CloudBuild, "cost")
 def worker(cloud: CloudBuild) -> Iterator[Finding]:
     yield from estimate(cloud.settings, cloud.build, cloud.needs)
 

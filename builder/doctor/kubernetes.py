@@ -1,4 +1,4 @@
-"""Checks of what a job in a cluster needs: access, JobSet, rights, queue, accounts, nodes.
+"""Checks of what a job in a cluster needs: access, JobSet, rights, queue, accounts.
 
 The job itself is tried by a server-side dry run. A right is asked for as `kubectl auth can-i` does.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from builder.core.errors import OutsideError
-from builder.doctor import Finding, Group, Unknown
+from builder.doctor import Finding, Unknown, check
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.backend import QUEUES, Kubernetes
 from builder.jobs.backends.kubernetes.client import ClusterRefused
@@ -52,10 +52,7 @@ class ClusterJobs:
         yield Finding(kind, "ok", f"{name} is there")
 
 
-GROUP: Final = Group[ClusterJobs]()
-
-
-@GROUP.check("cluster", essential=True)
+@check(ClusterJobs, "cluster", essential=True)
 def server(jobs: ClusterJobs) -> Iterator[Finding]:
     access = jobs.backend.client.access
     version = jobs.backend.client.get("/version").get("gitVersion", "of an unknown version")
@@ -63,14 +60,14 @@ def server(jobs: ClusterJobs) -> Iterator[Finding]:
     yield Finding("cluster", "ok", f"{access.server} answers {who}: Kubernetes {version}")
 
 
-@GROUP.check("namespace")
+@check(ClusterJobs, "namespace")
 def namespace(jobs: ClusterJobs) -> Iterator[Finding]:
     name = jobs.namespace
     make = f"kubectl create namespace {name}"
     yield from jobs.object("namespace", f"/api/v1/namespaces/{name}", name, make)
 
 
-@GROUP.check("JobSet")
+@check(ClusterJobs, "JobSet")
 def jobsets(jobs: ClusterJobs) -> Iterator[Finding]:
     group: dict[str, Any] = {}
     try:
@@ -87,7 +84,7 @@ def jobsets(jobs: ClusterJobs) -> Iterator[Finding]:
     yield Finding("JobSet", "error", f"the cluster knows no {jobset.API}{others}", fix)
 
 
-@GROUP.check("rights")
+@check(ClusterJobs, "rights")
 def rights(jobs: ClusterJobs) -> Iterator[Finding]:
     wanted = (*RIGHTS, *(QUEUE_RIGHTS if jobs.backend.cluster.queue else ()))
     missing = [right for right in wanted if not _allowed(jobs, *right)]
@@ -119,7 +116,7 @@ def _allowed(jobs: ClusterJobs, group: str, resource: str, verb: str) -> bool:
     return bool(status.get("allowed"))
 
 
-@GROUP.check("queue")
+@check(ClusterJobs, "queue")
 def queue(jobs: ClusterJobs) -> Iterator[Finding]:
     name = jobs.backend.cluster.queue
     if name is None:
@@ -137,7 +134,7 @@ def queue(jobs: ClusterJobs) -> Iterator[Finding]:
     yield from jobs.object("queue", path, name, fix)
 
 
-@GROUP.check("pull secret")
+@check(ClusterJobs, "pull secret")
 def pull_secret(jobs: ClusterJobs) -> Iterator[Finding]:
     if name := jobs.backend.cluster.pull_secret:
         path = jobs.backend.client.path("v1", "secrets", name, jobs.namespace)
@@ -145,7 +142,7 @@ def pull_secret(jobs: ClusterJobs) -> Iterator[Finding]:
         yield from jobs.object("pull secret", path, name, make)
 
 
-@GROUP.check("service account")
+@check(ClusterJobs, "service account")
 def account(jobs: ClusterJobs) -> Iterator[Finding]:
     name = jobs.backend.cluster.service_account
     if not name:
@@ -167,41 +164,7 @@ def account(jobs: ClusterJobs) -> Iterator[Finding]:
 # --- one job --------------------------------------------------------------------------------------
 
 
-@GROUP.check("nodes")
-def nodes(jobs: ClusterJobs) -> Iterator[Finding]:
-    """Yield whether some node could take a pod of each role, as it is now and empty."""
-    if jobs.ready is None:
-        return
-    try:
-        present = jobs.backend.client.items("/api/v1/nodes")
-    except ClusterRefused as error:
-        raise Unknown(error.message, error.fix) from error
-    for role in jobs.backend.render(jobs.ready)["spec"]["replicatedJobs"]:
-        pod = role["template"]["spec"]["template"]["spec"]
-        fitting = [node for node in present if _fits(node, pod)]
-        wanted = {**pod.get("nodeSelector", {}), **_limits(pod)}
-        shown = ", ".join(f"{key}={value}" for key, value in wanted.items()) or "any node"
-        if fitting:
-            yield Finding(f"nodes for {role['name']}", "ok", f"{len(fitting)} with {shown}")
-        else:
-            fix = "add a node pool with them; one that scales from zero may bring such a node"
-            yield Finding(f"nodes for {role['name']}", "warning", f"none now with {shown}", fix)
-
-
-def _limits(pod: dict[str, Any]) -> dict[str, str]:
-    return dict((pod["containers"][0].get("resources") or {}).get("limits") or {})
-
-
-def _fits(node: dict[str, Any], pod: dict[str, Any]) -> bool:
-    labels = node["metadata"].get("labels") or {}
-    capacity = (node.get("status") or {}).get("allocatable") or {}
-    if (node.get("spec") or {}).get("unschedulable"):
-        return False
-    chosen = (pod.get("nodeSelector") or {}).items() <= labels.items()
-    return chosen and all(int(capacity.get(name, 0)) >= int(n) for name, n in _limits(pod).items())
-
-
-@GROUP.check("job")
+@check(ClusterJobs, "job")
 def dry_run(jobs: ClusterJobs) -> Iterator[Finding]:
     if jobs.ready is not None:
         jobs.backend.preflight(jobs.ready)

@@ -18,7 +18,7 @@ from builder.core import system
 from builder.core.errors import FactoryError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
-from builder.doctor import Finding, Group
+from builder.doctor import Finding, check
 from builder.engine import PLATFORM, Engine, buildx, private
 from builder.engine.discovery import NoEngine, connect
 
@@ -41,16 +41,13 @@ class Machine:
             return error
 
 
-GROUP: Final = Group[Machine]()
-
-
-@GROUP.check("python")
+@check(Machine, "python")
 def python(_: Machine) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Finding("python", "ok", f"{version} at {sys.executable}")
 
 
-@GROUP.check("engine")
+@check(Machine, "engine")
 def engine(machine: Machine) -> Iterator[Finding]:
     engine = machine.engine
     if isinstance(engine, Engine):
@@ -69,7 +66,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
         yield Finding("engine", "error", message, fix)
 
 
-@GROUP.check("buildx")
+@check(Machine, "buildx")
 def dockerfiles(machine: Machine) -> Iterator[Finding]:
     """Yield whether the engine builds a Dockerfile, and how it keeps images."""
     if not isinstance(machine.engine, Engine):
@@ -91,7 +88,7 @@ def dockerfiles(machine: Machine) -> Iterator[Finding]:
     yield Finding("image store", "warning", message, remedy)
 
 
-@GROUP.check("platform")
+@check(Machine, "platform")
 def platform(machine: Machine) -> Iterator[Finding]:
     engine = machine.engine
     architecture = engine.architecture if isinstance(engine, Engine) else system.architecture()
@@ -108,7 +105,7 @@ def platform(machine: Machine) -> Iterator[Finding]:
     )
 
 
-@GROUP.check("disk")
+@check(Machine, "disk")
 def disk(machine: Machine) -> Iterator[Finding]:
     engine = machine.engine if isinstance(machine.engine, Engine) else None
     space = engine.disk() if engine else None
@@ -128,7 +125,7 @@ def disk(machine: Machine) -> Iterator[Finding]:
         yield Finding("disk", "error", message, fix)
 
 
-@GROUP.check("registry")
+@check(Machine, "registry")
 def images(machine: Machine) -> Iterator[Finding]:
     if not machine.settings.registry:
         fix = 'write registry = "HOST/PATH" in builder.toml, or use --registry'
@@ -142,7 +139,7 @@ def images(machine: Machine) -> Iterator[Finding]:
     yield Finding("registry", "ok", f"{name.host} answers, {who}")
 
 
-@GROUP.check("network")
+@check(Machine, "network")
 def proxies(_: Machine) -> Iterator[Finding]:
     lines = [*network.discover().summary()]
     if mirror := debian.host_apt().mirror:

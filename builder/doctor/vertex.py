@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from builder import googleapi
 from builder.core.errors import OutsideError
-from builder.doctor import Finding, Group, google
+from builder.doctor import Finding, check, google
 from builder.doctor.google import Project, Question
 from builder.jobs.backends.vertex import service
 from builder.jobs.backends.vertex.checks import check_bucket
@@ -72,10 +72,7 @@ class Vertex:
         return f"service-{number.get('projectNumber')}@gcp-sa-{kind}.iam.gserviceaccount.com"
 
 
-GROUP: Final = Group[Vertex]()
-
-
-@GROUP.check("credentials", essential=True)
+@check(Vertex, "credentials", essential=True)
 def credentials(vertex: Vertex) -> Iterator[Finding]:
     """Yield whether the credentials hold, until when, and who pays for what they ask."""
     from google.auth.credentials import AnonymousCredentials
@@ -101,12 +98,12 @@ def credentials(vertex: Vertex) -> Iterator[Finding]:
         yield Finding("quota project", "error", message, fix)
 
 
-@GROUP.check("APIs")
+@check(Vertex, "APIs")
 def apis(vertex: Vertex) -> Iterator[Finding]:
     yield from vertex.project.apis(("aiplatform.googleapis.com", *google.APIS))
 
 
-@GROUP.check("rights")
+@check(Vertex, "rights")
 def rights(vertex: Vertex) -> Iterator[Finding]:
     project, grant = vertex.project, vertex.project.grant(vertex.caller)
     yield project.caller("right to run jobs", project.rights(RUNS_JOBS), RUNS_JOBS, grant)
@@ -117,7 +114,7 @@ def rights(vertex: Vertex) -> Iterator[Finding]:
 # --- one job --------------------------------------------------------------------------------------
 
 
-@GROUP.check("right to act as the job's account")
+@check(Vertex, "right to act as the job's account")
 def acts_as(vertex: Vertex) -> Iterator[Finding]:
     account = vertex.ready.job.service_account if vertex.ready else None
     if account:
@@ -130,7 +127,7 @@ def acts_as(vertex: Vertex) -> Iterator[Finding]:
         )
 
 
-@GROUP.check("the service reads the image")
+@check(Vertex, "the service reads the image")
 def pulls(vertex: Vertex) -> Iterator[Finding]:
     """Yield whether the service's agent may read each image of the job."""
     names = [vertex.ready.image.reference] if vertex.ready else []
@@ -151,7 +148,7 @@ def pulls(vertex: Vertex) -> Iterator[Finding]:
         yield vertex.project.granted(what, agent, PULLS, policies, grant)
 
 
-@GROUP.check("bucket")
+@check(Vertex, "bucket")
 def job_folder(vertex: Vertex) -> Iterator[Finding]:
     """Yield whether the job's folder is in its region, and the job's account may write there."""
     if vertex.ready is None or not vertex.ready.job.job_dir:
@@ -170,7 +167,7 @@ def job_folder(vertex: Vertex) -> Iterator[Finding]:
     )
 
 
-@GROUP.check("quota")
+@check(Vertex, "quota")
 def quota(vertex: Vertex) -> Iterator[Finding]:
     """Yield the limits in the job's region beside what the job asks; no service says what is in
     use.

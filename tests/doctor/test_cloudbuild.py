@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.settings import CloudSettings
-from builder.doctor import cloudbuild
+from builder.doctor import cloudbuild, examine
 from builder.doctor.cloudbuild import BuildOptions, CloudBuild, Needs
 from tests.doctor.conftest import Run, by_name, severities
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud
@@ -40,7 +40,7 @@ def build_in(cloud: LoopbackCloud, **settings: str) -> CloudBuild:
 
 
 def test_a_project_that_has_everything(granted: LoopbackCloud) -> None:
-    findings = by_name(cloudbuild.GROUP.examine(build_in(granted)))
+    findings = by_name(examine(build_in(granted)))
     assert severities(findings) == {
         **dict.fromkeys(("APIs", "right to build", "right to read logs", "staging"), "ok"),
         **dict.fromkeys(("account", "logs", "source", "images", "cost"), "ok"),

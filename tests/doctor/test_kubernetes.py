@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.doctor import Finding, kubernetes
+from builder.doctor import Finding, examine, kubernetes
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.cluster import Cluster
 from tests.doctor.conftest import by_name, severities
@@ -22,8 +22,7 @@ WHOLE = Cluster(None, "gpus", "trainer", pull_secret="registry")
 
 def add(loopback: server.Cluster, kind: str, name: str, **more: Any) -> None:  # noqa: F811
     meta = {"name": name, **more.pop("metadata", {})}
-    space = "" if kind == "nodes" else "default"
-    loopback.objects.create(kind, space, {"metadata": meta, **more})
+    loopback.objects.create(kind, "default", {"metadata": meta, **more})
 
 
 @pytest.fixture
@@ -33,18 +32,12 @@ def whole(loopback: server.Cluster) -> server.Cluster:  # noqa: F811
     add(loopback, "secrets", "registry")
     bound = {kubernetes.GOOGLE_ACCOUNT: "t@p.iam.gserviceaccount.com"}
     add(loopback, "serviceaccounts", "trainer", metadata={"annotations": bound})
-    labels = {
-        "node.kubernetes.io/instance-type": "n1-standard-8",
-        "cloud.google.com/gke-accelerator": "nvidia-tesla-v100",
-    }
-    capacity = {"allocatable": {"nvidia.com/gpu": "2"}}
-    add(loopback, "nodes", "n1", metadata={"labels": labels}, status=capacity)
     return loopback
 
 
 def examined(cluster: Cluster = WHOLE) -> dict[str, Finding]:
     subject = kubernetes.ClusterJobs(Kubernetes(cluster), ready(JOB, cluster))
-    return by_name(kubernetes.GROUP.examine(subject))
+    return by_name(examine(subject))
 
 
 def test_nothing_is_missing(whole: server.Cluster) -> None:
@@ -52,7 +45,6 @@ def test_nothing_is_missing(whole: server.Cluster) -> None:
     assert set(severities(findings).values()) == {"ok"}
     assert findings["cluster"].message.endswith("answers as loopback: Kubernetes v1.36.0")
     assert findings["Google account"].message == "trainer acts as t@p.iam.gserviceaccount.com"
-    assert findings["nodes for chief"].message.startswith("1 with ")
     assert whole.jobsets() == []  # it only asked
 
 
@@ -66,8 +58,6 @@ def test_each_thing_that_is_missing_has_its_remedy(
         "service account": "kubectl create serviceaccount trainer -n default",
     }.items():
         assert findings[name].severity == "error" and findings[name].remedy.startswith(fix)
-    nodes = findings["nodes for chief"]
-    assert nodes.severity == "warning" and "nvidia-tesla-v100" in nodes.message
     loopback.faults.missing = {server.JOBSETS, "kueue.x-k8s.io/v1beta1"}
     findings = examined()
     assert {severities(findings)[name] for name in ("JobSet", "job", "queue")} == {"error"}
@@ -101,9 +91,9 @@ def test_a_right_that_is_missing_has_the_command_that_grants_it(
 def test_what_may_not_be_looked_at_is_a_warning_and_no_answer_ends_the_checks(
     whole: server.Cluster,
 ) -> None:
-    whole.faults.forbidden = ["GET .*/(nodes|secrets/.*)$"]
+    whole.faults.forbidden = ["GET .*/secrets/.*$"]
     findings = severities(examined())
-    assert findings["nodes"] == findings["pull secret"] == "warning"
+    assert findings["pull secret"] == "warning"
     whole.faults.token = "another"
     assert list(examined()) == ["cluster"]
 
@@ -111,7 +101,9 @@ def test_what_may_not_be_looked_at_is_a_warning_and_no_answer_ends_the_checks(
 def test_the_command(run: Run, cats: Path, whole: server.Cluster) -> None:  # noqa: F811
     code, out, _ = run("doctor", "--on", "kubernetes", "--json")
     assert code == 0
-    assert {one["name"]: one["severity"] for one in json.loads(out)}["queue"] == "warning"
+    assert {finding["name"]: finding["severity"] for finding in json.loads(out)}[
+        "queue"
+    ] == "warning"
     code, out, err = run("doctor", "--job", "cats", "--on", "kubernetes", "--queue", "none")
     assert code == 4 and "error    queue: none: is not there" in out
     assert "error: 1 errors prevent the work" in err

@@ -9,7 +9,7 @@ import pytest
 
 from builder.core.errors import OutsideError
 from builder.core.settings import Settings
-from builder.doctor import Finding, machine
+from builder.doctor import Finding, examine, machine
 from builder.engine import Engine, docker
 from builder.engine.discovery import NoEngine
 from tests.doctor.conftest import severities
@@ -39,7 +39,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, answer: Engine | OutsideError) -> 
         return answer
 
     monkeypatch.setattr(machine, "connect", connect)
-    findings = machine.GROUP.examine(machine.Machine(Settings()))
+    findings = examine(machine.Machine(Settings()))
     return {finding.name: finding for finding in findings}
 
 

@@ -12,7 +12,7 @@ import pytest
 from google.oauth2 import credentials as login
 
 from builder.core.errors import InputError
-from builder.doctor import Finding, Unknown, vertex
+from builder.doctor import Finding, Unknown, examine, vertex
 from builder.doctor.vertex import Vertex
 from builder.jobs.backends.vertex.service import Service
 from builder.jobs.ready import Image
@@ -64,7 +64,7 @@ def job_in(whole: emulator.Loopback, text: str = JOB, image: Image | None = None
 
 
 def test_nothing_is_missing(whole: emulator.Loopback) -> None:
-    findings = by_name(vertex.GROUP.examine(job_in(whole)))
+    findings = by_name(examine(job_in(whole)))
     names = (
         *("credentials", "APIs", "right to run jobs", "right to read logs"),
         f"right to act as {ACCOUNT}",
@@ -202,12 +202,12 @@ def test_credentials_that_do_not_hold_are_the_only_finding(
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     subject = Vertex(Service("my-project", "us-central1"))
-    (only,) = vertex.GROUP.examine(subject)
+    (only,) = examine(subject)
     assert (only.name, only.severity) == ("credentials", "error") and "none.json" in only.message
     gone = b'{"error": "invalid_grant", "error_description": "Token has been expired or revoked."}'
     with answers.serving({"/token": (400, {"Content-Type": "application/json"}, gone)}) as server:
         subject.__dict__["credentials"] = person(f"{server.address}/token")
-        (only,) = vertex.GROUP.examine(subject)
+        (only,) = examine(subject)
     assert only.remedy == "run: gcloud auth application-default login"
     assert "is not accepted: invalid_grant" in only.message
 
