@@ -38,6 +38,9 @@ def render(
         bool,
         typer.Option("--pushed", help="Ask the registry for the image, as submit does."),
     ] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Also a job whose image no registry holds.")
+    ] = False,
     output: Output = None,
 ) -> None:
     """Show what would be sent, after every check.
@@ -69,6 +72,8 @@ def render(
         )
     if backend.name == choose.KUBERNETES:  # kubectl would take the tag
         checks.require_digest(ready)
+    elif not local:
+        checks.require_registry(ready)
     notes(ready.notes)
     job_convert.write(_gcloud(ready) if to == "gcloud" else as_text(backend, ready), output)
 

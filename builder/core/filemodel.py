@@ -73,7 +73,7 @@ def matches(pattern: str, what: str, fix: str) -> AfterValidator:
 
     def check(value: str) -> str:
         if not shape.fullmatch(value):
-            raise refuse(f"{value!r} is not {what}", fix)
+            raise refuse(f"{shown(value)} is not {what}", fix)
         return value
 
     return AfterValidator(check)
@@ -190,6 +190,8 @@ def _model_at(path: tuple[str | int, ...], root: type[BaseModel]) -> tuple[Any, 
         if field is None:  # a name that the user chose: study.parameters.<name>
             if isinstance(example, dict):
                 example = next(iter(example.values()))
+            elif isinstance(example, list) and example:
+                example = example[0]
             continue
         example = field.examples[0] if field.examples else ""
         deeper = _model_of(field.annotation)
@@ -216,21 +218,23 @@ def _words(
         return "unknown key", fix
     written = document.written(last, example)
     if path and isinstance(path[-1], int):
-        written = f"- {example.removeprefix('[').removesuffix(']')}"
+        written = f"- {example}"
     if kind == "missing":
         return "is missing", f"add {written}"
     if value is None:
-        return "is empty", f"write {written}, or leave the key out"
+        rest = "remove the line" if written.startswith("- ") else "leave the key out"
+        return "is empty", f"write {written}, or {rest}"
     if kind == "literal_error":
         options = re.findall(r"'([^']*)'", str(context["expected"]))
         near = difflib.get_close_matches(str(value), options, n=1)
         fix = f"write {near[0]}" if near else f"write {' | '.join(options)}"
-        return f"{_shown(value)} is not one of {', '.join(options)}", fix
+        return f"{shown(value)} is not one of {', '.join(options)}", fix
     expected = _EXPECTED.get(kind, detail["msg"]).format(mapping=document.mapping, **context)
-    return f"expected {expected}, found {_shown(value)}", f"write {written}"
+    return f"expected {expected}, found {shown(value)}", f"write {written}"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value as an error names it, cut where it is long."""
     if isinstance(value, dict):
         return "`name: value` lines"
     text = "a list" if isinstance(value, list) else repr(value)

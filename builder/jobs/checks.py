@@ -15,6 +15,15 @@ from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Image, Ready
 
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:API_?KEY|ACCESS_KEY|PRIVATE_KEY|SECRET|SECRET_KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE)$",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"-----BEGIN |gh[pousr]_\w{20}|hf_\w{20}|sk-\w{16}|AKIA\w{16}|AIza\w{30}"
+)
+_HARMLESS = re.compile(r"|/\S*|gs://\S+|true|false|[0-9]{1,3}", re.IGNORECASE)
+
 Field = tuple[str, ...]
 """The path of a field in a job's file."""
 
@@ -85,13 +94,22 @@ def check_job_dir(job: Job) -> None:
         )
 
 
-def check_no_secrets(job: Job, backend: str) -> None:
-    """Raise InputError for a variable whose value a Secret of a cluster holds."""
-    for name in job.secrets:
-        raise InputError(
-            f"{name} names a secret, and {backend} reads none",
-            "--on kubernetes reads it; here let the program fetch it, from Secret Manager",
-        )
+def check_no_plain_secrets(job: Job, fix: str) -> None:
+    """Raise InputError for a variable that looks like a secret: anybody who may look at the job
+    would read it. fix: what to do instead; {name} is the variable's."""
+    for name, value in job.variables.items():
+        by_name = _SECRET_NAME.search(name) and not _HARMLESS.fullmatch(value)
+        if by_name or _SECRET_VALUE.match(value):
+            raise InputError(
+                f"{name} looks like a secret, and its value would stand in the job",
+                fix.format(name=name),
+            )
+
+
+def names_buckets(job: Job) -> bool:
+    """Tell whether a job names a folder of Cloud Storage."""
+    words = (job.job_dir or "", *job.arguments, *job.variables.values())
+    return any("gs://" in word for word in words)
 
 
 def check_tpu(job: Job, placements: tuple[Placement, ...]) -> None:
@@ -161,6 +179,16 @@ def require_digest(ready: Ready) -> None:
             f"builder image {image.target} --push"
             if image.target
             else "write HOST/PATH@sha256:<digest>, or render with --pushed",
+        )
+
+
+def require_registry(ready: Ready) -> None:
+    """Raise InputError for an image that no registry holds: such a job cannot be sent."""
+    if not ready.image.in_registry:
+        raise InputError(
+            f"{description.where(ready.job, 'image')}: {ready.image.reference} is an image of this "
+            "machine, and no registry is named: this job cannot be sent",
+            'write registry = "HOST/PATH" in builder.toml, or render it with --local',
         )
 
 

@@ -77,13 +77,9 @@ def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, Notes]
             f"{name} has no valid receipt here: builder image {name} --push; `builder job submit` "
             "sends what the registry holds, by digest",
         )
-    notes = () if settings.registry else (
-        "no registry is named in builder.toml: the image has a name on this machine only, and "
-        "cannot be sent",
-    )  # fmt: skip
     reference = f"{settings.repository}@{receipt.digest}"
     proven = replace(image, reference=reference, digest=receipt.digest, proven=True)
-    return replace(proven, accelerator=receipt.accelerator), notes
+    return replace(proven, accelerator=receipt.accelerator), ()
 
 
 def pushed_image(

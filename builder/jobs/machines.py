@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal
 
 from builder.core.errors import InputError
-from builder.facts.table import DATA, Source, read_table, sources_of
+from builder.facts.table import DATA, read_table
 
 _CORES, _HOST_CHIPS = 2, 4
 """Of TPU v2 and v3: cores of a chip, chips of a machine."""
@@ -33,16 +33,15 @@ class OfferedAccelerator:
     name: str
     kind: Literal["gpu", "tpu"]
     type: str | None
-    source: Source
     machines: Mapping[str, tuple[int, ...]]
     topologies: Mapping[str, Mapping[str, int]]
-    regions: tuple[str, ...] = ()
-    listed: tuple[str, ...] = ()
-    pod_multiple: int = 0
-    pods: tuple[str, ...] = ()
-    warning: str | None = None
-    refused: str | None = None
-    instead: str | None = None
+    regions: tuple[str, ...]
+    listed: tuple[str, ...]
+    pod_multiple: int
+    pods: tuple[str, ...]
+    warning: str | None
+    refused: str | None
+    instead: str | None
 
 
 @dataclass(frozen=True)
@@ -116,46 +115,39 @@ class Offer:
 def offer() -> Offer:
     """Return builder/facts/machines.yaml, read once for each process."""
     table = read_table(DATA / "machines.yaml")
-    sources = sources_of(table)
-    devices = [_accelerator(entry, sources) for entry in table["accelerators"]]
     return Offer(
-        cpu=tuple(machine for group in table["cpu_machines"].values() for machine in group),
+        cpu=tuple(machine for series in table["cpu_machines"].values() for machine in series),
         regions=tuple(table["regions"]),
-        devices={device.name: device for device in devices},
+        devices={entry["name"]: _accelerator(entry) for entry in table["accelerators"]},
         hyperdisk_only=tuple(table["disk"]["hyperdisk_only"]),
         flex_start=tuple(table["flex_start"]["accelerators"]),
         flex_start_days=int(table["flex_start"]["timeout_days"]),
         as_of=table["as_of"],
-        sizes={
-            name: Size(int(vcpus), float(memory))
-            for name, (vcpus, memory) in table["sizes"].items()
-        },
+        sizes={name: Size(int(pair[0]), float(pair[1])) for name, pair in table["sizes"].items()},
         each_vcpu={name: float(memory) for name, memory in table["gb_each_vcpu"].items()},
     )
 
 
-def _accelerator(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> OfferedAccelerator:
+def _accelerator(entry: Mapping[str, Any]) -> OfferedAccelerator:
+    machines, shapes = entry.get("machines", {}), entry.get("topologies", {})
+    pods = entry.get("pods", {})
     return OfferedAccelerator(
         name=entry["name"],
         kind=entry["kind"],
-        type=entry.get("type"),
-        source=sources[entry["source"]],
-        machines={
-            machine: tuple(int(count) for count in counts)
-            for machine, counts in entry.get("machines", {}).items()
-        },
+        machines={machine: tuple(map(int, counts)) for machine, counts in machines.items()},
         topologies={
-            machine: {shape["topology"]: int(shape["chips"]) for shape in shapes}
-            for machine, shapes in entry.get("topologies", {}).items()
+            machine: {shape: _chips(shape) for shape in shapes[machine]} for machine in shapes
         },
         regions=tuple(entry.get("regions", ())),
         listed=tuple(entry.get("listed", ())),
-        pod_multiple=int(entry.get("pods", {}).get("multiple_of", 0)),
-        pods=tuple(entry.get("pods", {}).get("regions", ())),
-        warning=entry.get("warning"),
-        refused=entry.get("refused"),
-        instead=entry.get("instead"),
+        pod_multiple=int(pods.get("multiple_of", 0)),
+        pods=tuple(pods.get("regions", ())),
+        **{name: entry.get(name) for name in ("type", "warning", "refused", "instead")},
     )
+
+
+def _chips(topology: str) -> int:
+    return math.prod(int(side) for side in topology.split("x"))
 
 
 @cache
@@ -194,18 +186,16 @@ _SHORT = {"H100": "H100-80GB", "H100-MEGA": "H100-MEGA-80GB", "H200": "H200-141G
 def devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
     """Return the accelerators that a name may mean. `A100` means two, which the machine tells
     apart."""
-    known = offer().devices
+    known = offer().devices.values()
     key = name.upper().replace("_", "-")
-    for device in known.values():
-        if device.type and key == device.type.replace("_", "-"):
-            return (device,)
+    by_type = [device for device in known if device.type and device.type.replace("_", "-") == key]
+    if by_type:
+        return tuple(by_type)
     key = re.sub(r"^NVIDIA-(TESLA-)?", "", key)
-    if key == "A100":
-        return (known["A100-40GB"], known["A100-80GB"])
     if key == "TPU":
-        return tuple(one for one in known.values() if one.kind == "tpu" and not one.refused)
-    key = _SHORT.get(key, key)
-    return tuple(device for device in known.values() if device.name.upper() == key)
+        return tuple(device for device in known if device.kind == "tpu" and not device.refused)
+    keys = ("A100-40GB", "A100-80GB") if key == "A100" else (_SHORT.get(key, key),)
+    return tuple(device for device in known if device.name.upper() in keys)
 
 
 def device(name: str, machine: str = "") -> OfferedAccelerator:
@@ -222,7 +212,7 @@ def device(name: str, machine: str = "") -> OfferedAccelerator:
             f"no accelerator is called {name!r}",
             (f"write {near[0]}; " if near else "") + f"known: {', '.join(known)}",
         )
-    fitting = [one for one in called if machine in one.machines or machine in one.topologies]
+    fitting = [each for each in called if machine in each.machines or machine in each.topologies]
     return (fitting or called)[0]
 
 
@@ -243,31 +233,25 @@ def place(
     wanted = device(accelerator, machine)
     if wanted.refused:
         instead = nearest(machine, offer().devices[str(wanted.instead)], count)
-        raise InputError(
-            f"{wanted.name} {wanted.refused}",
-            f"write accelerators: {count} x {wanted.instead} ({instead})",
-        )
+        raise InputError(f"{wanted.name} {wanted.refused}", f"write {instead.written}")
     near = nearest(machine, wanted, count)
     if wanted.topologies:
         raise InputError(
             f"{wanted.name} is asked for by its topology, not by a number of accelerators",
             f"write {near.written}, without accelerators",
         )
-    multiple = wanted.pod_multiple
-    pod = multiple and count and count % multiple == 0 and machine in wanted.machines
-    if pod or count in wanted.machines.get(machine, ()):
+    counts, multiple = wanted.machines.get(machine, ()), wanted.pod_multiple
+    if count in counts or (counts and multiple and count and count % multiple == 0):
         return Placement(machine, wanted, count)
-    if machine not in {placement.machine for placement in combinations()}:
-        raise _no_machine(machine, near)
-    if machine not in wanted.machines:
+    if not counts:
+        _require_machine(machine, near)
         raise InputError(f"{machine} takes no {wanted.name}", f"write {near.written}")
     more = f", or a multiple of {multiple}" if multiple else ""
     units = " cores" if wanted.kind == "tpu" else ""
-    carriers = [one for one in combinations() if (one.device, one.count) == (wanted, count)]
-    other = min(carriers, key=lambda one: _distance(machine, one.machine), default=None)
+    carriers = [each for each in combinations() if (each.device, each.count) == (wanted, count)]
+    other = min(carriers, key=lambda each: _distance(machine, each.machine), default=None)
     raise InputError(
-        f"{machine} takes {_or(wanted.machines[machine])}{more} x {wanted.name}{units}, "
-        f"not {count}",
+        f"{machine} takes {_or(counts)}{more} x {wanted.name}{units}, not {count}",
         f"write accelerators: {near.count} x {wanted.name}"
         + (f", or machine: {other.machine}" if other else ""),
     )
@@ -278,31 +262,29 @@ def nearest(machine: str, wanted: OfferedAccelerator, count: int) -> Placement:
     type."""
     return min(
         (placement for placement in combinations() if placement.device is wanted),
-        key=lambda one: (
-            one.machine != machine,
-            3 * _steps(one.count, count) + _distance(machine, one.machine),
-            one.count,
+        key=lambda each: (
+            each.machine != machine,
+            3 * _steps(each.count, count) + _distance(machine, each.machine),
+            each.count,
         ),
     )
 
 
 def _with_topology(machine: str, topology: str) -> Placement:
     for known in offer().devices.values():
-        shapes = known.topologies.get(machine)
-        if shapes and topology in shapes:
+        shapes = known.topologies.get(machine, {})
+        if topology in shapes:
             return Placement(machine, known, shapes[topology], topology)
         if shapes:
-            chips = math.prod(int(side) for side in topology.split("x"))
             raise InputError(
                 f"{machine} has no topology {topology} ({', '.join(shapes)})",
-                f"write {nearest(machine, known, chips).written}",
+                f"write {nearest(machine, known, _chips(topology)).written}",
             )
-    on_it = [placement for placement in combinations() if placement.machine == machine]
-    if not on_it:
-        raise _no_machine(machine, nearest("ct5lp-hightpu-4t", device("TPU-v5e"), 4))
+    _require_machine(machine, nearest("ct5lp-hightpu-4t", device("TPU-v5e"), 4))
+    on_it = next(placement for placement in combinations() if placement.machine == machine)
     raise InputError(
         f"{machine} has no topology: only TPUs of v5e and later have one",
-        f"write {on_it[0].written}, without topology",
+        f"write {on_it.written}, without topology",
     )
 
 
@@ -310,20 +292,21 @@ def _alone(machine: str) -> Placement:
     known = offer()
     if machine in known.cpu:
         return Placement(machine)
-    for one in known.devices.values():
-        if counts := one.machines.get(machine):
-            raise InputError(
-                f"{machine} always carries {_or(counts)} x {one.name}",
-                f"add accelerators: {counts[0]} x {one.name}",
-            )
-        if shapes := one.topologies.get(machine):
-            raise InputError(f"{machine} needs a topology", f"add topology: {next(iter(shapes))}")
     near = min(known.cpu, key=lambda other: _distance(machine, other))
-    raise _no_machine(machine, Placement(near))
+    _require_machine(machine, Placement(near))
+    on_it = next(each for each in combinations() if each.machine == machine)
+    if on_it.topology:
+        raise InputError(f"{machine} needs a topology", f"add topology: {on_it.topology}")
+    assert on_it.device is not None, "a machine without an accelerator is in known.cpu"
+    raise InputError(
+        f"{machine} always carries {_or(on_it.device.machines[machine])} x {on_it.device.name}",
+        f"add accelerators: {on_it.count} x {on_it.device.name}",
+    )
 
 
-def _no_machine(machine: str, near: Placement) -> InputError:
-    return InputError(f"training has no machine type {machine}", f"write {near.written}")
+def _require_machine(machine: str, near: Placement) -> None:
+    if all(placement.machine != machine for placement in combinations()):
+        raise InputError(f"training has no machine type {machine}", f"write {near.written}")
 
 
 @cache
@@ -336,13 +319,12 @@ def _distance(machine: str, other: str) -> float:
 
 def _parts(machine: str) -> tuple[str, int]:
     family, _, size = machine.rpartition("-")
-    digits = re.sub(r"\D", "", size)
-    return family or machine, int(digits) if digits else 1
+    return family or machine, int(re.sub(r"\D", "", size) or 1)
 
 
-def _steps(one: int, other: int) -> float:
+def _steps(count: int, other: int) -> float:
     """Return how many doublings lie between two numbers."""
-    return abs(math.log2(max(one, 1) / max(other, 1)))
+    return abs(math.log2(max(count, 1) / max(other, 1)))
 
 
 def _or(counts: tuple[int, ...]) -> str:

@@ -77,6 +77,15 @@ class Replicas(WrittenModel):
     evaluator: _PoolSpec | None = Field(None, examples=[1])
     """An evaluator. It is never part of the cluster that trains."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Replicas:
+        if self.evaluator is not None and self.evaluator.count > 1:
+            raise refuse(
+                f"{self.evaluator.count} evaluators would judge the same checkpoints",
+                "write evaluator: 1",
+            )
+        return self
+
 
 ROLE_FIELDS: Mapping[Role, str] = {
     "worker": "workers",
@@ -159,7 +168,8 @@ class Job(WrittenModel):
     """The trainer's arguments: `name: value` lines, or a list as on a command line."""
 
     environment: Environment = Field({}, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}])
-    """Environment variables of every replica: texts, or secrets as {secret: NAME, key: KEY}."""
+    """Environment variables of every replica: texts, or secrets as {secret: NAME, key: KEY}, which
+    a cluster's Secret holds, or the file of `builder job local --env-file`."""
 
     job_dir: JobDir | None = Field(None, examples=["gs://my-bucket/jobs/{job}"])
     """Where the job writes: gs://BUCKET/FOLDER. {job} is replaced by the job's own id, {region} by
@@ -237,7 +247,7 @@ class Job(WrittenModel):
 
     @property
     def secrets(self) -> dict[str, Secret]:
-        """Return the environment variables whose values a Secret holds."""
+        """Return the environment variables whose values stand elsewhere."""
         return {
             name: value for name, value in self.environment.items() if isinstance(value, Secret)
         }

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from builder.core.errors import InputError
-from builder.core.filemodel import FileModel, matches, refuse
+from builder.core.filemodel import FileModel, matches, refuse, shown
 
 NAME_LENGTH = 63
 """A job's name becomes part of a display name (128), of a label's value (63), of a container's."""
@@ -73,10 +73,6 @@ def length(flag: str, text: str | None) -> float | None:
         ) from None
 
 
-def _shortened(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:40]!r}... ({len(text)} characters)"
-
-
 def _duration(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -84,7 +80,7 @@ def _duration(value: object) -> object:
         return seconds(value)
     except ValueError:
         raise refuse(
-            f"{_shortened(value)} is not a length of time",
+            f"{shown(value)} is not a length of time",
             "write a number and s, m, h or d, such as 2h or 22m; at most 10000d",
         ) from None
 
@@ -99,7 +95,7 @@ def is_number(text: str) -> bool:
 
 def _number(value: str) -> str:
     if not is_number(value):
-        raise refuse(f"{_shortened(value)} is not a number", "write it as 0.001 or 1e-3")
+        raise refuse(f"{shown(value)} is not a number", "write it as 0.001 or 1e-3")
     return value
 
 
@@ -217,7 +213,7 @@ _Variable = Annotated[
 
 
 class Secret(WrittenModel):
-    """A value that a Secret of the cluster holds: the job's file names it, and never holds it."""
+    """A value that stands elsewhere: the job's file names it, and never holds it."""
 
     secret: str
     """The Secret's name."""

@@ -19,7 +19,7 @@ _Address = Annotated[
 _Folder = Annotated[str, matches(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)*", "a folder's name", "write data")]
 _Context = Annotated[str, matches(r"[a-z0-9][a-z0-9-]{0,127}", "an experiment", "write cats")]
 _Resource = Annotated[
-    str, matches(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "a persistent resource", "write its id")
+    str, matches(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "a persistent resource", "write cluster")
 ]
 _Reservation = Annotated[
     str,

@@ -6,7 +6,6 @@ the way they are made (jobset.py).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from builder.core.errors import InputError
@@ -19,8 +18,10 @@ from builder.jobs.checks import (
     advice,
     check_image,
     check_job_dir,
+    check_no_plain_secrets,
     check_tpu,
     field_of,
+    names_buckets,
     place_pools,
 )
 from builder.jobs.description import Job
@@ -29,14 +30,6 @@ from builder.jobs.ready import Image, Ready
 
 TENSORFLOW_TPU = "TPU-v5e"
 """The only TPU of GKE on which TensorFlow runs."""
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:API_?KEY|ACCESS_KEY|PRIVATE_KEY|SECRET|SECRET_KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE)$",
-    re.IGNORECASE,
-)
-_SECRET_VALUE = re.compile(
-    r"-----BEGIN |gh[pousr]_\w{20}|hf_\w{20}|sk-\w{16}|AKIA\w{16}|AIza\w{30}"
-)
-_HARMLESS = re.compile(r"|/\S*|gs://\S+|true|false|[0-9]{1,3}", re.IGNORECASE)
 _FAST_NETWORK = ("a3-highgpu-8g", "a3-megagpu", "a3-ultragpu", "a4-")
 LARGEST_CLUSTER = 1200
 """Replicas whose host names fit TF_CONFIG: Linux takes 128 KiB for one variable
@@ -174,18 +167,13 @@ def _check_buckets(job: Job, cluster: Cluster) -> None:
 
 
 def _check_environment(job: Job) -> None:
-    """Raise InputError for a variable that Kubernetes sets, and for one that looks like a secret:
-    anybody who may look at the job would read it."""
     if INDEX in job.environment:
         raise InputError(f"{INDEX} cannot be set: Kubernetes sets it", "remove it")
-    for name, value in job.variables.items():
-        by_name = _SECRET_NAME.search(name) and not _HARMLESS.fullmatch(value)
-        if by_name or _SECRET_VALUE.match(value):
-            raise InputError(
-                f"{name} looks like a secret, and its value would stand in the job",
-                f"write {name}: {{secret: NAME, key: KEY}}, and make it: kubectl create secret "
-                "generic NAME --from-literal=KEY=...",
-            )
+    check_no_plain_secrets(
+        job,
+        "write {name}: {{secret: NAME, key: KEY}}, and make it: kubectl create secret generic NAME "
+        "--from-literal=KEY=...",
+    )
 
 
 def _check_label(name: str, value: str) -> None:
@@ -221,9 +209,7 @@ def _hints(
 ) -> list[str]:
     """Return notes about what the cluster has to bring for this job."""
     notes = list[str]()
-    words = (job.job_dir or "", *job.arguments)
-    on_gke = cluster.nodes == "gke"
-    if on_gke and cluster.service_account is None and any("gs://" in word for word in words):
+    if cluster.nodes == "gke" and cluster.service_account is None and names_buckets(job):
         notes.append(
             "gs:// without a service account: the pods read and write as the namespace's default "
             "one; --service-account names the one that Workload Identity binds"

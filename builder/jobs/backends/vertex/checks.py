@@ -29,7 +29,7 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
     placements = checks.place_pools(job, problems)
     attempts: dict[Field, Callable[[], None]] = {
         ("replicas",): lambda: checks.check_tpu(job, placements),
-        ("environment",): lambda: checks.check_no_secrets(job, "Vertex AI"),
+        ("environment",): lambda: _check_environment(job),
         ("network",): lambda: _check_network(job),
         ("scheduling", "strategy"): lambda: _check_strategy(job, placements),
         ("scheduling", "timeout"): lambda: _check_timeout(job),
@@ -60,6 +60,11 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
     devices = dict.fromkeys(placement.device for placement in placements if placement.device)
     notes += [device.warning for device in devices if device.warning]
     notes += checks.advice(job)
+    if job.service_account is None and checks.names_buckets(job):
+        notes.append(
+            "gs:// without service_account: the replicas read and write as the project's Vertex AI "
+            "Custom Code Service Agent"
+        )
     notes += [
         f"kubernetes.{name}: a cluster's own, not rendered" for name in job.kubernetes.written
     ]
@@ -117,6 +122,17 @@ def _check_registry(image: Image) -> None:
             "Docker Hub",
             f"push it to REGION-docker.pkg.dev/PROJECT/REPOSITORY/{path} and name that",
         )
+
+
+def _check_environment(job: Job) -> None:
+    """Raise InputError for a secret: a CustomJob holds the values of variables as they are.
+
+    Source: aiplatform v1, ContainerSpec.env, an EnvVar of name and value.
+    """
+    fix = "let the program read it from Secret Manager, as the job's service_account"
+    for name in job.secrets:
+        raise InputError(f"{name} names a secret, and a job of Vertex AI can name none", fix)
+    checks.check_no_plain_secrets(job, fix)
 
 
 def _check_network(job: Job) -> None:
