@@ -44,6 +44,7 @@ def test_every_job_of_the_project_passes() -> None:
         (BASE.replace("us-central1", "us-centrall1"), "v100", "is no region", "us-central1"),
         (BASE.replace("n1-standard-8", "g2-standard-8"), "v100", "takes no V100", "n1-standard-8"),
         (BASE.replace("region: us-central1\n", ""), "v100", "no region is known", "add region"),
+        (BASE + "environment: {API_KEY: abc}\n", "v100", "looks like a secret", "Secret Manager"),
         (BASE + "job_dir: /data/out\n", "v100", "is on this machine", "gs://"),
         (BASE + "network: projects/my-p/global/networks/vpc\n", "v100", "by its number", "vpc"),
         (BASE + "network: vpc\n", "v100", "not the name of a network", "projects/NUMBER"),
@@ -158,6 +159,8 @@ def test_what_is_possible_and_worth_a_word() -> None:
     assert any("taken away" in note for note in lone)
     p100 = "image: p100\nregion: us-central1\nmachine: n1-standard-8\naccelerators: P100\n"
     assert any("2026-09-15" in note for note in jobfiles.ready(p100, "p100").notes)
+    bucket = BASE + "job_dir: gs://my-bucket/{job}\n"
+    assert any("Custom Code Service Agent" in note for note in jobfiles.ready(bucket).notes)
     foreign = Image(f"docker.io/tensorflow/tensorflow@{jobfiles.DIGEST}", jobfiles.DIGEST)
     notes = jobfiles.checked(jobfiles.job(BASE), foreign).notes
     assert any("not an image of ours" in note for note in notes)

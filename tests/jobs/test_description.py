@@ -43,12 +43,6 @@ def test_two_v100s_are_six_lines() -> None:
     assert (job.id, job.distributed, job.scheduling.timeout) == ("cats", False, 604_800)
 
 
-def test_every_job_of_the_project_can_be_read() -> None:
-    assert description.names(ROOT)
-    for name in description.names(ROOT):
-        assert description.load(ROOT, name).id == name
-
-
 @pytest.mark.parametrize(
     ("written", "read"),
     [
@@ -129,6 +123,8 @@ def test_a_parameter_is_what_its_values_look_like(written: str, kind: str) -> No
         (ONE + "accelerators: two V100\n", ":3: accelerators:", "write 2 x V100"),
         (ONE + "accelerators: 2 x 2\n", ":3: accelerators:", "write 2 x V100"),
         (ONE + "replicas: {workers: 0}\n", "replicas.workers.count: expected at least 1", "count"),
+        (ONE + "replicas: {evaluator: 2}\n", "2 evaluators would judge", "evaluator: 1"),
+        (ONE + "arguments:\n- a\n-\n", ":5: arguments.1: is empty", "remove the line"),
         (ONE + "replicas: {evalutor: 1}\n", "replicas.evalutor: unknown key", "evaluator?"),
         (ONE + "job_dir: s3://x/y\n", "not in Cloud Storage", "gs://BUCKET/FOLDER"),
         (ONE + "job_dir: gs://\n", "names no bucket", "gs://BUCKET/FOLDER"),
@@ -265,17 +261,12 @@ def test_what_a_job_may_not_say(text: str, said: str, fix: str) -> None:
     message, way_out = refusal(text)
     assert said in message and fix in way_out
     assert message.startswith("cats.yaml:") or "/cats.yaml:" in message
-    assert len(message) < 6000
+    assert len(message) < 300
 
 
 def test_an_address_stands_in_a_list_without_quotes() -> None:
     job = description.parse(ONE + "arguments: [--records, gs://b/x]\n", Path("cats.yaml"))
     assert job.arguments == ("--records", "gs://b/x")
-
-
-def test_what_the_study_varies_may_begin_like_an_argument() -> None:
-    text = STUDY_OF_X % "{min: 1, max: 2}" + "arguments: {x-ray: 3, steps: 4}\n"
-    assert description.parse(text, Path("cats.yaml")).study
 
 
 @pytest.mark.parametrize("name", ["Cats And Dogs", "9-lives", "a" * 62 + "-b", "-", "x--"])

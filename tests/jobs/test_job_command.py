@@ -126,9 +126,12 @@ def test_what_is_wrong_is_one_line_and_the_way_out_another(
     assert way_out.startswith("fix:") and fix in way_out
 
 
-def test_nothing_is_written_where_a_check_fails(run: Run, here: Path) -> None:
-    code, _, _ = run("job", "render", "cats", "--region", "europe-west1", "-o", "job.yaml")
-    assert code == 2 and not (here / "job.yaml").exists()
+def test_an_image_of_this_machine_is_rendered_where_that_is_asked_for(run: Run, here: Path) -> None:
+    (here / "builder.toml").write_text("")
+    code, out, err = run("job", "render", "cats")
+    assert (code, out) == (2, "") and "training:v100 is an image of this machine" in err
+    code, out, _ = run("job", "render", "cats", "--local")
+    assert code == 0 and '"imageUri": "training:v100"' in out
 
 
 def test_convert_writes_a_job_that_renders(run: Run, here: Path) -> None:
@@ -238,11 +241,6 @@ def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(
     assert not loopback.service.jobs
 
 
-def test_no_such_job_there(run: Run, loopback: emulator.Loopback) -> None:
-    code, _, err = run("job", "status", "dogs")
-    assert code == 3 and "no job is called dogs" in err and "builder job list" in err
-
-
 def said(step: int, loss: float) -> str:
     """A line of our trainer's."""
     event = {"event": "step", "step": step, "steps": 50, "loss": loss, "eta_seconds": 60}
@@ -311,11 +309,6 @@ def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
     code, out, err = run("job", "why", "cats", "--json")
     assert (code, json.loads(out)["known"]) == (0, False)
     assert "note: its log cannot be read: logs: not allowed" in err
-
-
-def test_why_a_job_that_is_not_there(run: Run, loopback: emulator.Loopback) -> None:
-    code, out, err = run("job", "why", "dogs", "--region", "us-central1")
-    assert (code, out) == (3, "") and "dogs" in err
 
 
 def test_what_ran_here_is_asked_here(run: Run, loopback: emulator.Loopback, here: Path) -> None:

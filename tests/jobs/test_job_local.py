@@ -278,7 +278,7 @@ def test_someone_who_is_not_root_runs_it_as_themselves(
 def test_an_image_or_a_replica_that_is_not_there(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
-    with pytest.raises(OutsideError, match="the engine holds no image no-such:image"):
+    with pytest.raises(OutsideError, match="the engine has no image no-such:image"):
         local.run(engine, replace(job("exit 0"), image="no-such:image"))
     with pytest.raises(InputError, match="the job has no such replica"):
         local.run(engine, job("exit 0"), kills=[parse_kill("worker:0@1")])

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from builder.core.errors import InputError
 from builder.core.settings import Settings
-from builder.engine import BuildRequest, Engine, buildx
+from builder.engine import Engine
 from builder.frameworks.tensorflow.suite import PROGRAM
 from builder.jobs import description, images
-from builder.jobs.backends.vertex import checks
 from builder.pipeline import verify
 from tests.emulators import vertex as emulator
 from tests.registry import server as registry_server
@@ -277,32 +275,6 @@ def test_what_cannot_be_is_refused_before_anything_is_built_or_pushed(
     assert registry.tags("team/training") == before
     assert not loopback.service.jobs
     assert not list((home(moved) / "build").rglob("*.json"))
-
-
-def test_an_image_without_a_receipt_is_judged_by_its_label(
-    engine: Engine, registry: RegistryServer, tmp_path: Path
-) -> None:
-    """Somebody pushed it by hand: its label says what it is for, nothing proves it."""
-    (tmp_path / "Dockerfile").write_text(
-        f"FROM scratch\nCOPY Dockerfile /\nLABEL {verify.ACCELERATOR}=V100 "
-        "training-image-factory.runs-on=7.0\n"
-    )
-    reference = f"{registry.host}/team/by-hand:v100"
-    buildx.build(engine, BuildRequest(tmp_path / "Dockerfile", tmp_path, (reference,)))
-    try:
-        for line in engine.client.images.push(reference, stream=True, decode=True):
-            assert "error" not in line, line
-    finally:
-        engine.client.images.remove(reference, force=True)
-    text = JOB.replace("IMAGE", reference)
-    image, notes = seen(text)
-    assert (image.accelerator, image.proven, image.pruned) == ("V100", False, True)
-    assert "no receipt lies beside it: that it is for V100 is what its label says" in notes[-1]
-    t4 = description.parse(text + "accelerators: 1 x T4\n", Path("jobs/cats.yaml"))
-    with pytest.raises(InputError, match="for V100, and its device code for other GPUs is taken"):
-        checks.ready(t4, image, "us-central1", cloud=False)
-    v100 = description.parse(text + "accelerators: 1 x V100\n", Path("jobs/cats.yaml"))
-    assert checks.ready(v100, image, "us-central1", cloud=False).image.digest == image.digest
 
 
 def seen(text: str) -> tuple[Any, tuple[str, ...]]:

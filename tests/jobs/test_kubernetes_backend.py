@@ -144,16 +144,6 @@ def test_a_job_in_a_queue_waits_and_is_cancelled_there(
     assert loopback.objects.get("workloads", "default", "w")["spec"] == {"active": False}
 
 
-def test_a_queue_on_a_cluster_without_kueue(
-    loopback: server.Cluster,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    loopback.faults.missing = {server.KUEUE}
-    loopback.objects.script = lambda pod: Script(code=None)
-    queued = Kubernetes(Cluster(queue="gpus"))
-    assert queued.cancel(send(queued, ready(JOB), tmp_path).job).exit_code == 143
-
-
 def test_a_log_that_grows_is_read_once_within_one_second(
     backend: Kubernetes,  # noqa: F811
     loopback: server.Cluster,  # noqa: F811
@@ -371,19 +361,6 @@ def test_submit_and_all_that_asks_about_it(
     assert "exit code 2" in run("job", "why", "cats", *ON, "--json")[1]
 
 
-def test_cancel_and_the_command_that_finds_it(
-    run: Run,  # noqa: F811
-    cats: Path,
-    loopback: server.Cluster,  # noqa: F811
-) -> None:
-    loopback.objects.script = lambda pod: Script(code=None)
-    assert json.loads(run("job", "submit", "cats", *ON, "--json")[1])["is_new"] is True
-    assert json.loads(run("job", "submit", "cats", *ON, "--json")[1])["is_new"] is False
-    assert run("job", "cancel", "cats", *ON)[0] == 0
-    assert run("job", "wait", "cats", *ON, *FAST)[0] == 143
-    assert "it has cancelled already" in run("job", "cancel", "cats", *ON)[2]
-
-
 def test_a_dry_run_is_checked_there_and_creates_nothing(
     run: Run,  # noqa: F811
     cats: Path,
@@ -397,26 +374,6 @@ def test_a_dry_run_is_checked_there_and_creates_nothing(
     loopback.faults.missing = {server.JOBSETS}
     code, out, err = run("job", "submit", "cats", *ON, "--dry-run")
     assert (code, out) == (3, "") and "the cluster knows no JobSet" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "problem", "fix"),
-    [
-        (("status", "cats", *ON, "--context", "c"), "no context is called c", "loopback"),
-        (("status", "cats", *ON, "--namespace", "N"), "--namespace: 'N'", "training"),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_the_way_out_another(
-    run: Run,  # noqa: F811
-    cats: Path,
-    words: tuple[str, ...],
-    problem: str,
-    fix: str,
-) -> None:
-    code, out, err = run("job", *words)
-    assert (
-        (code, out) == (2, "") and problem in err.splitlines()[-2] and fix in err.splitlines()[-1]
-    )
 
 
 def test_a_package_is_checked_before_it_is_built(cats: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_secret_is_named_and_its_value_stands_nowhere() -> None:
             ready(CHIEF + f"environment: {{B: {wrong}}}\n")
         assert "cats.yaml:4: environment" in error.value.message
         assert error.value.fix == "write {secret: NAME, key: KEY}"
-    with pytest.raises(InputError, match="B names a secret, and Vertex AI reads none"):
+    with pytest.raises(InputError, match="B names a secret, and a job of Vertex AI can name none"):
         region = "region: us-central1\nenvironment: {B: {secret: a, key: k}}\n"
         jobfiles.ready(CHIEF + region)
 

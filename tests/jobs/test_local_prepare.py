@@ -62,6 +62,24 @@ def test_sizes(text: str, size: int) -> None:
         here.parse_size(f"{text} of memory")
 
 
+def test_a_secret_comes_from_the_file_that_is_named(root: Path, tmp_path: Path) -> None:
+    secret = "{WANDB_API_KEY: {secret: wandb, key: api-key}, A: b}"
+    (root / "jobs").mkdir(exist_ok=True)
+    (root / "jobs/own.yaml").write_text(
+        f"image: cpu\nmachine: n1-standard-8\nenvironment: {secret}\n"
+    )
+    (tmp_path / "values").write_text("# mine\nWANDB_API_KEY=a=b\nOTHER=c\n")
+    job = here.load(root, "own")
+    given = LocalOptions(image="an-image", env_file=tmp_path / "values")
+    assert here.prepare(root, NO_ENGINE, job, given).environment == {
+        "WANDB_API_KEY": "a=b",
+        "A": "b",
+    }
+    with pytest.raises(InputError, match=r"own.yaml:3: .*WANDB_API_KEY names a secret") as error:
+        here.prepare(root, NO_ENGINE, job, LocalOptions(image="an-image"))
+    assert "--env-file FILE" in error.value.fix
+
+
 def test_a_replica_is_told_the_project_that_the_job_names(root: Path) -> None:
     text = "image: cpu\nmachine: n1-standard-8\n"
     (root / "jobs").mkdir(exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 from google.api_core import exceptions
 
 from builder.core.errors import OutsideError
-from builder.jobs import following, submission
-from builder.jobs.backends.protocol import LogLine
+from builder.jobs import submission
 from builder.jobs.backends.vertex import logs, service
 from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.logs import CloudLog
@@ -80,15 +78,6 @@ def test_a_line_of_json_is_its_message_and_severity(loopback, where, tmp_path) -
     assert (line.severity, line.text) == ("WARNING", "a bucket is slow")
 
 
-def test_one_replica_alone(loopback, where, tmp_path) -> None:
-    job = sent(where, tmp_path)
-    loopback.settle()
-    for name in ("worker-1", "workerpool1-1"):
-        found = follower(where, job, name).read()
-        assert {line.replica for line in found} == {"worker-1"} and len(found) == 4
-    assert follower(where, job, "worker-7").read() == ()
-
-
 def test_each_line_once_though_it_comes_late_or_twice(loopback, where, tmp_path) -> None:
     job = sent(where, tmp_path)
     loopback.settle()
@@ -145,25 +134,6 @@ def test_a_passing_error_repeats_one_page_and_not_all(loopback, where, tmp_path)
     plain, reader.client = reader.client, fail_on_the_fourth
     assert len(reader.read()) == len(LINES)
     assert asked == ["", "3", "6", "9", "9", "12", "15"]
-
-
-def test_following_ends_with_the_job_and_misses_nothing(loopback, where, tmp_path) -> None:
-    hold = threading.Event()
-    loopback.service.executor = emulator.Script(lines=LINES, wait=hold)
-    job = sent(where, tmp_path)
-    told: list[LogLine] = []
-    looks = []
-
-    def pause() -> None:
-        looks.append(len(told))
-        if len(looks) == 2:
-            hold.set()
-            loopback.settle()
-
-    place = VertexAI(where)
-    ended = following.follow(place, place.find(job), told.append, pause=pause)
-    assert ended.state == "succeeded"
-    assert [line.text for line in told] == [text for _, text in LINES]
 
 
 def test_trials_are_told_apart(loopback, where, tmp_path) -> None:

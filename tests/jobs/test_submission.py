@@ -1,11 +1,10 @@
-"""Submitting to Vertex AI, over REST and gRPC: once and only once, whatever breaks on the way."""
+"""Submitting to Vertex AI: once and only once, whatever breaks on the way."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +17,7 @@ from builder import googleapi
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import following, submission
 from builder.jobs.backends.protocol import LostAnswer
-from builder.jobs.backends.vertex import service, status
+from builder.jobs.backends.vertex import service
 from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.checks import check_bucket
 from builder.jobs.backends.vertex.service import Service
@@ -58,15 +57,10 @@ def loopback() -> Iterator[emulator.Loopback]:
         yield found
 
 
-@pytest.fixture(params=["rest", "grpc"])
-def where(request: pytest.FixtureRequest, loopback: emulator.Loopback) -> Service:
-    return Service(
-        project=emulator.PROJECT,
-        region="us-central1",
-        endpoint=getattr(loopback, request.param),
-        logging_endpoint=loopback.rest,
-        transport=request.param,
-    )
+@pytest.fixture
+def where(loopback: emulator.Loopback) -> Service:
+    """The service over gRPC; tests/jobs/test_job_command.py speaks REST."""
+    return Service(emulator.PROJECT, "us-central1", loopback.grpc, loopback.rest, "grpc")
 
 
 @pytest.fixture
@@ -95,62 +89,12 @@ def test_a_job_runs_to_its_end_and_says_what_it_ran_on(loopback, where, ready, t
     assert ended.seconds is not None and ended.seconds >= 0
 
 
-def test_the_same_command_finds_the_job_it_made(loopback, where, ready, tmp_path) -> None:
-    hold = threading.Event()
-    loopback.service.executor = emulator.Script(wait=hold)
-    first = send(where, ready, tmp_path)
-    second = send(where, ready, tmp_path)
-    assert second.reason in (
-        "it is queued already",
-        "it is pending already",
-        "it is running already",
-    )
-    hold.set()
-    loopback.settle()
-    third = send(where, ready, tmp_path)
-    assert first.created and not second.created and not third.created
-    assert first.job.name == second.job.name == third.job.name
-    assert third.reason == "it succeeded before"
-    assert len(loopback.service.jobs) == 1
-
-
-def test_again_runs_it_a_second_time_in_a_folder_of_its_own(
-    loopback, where, ready, tmp_path
-) -> None:
-    first = send(where, ready, tmp_path)
-    loopback.settle()
-    second = send(where, ready, tmp_path, again=True)
-    loopback.settle()
-    assert second.created
-    assert second.job.display_name == f"{first.job.display_name}-2"
-    assert second.job.output != first.job.output
-    assert not send(where, ready, tmp_path).created
-
-
-def test_another_argument_is_another_job(loopback, where, ready, tmp_path) -> None:
-    send(where, ready, tmp_path)
-    other = jobfiles.ready(JOB.replace("100}", "200}"), project=emulator.PROJECT)
-    assert send(where, other, tmp_path).created
-    assert len(loopback.service.jobs) == 2
-
-
-def test_a_connection_that_broke_after_the_deed_makes_no_second_job(
-    loopback, where, ready, tmp_path
-) -> None:
-    loopback.service.faults.cut_create = 1
-    sent = send(where, ready, tmp_path)
-    assert sent.created
-    assert len(loopback.service.jobs) == 1
-    assert sent.job.id in loopback.service.jobs
-
-
-@pytest.mark.parametrize("lag", [1, 2])
 def test_a_lost_answer_and_a_list_that_lags_leave_one_job(
-    loopback, where, ready, tmp_path, monkeypatch, lag
+    loopback, where, ready, tmp_path, monkeypatch
 ) -> None:
     slept: list[float] = []
     replace_pauses(monkeypatch, slept.append)
-    loopback.service.faults.list_lag = lag
+    loopback.service.faults.list_lag = 2
     loopback.service.faults.cut_create = 1
     sent = send(where, ready, tmp_path)
     assert sent.created and list(loopback.service.jobs) == [sent.job.id]
@@ -212,26 +156,6 @@ def test_an_image_without_a_digest_is_not_sent(loopback, where, ready, tmp_path)
     with pytest.raises(InputError, match="not known by its digest"):
         send(where, by_tag, tmp_path)
     assert not loopback.service.jobs
-
-
-def test_the_exit_code_is_the_replicas(where, ready, tmp_path) -> None:
-    with emulator.running(emulator.Script(code=17)) as broken:
-        there = replace(where, endpoint=getattr(broken, where.transport))
-        sent = send(there, ready, tmp_path)
-        ended = following.wait(VertexAI(there), sent.job, poll=0.01)
-    assert (ended.state, ended.exit_code) == ("failed", 17)
-
-
-def test_cancel_ends_a_running_job_and_leaves_an_ended_one(
-    loopback, where, ready, tmp_path
-) -> None:
-    loopback.service.executor = emulator.Script(wait=threading.Event())
-    place = VertexAI(where)
-    sent = send(where, ready, tmp_path)
-    place.cancel(sent.job)
-    loopback.settle()
-    ended = place.cancel(sent.job)
-    assert (ended.state, ended.exit_code) == ("cancelled", 143)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +245,11 @@ def test_a_study_runs_its_trials(loopback, where, tmp_path) -> None:
             "no quota project",
             "gcloud auth application-default set-quota-project",
         ),
+        (
+            emulator.Refused(400, "FAILED_PRECONDITION", "The service agent has no access to it"),
+            "service agent",
+            "no job was made",
+        ),
     ],
 )
 def test_each_refusal_is_one_line_and_a_way_out(
@@ -333,17 +262,6 @@ def test_each_refusal_is_one_line_and_a_way_out(
     assert fix in caught.value.fix
 
 
-def test_a_precondition_of_a_job_that_was_never_made(loopback, where, ready, tmp_path) -> None:
-    loopback.service.faults.refusal = emulator.Refused(
-        400, "FAILED_PRECONDITION", "The service agent has no access to the image"
-    )
-    with pytest.raises(OutsideError) as caught:
-        send(where, ready, tmp_path)
-    assert "service agent" in caught.value.message
-    assert "job status" not in str(caught.value.fix)
-    assert not loopback.service.jobs
-
-
 def test_expired_credentials_are_told_at_once(loopback, where, ready, tmp_path) -> None:
     there = replace(where, endpoint=loopback.grpc, transport="grpc")
     loopback.service.faults.bad_credentials = True
@@ -353,12 +271,6 @@ def test_expired_credentials_are_told_at_once(loopback, where, ready, tmp_path) 
     with pytest.raises(OutsideError, match="the credentials are not accepted"):
         VertexAI(there).submit(ready)
     assert len(loopback.service.calls) == 2  # neither was repeated
-
-
-def test_nobody_listens() -> None:
-    there = Service("p-1234567", "us-central1", "http://127.0.0.1:9", None, "rest")
-    with pytest.raises(OutsideError, match="cannot be reached"), status.explaining("list"):
-        service.jobs_client(there).get_custom_job(name="projects/p/locations/r/customJobs/1")
 
 
 @pytest.mark.parametrize(

@@ -48,22 +48,3 @@ def test_what_is_not_known_is_asked_for(here: Path) -> None:
         service.Service(region="us-central1").known()
     with pytest.raises(InputError, match="no region is known"):
         service.Service(project="my-project").known()
-
-
-@pytest.mark.parametrize(
-    ("text", "environ", "said"),
-    [
-        ("[job]\nprojekt = 'x'\n", {}, "job.projekt: unknown key"),
-        ("[job]\nproject = 3\n", {}, "expected one text, found 3"),
-        ("[job]\nregion = 'us-central1-a'\n", {}, "'us-central1-a' is not a region"),
-        ("job = 3\n", {}, "job: expected a table"),
-        ("[job\n", {}, "not TOML"),
-        ("", {"BUILDER_JOB_TRANSPORT": "http"}, "BUILDER_JOB_TRANSPORT: 'http'"),
-        ("", {"BUILDER_JOB_ENDPOINT": "localhost:1"}, "BUILDER_JOB_ENDPOINT: 'localhost:1'"),
-    ],
-)
-def test_settings_that_are_wrong(here: Path, text: str, environ: dict[str, str], said: str) -> None:
-    (here / "builder.toml").write_text(text)
-    with pytest.raises(InputError) as caught:
-        service.load(here, None, environ=environ)
-    assert said in caught.value.message and caught.value.fix

@@ -173,7 +173,7 @@ def image_of(root: Path, engine: Engine, name: str) -> str:
         missing = f"{name}: no image of this target is built here", f"builder image {name}"
     else:
         built = (name,)
-        missing = f"the engine holds no image {name}", f"docker pull {name}, or name a target"
+        missing = f"the engine has no image {name}", f"docker pull {name}, or name a target"
     image = next((image for image in built if engine.image(image) is not None), None)
     if image is None:
         raise OutsideError(*missing)

@@ -36,9 +36,9 @@ DONE, FAILS, STAYS = "done", "fails", "stays"
 
 @dataclass
 class Case:
-    """A place, and how a request for it is made: what its replica does, and another argument."""
+    """A backend, and how a request for it is made: what its replica does, another argument."""
 
-    place: RemoteBackend
+    backend: RemoteBackend
     request: Callable[..., Any]
 
 
@@ -80,23 +80,27 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def send(case: Case, does: str, tmp_path: Path, **more: Any) -> submission.Submitted:
-    return submission.submit(case.place, case.request(does, **more), submission.Memory(tmp_path))
+    return submission.submit(case.backend, case.request(does, **more), submission.Memory(tmp_path))
 
 
 def ended(case: Case, job: JobStatus) -> JobStatus:
-    return following.wait(case.place, job, poll=0.05, timeout=60)
+    return following.wait(case.backend, job, poll=0.05, timeout=60)
 
 
 def test_what_is_rendered_names_image_and_arguments_and_starts_nothing(case: Case) -> None:
     request = case.request(DONE, "only-here")
-    text = json.dumps(case.place.render(request))
+    text = json.dumps(case.backend.render(request))
     assert "only-here" in text
-    assert case.place.with_key(case.place.key(request)) == () and case.place.list() == ()
+    assert case.backend.with_key(case.backend.key(request)) == () and case.backend.list() == ()
 
 
 def test_one_key_for_the_same_job_and_another_for_another(case: Case) -> None:
     one, other = case.request(DONE, "1"), case.request(DONE, "2")
-    assert case.place.key(one) == case.place.key(case.request(DONE, "1")) != case.place.key(other)
+    assert (
+        case.backend.key(one)
+        == case.backend.key(case.request(DONE, "1"))
+        != case.backend.key(other)
+    )
 
 
 def test_a_job_runs_to_its_end_and_is_found_by_all_its_names(case: Case, tmp_path: Path) -> None:
@@ -106,10 +110,10 @@ def test_a_job_runs_to_its_end_and_is_found_by_all_its_names(case: Case, tmp_pat
     assert (job.state, job.exit_code, job.active) == ("succeeded", 0, False)
     assert [(pool.role, pool.count) for pool in job.pools] == [("chief", 1)]
     for name in ("cats", job.name):
-        assert case.place.find(name).name == job.name
-    assert [one.name for one in case.place.list("cats")] == [job.name]
-    assert case.place.list("dogs") == ()
-    assert [one.name for one in case.place.with_key(case.place.key(case.request(DONE)))] == [
+        assert case.backend.find(name).name == job.name
+    assert [one.name for one in case.backend.list("cats")] == [job.name]
+    assert case.backend.list("dogs") == ()
+    assert [one.name for one in case.backend.with_key(case.backend.key(case.request(DONE)))] == [
         job.name
     ]
 
@@ -123,11 +127,11 @@ def test_each_line_once_with_its_replica(case: Case, tmp_path: Path) -> None:
     job = send(case, DONE, tmp_path).job
     lines: list[LogLine] = []
     pause = lambda: time.sleep(0.05)  # noqa: E731
-    following.follow(case.place, job, lines.append, pause=pause)
+    following.follow(case.backend, job, lines.append, pause=pause)
     assert [one.text for one in lines if one.replica == "chief-0"] == ["hello"]
-    only = case.place.logs(job, "chief-0")
+    only = case.backend.logs(job, "chief-0")
     assert [one.text for one in only.read()] == ["hello"] and only.read() == ()
-    assert case.place.logs(job, "worker-7").read() == ()
+    assert case.backend.logs(job, "worker-7").read() == ()
 
 
 def test_a_job_that_runs_is_found_and_not_made_again_until_it_is_asked_for(
@@ -137,24 +141,24 @@ def test_a_job_that_runs_is_found_and_not_made_again_until_it_is_asked_for(
     second = send(case, STAYS, tmp_path)
     assert (second.created, second.job.name) == (False, first.job.name)
     again = submission.submit(
-        case.place, case.request(STAYS), submission.Memory(tmp_path), again=True
+        case.backend, case.request(STAYS), submission.Memory(tmp_path), again=True
     )
     assert (again.created, again.job.run) == (True, 2)
     assert again.job.name != first.job.name
     for one in (first.job, again.job):
-        case.place.cancel(one)
+        case.backend.cancel(one)
         assert ended(case, one).state == "cancelled"
 
 
 def test_cancelling_ends_a_job_and_leaves_an_ended_one_alone(case: Case, tmp_path: Path) -> None:
     sent = send(case, STAYS, tmp_path)
-    case.place.cancel(sent.job)
+    case.backend.cancel(sent.job)
     job = ended(case, sent.job)
     assert (job.state, job.exit_code) == ("cancelled", 143)
-    assert case.place.cancel(job).state == "cancelled"
+    assert case.backend.cancel(job).state == "cancelled"
 
 
 def test_a_job_that_is_not_there_is_refused_with_a_way_out(case: Case) -> None:
     with pytest.raises(FactoryError) as caught:
-        case.place.find("nowhere")
+        case.backend.find("nowhere")
     assert "nowhere" in caught.value.message and caught.value.fix
