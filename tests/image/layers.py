@@ -74,17 +74,17 @@ def unpacked(packed: IO[bytes]) -> dict[str, Entry]:
     plain: Any = gzip.GzipFile(fileobj=packed)
     if not is_gzip:
         plain = zstandard.ZstdDecompressor().stream_reader(packed)
-    found: dict[str, Entry] = {}
+    members: dict[str, Entry] = {}
     with tarfile.open(fileobj=plain, mode="r|") as archive:
         for info in archive:
-            assert info.name not in found, info.name
+            assert info.name not in members, info.name
             kind = "folder" if info.isdir() else "link" if info.issym() else "file"
             sha256, content = hashlib.sha256(), b""
             file = archive.extractfile(info) if info.isreg() else None
             while file and (piece := file.read(1 << 20)):
                 sha256.update(piece)
                 content = piece if info.size <= 1 << 20 else b""
-            found[info.name] = Entry(
+            members[info.name] = Entry(
                 kind,
                 info.mode,
                 (info.uid, info.gid),
@@ -94,7 +94,7 @@ def unpacked(packed: IO[bytes]) -> dict[str, Entry]:
                 sha256.hexdigest() if kind == "file" else "",
                 content,
             )
-    return found
+    return members
 
 
 def entries(store: ContentStore, layer: Layer) -> dict[str, Entry]:

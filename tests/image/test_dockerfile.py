@@ -58,12 +58,12 @@ def test_an_edited_dockerfile_is_seen_and_put_right(copy: Path) -> None:
 def test_a_target_of_ours_is_one_linked_copy_onto_its_base(name: str) -> None:
     target = dockerfile.load(ROOT, name)
     assert target.base and target.config
-    found = instructions(target.dockerfile)
+    lines = instructions(target.dockerfile)
     expects = ["ENV"] if name != "cpu" else []  # the accelerator that it expects, its start hook
-    keywords = [instruction.split()[0] for instruction in found]
+    keywords = [instruction.split()[0] for instruction in lines]
     assert keywords == ["ARG", "FROM", "COPY", *expects, "USER", "ENTRYPOINT", "LABEL"]
-    assert found[1] == f"FROM ${{REPOSITORY}}:{target.base.tag}"
-    assert found[2] == "COPY --link --chown=0:0 app /app", "a job cannot overwrite it"
+    assert lines[1] == f"FROM ${{REPOSITORY}}:{target.base.tag}"
+    assert lines[2] == "COPY --link --chown=0:0 app /app", "a job cannot overwrite it"
 
 
 def test_what_does_not_concern_the_base_leaves_its_hash() -> None:

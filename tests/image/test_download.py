@@ -181,11 +181,11 @@ def test_packages_come_from_the_mirror_once_and_otherwise_from_the_snapshot_arch
     }
     events: list[Event] = []
     sources = archives(index.url(""))
-    found = fetch_debs((A, B), sources, events.append, QUICK)
-    assert [found[deb].read_bytes() for deb in (A, B)] == [ONE, TWO]
+    paths = fetch_debs((A, B), sources, events.append, QUICK)
+    assert [paths[deb].read_bytes() for deb in (A, B)] == [ONE, TWO]
     assert any(isinstance(e, StepLog) and "a 1: no longer at" in e.line for e in events)
     index.asked.clear()
-    assert fetch_debs((A, B), sources) == found
+    assert fetch_debs((A, B), sources) == paths
     assert index.asked == []
 
 

@@ -58,25 +58,25 @@ def test_an_archive_holds_the_image_but_for_layers_that_the_engine_has(store: Co
     data = b"".join(made.stream(counts.append))
     assert counts == sorted(counts) and counts[-1] == made.size == low.blob.size + high.blob.size
     assert data == b"".join(made.stream(counts.append)), "an archive can be read again"
-    held = members(made)
-    for one in (low, high):
-        assert held[blob_path(one.blob.digest)] == store.path(one).read_bytes()
-    assert held[blob_path(whole.digest)] == whole.manifest.data
-    assert held[blob_path(whole.config_digest)] == whole.configuration
+    contents = members(made)
+    for part in (low, high):
+        assert contents[blob_path(part.blob.digest)] == store.path(part).read_bytes()
+    assert contents[blob_path(whole.digest)] == whole.manifest.data
+    assert contents[blob_path(whole.config_digest)] == whole.configuration
 
     part = Archive(whole, store, "training:base-1", {low.diff_id})
     assert part.size == high.blob.size and blob_path(low.blob.digest) not in members(part)
     (named,) = json.loads(members(part)["manifest.json"])
-    assert named["Layers"] == [blob_path(one.blob.digest) for one in (low, high)]
+    assert named["Layers"] == [blob_path(part.blob.digest) for part in (low, high)]
 
 
 def test_an_engine_without_zstd_gets_plain_layers_by_their_own_digest(store: ContentStore) -> None:
     zstd, gzip = layer(store, {"a": b"1" * 100_000}), layer(store, {"b": b"2"}, GZIP)
     whole = image(zstd, gzip)
-    held = members(Archive(whole, store, "training:base-1", unpack=True))
-    (named,) = json.loads(held["manifest.json"])
+    contents = members(Archive(whole, store, "training:base-1", unpack=True))
+    (named,) = json.loads(contents["manifest.json"])
     assert named["Layers"] == [blob_path(zstd.diff_id), blob_path(gzip.blob.digest)]
-    plain = held[blob_path(zstd.diff_id)]
+    plain = contents[blob_path(zstd.diff_id)]
     assert digest_of(plain) == zstd.diff_id
     packed = store.path(zstd).read_bytes()
     assert plain == zstandard.ZstdDecompressor().decompressobj().decompress(packed)
@@ -172,7 +172,9 @@ class Plan:
 
 
 def planned(*layers: Layer) -> Any:
-    return Plan(tuple(LayerPlan(one.key, f"layer {n}", (), 0, "") for n, one in enumerate(layers)))
+    return Plan(
+        tuple(LayerPlan(layer.key, f"layer {n}", (), 0, "") for n, layer in enumerate(layers))
+    )
 
 
 def wait(lower: Preload) -> None:
@@ -203,7 +205,7 @@ def test_what_is_there_without_a_gap_is_preloaded_and_not_sent_again(
         lower.settle()
         assert engine.image(f"{on_engine}:base.lower")
         assert loads() == ["2 MB of 2"]
-        whole = assemble([(one, "") for one in layers], {})
+        whole = assemble([(layer, "") for layer in layers], {})
         loading.load(engine, whole, store, f"{on_engine}:base", events.append)
     assert loads() == ["2 MB of 2", "0 MB of 2"]
     assert engine.image(f"{on_engine}:base.lower") is None

@@ -114,14 +114,14 @@ def test_the_layer_holds_files_and_their_folders_and_nothing_of_today(tmp_path: 
     reordered = replace(PLAN, files=dict(reversed(FILES.items())))
     assert program.assemble(reordered, base, other).digest == image.digest
     assert store.find_image(image.digest.removeprefix("sha256:")) == image
-    found = entries(store, image.layers[-1])
-    assert {name: entry.mode for name, entry in found.items()} == {
+    inside = entries(store, image.layers[-1])
+    assert {name: entry.mode for name, entry in inside.items()} == {
         "app": 0o755,
         "app/trainer": 0o755,
         "app/trainer/a.py": 0o644,
         "app/trainer/run.sh": 0o755,
     }
-    assert {(entry.owner, entry.date) for entry in found.values()} == {((0, 0), EPOCH)}
+    assert {(entry.owner, entry.date) for entry in inside.values()} == {((0, 0), EPOCH)}
     again = program.assemble(PLAN, base, store)
     changed = program.assemble(replace(PLAN, files={"app/a.py": File(b"2")}), base, store)
     executable = program.assemble(replace(PLAN, files={"app/a.py": File(b"2", True)}), base, store)
@@ -147,18 +147,18 @@ def test_the_configuration_is_the_bases_and_what_the_image_sets(store: ContentSt
 def test_a_build_context_is_the_same_each_time(tmp_path: Path) -> None:
     first, second = (program.stage(PLAN, tmp_path / name) for name in ("first", "second"))
     assert first.read_text() == PLAN.dockerfile
-    found = []
+    contexts = []
     for dockerfile in (first, second):
         context = dockerfile.parent
-        found.append(
+        contexts.append(
             [
                 (path.relative_to(context), path.stat().st_mode, int(path.stat().st_mtime))
                 for path in sorted([context, *context.rglob("*")])
             ]
         )
-    assert found[0] == found[1]
-    assert {date for _, _, date in found[0]} == {EPOCH}
-    assert {mode & 0o777 for _, mode, _ in found[0]} == {0o755, 0o644}
+    assert contexts[0] == contexts[1]
+    assert {date for _, _, date in contexts[0]} == {EPOCH}
+    assert {mode & 0o777 for _, mode, _ in contexts[0]} == {0o755, 0o644}
     assert os.access(first.parent / "app/trainer/run.sh", os.X_OK)
     other = program.stage(replace(PLAN, files={}), tmp_path / "first")
     assert other.parent != first.parent, "BuildKit updates a context of the same name"

@@ -54,9 +54,9 @@ def test_another_machine_finds_a_layer_by_its_key(
     layer = made(store)
     assert registry_layers.find(client, repository, layer.key) is None
     registry_layers.offer(client, repository, [layer], store, ignore)
-    found = registry_layers.find(client, repository, layer.key)
-    assert found == layer
-    registry_layers.fetch(client, repository, [found], other)
+    offered = registry_layers.find(client, repository, layer.key)
+    assert offered == layer
+    registry_layers.fetch(client, repository, [offered], other)
     assert other.find(layer.key) == layer
     assert other.path(layer).read_bytes() == store.path(layer).read_bytes()
 
@@ -73,8 +73,8 @@ def test_what_is_there_does_not_travel_again(
         registry_layers.offer(client, repository, two, store, events.append)
         assert proxy.count("PUT .*/blobs/uploads/") == sent == 3  # two layers, and "{}"
         assert proxy.count("PUT .*/manifests/") == 2
-        found = [registry_layers.find(client, repository, layer.key) for layer in two]
-        image = layers.image(*filter(None, found))
+        offered = [registry_layers.find(client, repository, layer.key) for layer in two]
+        image = layers.image(*filter(None, offered))
         registry_layers.publish(client, to, image, NOWHERE, events.append)
         assert proxy.count("PUT .*/blobs/uploads/") == sent + 1  # the configuration
     first, again, whole = (event for event in events if isinstance(event, StepDone))

@@ -80,21 +80,21 @@ def test_sources_come_from_apts_own_example_without_the_other_components() -> No
 
 def test_required_packages_are_unpacked_and_all_lie_beside_them(tmp_path: Path) -> None:
     example = ("usr/share/doc/apt/examples/sources.list", ONE_LINE.encode())
-    found = start(
+    begins = start(
         tmp_path,
         apt=package(example, ("usr/share/zoneinfo/UTC", b"data")),
         dash=package(("./bin/", b""), ("./bin/dash", b"program"), ("./bin/sh", "dash")),
         usr_is_merged=package(("usr/", b"")),
     )
-    assert found["bin"].target == "usr/bin"
-    assert found["usr/bin/dash"].size == 7 and found["usr/bin/sh"].target == "dash"
-    assert not {"bin/dash", "usr/share/zoneinfo/UTC", example[0]} & set(found)
-    assert found["etc/apt/sources.list.d/debian.sources"].size > 100
-    assert {"debs/required/apt.deb", "debs/required/dash.deb", "debs/added/apt.deb"} <= set(found)
-    assert found["usr/sbin/policy-rc.d"].mode == 0o755 and found["tmp"].mode == 0o1777
+    assert begins["bin"].target == "usr/bin"
+    assert begins["usr/bin/dash"].size == 7 and begins["usr/bin/sh"].target == "dash"
+    assert not {"bin/dash", "usr/share/zoneinfo/UTC", example[0]} & set(begins)
+    assert begins["etc/apt/sources.list.d/debian.sources"].size > 100
+    assert {"debs/required/apt.deb", "debs/required/dash.deb", "debs/added/apt.deb"} <= set(begins)
+    assert begins["usr/sbin/policy-rc.d"].mode == 0o755 and begins["tmp"].mode == 0o1777
     # Podman would write a user called 0 into an image without these files
-    assert found["etc/passwd"].size and found["etc/group"].size
-    assert "\nrm -f /etc/passwd /etc/group\n" in found["debs/install"].content.decode()
+    assert begins["etc/passwd"].size and begins["etc/group"].size
+    assert "\nrm -f /etc/passwd /etc/group\n" in begins["debs/install"].content.decode()
 
 
 # --- the normalizer -------------------------------------------------------------------------------
@@ -143,17 +143,17 @@ def normalized(store: ContentStore, export: io.BytesIO) -> Layer:
 def test_what_the_run_and_the_engine_left_is_not_in_the_layer(tmp_path: Path) -> None:
     store = ContentStore(tmp_path / "layers")
     layer = normalized(store, exported("usr/bin/perl", "usr/bin/perl5"))
-    found = entries(store, layer)
-    assert list(found) == sorted(found)
-    assert set(found) == {
+    inside = entries(store, layer)
+    assert list(inside) == sorted(inside)
+    assert set(inside) == {
         *("dev", "etc", "etc/made", "etc/passwd", "etc/resolv.conf", "run/lock"),
         *("usr/bin/perl", "usr/bin/perl5", "usr/bin/ping", "usr/bin/sh", "var/lib/dpkg/status"),
     }
-    assert found["etc/resolv.conf"].size == 0
+    assert inside["etc/resolv.conf"].size == 0
     later = {"etc", "etc/made", "usr/bin/sh", "etc/resolv.conf", "dev", "run/lock"}
-    assert {name for name, entry in found.items() if entry.date == EPOCH} == later
-    assert {entry.date for name, entry in found.items() if name not in later} == {5}
-    assert found["usr/bin/perl5"].target == "usr/bin/perl"
+    assert {name for name, entry in inside.items() if entry.date == EPOCH} == later
+    assert {entry.date for name, entry in inside.items() if name not in later} == {5}
+    assert inside["usr/bin/perl5"].target == "usr/bin/perl"
     with tarfile.open(store.path(layer)) as tar:
         infos = {info.name: info for info in tar}
     assert {info.uname for info in infos.values()} == {""}
@@ -240,12 +240,12 @@ class TestMaking:
         assert int(re.findall(r"'x509_ca': (\d+)", stats)[0]) > 100
         script = "apt-get update -qq; apt-get install -qq --yes hello >/dev/null 2>&1; hello"
         assert "Hello, world!" in printed(engine, layer, script, "host")
-        found = entries(of_this_machine(), layer)
-        assert max(entry.date for entry in found.values()) < time.time() - 3600
+        inside = entries(of_this_machine(), layer)
+        assert max(entry.date for entry in inside.values()) < time.time() - 3600
         outside = re.compile(r"(proc|sys|dev|debs|tmp|var/log)/|\.dockerenv")
-        assert not [name for name in found if outside.match(name)]
-        passwd = found["etc/passwd"].content.decode()
-        assert passwd.startswith("root:x:0:0:") and found["etc/resolv.conf"].size == 0
+        assert not [name for name in inside if outside.match(name)]
+        passwd = inside["etc/passwd"].content.decode()
+        assert passwd.startswith("root:x:0:0:") and inside["etc/resolv.conf"].size == 0
 
     def test_the_same_packages_give_the_same_bytes(
         self, engine: Engine, layer: Layer, tmp_path: Path

@@ -93,17 +93,17 @@ def test_a_layer_holds_its_wheels_their_bytecode_and_every_folder(
     two = served(index, "two", {"two/data": "x", "two/tests/t.py": ""})
     exclude = ((), (Exclude("two", ("two/tests/**",), 0, ""),))
     (layer,) = make(index, store, planned(one, two, exclude=exclude))
-    found = entries(store, layer)
-    assert list(found) == sorted(found)
-    folders = {name for name, entry in found.items() if entry.kind == "folder"}
-    assert all(name.rpartition("/")[0] in {"", *folders} for name in found)
-    assert all(found[name].mode == 0o755 for name in folders)
-    inside = {name.removeprefix(f"{SITE}/") for name in found if name.startswith(SITE)}
-    assert {"one/a.py", "one/bad.py", f"one/__pycache__/a.{TAG}.pyc", "two/data"} <= inside
-    assert not {"two/tests", f"one/__pycache__/bad.{TAG}.pyc"} & inside
+    content = entries(store, layer)
+    assert list(content) == sorted(content)
+    folders = {name for name, entry in content.items() if entry.kind == "folder"}
+    assert all(name.rpartition("/")[0] in {"", *folders} for name in content)
+    assert all(content[name].mode == 0o755 for name in folders)
+    below = {name.removeprefix(f"{SITE}/") for name in content if name.startswith(SITE)}
+    assert {"one/a.py", "one/bad.py", f"one/__pycache__/a.{TAG}.pyc", "two/data"} <= below
+    assert not {"two/tests", f"one/__pycache__/bad.{TAG}.pyc"} & below
     assert leftovers(store) == set()
 
-    pyc = found[f"{SITE}/one/__pycache__/a.{TAG}.pyc"].content
+    pyc = content[f"{SITE}/one/__pycache__/a.{TAG}.pyc"].content
     source_hash = importlib.util.source_hash(SOURCE.encode())
     unchecked = (1).to_bytes(4, "little")
     assert pyc[:16] == importlib.util.MAGIC_NUMBER + unchecked + source_hash, "it has no date"

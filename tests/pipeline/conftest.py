@@ -46,9 +46,9 @@ def build(engine: Engine, tmp_path: Path) -> Iterator[Build]:
             f"push-test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}:{tag or 't'}"
         )
         made.append(reference)
-        found = buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (reference,)))
+        built = buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (reference,)))
         labels = engine.client.images.get(reference).labels
-        return LocalImage(reference, found.digest, found.image_id, labels)
+        return LocalImage(reference, built.digest, built.image_id, labels)
 
     yield build
     for reference in reversed(made):

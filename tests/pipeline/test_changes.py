@@ -17,8 +17,8 @@ ELSEWHERE = Settings(registry="h.example.com/team/training")
 
 def test_where_the_registry_cannot_tell_a_target_counts_as_changed(copy: Path) -> None:
     def change(settings: Settings) -> tuple[bool, str]:
-        (found,) = changes.changed(copy, settings, ["cpu"])
-        return found.changed, found.why
+        (change,) = changes.changed(copy, settings, ["cpu"])
+        return change.changed, change.why
 
     assert change(Settings()) == (True, "no registry to compare with")
     changed, why = change(Settings(registry="127.0.0.1:9/team/training"))
@@ -50,9 +50,9 @@ def test_the_receipt_in_the_registry_decides(
 
     monkeypatch.setattr(registry.Registry, "head", lambda *_: "sha256:x")
     monkeypatch.setattr(verify, "verify", verified)
-    (found,) = changes.changed(root, ELSEWHERE, ["cpu"])
-    assert found.changed is changed
-    assert found.why.startswith(why)
+    (change,) = changes.changed(root, ELSEWHERE, ["cpu"])
+    assert change.changed is changed
+    assert change.why.startswith(why)
 
 
 def test_a_target_that_there_is_not(root: Path) -> None:

@@ -151,10 +151,10 @@ def image(engine: Engine) -> str:
 def ran(engine: Engine, image: str, script: str, **options: Any) -> str:
     """What a script prints in a container of the base, as root."""
     options = {"network_mode": "none", **options}
-    said = engine.client.containers.run(
+    printed = engine.client.containers.run(
         image, ["-euc", script], entrypoint="/bin/sh", user="0:0", remove=True, **options
     )
-    return bytes(said).decode()
+    return bytes(printed).decode()
 
 
 def test_the_packages_are_those_of_the_lock(engine: Engine, image: str) -> None:
@@ -167,8 +167,8 @@ def test_the_packages_are_those_of_the_lock(engine: Engine, image: str) -> None:
     assert lock.root is not None
     assert int(count) == len(lock.root.packages) + sum(map(len, lock.apt.values()))
     assert "All installed packages are compatible" in "".join(checked)
-    found = {one["name"]: one["version"] for one in json.loads(listed)}
-    assert found == {pin.name: pin.version for pin in lock.packages.values()}
+    installed = {package["name"]: package["version"] for package in json.loads(listed)}
+    assert installed == {pin.name: pin.version for pin in lock.packages.values()}
 
 
 # --- by an ordinary user --------------------------------------------------------------------------

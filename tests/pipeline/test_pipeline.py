@@ -104,9 +104,9 @@ def test_two_runs_at_once_build_it_once(project: Path, made: dict[str, object]) 
         subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = [process.communicate()[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert sorted("nothing to do" in text for text in said) == [False, True]
+    printed = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    assert sorted("nothing to do" in text for text in printed) == [False, True]
 
 
 def test_one_line_of_the_trainer_is_one_small_layer(
@@ -145,8 +145,8 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
     endpoint = private.start(data)
     try:
         client = docker.DockerClient(base_url=endpoint.host)
-        found = client.images.pull(where, tag=TARGET)
-        assert found.attrs["RepoDigests"] == [f"{where}@{digest}"]
+        pulled = client.images.pull(where, tag=TARGET)
+        assert pulled.attrs["RepoDigests"] == [f"{where}@{digest}"]
         tested = subprocess.run(
             [
                 Path(sys.executable).parent / "container-structure-test",

@@ -122,9 +122,9 @@ def test_attestations_travel_to_another_registry_and_back(
             to = f"{host}/{path}{'-copy' * (number + 1)}"
             moved = promote(start, f"{to}:live", where)
             assert (moved.reference, moved.previous) == (f"{to}@{made.digest}", None)
-            found = verify(f"{to}:live", where)
-            assert (found.digest, found.signer) == (made.digest, str(ours.public))
-            assert verify(f"{to}:live", Settings()).receipt == found.receipt  # the unsigned one
+            verified = verify(f"{to}:live", where)
+            assert (verified.digest, verified.signer) == (made.digest, str(ours.public))
+            assert verify(f"{to}:live", Settings()).receipt == verified.receipt  # the unsigned one
             for kind in (dsse.SIGNATURE, dsse.RECEIPT):
                 assert accepts(moved.reference, ours.public, kind), kind
 

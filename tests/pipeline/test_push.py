@@ -50,8 +50,8 @@ class Place:
     ) -> PushedImage:
         """Push with a receipt that holds."""
         options = {"retry": QUICK, **more}
-        held = receipt or proof(image)
-        return push(engine, image, held, self.settings(host), TAGS, **options)
+        valid = receipt or proof(image)
+        return push(engine, image, valid, self.settings(host), TAGS, **options)
 
     @property
     def tags(self) -> dict[str, str]:
