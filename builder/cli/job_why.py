@@ -32,7 +32,7 @@ def why(
     An ending that is not in the table of known endings is said to be unknown.
     """
     from builder.core.errors import InputError
-    from builder.jobs.why import jobs, logs, told
+    from builder.jobs.why import answer, jobs, logs
     from builder.jobs.why.diagnose import diagnose
 
     if (job is None) == (log is None):
@@ -43,10 +43,10 @@ def why(
         backend = backend_of(where, job)
         run = jobs.of_job(backend, backend.find(job))
     diagnosis = diagnose(run)
-    for line in told.lines(run.name, diagnosis):
+    for line in answer.lines(run.name, diagnosis):
         say(line)
     if as_json:
-        out(told.values(run.name, diagnosis))
+        out(answer.values(run.name, diagnosis))
 
 
 def register(app: typer.Typer) -> None:

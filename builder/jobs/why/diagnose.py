@@ -8,7 +8,8 @@ The rule where several endings have their lines:
 4. In one replica the last cause counts; of several replicas, the one that had its cause first.
 5. Warnings are an ending only where nothing else is, not even an exception that is in no table.
 
-What is in no table is said to be unknown, with the program's last words.
+An ending is certain where its line ends its replica, or where the engine or our trainer's exit code
+says it. What is in no table is unknown, and shown with the program's last words.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from builder import contract
@@ -32,6 +33,11 @@ WHOLE = (SERVICE, "")
 """Names under which not a replica speaks, but what runs the job."""
 OUTLIVED = 3
 """Signs of progress after a line that show that the run outlived it."""
+AFTER = 1
+"""How many ordinary lines may follow the one that ends a process."""
+LAST = 4
+"""Lines at the end of a log in which a program's own words for a good end count."""
+_SIGNALLED = 128
 
 _PROGRESS = re.compile(
     r"\bepoch[ :=\[]*\d+|\bsteps?[ :=]+\d+|global_step/sec|examples/sec|\d+/\d+ \[|\bit/s\]|s/it\]"
@@ -45,18 +51,26 @@ _TRAINED_WELL = re.compile(
     r"|\b(?:finished|done|completed) training[.!]*\s*$",
     re.IGNORECASE,
 )
-_LAST = 4
-"""Lines at the end of a log in which a program's own words for a good end count."""
+_SAVED = re.compile(
+    r"\b(?:saved|wrote|written|exported)\b.{0,40}(?<!/)\b(?:model|weights)\b(?!/)"
+    r"|(?<!/)\bmodel\b.{0,20}\b(?:saved|exported|written)\b|\bassets written to\b",
+    re.IGNORECASE,
+)
 _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*([A-Z_]\w*(?:Error|Exception|Interrupt|Exit))"
     r"(?: \([^)]*\))?:(?=\s|$)"
 )
 _COMPLAINT = re.compile(r"\b(?:error|fatal|failed|exception|abort\w*|panic)\b", re.IGNORECASE)
-_SAYS_OF_SIGNAL = 128
+_TRACE = re.compile(
+    r"^\s|^Traceback|^\S*File \"|\bStack trace\b|\b(?:frame )?#\d+|^[=\-*~^ ]+$|\bexit\w*\b"
+    r"|core dumped|\bterminat|\bkill|\bsigterm\b|\bclosing\b|\bcleaning\b|^\d{4}-\S+ \S+ [EWF] ",
+    re.IGNORECASE,
+)
+"""Lines that belong to the end of a process: its trace, what its launcher says of it."""
 
 
 @dataclass(frozen=True)
-class Said:
+class Line:
     """One line. where: its file and number, or its time. event: of our trainer's lines."""
 
     text: str
@@ -67,14 +81,14 @@ class Said:
 
 @dataclass(frozen=True)
 class JobLog:
-    """What is known of a job. lines: in the order in which they were said.
+    """What is known of a job. lines: in the order of their times.
 
-    exit_code: the job's, None where it is not known. out_of_memory: where the engine told that a
-    container was ended for its memory. ours: the program is our trainer.
+    exit_code: the job's, None where it is not known. out_of_memory: the replica of which the engine
+    says that it was ended for its memory. ours: the program is our trainer.
     """
 
     name: str
-    lines: tuple[Said, ...]
+    lines: tuple[Line, ...]
     state: State = "unknown"
     exit_code: int | None = None
     out_of_memory: str = ""
@@ -111,66 +125,76 @@ class Diagnosis:
     evidence: tuple[Evidence, ...] = ()
     seen: tuple[Seen, ...] = ()
     source: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+
+
+WELL = Diagnosis("ended-well", "certain", "The job ended well.", "Nothing.", "yes")
+OF_STATE: Mapping[State, Diagnosis] = {
+    "succeeded": WELL,
+    "cancelled": Diagnosis(
+        "cancelled",
+        "certain",
+        "Somebody ended the job.",
+        "Run it again; a run that writes checkpoints goes on from its last one.",
+        "yes",
+    ),
+    "running": Diagnosis(
+        "running",
+        "certain",
+        "The job runs. It has not ended.",
+        "Wait for its end. Where GPUs wait for each other, ask NCCL in the container of a replica "
+        "who is missing: echo verbose status | nc localhost 28028 (NCCL 2.24 and later).",
+    ),
+    "waiting": Diagnosis(
+        "waiting",
+        "certain",
+        "The job waits for machines or quota. It has not started.",
+        "Wait, or look at what the lines below name.",
+    ),
+}
+"""The answers about a job that did not fail."""
 
 
 def diagnose(run: JobLog, table: Table | None = None) -> Diagnosis:
-    """Why this run ended, by the rule above."""
+    """Return why this run ended, by the rule above."""
     table = table or known.load()
-    matches = table.find([one.text for one in run.lines])
+    matches = table.find([line.text for line in run.lines])
     live = _live(run, matches)
-    fatal = [one for one in live if not one.warning]
-    found = _of_state(run, fatal) or _of_lines(run, fatal, table)
-    if found is None and not run.exit_code:
-        found = _done(run, fatal)
-    if found is None:
-        found = _of_code(run, table) or _of_warnings(run, live, table) or _unknown(run, table)
-    return replace(found, seen=_seen(run, matches, found.ending), notes=run.notes)
+    fatal = [match for match in live if not match.warning]
+    diagnosis = _of_state(run, fatal) or _of_lines(run, fatal, table)
+    if diagnosis is None and not run.exit_code:
+        diagnosis = _ended_well(run, fatal)
+    if diagnosis is None:
+        diagnosis = _of_code(run, table) or _of_warnings(run, live, table) or _unknown(run, table)
+    seen = _seen(run, matches, diagnosis.ending)
+    return replace(diagnosis, seen=seen, notes=run.notes)
 
 
-# --- what the place says --------------------------------------------------------------------------
+# --- what the backend says ------------------------------------------------------------------------
 
 
 def _of_state(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
-    """Of a run that did not fail; None for one that did, or of which that is not known."""
-    if run.state == "succeeded" or (run.state == "unknown" and run.exit_code == 0):
-        return Diagnosis("ended-well", "certain", "The job ended well.", "Nothing.", "yes")
-    if run.state == "cancelled":
-        return Diagnosis(
-            "cancelled",
-            "certain",
-            "Somebody ended the job.",
-            "Run it again; a run that writes checkpoints goes on from its last one.",
-            "yes",
-        )
-    if run.state == "running":
-        return Diagnosis(
-            "running", "certain", "The job runs. It has not ended.", "Wait for its end.", "unknown"
-        )
+    """Return the answer about a run that did not fail; None for one that did, or of which that is
+    not known."""
+    if run.state == "unknown" and run.exit_code == 0:
+        return WELL
     if run.state == "waiting":
-        return Diagnosis(
-            "waiting",
-            "certain",
-            "The job waits for machines or quota. It has not started.",
-            "Wait, or look at what the lines below name.",
-            "unknown",
-            tuple(_evidence(run, one) for one in fatal[-1:]),
-        )
-    return None
+        last = tuple(_evidence(run, match) for match in fatal[-1:])
+        return replace(OF_STATE["waiting"], evidence=last)
+    return OF_STATE.get(run.state)
 
 
-def _done(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
-    """The log's own word that the job is done, where no line after it speaks against that."""
+def _ended_well(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
+    """Return the log's own word that the job is done, where no line after it speaks against it."""
     for index in range(len(run.lines) - 1, -1, -1):
-        line = run.lines[index]
-        own = index >= len(run.lines) - _LAST and _TRAINED_WELL.search(line.text)
-        if line.event == "done" or _DONE.search(line.text) or own:
-            if any(one.index > index for one in fatal):
+        line, late = run.lines[index], index >= len(run.lines) - LAST
+        sure = line.event == "done" or _DONE.search(line.text)
+        if sure or (late and (_TRAINED_WELL.search(line.text) or _SAVED.search(line.text))):
+            if any(match.index > index for match in fatal):
                 return None
-            where = Evidence(excerpt(line.text, 0), line.where)
-            return Diagnosis(
-                "ended-well", "certain", "The job ended well.", "Nothing.", "yes", (where,)
-            )
+            own = sure or _TRAINED_WELL.search(line.text)
+            evidence = (_of_line(run, index),)
+            return replace(WELL, certainty="certain" if own else "likely", evidence=evidence)
         if _EXCEPTION.search(line.text):
             return None
     return None
@@ -180,69 +204,89 @@ def _done(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
 
 
 def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
-    """Without those after which their replica went on training; of the service's lines: any."""
-    fatal = {one.index for one in matches if not one.warning}
+    """Return the matches that their replica did not outlive; of the service's lines: anyone."""
+    fatal = {match.index for match in matches if not match.warning}
     signs: dict[str, list[int]] = {}
+    saved = []
     for index, line in enumerate(run.lines):
         trained = line.event in _TRAINED or (not line.event and _PROGRESS.search(line.text))
         if trained and index not in fatal and line.replica != SERVICE:
             signs.setdefault(line.replica, []).append(index)
+        if index not in fatal and _SAVED.search(line.text):
+            saved.append(index)
     anyone = sorted(index for indices in signs.values() for index in indices)
 
-    def outlived(one: Match) -> bool:
-        speaker = run.lines[one.index].replica
+    def outlived(match: Match) -> bool:
+        if match.warning and saved and saved[-1] > match.index:
+            return True
+        speaker = run.lines[match.index].replica
         after = anyone if speaker in WHOLE else signs.get(speaker, [])
-        return len(after) - bisect_right(after, one.index) >= OUTLIVED
+        return len(after) - bisect_right(after, match.index) >= OUTLIVED
 
-    return [one for one in matches if not outlived(one)]
+    return [match for match in matches if not outlived(match)]
 
 
 def _of_lines(run: JobLog, fatal: Sequence[Match], table: Table) -> Diagnosis | None:
     if run.out_of_memory:
         ending = table.named("host-memory")
-        found = [one for one in fatal if one.ending.name == ending.name]
-        told = Evidence(f"{run.out_of_memory} ran out of memory", "what the engine told")
-        return _diagnosis(ending, "certain", (told, *(_evidence(run, one) for one in found[:1])))
+        lines = [_evidence(run, match) for match in fatal if match.ending.name == ending.name]
+        engine = Evidence(f"{run.out_of_memory} ran out of memory", "what the engine says")
+        return _diagnosis(ending, "certain", (engine, *lines[:1]))
     for level in ("cause", "general", "consequence"):
-        chosen = _chosen(run, [one for one in fatal if one.ending.level == level], fatal)
+        chosen = _chosen(run, [match for match in fatal if match.ending.level == level], fatal)
         if chosen is None:
             continue
         if level == "consequence":
-            hard = _of_code(run, table, hard=True)
-            if hard is not None:
-                return hard
+            if (signalled := _of_code(run, table, signals_only=True)) is not None:
+                return signalled
             if (own := _own_exception(run, chosen, fatal, table)) is not None:
                 return _unknown(run, table, own)
-        return _diagnosis(chosen.ending, "certain", _lines_of(run, chosen, fatal))
+        certainty: Certainty = "certain" if _ends(run, chosen, fatal) else "likely"
+        return _diagnosis(chosen.ending, certainty, _lines_of(run, chosen, fatal))
     return None
 
 
 def _chosen(run: JobLog, level: Sequence[Match], fatal: Sequence[Match]) -> Match | None:
-    """Of one level: the last of a replica, and of several replicas the first."""
-    beaten = {name for one in fatal for name in one.ending.over}
-    left = [one for one in level if one.ending.name not in beaten] or list(level)
-    last: dict[str, Match] = {}
-    for one in left:
-        last[run.lines[one.index].replica] = one
-    replicas = [one for name, one in last.items() if name not in WHOLE]
-    return min(replicas or last.values(), key=lambda one: one.index, default=None)
+    """Return of one level the last match of a replica, and of several replicas the first."""
+    beaten = {name for match in fatal for name in match.ending.over}
+    left = [match for match in level if match.ending.name not in beaten] or list(level)
+    last = {run.lines[match.index].replica: match for match in left}
+    replicas = [match for name, match in last.items() if name not in WHOLE]
+    return min(replicas or last.values(), key=lambda match: match.index, default=None)
+
+
+def _ends(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> bool:
+    """Tell whether its line ends its replica: only its trace, other endings' lines and a few words
+    follow in that replica."""
+    replica = run.lines[chosen.index].replica
+    others = {match.index for match in fatal}
+    ordinary = 0
+    for index in range(chosen.index + 1, len(run.lines)):
+        line = run.lines[index]
+        if line.replica != replica or index in others:
+            continue
+        if line.event in _TRAINED or (not line.event and _PROGRESS.search(line.text)):
+            return False
+        complaint = _TRACE.search(line.text) or _COMPLAINT.search(line.text)
+        ordinary += not (complaint or line.event == "error")
+    return ordinary <= AFTER
 
 
 def _lines_of(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> tuple[Evidence, ...]:
-    """The first line of that ending in its replica, and the exit code."""
+    """Return the first line of that ending in its replica, and the exit code."""
     replica = run.lines[chosen.index].replica
     first = next(
-        one
-        for one in fatal
-        if one.ending == chosen.ending and run.lines[one.index].replica == replica
+        match
+        for match in fatal
+        if match.ending == chosen.ending and run.lines[match.index].replica == replica
     )
     return (_evidence(run, first), *_code(run))
 
 
 def _own_exception(run: JobLog, chosen: Match, fatal: Sequence[Match], table: Table) -> int | None:
-    """The line of an exception that no ending explains and that may have caused this consequence:
-    another replica's, or this replica's own after it."""
-    explained = {one.index for one in fatal}
+    """Return the line of an exception that no ending explains and that may have caused this
+    consequence: another replica's, or this replica's own after it."""
+    explained = {match.index for match in fatal}
     replica = run.lines[chosen.index].replica
     for index in _exceptions(run, table):
         if index not in explained and (run.lines[index].replica != replica or index > chosen.index):
@@ -251,23 +295,23 @@ def _own_exception(run: JobLog, chosen: Match, fatal: Sequence[Match], table: Ta
 
 
 def _exceptions(run: JobLog, table: Table) -> list[int]:
-    """The lines with an exception, without those that only pass on that a process ended."""
+    """Return the lines with an exception, without those that only pass on that a process ended."""
     return [
         index
         for index, line in enumerate(run.lines)
-        if (found := _EXCEPTION.search(line.text)) and found[1] not in table.wrappers
+        if (name := _EXCEPTION.search(line.text)) and name[1] not in table.wrappers
     ]
 
 
 # --- where no line is fatal -----------------------------------------------------------------------
 
 
-def _of_code(run: JobLog, table: Table, hard: bool = False) -> Diagnosis | None:
-    """What the exit code suggests. hard: only where it tells of a signal other than a stop."""
+def _of_code(run: JobLog, table: Table, signals_only: bool = False) -> Diagnosis | None:
+    """Return what the exit code suggests. signals_only: of a signal other than a stop."""
     code = run.exit_code
     if code is None or (ending := table.of_code(code, run.ours)) is None:
         return None
-    if hard and (code <= _SAYS_OF_SIGNAL or ending.name == "stopped"):
+    if signals_only and (code <= _SIGNALLED or ending.name == "stopped"):
         return None
     by_contract = run.ours and code in ending.trainer_codes
     return _diagnosis(
@@ -276,35 +320,34 @@ def _of_code(run: JobLog, table: Table, hard: bool = False) -> Diagnosis | None:
 
 
 def _of_warnings(run: JobLog, live: Sequence[Match], table: Table) -> Diagnosis | None:
-    warnings = [one for one in live if one.warning]
+    warnings = [match for match in live if match.warning]
     if not warnings or _exceptions(run, table):
         return None
-    beaten = {name for one in warnings for name in one.ending.over}
-    first = next(one for one in warnings if one.ending.name not in beaten)
+    beaten = {name for match in warnings for name in match.ending.over}
+    first = next(match for match in warnings if match.ending.name not in beaten)
     return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))
 
 
 def _unknown(run: JobLog, table: Table, index: int | None = None) -> Diagnosis:
     words = _last_words(run, table) if index is None else (_of_line(run, index),)
     do = "Read the lines before this one. Add a common cause to builder/jobs/why/endings.yaml."
+    happened = "Why it ended is not known: no line is in the table of known endings."
     if not run.lines:
         happened = "Why it ended is not known: its log holds no lines."
         do = "Find out whether the program was started: look at its image and its command."
     elif run.exit_code:
         happened = "The job failed. Why is not known: no line is in the table of known endings."
-    else:
-        happened = "Why it ended is not known: no line is in the table of known endings."
     return Diagnosis("unknown", "unknown", happened, do, "unknown", (*_code(run), *words))
 
 
 def _last_words(run: JobLog, table: Table) -> tuple[Evidence, ...]:
-    """The line that says most about the end: our trainer's error, the last exception, the last
-    complaint, the last line."""
-    errors = [index for index, line in enumerate(run.lines) if line.event == "error"]
+    """Return the line that says most about the end: our trainer's error, the last exception, the
+    last complaint, the last line."""
+    lines = list(enumerate(run.lines))
     choices = (
-        errors,
+        [index for index, line in lines if line.event == "error"],
         _exceptions(run, table),
-        [i for i, line in enumerate(run.lines) if not line.event and _COMPLAINT.search(line.text)],
+        [index for index, line in lines if not line.event and _COMPLAINT.search(line.text)],
         range(len(run.lines)),
     )
     return next(((_of_line(run, indices[-1]),) for indices in choices if indices), ())
@@ -314,15 +357,8 @@ def _last_words(run: JobLog, table: Table) -> tuple[Evidence, ...]:
 
 
 def _diagnosis(ending: Ending, certainty: Certainty, evidence: tuple[Evidence, ...]) -> Diagnosis:
-    return Diagnosis(
-        ending.name,
-        certainty,
-        ending.happened,
-        ending.do,
-        ending.again,
-        evidence,
-        source=ending.source,
-    )
+    what = (ending.happened, ending.do, ending.again)
+    return Diagnosis(ending.name, certainty, *what, evidence, source=ending.source)
 
 
 def _evidence(run: JobLog, match: Match) -> Evidence:
@@ -339,11 +375,9 @@ def _code(run: JobLog) -> tuple[Evidence, ...]:
 
 
 def _seen(run: JobLog, matches: Sequence[Match], ending: str) -> tuple[Seen, ...]:
-    """One line of each other ending that the log speaks of, outlived or not."""
-    others: Mapping[str, Match] = {
-        one.ending.name: one for one in reversed(matches) if one.ending.name != ending
+    """Return one line of each other ending that the log speaks of, outlived or not."""
+    others = {
+        match.ending.name: match for match in reversed(matches) if match.ending.name != ending
     }
-    return tuple(
-        Seen(name, _evidence(run, one))
-        for name, one in sorted(others.items(), key=lambda item: item[1].index)
-    )
+    ordered = sorted(others.items(), key=lambda item: item[1].index)
+    return tuple(Seen(name, _evidence(run, match)) for name, match in ordered)

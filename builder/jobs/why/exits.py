@@ -12,7 +12,7 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 
-_SAYS_OF_SIGNAL = 128
+_SIGNALLED = 128
 _FATAL = (
     signal.SIGILL,
     signal.SIGABRT,
@@ -33,27 +33,47 @@ _WORDS = re.compile(
     r"|\bstatus (?P<windows>32212[0-9]{5})\b",
     re.IGNORECASE,
 )
+_ROOT = "root cause (first observed failure)"
+_PROCESS = re.compile(r"\b(?:local_rank|rank|worker|process|replica|pid|task)\b", re.IGNORECASE)
 
 
 def codes(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Line, column and exit code (128 + signal) of each line that tells of a fatal signal."""
+    """Yield line, column and exit code (128 + signal) of each line that tells of a fatal signal."""
     for index, line in enumerate(lines):
-        if found := _WORDS.search(line):
-            code = _code(found)
-            if code - _SAYS_OF_SIGNAL in _FATAL:
-                yield index, found.start(), code
+        if words := _WORDS.search(line):
+            code = _code(words)
+            if code - _SIGNALLED in _FATAL:
+                yield index, words.start(), code
 
 
-def _code(found: re.Match[str]) -> int:
-    """The exit code that these words mean; 0 where they mean no signal."""
-    if found["term"]:
-        return _SAYS_OF_SIGNAL + int(found["term"])
-    value = found["code"] or found["value"] or found["windows"]
+def first_fault(lines: Sequence[str]) -> int | None:
+    """Return the line of the first process that ended by itself with an error, where others were
+    killed for it: what follows tells only how its launcher ended them.
+
+    A launcher that names the root cause says it itself; else the first line about a process counts.
+    """
+    summary = next((i for i, line in enumerate(lines) if _ROOT in line.lower()), None)
+    for index in range(summary or 0, len(lines)):
+        words = _WORDS.search(lines[index])
+        if words and (summary is not None or _PROCESS.search(lines[index])):
+            code = _code(words)
+            if 0 < code < _SIGNALLED:
+                return 0 if summary is not None else index
+            if code:
+                return None
+    return None
+
+
+def _code(words: re.Match[str]) -> int:
+    """Return the exit code that these words mean."""
+    if words["term"]:
+        return _SIGNALLED + int(words["term"])
+    value = words["code"] or words["value"] or words["windows"]
     if value.lower().startswith("sig"):
-        return _SAYS_OF_SIGNAL + getattr(signal, value.upper(), 0)
+        return _SIGNALLED + getattr(signal, value.upper(), 0)
     number = int(value)
     if number in _WINDOWS:
-        return _SAYS_OF_SIGNAL + signal.SIGSEGV
-    if number < 0 or (found["kind"] or "").lower().startswith("signal"):
-        return _SAYS_OF_SIGNAL + abs(number)
+        return _SIGNALLED + signal.SIGSEGV
+    if number < 0 or (words["kind"] or "").lower().startswith("signal"):
+        return _SIGNALLED + abs(number)
     return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,15 +11,26 @@ from pathlib import Path
 from builder import contract
 from builder.core.errors import InputError
 from builder.jobs.why import text
-from builder.jobs.why.diagnose import JobLog, Said
+from builder.jobs.why.diagnose import JobLog, Line
 from builder.jobs.why.text import Text
 
 STDIN = "-"
 FIX = "name a log, or - for stdin"
+_REPLICA = re.compile(
+    r"\[(?P<rank>rank\d+)\]: ?"  # torch
+    r"|\[(?P<default>default\d+)\]: ?"  # torchrun --tee
+    r"|\[\d+,(?P<mpi>\d+)\]<std\w+>: ?"  # mpirun --tag-output
+    r"|\[pod/(?P<pod>[^/\]]+)/[^\]]+\] "  # kubectl logs --prefix
+    r"|\((?P<ray>\w+ pid=\d+)[^)]*\) "
+    r"|(?P<compose>[a-zA-Z][\w.-]*-\d+) +\| ?"  # docker compose, builder job local
+    r"|(?P<role>(?:chief|worker|ps|evaluator|workerpool\d)-\d+) +"  # builder job logs
+    r"|(?P<task>\d{1,4}): "  # srun --label
+)
+"""What launchers write in front of a replica's line."""
 
 
 def of_log(name: str) -> JobLog:
-    """The log in a file, a pipe or, as "-", on stdin. Reads its beginning and its end.
+    """Return the log in a file, a pipe or, as "-", on stdin. Reads its beginning and its end.
 
     Raises InputError where there is no such file, or where it cannot be read as one.
     """
@@ -37,40 +49,54 @@ def of_log(name: str) -> JobLog:
 
 
 def of_lines(lines: Sequence[str], name: str) -> JobLog:
-    """A run of which nothing is known but these lines."""
+    """Return a run of which nothing is known but these lines."""
     numbered = enumerate(text.harmless("\n".join(lines)).split("\n"), 1)
     return _run(Text(tuple((number, line) for number, line in numbered if line.strip())), name)
 
 
-def _run(found: Text, name: str) -> JobLog:
+def _run(log: Text, name: str) -> JobLog:
     name = text.harmless(name)
-    said = tuple(spoken(((line, f"{name}:{number}") for number, line in found.lines)))
-    return JobLog(name, said, ours=by_our_trainer(said), notes=tuple(_notes(found)))
+    lines = tuple(meant((line, f"{name}:{number}") for number, line in log.lines))
+    notes = []
+    if log.skipped:
+        notes.append(f"lines in the middle that were not read: {log.skipped:,}")
+    if log.binary:
+        notes.append(f"lines that are not text: {log.binary:,}")
+    return JobLog(name, _by_replica(lines), ours=by_our_trainer(lines), notes=tuple(notes))
 
 
-def _notes(found: Text) -> Iterator[str]:
-    if found.skipped:
-        yield f"lines in the middle that were not read: {found.skipped:,}"
-    if found.binary:
-        yield f"lines that are not text: {found.binary:,}"
-
-
-def spoken(lines: Iterable[tuple[str, str]], replica: str = "") -> Iterator[Said]:
-    """Lines as they were meant: the message of a line of JSON, and each line in that message.
+def meant(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
+    """Yield lines as they were meant: the message of a line of JSON, and each line in that message.
 
     lines: the text and where it stands.
     """
     for line, where in lines:
-        found = contract.fields(line.strip())
-        payload = found.get("jsonPayload")
-        inner = payload if isinstance(payload, Mapping) else found
-        words = inner.get("message", inner.get("textPayload", found.get("textPayload")))
+        fields = contract.fields(line.strip())
+        payload = fields.get("jsonPayload")
+        inner = payload if isinstance(payload, Mapping) else fields
+        words = inner.get("message", inner.get("textPayload", fields.get("textPayload")))
         event = inner.get("event", "")
         for part in text.harmless(line if words is None else str(words)).split("\n"):
             if part.strip():
-                yield Said(part, where, replica, event if isinstance(event, str) else "")
+                yield Line(part, where, event=event if isinstance(event, str) else "")
 
 
-def by_our_trainer(said: Iterable[Said]) -> bool:
-    """Whether our trainer speaks: its lines name their event."""
-    return any(one.event in (contract.STEP, contract.CHECKPOINT, "start", "error") for one in said)
+def _by_replica(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    """Return the lines with the replica that a launcher wrote in front of them; a kind of prefix
+    counts where it tells at least two replicas apart."""
+    prefixes = [_REPLICA.match(line.text) for line in lines]
+    names: dict[str, set[str]] = {}
+    for prefix in filter(None, prefixes):
+        names.setdefault(str(prefix.lastgroup), set()).add(prefix[str(prefix.lastgroup)])
+    return tuple(
+        Line(line.text[prefix.end() :], line.where, prefix[prefix.lastgroup], line.event)
+        if prefix and prefix.lastgroup and len(names[prefix.lastgroup]) > 1
+        else line
+        for line, prefix in zip(lines, prefixes, strict=True)
+    )
+
+
+def by_our_trainer(lines: Iterable[Line]) -> bool:
+    """Tell whether our trainer speaks: its lines name their event."""
+    events = (contract.STEP, contract.CHECKPOINT, "start", "error")
+    return any(line.event in events for line in lines)

@@ -17,6 +17,8 @@ from builder.jobs.why import exits
 
 FILE = Path(__file__).parent / "endings.yaml"
 GAP = " ... "
+KILLED = "killed"
+"""The ending that a launcher brings about itself, when another process has ended first."""
 _NUMBER = re.compile(r"[0-9]+")
 
 Level = Literal["cause", "general", "consequence"]
@@ -28,8 +30,8 @@ class Ending:
     """One way for a job to end.
 
     happened, do: sentences for a person. again: does the same job end well when it runs again?
-    says, warns: words of a line, in parts that follow one another. over: the endings that are this
-    one's own trace. exit_codes: of any program; trainer_codes: of our trainer.
+    says, warns: words of a line, in parts that follow one another. lines: whole lines. over: the
+    endings that are its own trace. exit_codes: of any program; trainer_codes: of our trainer.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Ending:
     source: str
     says: tuple[tuple[str, ...], ...] = ()
     warns: tuple[tuple[str, ...], ...] = ()
+    lines: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     exit_codes: tuple[int, ...] = ()
@@ -65,49 +68,57 @@ class Table:
     wrappers: frozenset[str]
 
     def find(self, lines: Sequence[str]) -> tuple[Match, ...]:
-        """Every line that speaks for an ending, in the lines' order. `lines`: no line breaks."""
+        """Return every line that speaks for an ending, in the lines' order. `lines`: no line
+        breaks.
+
+        A training says the same line with other numbers for hours, so words are looked for in each
+        shape of a line once. Words in a line are in its shape, without their numbers.
+        """
         lowered = [line.lower() for line in lines]
-        alike: dict[str, list[int]] = {}
+        members: dict[str, list[int]] = {}
         for index, line in enumerate(lowered):
-            alike.setdefault(_shape(line), []).append(index)
-        shapes = _Text("\n".join(alike))
-        members = list(alike.values())
-        found = [
+            members.setdefault(_NUMBER.sub("0", line), []).append(index)
+        shapes = list(members)
+        text, starts = "\n".join(shapes), [0, *accumulate(len(line) + 1 for line in shapes)]
+        matches = [
             Match(ending, index, column, warning)
             for ending in self.endings
             for warning, needles in ((False, ending.says), (True, ending.warns))
             for needle in needles
-            for shape in shapes.lines_with(tuple(_shape(part) for part in needle))
-            for index in members[shape]
+            for shape in _lines_with(text, starts, _NUMBER.sub("0", needle[0]))
+            for index in members[shapes[shape]]
             if (column := _column(lowered[index], needle)) >= 0
-            and not any(words in lowered[index] for words in ending.unless)
         ]
+        whole = {line: ending for ending in self.endings for line in ending.lines}
+        for index, line in enumerate(lowered):
+            if ending := whole.get(line.strip()):
+                matches.append(Match(ending, index, 0, warning=False))
         for index, column, code in exits.codes(lines):
-            ending = self.of_code(code, ours=False)
-            if ending and not any(words in lowered[index] for words in ending.unless):
-                found.append(Match(ending, index, column, warning=False))
-        return tuple(sorted(found, key=lambda one: (one.index, one.column)))
+            if ending := self.of_code(code, ours=False):
+                matches.append(Match(ending, index, column, warning=False))
+        fault = exits.first_fault(lines)
+        left = [
+            match
+            for match in matches
+            if not any(words in lowered[match.index] for words in match.ending.unless)
+            and not (match.ending.name == KILLED and fault is not None and match.index >= fault)
+        ]
+        return tuple(sorted(left, key=lambda match: (match.index, match.column)))
 
     def of_code(self, code: int, ours: bool) -> Ending | None:
-        """The ending that an exit code suggests. ours: the program is our trainer."""
+        """Return the ending that an exit code suggests. ours: the program is our trainer."""
         for ending in self.endings:
             if code in ending.exit_codes or (ours and code in ending.trainer_codes):
                 return ending
         return None
 
     def named(self, name: str) -> Ending:
-        """The ending of that name. Raises KeyError."""
-        return next(one for one in self.endings if one.name == name)
-
-
-def _shape(line: str) -> str:
-    """A line without its numbers. A training says the same line with other numbers for hours, so
-    words are looked for in each shape once. Words in a line are in its shape, without theirs."""
-    return _NUMBER.sub("0", line)
+        """Return the ending of that name. Raises KeyError."""
+        return next(ending for ending in self.endings if ending.name == name)
 
 
 def _column(line: str, needle: tuple[str, ...]) -> int:
-    """Where these parts begin in a line, in their order; -1 where they do not."""
+    """Return where these parts begin in a line, in their order; -1 where they do not."""
     start = line.find(needle[0])
     behind = start + len(needle[0])
     for part in needle[1:] if start >= 0 else ():
@@ -118,27 +129,18 @@ def _column(line: str, needle: tuple[str, ...]) -> int:
     return start
 
 
-class _Text:
-    """Lines in which words are looked for all at once."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
-
-    def lines_with(self, needle: tuple[str, ...]) -> Iterator[int]:
-        """The index of each line with these parts, in their order."""
-        at = self._text.find(needle[0])
-        while at >= 0:
-            index = bisect_right(self._starts, at) - 1
-            begin, end = self._starts[index], self._starts[index + 1] - 1
-            if _column(self._text[begin:end], needle) >= 0:
-                yield index
-            at = self._text.find(needle[0], end)
+def _lines_with(text: str, starts: Sequence[int], words: str) -> Iterator[int]:
+    """Yield the number of each line of a text that has these words. starts: where lines begin."""
+    at = text.find(words)
+    while at >= 0:
+        index = bisect_right(starts, at) - 1
+        yield index
+        at = text.find(words, starts[index + 1] - 1)
 
 
 @cache
 def load() -> Table:
-    """The table of endings.yaml, read once a process. Raises InputError for a file with a fault."""
+    """Return the table, read once a process. Raises InputError for a faulty file."""
     document = yamlfile.parse(FILE.read_text(encoding="utf-8"), FILE.name)
     if document.problems:
         problem = document.problems[0]
@@ -159,6 +161,7 @@ def _ending(entry: Mapping[str, Any]) -> Ending:
         source=entry["source"],
         says=tuple(_parts(words) for words in entry.get("says", ())),
         warns=tuple(_parts(words) for words in entry.get("warns", ())),
+        lines=tuple(entry.get("lines", ())),
         unless=tuple(entry.get("unless", ())),
         over=tuple(entry.get("over", ())),
         exit_codes=tuple(int(code) for code in entry.get("exit_codes", ())),

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
-HEAD = 1 << 20
-"""Bytes that are read of a log's beginning: what a program finds when it starts."""
-TAIL = 4 << 20
-"""Bytes that are read of its end."""
-CHUNK = 1 << 18
+HEAD = 10_000
+"""Lines that are kept of a log's beginning: what a program finds when it starts."""
+TAIL = 50_000
+"""Lines that are kept of its end."""
 BINARY = 0.05
 """A line with a larger share of bytes that are no text is binary."""
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 LONG = 8000
 """Characters that are kept of each end of a line."""
+PIECE = 1 << 16
+"""Bytes of a line that are read at once."""
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor
@@ -35,7 +37,7 @@ _BLANKS = re.compile(r"[\t\r\u2028\u2029]")
 class Text:
     """Lines with their numbers (from 1), without blank ones.
 
-    skipped: lines in the middle that were not read. binary: lines that are not text.
+    skipped: lines in the middle that were not kept. binary: lines that are not text.
     """
 
     lines: tuple[tuple[int, str], ...]
@@ -44,55 +46,53 @@ class Text:
 
 
 def harmless(text: str) -> str:
-    """The text without terminal escapes and control characters; line breaks stay."""
+    """Return the text without terminal escapes and control characters; line breaks stay."""
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return _BLANKS.sub(" ", _CONTROLS.sub("", text))
 
 
-def read(file: IO[bytes], tail: int = TAIL) -> Text:
-    """The first HEAD and the last `tail` bytes of a stream, as lines. Reads it to its end.
+def read(file: IO[bytes]) -> Text:
+    """Return the first HEAD and the last TAIL lines of a stream. Reads it to its end.
 
     Holds no more than that in memory. Bytes that are not UTF-8 become question marks.
     """
-    head = b""
-    while len(head) < HEAD and (chunk := file.read(HEAD - len(head))):
-        head += chunk
-    chunks: deque[bytes] = deque()
-    size = breaks = dropped = 0
-    while chunk := file.read(CHUNK):
-        chunks.append(chunk)
-        size += len(chunk)
-        while size - len(chunks[0]) >= tail:
-            old = chunks.popleft()
-            size -= len(old)
-            dropped += len(old)
-            breaks += old.count(b"\n")
-    end = b"".join(chunks)
-    if not dropped:
-        return _text(_numbered(head + end, 1), 0)
-    first, last = head.rpartition(b"\n")[0], end.partition(b"\n")[2]
-    begin = head.count(b"\n") + breaks + 2  # the line after the one that was cut
-    skipped = begin - 1 - head.count(b"\n")
-    return _text([*_numbered(first, 1), *_numbered(last, begin)], skipped)
+    head: list[tuple[int, bytes]] = []
+    tail: deque[tuple[int, bytes]] = deque(maxlen=TAIL)
+    count = 0
+    for number, content in _numbered(file):
+        (head if len(head) < HEAD else tail).append((number, content))
+        count += 1
+    decoded = [(number, _decoded(content)) for number, content in (*head, *tail)]
+    lines = [(number, line) for number, line in decoded if line.strip()]
+    readable = [line for line in lines if line[1].count(UNREADABLE) <= len(line[1]) * BINARY]
+    return Text(tuple(readable), count - len(decoded), len(lines) - len(readable))
 
 
-def _numbered(content: bytes, begin: int) -> list[tuple[int, str]]:
-    lines = harmless(content.decode("utf-8", errors="replace")).split("\n")
-    return [(begin + index, shortened(line)) for index, line in enumerate(lines) if line.strip()]
+def _numbered(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, each with its number; of a long one its two ends."""
+    number, first, last = 1, b"", b""
+    while piece := file.readline(PIECE):
+        first, last = (first, (last + piece)[-PIECE:]) if first else (piece, b"")
+        if piece.endswith(b"\n"):
+            if (content := first + last).strip():
+                yield number, content
+            number, first, last = number + 1, b"", b""
+    if (content := first + last).strip():
+        yield number, content
 
 
-def _text(lines: list[tuple[int, str]], skipped: int) -> Text:
-    readable = tuple(one for one in lines if one[1].count(UNREADABLE) <= len(one[1]) * BINARY)
-    return Text(readable, skipped, len(lines) - len(readable))
+def _decoded(content: bytes) -> str:
+    text = harmless(content.decode("utf-8", errors="replace"))
+    return shortened(text.replace("\n", " ")).rstrip()
 
 
 def shortened(line: str) -> str:
-    """A line of which the middle is left out where it is very long."""
+    """Return a line without its middle where it is very long."""
     return line if len(line) <= 2 * LONG else f"{line[:LONG]} … {line[-LONG:]}"
 
 
 def excerpt(line: str, column: int, width: int = 240) -> str:
-    """The part of a line around a column, for a person to read."""
+    """Return the part of a line around a column, for a person to read."""
     line = " ".join(line.split()) if len(line) <= width else line
     if len(line) <= width:
         return line.strip()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from builder.jobs.why.diagnose import SERVICE, Diagnosis, JobLog, Said, diagnose
+from builder.jobs.why.diagnose import SERVICE, Diagnosis, JobLog, Line, diagnose
 from trainer import guard
 
 OOM = "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"
@@ -15,18 +15,18 @@ NO_GPU = "Could not find cuda drivers on your machine, GPU will not be used."
 OWN = "ValueError: the third reel is out of tune"
 
 
-def said(*lines: str | tuple[str, str]) -> tuple[Said, ...]:
+def said(*lines: str | tuple[str, str]) -> tuple[Line, ...]:
     """Lines of a replica: "text" of chief-0, or (replica, text)."""
     pairs = [line if isinstance(line, tuple) else ("chief-0", line) for line in lines]
-    return tuple(Said(text, f"{name}:{n}", name) for n, (name, text) in enumerate(pairs, 1))
+    return tuple(Line(text, f"{name}:{n}", name) for n, (name, text) in enumerate(pairs, 1))
 
 
 def why(*lines: str | tuple[str, str], **more: object) -> Diagnosis:
     return diagnose(replace(JobLog("cats", said(*lines)), **more))  # type: ignore[arg-type]
 
 
-def event(name: str, text: str, replica: str = "chief-0") -> Said:
-    return Said(text, f"{replica}:1", replica, name)
+def event(name: str, text: str, replica: str = "chief-0") -> Line:
+    return Line(text, f"{replica}:1", replica, name)
 
 
 # --- the rule -------------------------------------------------------------------------------------
