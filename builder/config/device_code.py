@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,21 +61,7 @@ def read(root: Path) -> Read:
     """
     path = root / image_yaml.IMAGES / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["schema"] != _SCHEMA:
-            raise KeyError("schema")
-        return {
-            sha256: Wheel(
-                str(value["name"]),
-                str(value["version"]),
-                sha256,
-                tuple(
-                    library.from_json(entry, str(value["name"]), str(value["version"]))
-                    for entry in value["libraries"]
-                ),
-            )
-            for sha256, value in content["wheels"].items()
-        }
+        return _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -82,6 +69,25 @@ def read(root: Path) -> Read:
             f"{image_yaml.shown(path)}: is not what {COMMAND} writes ({error})",
             f"take it back from git, or delete it and run {COMMAND}",
         ) from None
+
+
+@cache
+def _parse(text: str) -> Read:
+    content = json.loads(text)
+    if content["schema"] != _SCHEMA:
+        raise KeyError("schema")
+    return {
+        sha256: Wheel(
+            str(value["name"]),
+            str(value["version"]),
+            sha256,
+            tuple(
+                library.from_json(entry, str(value["name"]), str(value["version"]))
+                for entry in value["libraries"]
+            ),
+        )
+        for sha256, value in content["wheels"].items()
+    }
 
 
 def write(root: Path, wheels: Read) -> bool:

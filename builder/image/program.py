@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from builder.config.templates import DOCKERFILE, EPOCH
 from builder.core import outgoing
 from builder.core.errors import InputError
-from builder.core.events import OnEvent
 from builder.core.files import hash_of
-from builder.image import assembled, start
+from builder.image import start
 from builder.image.layer import Compression
-from builder.image.tarball import LayerWriter, folders_above
-from builder.registry import manifests
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
     from builder.config.stack import Stack
+    from builder.core.events import OnEvent
     from builder.engine import BuiltImage, Engine
     from builder.image.assembled import AssembledImage
     from builder.image.content_store import ContentStore
@@ -146,6 +144,9 @@ def assemble(plan: ImagePlan, base: AssembledImage, store: ContentStore) -> Asse
 
     Their layer is in the store, and the image under its digest.
     """
+    from builder.image import assembled
+    from builder.registry import manifests
+
     assert plan.config is not None, "BuildKit runs a Dockerfile with further instructions"
     layer = _layer(store, plan.files, plan.compression)
     config = manifests.configuration_in(base.configuration).get("config") or {}
@@ -209,6 +210,8 @@ def build(
 
 def _layer(store: ContentStore, files: Mapping[str, File], compression: Compression) -> Layer:
     """Return the layer of the files and the folders that they lie in; all are root's."""
+    from builder.image.tarball import LayerWriter, folders_above
+
     key = hash_of("program", str(compression), "(0, 0)", *_texts(files))
     if layer := store.find(key):
         return layer
