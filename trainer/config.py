@@ -321,6 +321,11 @@ class Config:
         0, "changes a picture, of the same fourteen, all of one strength; 0: none", most=10
     )
     rand_augment_strength: float = _input(9.0, "of these changes, 0 to 10", most=10)
+    augment_on: Literal["auto", "device", "host"] = _input(
+        "auto",
+        "where pictures are cropped, resized, flipped and changed; auto: on a GPU or a TPU, if the "
+        "records say how large their pictures are",
+    )
     augment_repeats: int = _input(
         1, "times that a batch has each of its pictures, augmented anew each time", least=1
     )

@@ -229,7 +229,7 @@ def _set_up(
 
     Raises UsageError, on all ranks alike.
     """
-    from trainer.input import splits, targets
+    from trainer.input import device, splits, targets
     from trainer.loop.setup import Setup
     from trainer.model import choices
 
@@ -256,9 +256,11 @@ def _set_up(
     config = targets.aimed(splits.heard(config, shards), shards[0].target)
     records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
     stored = splits.stored_size(config.records)
-    accelerated = any(kind in device for device in facts["devices"] for kind in ("GPU", "TPU"))
-    known = choices.Facts(records, stored, replicas, accelerated)
+    kinds = [kind for kind in ("GPU", "TPU") if any(kind in one for one in facts["devices"])]
+    known = choices.Facts(records, stored, replicas, accelerated=bool(kinds))
     config = sized(choices.settled(config, asked, known), replicas, records)
+    kind = "" if place.parameter_servers else "".join(kinds[:1])
+    config = device.settled(config, shards, kind)
     return Setup(config, place, strategy, names, shards, held_out, policy, facts)
 
 

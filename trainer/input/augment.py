@@ -27,7 +27,7 @@ _GREY = 127.0
 View = dict[str, tf.Tensor]
 """What happens to one picture, or to each of several (then with one more axis in front).
 seen: int32 [4], top, left, height and width; mirrored, upended: bool; turns: int32, of 90 degrees;
-draws: float32 [DRAWS], for the rest."""
+draws: float32 [DRAWS], for the rest; changes: the numbers of `changing`."""
 
 
 @dataclass(frozen=True)
@@ -172,24 +172,27 @@ def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> 
     return samples
 
 
-def change(image: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
-    """Change the colours of a float32 square picture, 0 to 255, and erase a part."""
-    if how.trivial or how.changes:
-        seed = tf.bitcast(view["draws"][:2], tf.int32)  # so that no other option's numbers change
-        shape = [3] if how.trivial else [how.changes, 2]
-        drawn = tf.random.stateless_uniform(shape, seed, alg="philox")
-        if how.trivial:
-            image = changes.trivial(image, drawn)
-        else:
-            image = changes.several(image, drawn, how.strength)
+def changing(draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+    """The numbers that TrivialAugment or RandAugment takes of a picture with these draws."""
+    seed = tf.bitcast(draws[:2], tf.int32)  # so that no other option's numbers change
+    shape = [3] if how.trivial else [how.changes, 2]
+    return tf.random.stateless_uniform(shape, seed, alg="philox")
+
+
+def change(images: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
+    """Change the colours of float32 squares [n, side, side, 3], 0 to 255, and erase parts."""
+    if how.trivial:
+        images = changes.trivial(images, view["changes"])
+    elif how.changes:
+        images = changes.several(images, view["changes"], how.strength)
     if how.colour:
-        image = _colours(image, view["draws"], how)
+        images = _colours(images, view["draws"], how)
     if how.erase:
-        image = _erase(image, view["draws"], how.erase)
-    return image
+        images = _erase(images, view["draws"], how.erase)
+    return images
 
 
-def _colours(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+def _colours(images: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
     """Brightness, saturation, hue and contrast as one linear map of each pixel.
 
     Saturation moves towards the pixel's grey, hue turns the plane of the two chrominances, contrast
@@ -197,42 +200,45 @@ def _colours(image: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor
     """
 
     def factor(which: int, amount: float) -> tf.Tensor:
-        return 1.0 + amount * (2.0 * draws[which] - 1.0)
+        return (1.0 + amount * (2.0 * draws[:, which] - 1.0))[:, None, None]
 
     luma = tf.constant([_LUMA] * 3)  # Rows: each output is the grey value.
     grey = tf.transpose(luma)
     colours = factor(_SATURATION, how.saturation) * (tf.eye(3) - grey)
     if how.hue:
-        colours = tf.matmul(colours, _turned(how.hue * (2.0 * draws[_HUE] - 1.0)))
+        colours = tf.matmul(colours, _turned(how.hue * (2.0 * draws[:, _HUE] - 1.0)))
     contrast = factor(_CONTRAST, how.contrast)
     matrix = factor(_BRIGHT, how.brightness) * (grey + colours)
-    mean = tf.reduce_mean(tf.tensordot(image, tf.matmul(matrix, grey)[:, 0], 1))
-    pixels = tf.reshape(image, [-1, 3])
-    changed = tf.matmul(pixels, contrast * matrix) + (1.0 - contrast) * mean
-    return tf.clip_by_value(tf.reshape(changed, tf.shape(image)), 0.0, 255.0)
+    pixels = tf.reshape(images, [tf.shape(images)[0], -1, 3])
+    mean = tf.reduce_mean(tf.matmul(pixels, tf.matmul(matrix, grey)[..., :1]), (1, 2))
+    changed = tf.matmul(pixels, contrast * matrix) + (1.0 - contrast) * mean[:, None, None]
+    return tf.clip_by_value(tf.reshape(changed, tf.shape(images)), 0.0, 255.0)
 
 
 def _turned(share: tf.Tensor) -> tf.Tensor:
-    """A matrix that turns the colours by a share of the circle and keeps the grey value: a rotation
+    """Matrices that turn the colours by shares [n] of the circle and keep the grey value: rotations
     in YIQ."""
     to_yiq = tf.constant(
         [[0.299, 0.596, 0.211], [0.587, -0.274, -0.523], [0.114, -0.322, 0.312]], tf.float32
     )
     angle = 2.0 * math.pi * share
     cosine, sine = tf.cos(angle), tf.sin(angle)
-    turn = tf.reshape(tf.stack([1.0, 0.0, 0.0, 0.0, cosine, sine, 0.0, -sine, cosine]), (3, 3))
+    one, none = tf.ones_like(share), tf.zeros_like(share)
+    numbers = (one, none, none, none, cosine, sine, none, -sine, cosine)
+    turn = tf.reshape(tf.stack(numbers, axis=1), (-1, 3, 3))
     return tf.matmul(tf.matmul(to_yiq, turn), tf.linalg.inv(to_yiq))
 
 
-def _erase(image: tf.Tensor, draws: tf.Tensor, share: float) -> tf.Tensor:
+def _erase(images: tf.Tensor, draws: tf.Tensor, share: float) -> tf.Tensor:
     """A grey rectangle somewhere, in half of the pictures (Zhong et al., Random Erasing)."""
-    side = tf.cast(tf.shape(image)[0], tf.float32)
-    ratio = tf.exp((2.0 * draws[_ERASE_RATIO] - 1.0) * math.log(2.0))
+    side = tf.cast(tf.shape(images)[1], tf.float32)
+    ratio = tf.exp((2.0 * draws[:, _ERASE_RATIO, None] - 1.0) * math.log(2.0))
     tall = tf.minimum(side * tf.sqrt(share * ratio), side)
     wide = tf.minimum(side * tf.sqrt(share / ratio), side)
-    top, left = draws[_ERASE_TOP] * (side - tall), draws[_ERASE_LEFT] * (side - wide)
+    top = draws[:, _ERASE_TOP, None] * (side - tall)
+    left = draws[:, _ERASE_LEFT, None] * (side - wide)
     place = tf.range(side)
     rows = (place >= tf.round(top)) & (place < tf.round(top + tall))
     columns = (place >= tf.round(left)) & (place < tf.round(left + wide))
-    inside = rows[:, None] & columns[None, :] & (draws[_ERASE] < 0.5)
-    return tf.where(inside[..., None], _GREY, image)
+    inside = rows[:, :, None] & columns[:, None, :] & (draws[:, _ERASE] < 0.5)[:, None, None]
+    return tf.where(inside[..., None], _GREY, images)

@@ -6,7 +6,8 @@ N changes of random kinds, one after the other, all with the strength M (Cubuk e
 RandAugment: Practical automated data augmentation with a reduced search space). Both draw from the
 same fourteen kinds; the most that each does is a space of its paper.
 
-A shift is a share of the side. What a turned or shifted picture does not cover is black.
+A shift is a share of the side. What a turned or shifted picture does not cover is black. All
+functions take several pictures at once: float32 [n, side, side, 3] of 0 to 255.
 """
 
 import math
@@ -50,42 +51,53 @@ USUAL = Space(turn=30, shear=0.3, shift=150 / 331, factor=0.9, bits=4)
 shifted."""
 
 
-def trivial(image: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-    """`image`, a float32 square of 0 to 255, changed by three uniform numbers of [0, 1): which
-    change, how strong, and in which direction."""
-    number = tf.cast(draws[0] * len(NAMES), tf.int32)
-    strength = tf.floor(draws[1] * LEVELS) / (LEVELS - 1)
-    sign = tf.where(draws[2] < 0.5, -1.0, 1.0)
-    return _numbered(image, number, strength, sign, WIDE)
+def trivial(images: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+    """`images`, each changed by three uniform numbers of [0, 1), draws [n, 3]: which change, how
+    strong, and in which direction."""
+    numbers = tf.cast(draws[:, 0] * len(NAMES), tf.int32)
+    strength = tf.floor(draws[:, 1] * LEVELS) / (LEVELS - 1)
+    return _numbered(images, numbers, strength, _signs(draws[:, 2]), WIDE)
 
 
-def several(image: tf.Tensor, draws: tf.Tensor, strength: float) -> tf.Tensor:
-    """RandAugment: `image` changed once for each row of `draws`, uniform numbers of [0, 1) [n, 2]:
-    which change, and in which direction. `strength` is from 0 to STRONGEST."""
-    for row in tf.unstack(draws):
-        number = tf.cast(row[0] * len(NAMES), tf.int32)
-        sign = tf.where(row[1] < 0.5, -1.0, 1.0)
-        image = _numbered(image, number, tf.constant(strength / STRONGEST), sign, USUAL)
-    return image
+def several(images: tf.Tensor, draws: tf.Tensor, strength: float) -> tf.Tensor:
+    """RandAugment: each of `images` changed once for each row of its `draws`, uniform numbers of
+    [0, 1) [n, changes, 2]: which change, and in which direction. `strength` is from 0 to
+    STRONGEST."""
+    for row in tf.unstack(draws, axis=1):
+        numbers, signs = tf.cast(row[:, 0] * len(NAMES), tf.int32), _signs(row[:, 1])
+        same = tf.fill(tf.shape(signs), strength / STRONGEST)
+        images = _numbered(images, numbers, same, signs, USUAL)
+    return images
+
+
+def _signs(draws: tf.Tensor) -> tf.Tensor:
+    return tf.where(draws < 0.5, -1.0, 1.0)
 
 
 def _numbered(
-    image: tf.Tensor, number: tf.Tensor, strength: tf.Tensor, sign: tf.Tensor, space: Space
+    images: tf.Tensor, numbers: tf.Tensor, strength: tf.Tensor, signs: tf.Tensor, space: Space
 ) -> tf.Tensor:
-    ways = [lambda name=name: changed(image, name, strength, sign, space) for name in NAMES]
-    return tf.ensure_shape(tf.switch_case(number, ways), image.shape)
+    """Each picture changed by the change of its number: for a single one that change alone is made,
+    for several of them each change is, as a device does it fastest."""
+    if images.shape[0] == 1:
+        ways = [lambda name=name: changed(images, name, strength, signs, space) for name in NAMES]
+        return tf.ensure_shape(tf.switch_case(numbers[0], ways), images.shape)
+    result = images
+    for number, name in enumerate(NAMES):
+        mine = (numbers == number)[:, None, None, None]
+        result = tf.where(mine, changed(images, name, strength, signs, space), result)
+    return result
 
 
 def changed(
-    image: tf.Tensor, name: str, strength: tf.Tensor, sign: tf.Tensor, space: Space
+    images: tf.Tensor, name: str, strength: tf.Tensor, signs: tf.Tensor, space: Space
 ) -> tf.Tensor:
-    """One change by name, with a strength from 0 to 1 and a sign."""
-    side = tf.cast(tf.shape(image)[0], tf.float32)
-    factor = 1.0 + sign * strength * space.factor
-    slope, way = sign * strength * space.shear, sign * strength * side * space.shift
+    """One change by name, with strengths [n] from 0 to 1 and signs [n]."""
+    side = tf.cast(tf.shape(images)[1], tf.float32)
+    slope, way = signs * strength * space.shear, signs * strength * side * space.shift
     if name in ("rotate", "shear_x", "shear_y", "translate_x", "translate_y"):
-        angle = sign * strength * math.radians(space.turn)
-        one, none = tf.ones([]), tf.zeros([])
+        angle = signs * strength * math.radians(space.turn)
+        one, none = tf.ones_like(signs), tf.zeros_like(signs)
         matrix = {
             "rotate": (tf.cos(angle), -tf.sin(angle), none, tf.sin(angle), tf.cos(angle), none),
             "shear_x": (one, slope, none, none, one, none),
@@ -93,60 +105,66 @@ def changed(
             "translate_x": (one, none, way, none, one, none),
             "translate_y": (one, none, none, none, one, way),
         }[name]
-        return _moved(image, matrix, side)
+        return _moved(images, matrix, side)
+    strength = strength[:, None, None, None]
     if name == "solarize":
         bound = 255.0 * (1.0 - strength)
-        return tf.where((image >= bound) & (strength > 0), 255.0 - image, image)
+        return tf.where((images >= bound) & (strength > 0), 255.0 - images, images)
     if name == "posterize":
         step = tf.pow(2.0, tf.round(strength * space.bits))
-        return tf.floor(image / step) * step
+        return tf.floor(images / step) * step
     if name == "autocontrast":
-        low, high = tf.reduce_min(image, (0, 1)), tf.reduce_max(image, (0, 1))
-        return tf.where(high > low, (image - low) * 255.0 / tf.maximum(high - low, 1.0), image)
+        low, high = (end(images, (1, 2), keepdims=True) for end in (tf.reduce_min, tf.reduce_max))
+        return tf.where(high > low, (images - low) * 255.0 / tf.maximum(high - low, 1.0), images)
     if name == "equalize":
-        return tf.stack([_equalized(one) for one in tf.unstack(image, 3, axis=-1)], axis=-1)
-    grey = tf.tensordot(image, tf.constant(_LUMA), 1)[..., None]
+        return _equalized(images)
+    grey = tf.tensordot(images, tf.constant(_LUMA), 1)[..., None]
     other = {
-        "identity": lambda: image,
-        "brightness": lambda: tf.zeros_like(image),
-        "color": lambda: tf.broadcast_to(grey, tf.shape(image)),
-        "contrast": lambda: tf.fill(tf.shape(image), tf.reduce_mean(grey)),
-        "sharpness": lambda: _smooth(image),
+        "identity": lambda: images,
+        "brightness": lambda: tf.zeros_like(images),
+        "color": lambda: tf.broadcast_to(grey, tf.shape(images)),
+        "contrast": lambda: tf.reduce_mean(grey, (1, 2), keepdims=True),
+        "sharpness": lambda: _smooth(images),
     }[name]()
-    return tf.clip_by_value(other + factor * (image - other), 0.0, 255.0)
+    factor = 1.0 + signs[:, None, None, None] * strength * space.factor
+    return tf.clip_by_value(other + factor * (images - other), 0.0, 255.0)
 
 
-def _moved(image: tf.Tensor, matrix: tuple[tf.Tensor, ...], side: tf.Tensor) -> tf.Tensor:
-    """Each place of the answer from the place that `matrix` (two rows of three) gives, around the
-    middle."""
+def _moved(images: tf.Tensor, matrix: tuple[tf.Tensor, ...], side: tf.Tensor) -> tf.Tensor:
+    """Each place of the answer from the place that `matrix` (two rows of three, each number [n])
+    gives, around the middle."""
     a, b, x, c, d, y = matrix
     middle = (side - 1.0) / 2.0
     across, down = middle - a * middle - b * middle + x, middle - c * middle - d * middle + y
+    none = tf.zeros_like(a)
     return tf.raw_ops.ImageProjectiveTransformV3(
-        images=image[None],
-        transforms=tf.stack([a, b, across, c, d, down, 0.0, 0.0])[None],
-        output_shape=tf.shape(image)[:2],
+        images=images,
+        transforms=tf.stack([a, b, across, c, d, down, none, none], axis=1),
+        output_shape=tf.shape(images)[1:3],
         fill_value=0.0,
         interpolation="NEAREST",
         fill_mode="CONSTANT",
-    )[0]
+    )
 
 
-def _smooth(image: tf.Tensor) -> tf.Tensor:
+def _smooth(images: tf.Tensor) -> tf.Tensor:
     """Smoothed, but for the edge, which stays."""
     kernel = tf.tile(tf.constant(_SOFT)[..., None, None] / 13.0, [1, 1, 3, 1])
-    inner = tf.nn.depthwise_conv2d(image[None], kernel, [1, 1, 1, 1], "VALID")[0]
-    shape = tf.shape(image)
-    inside = tf.pad(tf.ones(shape[:2] - 2, tf.bool), [[1, 1], [1, 1]])[..., None]
-    return tf.where(inside, tf.pad(inner, [[1, 1], [1, 1], [0, 0]]), image)
+    inner = tf.nn.depthwise_conv2d(images, kernel, [1, 1, 1, 1], "VALID")
+    inside = tf.pad(tf.ones(tf.shape(images)[1:3] - 2, tf.bool), [[1, 1], [1, 1]])[..., None]
+    return tf.where(inside, tf.pad(inner, [[0, 0], [1, 1], [1, 1], [0, 0]]), images)
 
 
-def _equalized(channel: tf.Tensor) -> tf.Tensor:
-    """With about as many pixels of each value (Pillow's ImageOps.equalize)."""
-    values = tf.cast(tf.clip_by_value(channel, 0.0, 255.0), tf.int32)
-    counts = tf.math.bincount(tf.reshape(values, [-1]), minlength=256, maxlength=256)
-    last = counts[tf.reduce_max(values)]
-    step = (tf.reduce_sum(counts) - last) // 255
-    table = (tf.cumsum(counts, exclusive=True) + step // 2) // tf.maximum(step, 1)
-    mapped = tf.cast(tf.gather(tf.clip_by_value(table, 0, 255), values), tf.float32)
-    return tf.where(step > 0, mapped, channel)
+def _equalized(images: tf.Tensor) -> tf.Tensor:
+    """With about as many pixels of each value in each channel (Pillow's ImageOps.equalize)."""
+    shape = tf.shape(images)
+    channels = tf.reshape(tf.transpose(images, [0, 3, 1, 2]), [-1, shape[1] * shape[2]])
+    values = tf.cast(tf.clip_by_value(channels, 0.0, 255.0), tf.int32)
+    counts = tf.math.bincount(values, minlength=256, maxlength=256, axis=-1)
+    last = tf.gather(counts, tf.reduce_max(values, 1), batch_dims=1)[:, None]
+    step = (shape[1] * shape[2] - last) // 255
+    below = tf.cumsum(counts, axis=1, exclusive=True)
+    table = tf.clip_by_value((below + step // 2) // tf.maximum(step, 1), 0, 255)
+    mapped = tf.cast(tf.gather(table, values, batch_dims=1), tf.float32)
+    found = tf.reshape(tf.where(step > 0, mapped, channels), [shape[0], 3, shape[1], shape[2]])
+    return tf.ensure_shape(tf.transpose(found, [0, 2, 3, 1]), images.shape)

@@ -14,7 +14,17 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config import UsageError
-from trainer.input import augment, balance, cache, mixing, parts, reading, spectrograms, targets
+from trainer.input import (
+    augment,
+    balance,
+    cache,
+    device,
+    mixing,
+    parts,
+    reading,
+    spectrograms,
+    targets,
+)
 from trainer.input.augment import NONE, Augmentation
 from trainer.input.parts import Piece, Shard, Sound, part
 
@@ -100,13 +110,15 @@ def training(
     repeats: balance.Repeats | None = None,
     copies: int = 1,
     keep: str = cache.NONE,
+    whole: bool = False,
 ) -> tf.data.Dataset:
     """Endless batches of one worker: (uint8 images, targets), as targets.read has them, or with
     `mix` (uint8 images, float32 [n, classes] shares of the classes).
 
     `batch_size` is a replica's, a multiple of `copies`; `consumed` counts the examples that all
     workers together have already trained on. Each example comes `copies` times in a row, augmented
-    anew each time. `keep` is --cache. Raises UsageError where this worker has no records, or where
+    anew each time. `keep` is --cache. With `whole`, the batches are what device.augmented makes
+    these of. Raises UsageError where this worker has no records, or where
     they cannot be kept.
     """
     worker, workers = context.input_pipeline_id, context.num_input_pipelines
@@ -120,7 +132,7 @@ def training(
     first, offset = parts.position(consumed // copies, workers, own)
     stored = _Stored(shards[0].sound, shards[0].side, *_jpeg(shards), shards[0].target)
     size, together = window(shards), group(shards)
-    source = _source(pieces, classes, stored, image_size, augmentation, keep)
+    source = _source(pieces, classes, stored, image_size, augmentation, keep, whole)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         key = tf.constant([seed, worker], tf.int64)
@@ -130,11 +142,54 @@ def training(
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
     examples = tf.data.Dataset.range(first, tf.int64.max).flat_map(epoch)
-    batches = _batched(examples, batch_size, stored, image_size, augmentation, source, copies)
+    if whole:
+        side = device.canvas(shards, image_size)
+        batches = _canvases(examples, batch_size, side, stored, augmentation, source, copies)
+    else:
+        batches = _batched(examples, batch_size, stored, image_size, augmentation, source, copies)
     if not mix.none:
         made = consumed // workers // batch_size
-        batches = mixing.mixed(batches, mix, classes, seed, worker, made, copies)
+        drawn = mixing.drawn(batches, mix, seed, worker, made)
+
+        def mixed(batch: Any, numbers: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            images, labels = batch
+            if whole:
+                return {**images, device.MIXING: numbers}, labels
+            return mixing.mixed(images, labels, numbers, mix, classes, copies)
+
+        batches = drawn.map(mixed, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _canvases(
+    examples: tf.data.Dataset,
+    batch_size: int,
+    side: int,
+    stored: _Stored,
+    how: Augmentation,
+    source: reading.Files | cache.Decoded,
+    copies: int,
+) -> tf.data.Dataset:
+    """Batches of whole pictures at the top left of squares, for device.augmented."""
+
+    def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[Any, ...]:
+        view = {**view, device.WHOLE: _opened(content, stored, source)[:side]}
+        if how.trivial or how.changes:
+            each = tf.unstack(tf.reshape(view["draws"], [copies, augment.DRAWS]))
+            drawn = tf.stack([augment.changing(draws, how) for draws in each])
+            view["changes"] = drawn if copies > 1 else drawn[0]
+        return view, label
+
+    def several(views: augment.View, labels: tf.Tensor) -> tuple[Any, ...]:
+        images = views.pop(device.WHOLE)
+        flat = {name: _side_by_side(values)[0] for name, values in views.items()}
+        return {**flat, device.WHOLE: images}, tf.repeat(labels, copies, axis=0)
+
+    made = examples.map(example, num_parallel_calls=reading.under_way(), deterministic=True)
+    shapes = tf.nest.map_structure(lambda spec: spec.shape, made.element_spec)
+    shapes[0][device.WHOLE] = [side, side, 3]
+    batches = made.padded_batch(batch_size // copies, shapes, drop_remainder=True)
+    return batches.map(several) if copies > 1 else batches
 
 
 def _source(
@@ -144,10 +199,11 @@ def _source(
     image_size: int,
     how: Augmentation,
     keep: str,
+    whole: bool,
 ) -> reading.Files | cache.Decoded:
     """Where the examples come from. Raises UsageError if they cannot be kept, as `keep` asks."""
     if keep == cache.NONE:
-        sized = stored.sized(image_size, how)
+        sized = whole or stored.sized(image_size, how)
         return reading.Files(pieces, classes, stored.form, stored.target, sized)
     stored.check_kept(image_size, how, keep)
     return cache.decoded(pieces, classes, stored.target, keep)
@@ -186,25 +242,17 @@ def _example(
 ) -> Callable[..., Any]:
     """The function that makes (uint8 image, label) of (content, label, augment.View); of several
     copies (uint8 images, labels), from a JPEG that is decoded once."""
-    sound, side, least, most = stored.sound, stored.side, stored.least, stored.most
-    kept = isinstance(source, cache.Decoded)
+    sound, least, most = stored.sound, stored.least, stored.most
     once = copies > 1 and least > 0 and not stored.halves(image_size, how)
+    opens = isinstance(source, cache.Decoded) or stored.side > 0 or once
     in_bytes = stored.exact(image_size, how) and not how.repaints
-
-    def opened(content: tf.Tensor) -> tf.Tensor:
-        """What all copies have in common: decoded pixels, where each is decoded alike."""
-        if isinstance(source, cache.Decoded):
-            return source.picture(content)
-        if side:
-            return _pixels(content[None], side)[0]
-        return tf.io.decode_jpeg(content, channels=3) if once else content
 
     def made(common: tf.Tensor, view: augment.View) -> tf.Tensor:
         if sound:
             samples = augment.piece(common, sound, view["draws"], how)
             image = spectrograms.picture(samples, sound.rate, image_size)
-            return _uint8(augment.change(image, view, how))
-        if kept or side or once:
+            return _uint8(changed(image, view))
+        if opens:
             image = _slice(common, view["seen"]) if "seen" in view else common
         elif least:
             image = _jpeg_view(common, view.get("seen"), image_size, how, most)
@@ -213,16 +261,33 @@ def _example(
         image = augment.placed(image, view)
         if in_bytes:
             return tf.ensure_shape(image, [image_size, image_size, 3])
-        return _uint8(augment.change(_resized(image, image_size), view, how))
+        return _uint8(changed(_resized(image, image_size), view))
+
+    def changed(image: tf.Tensor, view: augment.View) -> tf.Tensor:
+        if how.trivial or how.changes:
+            view = {**view, "changes": augment.changing(view["draws"], how)}
+        several = {name: one[None] for name, one in view.items()}
+        return augment.change(image[None], several, how)[0] if how.repaints else image
 
     def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
-        common = opened(content)
+        common = _opened(content, stored, source) if opens else content
         if copies == 1:
             return made(common, view), label
         views = [{name: one[number] for name, one in view.items()} for number in range(copies)]
         return tf.stack([made(common, one) for one in views]), tf.stack([label] * copies)
 
     return example
+
+
+def _opened(
+    content: tf.Tensor, stored: _Stored, source: reading.Files | cache.Decoded
+) -> tf.Tensor:
+    """All of a picture: what its copies have in common. There may be more rows below it."""
+    if isinstance(source, cache.Decoded):
+        return source.picture(content)
+    if stored.side:
+        return _pixels(content[None], stored.side)[0]
+    return tf.io.decode_jpeg(content, channels=3)
 
 
 def _side_by_side(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -37,42 +37,51 @@ def of(config: Config) -> Mixing:
     return Mixing(mixup=config.mixup, cutmix=config.cutmix)
 
 
-def mixed(
-    batches: tf.data.Dataset,
-    how: Mixing,
-    classes: int,
-    seed: int,
-    worker: int,
-    first: int,
-    apart: int = 1,
+def drawn(
+    batches: tf.data.Dataset, how: Mixing, seed: int, worker: int, first: int
 ) -> tf.data.Dataset:
-    """Batches (uint8 images, float32 [n, classes] shares of the classes) from (images, labels).
+    """(batch, numbers) of each batch: what `mixed` takes. Batch number `first` is the first one."""
+    alphas = [alpha for alpha in (how.mixup, how.cutmix) if alpha]
 
-    Each picture is mixed with the one `apart` places before it, in the random order of the epoch,
-    so that copies of a picture are not mixed with each other; all pairs of a batch have the same
-    share. Batch number `first` is the first one.
-    """
-    ways: list[Callable[..., tuple[tf.Tensor, tf.Tensor]]] = []
-    if how.mixup:
-        ways.append(lambda images, seeds: mixup(images, _beta(how.mixup, seeds), apart))
-    if how.cutmix:
-        ways.append(lambda images, seeds: cutmix(images, _beta(how.cutmix, seeds), seeds[2], apart))
-
-    def mix(number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        images, labels = batch
+    def numbers(number: tf.Tensor) -> tf.Tensor:
         key = tf.constant([seed, _OFFSET + worker], tf.int64)
         seeds = tf.random.split(tf.random.fold_in(key, number, alg="philox"), 4, alg="philox")
-        way = tf.random.stateless_uniform([], seeds[3], 0, len(ways), tf.int32, alg="philox")
-        seen, share = tf.switch_case(way, [lambda one=one: one(images, seeds) for one in ways])
-        own = labels if labels.shape.rank == 2 else tf.one_hot(labels, classes)
-        shares = share * own + (1.0 - share) * tf.roll(own, apart, axis=0)
-        return tf.ensure_shape(seen, images.shape), shares
+        way = tf.random.stateless_uniform([], seeds[3], 0, len(alphas), tf.int32, alg="philox")
+        share = tf.stack([_beta(alpha, seeds) for alpha in alphas])[way]
+        centre = tf.random.stateless_uniform([2], seeds[2], alg="philox")
+        return tf.concat([[tf.cast(way, tf.float32), share], centre], 0)
 
     return batches.enumerate(first).map(
-        mix,
+        lambda number, batch: (batch, numbers(number)),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
+
+
+def mixed(
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    numbers: tf.Tensor,
+    how: Mixing,
+    classes: int,
+    apart: int = 1,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """(uint8 images, float32 [n, classes] shares of the classes) from images and labels, as
+    `numbers` says.
+
+    Each picture is mixed with the one `apart` places before it, in the random order of the epoch,
+    so that copies of a picture are not mixed with each other; all pairs of a batch have the same
+    share.
+    """
+    ways: list[Callable[[], tuple[tf.Tensor, tf.Tensor]]] = []
+    if how.mixup:
+        ways.append(lambda: mixup(images, numbers[1], apart))
+    if how.cutmix:
+        ways.append(lambda: cutmix(images, numbers[1], numbers[2:], apart))
+    seen, share = tf.switch_case(tf.cast(numbers[0], tf.int32), ways)
+    own = labels if labels.shape.rank == 2 else tf.one_hot(labels, classes)
+    shares = share * own + (1.0 - share) * tf.roll(own, apart, axis=0)
+    return tf.ensure_shape(seen, images.shape), shares
 
 
 def mixup(images: tf.Tensor, share: tf.Tensor, apart: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
@@ -84,16 +93,16 @@ def mixup(images: tf.Tensor, share: tf.Tensor, apart: int = 1) -> tuple[tf.Tenso
 
 
 def cutmix(
-    images: tf.Tensor, share: tf.Tensor, seed: tf.Tensor, apart: int = 1
+    images: tf.Tensor, share: tf.Tensor, centre: tf.Tensor, apart: int = 1
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each picture with a rectangle of the one `apart` before it, whose centre is anywhere; returns
-    the share of a picture that is its own (Yun et al., CutMix).
+    """Each picture with a rectangle of the one `apart` before it, whose centre is anywhere, in
+    shares of the sides; returns the share of a picture that is its own (Yun et al., CutMix).
 
     The rectangle has 1 - `share` of the area, and less where it is cut off at the edge.
     """
     size = tf.cast(tf.shape(images)[1:3], tf.float32)
     sides = tf.floor(size * tf.sqrt(1.0 - share))
-    centre = tf.floor(size * tf.random.stateless_uniform([2], seed, alg="philox"))
+    centre = tf.floor(size * centre)
     start = tf.maximum(centre - tf.floor(sides / 2), 0.0)
     end = tf.minimum(centre - tf.floor(sides / 2) + sides, size)
     rows, columns = tf.range(size[0]), tf.range(size[1])

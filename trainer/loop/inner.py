@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import augment, balance, data, mixing, targets
+from trainer.input import augment, balance, data, device, mixing, targets
 from trainer.input.parts import Shard
 from trainer.model import measures, networks, optimization, scores
 from trainer.report import say
@@ -167,6 +167,7 @@ class Trainer:
             repeats=self.repeats,
             copies=self.config.augment_repeats,
             keep=self.config.cache,
+            whole=self.config.augment_on == "device",
         )
 
     def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:
@@ -347,7 +348,8 @@ class Trainer:
             total = [new if old is None else old + new for old, new in pairs]
         return loss, accuracy, total
 
-    def _train_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    def _train_step(self, batch: tuple[Any, tf.Tensor]) -> tf.Tensor:
+        batch = device.augmented(*batch, self.config, self.classes)
         loss, accuracy, gradients = self._in_parts(*batch)
         pairs = zip(gradients, self.model.trainable_variables, strict=True)
         gradients, variables = zip(*[pair for pair in pairs if pair[0] is not None], strict=True)

@@ -68,6 +68,8 @@ class ParameterServers(inner.Trainer):
         for name, plain in (("accumulate", 1), ("cache", cache.NONE), ("ema", 0.0)):
             if (value := getattr(config, name)) != plain:
                 raise UsageError(f"--{name} {value} does not work with parameter servers")
+        if config.augment_on == "device":
+            raise UsageError("--augment-on device does not work with parameter servers")
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, steps, 1, labels)

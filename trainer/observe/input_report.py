@@ -97,6 +97,7 @@ def per_core(
         augmentation=augment.of(config),
         mix=mixing.of(config),
         keep=config.cache,
+        whole=config.augment_on == "device",
     )
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1

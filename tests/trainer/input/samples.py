@@ -39,6 +39,19 @@ def filled(folder: Path, **colours: str) -> Path:
     return folder
 
 
+def photographs(folder: Path, *sizes: tuple[int, int], count: int = 24) -> Path:
+    """Class folders of JPEGs of noise, which have no two parts alike."""
+    for kind in ("one", "other"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(count):
+            image = Image.effect_noise(sizes[number % len(sizes)], 60)
+            other = Image.radial_gradient("L").resize(image.size)
+            Image.merge("RGB", (image, other, image.transpose(0))).save(
+                folder / kind / f"{number}.jpg", quality=90
+            )
+    return folder
+
+
 def made(tmp_path: Path, *options: str) -> Path:
     pictures = filled(tmp_path / "pictures", blue="blue", red="red")
     assert command.main([str(pictures), str(tmp_path / "out"), "--workers", "1", *options]) == 0

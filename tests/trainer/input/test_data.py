@@ -15,7 +15,13 @@ from PIL import Image
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from tests.trainer.input.samples import context, labels, made, shards  # noqa: E402
+from tests.trainer.input.samples import (  # noqa: E402
+    context,
+    labels,
+    made,
+    photographs,
+    shards,
+)
 from trainer import config  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
 from trainer.input import augment, data, splits  # noqa: E402
@@ -128,19 +134,6 @@ def test_what_the_records_tool_writes_is_trained_and_evaluated_on(
                 assert image[:, :4].min() > 230
                 assert image[8, 12, 0 if number else 2] > 200
                 assert image[8, 12, 1] < 60
-
-
-def photographs(folder: Path, *sizes: tuple[int, int], count: int = 24) -> Path:
-    """Class folders of JPEGs of noise, which have no two parts alike."""
-    for kind in ("one", "other"):
-        (folder / kind).mkdir(parents=True)
-        for number in range(count):
-            image = Image.effect_noise(sizes[number % len(sizes)], 60)
-            other = Image.radial_gradient("L").resize(image.size)
-            Image.merge("RGB", (image, other, image.transpose(0))).save(
-                folder / kind / f"{number}.jpg", quality=90
-            )
-    return folder
 
 
 def pictures(files: tuple[Shard, ...], count: int, size: int, **options: Any) -> list[np.ndarray]:

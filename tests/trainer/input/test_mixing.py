@@ -72,7 +72,8 @@ def test_cutmix_s_rectangle_has_the_area_that_it_reports(
     images = np.zeros((2, *size, 3), np.uint8)
     images[1] = 255
     for number in range(20):
-        seen, own = mixing.cutmix(tf.constant(images), tf.constant(share), [number, 1])
+        centre = tf.random.stateless_uniform([2], [number, 1])
+        seen, own = mixing.cutmix(tf.constant(images), tf.constant(share), centre)
         taken = seen.numpy()[0, ..., 0] == 255
         assert float(own) == pytest.approx(1 - taken.mean())
         assert taken.mean() <= 1 - share + 1e-6, "no more than was drawn"

@@ -1,0 +1,103 @@
+"""What a device makes of whole pictures is what the host makes of them, but for rounding."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+tf = pytest.importorskip("tensorflow")
+
+from tests.trainer.input.samples import context, photographs  # noqa: E402
+from tests.trainer.runs import SMOKE, weights  # noqa: E402
+from trainer.config import Config, UsageError, parse  # noqa: E402
+from trainer.input import augment, data, device, mixing, splits  # noqa: E402
+from trainer.records import command  # noqa: E402
+
+MIXED = ("--mixup", "0.4", "--cutmix", "1")
+
+
+@pytest.fixture(scope="module", params=["jpeg", "uint8"])
+def records(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of several sizes, as JPEGs and as decoded squares."""
+    folder = tmp_path_factory.mktemp("records")
+    source = photographs(folder / "in", (70, 50), (44, 60))
+    options = ("--encoding", "uint8", "--resize", "50") if request.param == "uint8" else ()
+    assert command.main([str(source), str(folder / "out"), "--workers", "1", *options]) == 0
+    return folder / "out"
+
+
+def batches(
+    records: Path, config: Config, whole: bool, keep: str
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The first batches of a run, augmented by the host or, where they are `whole`, after it."""
+    options: dict[str, Any] = {"batch_size": 8, "image_size": config.image_size, "classes": 2}
+    dataset = data.training(
+        splits.find(str(records), "train"),
+        context(0, 1),
+        **options,
+        seed=3,
+        consumed=16,
+        augmentation=augment.of(config),
+        mix=mixing.of(config),
+        copies=config.augment_repeats,
+        keep=keep,
+        whole=whole,
+    )
+    made = (device.augmented(*batch, config, 2) for batch in dataset.take(4))
+    return [(images.numpy().astype(int), labels.numpy()) for images, labels in made]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--crop", "0.3", "--flip", "both", "--turn"),
+        ("--cut", "--flip", "horizontal", "--augment-repeats", "4", *MIXED),
+        ("--brightness", "0.4", "--contrast", "0.3", "--saturation", "0.5", "--hue", "0.1"),
+        ("--crop", "0.5", "--rand-augment", "2", "--erase", "0.2"),
+        ("--trivial-augment", "--augment-repeats", "2"),
+    ],
+)
+def test_the_device_makes_the_host_s_pictures(records: Path, options: tuple[str, ...]) -> None:
+    given = ("--records", str(records), "--job-dir", "j", "--image-size", "40")
+    config = parse((*given, *options), {})
+    stored = splits.find(str(records), "train")[0]
+    # A host that decodes the crop of a JPEG alone lacks the neighbours' colours at its edge.
+    kept = "none" if stored.side else "memory"
+    host = batches(records, config, False, kept)
+    other = batches(records, config, True, kept if "--turn" in options else "none")
+    for (images, labels), (again, same) in zip(host, other, strict=True):
+        assert images.shape == again.shape == (8, 40, 40, 3)
+        np.testing.assert_allclose(labels, same, atol=1e-6)
+        # A change such as posterize or a turn by nearest neighbours makes much of a rounding.
+        far = abs(images - again) > 2
+        assert far.mean() < (0.03 if {"--rand-augment", "--trivial-augment"} & {*options} else 1e-4)
+
+
+def test_a_run_learns_the_same_with_either(tmp_path: Path, records: Path, task) -> None:
+    options = ("--image-size", 40, "--steps", 4, "--batch-size", 8, "--crop", 0.5)
+    options += ("--optimizer", "sgd")  # Adam makes a whole step of the least difference.
+    for where in ("device", "host"):
+        given = ("--records", records, "--job-dir", tmp_path / where, "--augment-on", where)
+        assert task(*given, *options)[0] == 0
+    one, other = (weights(tmp_path / where, 4) for where in ("device", "host"))
+    for name, value in one.items():
+        np.testing.assert_allclose(value, other[name], atol=0.01, err_msg=name)
+
+
+def test_where_it_is_done_follows_the_device_and_the_records(records: Path) -> None:
+    given = ("--records", "r", "--job-dir", "j", "--image-size", "40")
+    config, shards = parse((*given, "--crop", "0.5"), {}), splits.find(str(records), "train")
+    assert device.settled(config, shards, "GPU").augment_on == "device"
+    assert device.settled(config, shards, "TPU").augment_on == "device"
+    assert device.settled(config, shards, "").augment_on == "host"
+    assert device.settled(parse(given, {}), shards, "GPU").augment_on == "host", "nothing to do"
+    drawn = parse((*given, "--rand-augment", "2"), {})
+    assert device.settled(drawn, shards, "TPU").augment_on == "host"
+    exact = parse((*given, "--crop", "0.5", "--deterministic"), {})
+    assert device.settled(exact, shards, "GPU").augment_on == "host"
+    unknown = splits.find(str(SMOKE), "train")
+    assert device.settled(config, unknown, "GPU").augment_on == "host"
+    with pytest.raises(UsageError, match=r"^--augment-on device: takes pictures of less than"):
+        device.settled(parse((*given, "--augment-on", "device"), {}), unknown, "GPU")
