@@ -18,6 +18,7 @@ from trainer.input import (
     augment,
     balance,
     cache,
+    decoding,
     device,
     mixing,
     parts,
@@ -34,8 +35,6 @@ WINDOW_BYTES = 64 << 20
 """Most bytes of these examples."""
 GROUP, GROUP_BYTES = 256, 8 << 20
 """Most examples that are parsed together, and most bytes of them."""
-MOST = 65535
-"""Most pixels of a JPEG's side."""
 CYCLE = 8
 """Most files that are read in turns."""
 
@@ -221,7 +220,7 @@ def _batched(
     """Batches of (uint8 images, labels) of what `_shuffled` gives."""
     if stored.side == image_size and how.none and copies == 1:  # Nothing to do: a batch at once.
         return examples.batch(batch_size, drop_remainder=True).map(
-            lambda contents, labels, *_: (_pixels(contents, image_size), labels),
+            lambda contents, labels, *_: (decoding.pixels(contents, image_size), labels),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -251,17 +250,17 @@ def _example(
         if sound:
             samples = augment.piece(common, sound, view["draws"], how)
             image = spectrograms.picture(samples, sound.rate, image_size)
-            return _uint8(changed(image, view))
+            return decoding.uint8(changed(image, view))
         if opens:
-            image = _slice(common, view["seen"]) if "seen" in view else common
+            image = decoding.part(common, view["seen"]) if "seen" in view else common
         elif least:
-            image = _jpeg_view(common, view.get("seen"), image_size, how, most)
+            image = decoding.jpeg_view(common, view.get("seen"), image_size, how, most)
         else:
-            image = _view(common, view.get("draws"), image_size, how)
+            image = decoding.view(common, view.get("draws"), image_size, how)
         image = augment.placed(image, view)
         if in_bytes:
             return tf.ensure_shape(image, [image_size, image_size, 3])
-        return _uint8(changed(_resized(image, image_size), view))
+        return decoding.uint8(changed(decoding.resized(image, image_size), view))
 
     def changed(image: tf.Tensor, view: augment.View) -> tf.Tensor:
         if how.trivial or how.changes:
@@ -286,7 +285,7 @@ def _opened(
     if isinstance(source, cache.Decoded):
         return source.picture(content)
     if stored.side:
-        return _pixels(content[None], stored.side)[0]
+        return decoding.pixels(content[None], stored.side)[0]
     return tf.io.decode_jpeg(content, channels=3)
 
 
@@ -362,18 +361,9 @@ def parse(
     if isinstance(form, Sound):
         return spectrograms.seen(contents[0], form, image_size), labels[0]
     if form:
-        image = _uint8(_resized(_pixels(contents, form)[0], image_size))
+        image = decoding.uint8(decoding.resized(decoding.pixels(contents, form)[0], image_size))
         return image, labels[0]
-    return decode(contents[0], image_size), labels[0]
-
-
-def decode(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
-    """A uint8 RGB square from JPEG, PNG, BMP, GIF or WebP bytes, for evaluation and serving.
-
-    The square is the whole picture, each side scaled on its own. A picture that is at least twice
-    as large is decoded at a half, a quarter or an eighth: faster, and with less aliasing.
-    """
-    return _uint8(_resized(_view(encoded, None, image_size, NONE), image_size))
+    return decoding.decode(contents[0], image_size), labels[0]
 
 
 def window(shards: tuple[Shard, ...]) -> int:
@@ -466,69 +456,3 @@ def _drawn(examples: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Data
         output_shapes=[tf.TensorShape([])],
     )
     return tf.data.experimental.from_variant(shuffled, examples.element_spec)
-
-
-def _pixels(contents: tf.Tensor, side: int) -> tf.Tensor:
-    """uint8 [n, side, side, 3] of n contents."""
-    return tf.reshape(tf.io.decode_raw(contents, tf.uint8, fixed_length=None), [-1, side, side, 3])
-
-
-def _view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) -> tf.Tensor:
-    """The part that is seen of an encoded picture, at full size or a half, quarter or eighth."""
-
-    def jpeg() -> tf.Tensor:
-        seen = augment.window(tf.io.extract_jpeg_shape(encoded)[:2], draws, how)
-        return _jpeg_view(encoded, seen, image_size, how, MOST)
-
-    def other() -> tf.Tensor:
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-        if how.whole:
-            return image
-        return _slice(image, augment.window(tf.shape(image)[:2], draws, how))
-
-    return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
-
-
-def _jpeg_view(
-    encoded: tf.Tensor,
-    seen: Any,
-    image_size: int,
-    how: Augmentation,
-    most: int,
-) -> tf.Tensor:
-    """The part `seen` of a JPEG whose shorter side has at most `most` pixels.
-
-    Only the rows and columns in the crop are decoded, at the smallest scale that is large enough.
-    """
-    most = min(most, how.cut or most)
-    ratios = [ratio for ratio in (1, 2, 4, 8) if ratio == 1 or ratio * image_size <= most]
-
-    def scaled(ratio: int) -> tf.Tensor:
-        if how.whole:
-            return tf.io.decode_jpeg(encoded, channels=3, ratio=ratio)
-        crop = tf.maximum(seen // ratio, [0, 0, 1, 1]) if ratio > 1 else seen
-        return tf.image.decode_and_crop_jpeg(encoded, crop, channels=3, ratio=ratio)
-
-    if len(ratios) == 1:
-        return scaled(1)
-    scale = tf.reduce_min(seen[2:]) // image_size
-    enough = tf.reduce_sum(tf.cast(scale >= tf.constant(ratios[1:]), tf.int32))
-    return tf.switch_case(enough, [lambda ratio=ratio: scaled(ratio) for ratio in ratios])
-
-
-def _slice(image: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
-    return tf.slice(image, [seen[0], seen[1], 0], [seen[2], seen[3], 3])
-
-
-def _resized(image: tf.Tensor, image_size: int) -> tf.Tensor:
-    """A float32 square. A picture of that size is not changed.
-
-    Resizing floats gives the same numbers as resizing bytes, in half the time: TensorFlow's kernel
-    reads floats four at a time, and bytes one by one.
-    """
-    image = tf.cast(tf.ensure_shape(image, [None, None, 3]), tf.float32)
-    return tf.image.resize(image, (image_size, image_size))
-
-
-def _uint8(image: tf.Tensor) -> tf.Tensor:
-    return tf.cast(image + 0.5, tf.uint8)

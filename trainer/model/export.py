@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import data, spectrograms, targets
+from trainer.input import decoding, spectrograms, targets
 from trainer.input.parts import Sound
 from trainer.job import storage
 from trainer.model import networks, optimization
@@ -64,7 +64,7 @@ def export(
         archive.add_endpoint("samples", shown, waves)
     else:
         files = [tf.TensorSpec([None], tf.string, name="image_bytes")]
-        decoded = each(lambda encoded: data.decode(encoded, size))
+        decoded = each(lambda encoded: decoding.decode(encoded, size))
         archive.add_endpoint("serving_default", decoded, files)
     images = tf.TensorSpec([None, size, size, 3], tf.uint8, name="images")
     archive.add_endpoint("tensors", tensors, [images])

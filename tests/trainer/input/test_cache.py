@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.trainer.input.samples import context  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
-from trainer.input import augment, balance, cache, data, splits  # noqa: E402
+from trainer.input import augment, balance, cache, data, decoding, splits  # noqa: E402
 from trainer.input.parts import Shard  # noqa: E402
 from trainer.job import memory  # noqa: E402
 from trainer.records import command  # noqa: E402
@@ -60,7 +60,7 @@ def test_kept_pictures_give_the_same_batches_to_the_bit(
 
     def cut(encoded: Any, seen: Any, channels: int, ratio: int) -> Any:
         image = tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio)
-        return data._slice(image, seen)
+        return decoding.part(image, seen)
 
     monkeypatch.setattr(tf.image, "decode_and_crop_jpeg", cut)
     shards = splits.find(str(records(tmp_path, files=2)), "train")  # more than are read at once

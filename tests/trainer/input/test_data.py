@@ -24,7 +24,7 @@ from tests.trainer.input.samples import (  # noqa: E402
 )
 from trainer import config  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
-from trainer.input import augment, data, splits  # noqa: E402
+from trainer.input import augment, data, decoding, splits  # noqa: E402
 from trainer.input.parts import Shard  # noqa: E402
 from trainer.records import command  # noqa: E402
 
@@ -270,7 +270,7 @@ def test_a_crop_is_what_cutting_it_from_the_whole_picture_gives(subsampling: str
         height, width = chance.randint(1, 97), chance.randint(1, 141)
         top, left = chance.randint(0, 97 - height), chance.randint(0, 141 - width)
         seen = tf.constant([top, left, height, width])
-        ours = data._jpeg_view(encoded, seen, 200, how, 97).numpy()
+        ours = decoding.jpeg_view(encoded, seen, 200, how, 97).numpy()
         theirs = whole[top : top + height, left : left + width]
         # At the edge there is no neighbour from which to interpolate the colours.
         edge = 0 if subsampling == "4:4:4" else 1
@@ -344,7 +344,7 @@ def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same() -> None:
     buffer = io.BytesIO()
     image.save(buffer, "jpeg", quality=95)
     for side in (16, 64, 200, 400):
-        ours = data.decode(tf.constant(buffer.getvalue()), side).numpy().astype(int)
+        ours = decoding.decode(tf.constant(buffer.getvalue()), side).numpy().astype(int)
         whole = tf.io.decode_jpeg(buffer.getvalue(), 3)
         theirs = tf.image.resize(whole, (side, side), antialias=True).numpy()
         assert abs(ours - theirs).mean() < 2
@@ -362,6 +362,6 @@ def test_pictures_of_any_format_and_colour_decode_to_one_shape() -> None:
         Image.new("L", (27, 12), 95).convert("L" if kind != "webp" else "RGB").save(
             buffer, kind, **options
         )
-        image = data.decode(tf.constant(buffer.getvalue()), 16)
+        image = decoding.decode(tf.constant(buffer.getvalue()), 16)
         assert image.shape == (16, 16, 3)
         assert int(tf.reduce_min(image)) == int(tf.reduce_max(image)) == 95

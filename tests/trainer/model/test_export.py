@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
 from trainer.config import parse  # noqa: E402
-from trainer.input import data, reading  # noqa: E402
+from trainer.input import decoding, reading  # noqa: E402
 from trainer.model import export, networks  # noqa: E402
 
 NAMES = tuple("abcdefghij")
@@ -52,7 +52,7 @@ def digits() -> list[bytes]:
 
 def test_files_and_tensors_give_what_evaluation_gives(trained, saved: Path, digits) -> None:
     signatures = tf.saved_model.load(str(saved)).signatures
-    images = tf.stack([data.decode(tf.constant(png), 16) for png in digits])
+    images = tf.stack([decoding.decode(tf.constant(png), 16) for png in digits])
     expected = tf.nn.softmax(trained(images, training=False)).numpy()
     by_bytes = signatures["serving_default"](image_bytes=tf.constant(digits))
     by_tensors = signatures["tensors"](images=images)
@@ -88,7 +88,7 @@ def test_a_model_trained_in_mixed_precision_is_served_in_float32(tmp_path: Path)
 def test_processes_that_know_nothing_of_this_package_get_the_same_numbers(
     trained, saved: Path, digits, tmp_path: Path
 ) -> None:
-    images = tf.stack([data.decode(tf.constant(png), 16) for png in digits]).numpy()
+    images = tf.stack([decoding.decode(tf.constant(png), 16) for png in digits]).numpy()
     expected = tf.nn.softmax(trained(images, training=False)).numpy()
     np.save(tmp_path / "images.npy", images)
     cli = [Path(sys.executable).with_name("saved_model_cli"), "run", "--dir", saved]
