@@ -149,15 +149,20 @@ def training(
     if not mix.none:
         made = consumed // workers // batch_size
         drawn = mixing.drawn(batches, mix, seed, worker, made)
-
-        def mixed(batch: Any, numbers: tf.Tensor) -> tuple[Any, tf.Tensor]:
-            images, labels = batch
-            if whole:
-                return {**images, device.MIXING: numbers}, labels
-            return mixing.mixed(images, labels, numbers, mix, classes, copies)
-
-        batches = drawn.map(mixed, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        batches = drawn.map(
+            _with_numbers if whole else _mixed(mix, classes, copies),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
     return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _with_numbers(batch: Any, numbers: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    return {**batch[0], device.MIXING: numbers}, batch[1]
+
+
+def _mixed(mix: mixing.Mixing, classes: int, copies: int) -> Callable[..., Any]:
+    return lambda batch, numbers: mixing.mixed(*batch, numbers, mix, classes, copies)
 
 
 def _canvases(
