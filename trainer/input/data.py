@@ -162,7 +162,7 @@ def _with_numbers(batch: Any, numbers: tf.Tensor) -> tuple[Any, tf.Tensor]:
 
 
 def _mixed(mix: mixing.Mixing, classes: int, copies: int) -> Callable[..., Any]:
-    return lambda batch, numbers: mixing.mixed(*batch, numbers, mix, classes, copies)
+    return lambda batch, drawn: mixing.mixed(batch[0], batch[1], drawn, mix, classes, copies)
 
 
 def _canvases(
