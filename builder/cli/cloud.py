@@ -96,11 +96,10 @@ def cloud_build(
     Ctrl-C asks whether to cancel the build.
     """
     from builder.cloudbuild import buildfile, submit
-    from builder.pipeline.changes import known_targets
 
     names: tuple[str, ...] = ()
     if file is None or targets or everything:
-        names = known_targets(root(), chosen(targets, everything))
+        names = chosen(targets, everything)
     path, clients = file or root() / "cloudbuild.yaml", connected(cloud, sending=not dry_run)
     build, repository = _loaded(path), settings(registry=registry).registry
     values = submit.substitutions(

@@ -173,20 +173,17 @@ def sources(root: Path) -> dict[str, Path]:
 
 
 def named(root: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Return these targets, each once; the name of a folder with a matrix stands for all its
-    targets.
+    """Return these targets, each once; the name of a folder with a matrix stands for all of them.
+
+    Raises InputError for a name that the project does not have.
     """
-    known = sources(root)
-    return tuple(
-        dict.fromkeys(
-            target
-            for name in names
-            for target in (
-                [name] if name in known else [t for t in known if known[t].parent.name == name]
-            )
-            or [name]
-        )
-    )
+    known, result = sources(root), dict[str, None]()
+    for name in names:
+        matrix_of = [target for target, path in known.items() if path.parent.name == name]
+        if not (chosen := [name] if name in known else matrix_of):
+            raise _unknown(root, name)
+        result |= dict.fromkeys(chosen)
+    return tuple(result)
 
 
 def load_all(root: Path) -> tuple[ImageSpec, ...]:

@@ -48,15 +48,9 @@ def find(registry: Registry, repository: str, key: str) -> Layer | None:
         return None
     if blobs[0].media_type not in MEDIA_TYPES.values():
         return None
-    layer = Layer(key, blobs[0], diff_id, int(unpacked))
-    return None if lacks(registry, repository, [layer])[0] else layer
-
-
-def lacks(registry: Registry, repository: str, layers: Sequence[Layer | None]) -> tuple[bool, ...]:
-    """Return for each layer whether the repository lacks it; None is one that was not made yet."""
-    return tuple(
-        layer is None or not registry.has_blob(repository, layer.blob.digest) for layer in layers
-    )
+    if not registry.has_blob(repository, blobs[0].digest):
+        return None
+    return Layer(key, blobs[0], diff_id, int(unpacked))
 
 
 def offer(

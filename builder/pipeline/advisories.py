@@ -94,16 +94,14 @@ def _unused(
     specs: Sequence[ImageSpec], judged: Mapping[str, Mapping[Finding, object]]
 ) -> Iterator[str]:
     """Yield the entries of an image.yaml that match nothing in any of its targets."""
-    places: dict[str, bool] = {}
+    used: dict[str, bool] = {}
     for spec in specs:
         for number, entry in enumerate(spec.advisories):
-            line = (
-                f"{_location(spec, number)}: {entry.id} of {entry.package} matches nothing that is"
-                " known: take it out"
-            )
-            used = any(finding.is_named_by(entry) for finding in judged[spec.name])
-            places[line] = places.get(line, False) or used
-    yield from sorted(line for line, used in places.items() if not used)
+            text = f"{_location(spec, number)}: {entry.id} of {entry.package}"
+            matches = any(finding.is_named_by(entry) for finding in judged[spec.name])
+            used[text] = used.get(text, False) or matches
+    for text in sorted(text for text, is_used in used.items() if not is_used):
+        yield f"{text} matches nothing that is known: take it out"
 
 
 def _location(spec: ImageSpec, number: int) -> str:

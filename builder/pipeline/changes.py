@@ -8,14 +8,13 @@ next one makes what is missing. A commit that only touches documents builds noth
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder import registry
 from builder.config import image_yaml
-from builder.core.errors import CheckFailed, FactoryError, InputError
+from builder.core.errors import CheckFailed, FactoryError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.pipeline import make, verify
@@ -36,21 +35,9 @@ def changed(root: Path, settings: Settings, targets: Sequence[str]) -> tuple[Cha
     A target counts as changed where the registry cannot tell. Raises InputError for a target that
     the project does not have.
     """
-    return tuple(_change(root, settings, name) for name in known_targets(root, targets))
-
-
-def known_targets(root: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Return these targets, each once (`all`: every one). Raises InputError for an unknown one."""
     known = image_yaml.targets(root)
-    if "all" in names:
-        return known
-    targets = image_yaml.named(root, names)
-    for name in targets:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            fix = f"write {near[0]}" if near else f"targets: {', '.join(known)}"
-            raise InputError(f"there is no target {name!r}", fix)
-    return targets
+    names = known if "all" in targets else image_yaml.named(root, targets)
+    return tuple(_change(root, settings, name) for name in names)
 
 
 def _change(root: Path, settings: Settings, target: str) -> Change:

@@ -72,7 +72,10 @@ def bases_to_registry(
         to = where.tagged(tag)
         with Registry(where.host) as client:
             image = base_in_registry(client, to, options.check_base)
-            if image is None or any(registry_layers.lacks(client, to.repository, image.layers)):
+            blobs = image.layers if image else ()
+            if not image or not all(
+                client.has_blob(to.repository, layer.blob.digest) for layer in blobs
+            ):
                 image = _assemble(plan, options, engine, options.on_event)
                 put_base(client, to, image, options.on_event)
         exported.append(Exported(str(to), image.digest))

@@ -15,7 +15,7 @@ from builder.config.lockfile import Lock
 from builder.core import parallel, project
 from builder.core.errors import InputError
 from builder.core.settings import KEYLESS, TrustSettings
-from builder.pipeline.make import Target, prepare
+from builder.pipeline.make import prepare
 from builder.pipeline.records import ImageRecord
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
@@ -60,8 +60,11 @@ def contents(root: Path, record: ImageRecord, version: str) -> Contents:
             f"{record.target}: its files changed since the build, and only what is true is signed",
             f"builder image {record.target}",
         )
-    source, locks = provenance.source_of(root), _lock_files(item)
-    tag, base_build, files = "", None, locks | _program_files(item)
+    folder, source = f"{project.IMAGES}/{item.name}", provenance.source_of(root)
+    texts = {**item.lock.files, lockfile.FILE: item.lock.document}
+    locks = _hashes({f"{folder}/{name}": text.encode() for name, text in texts.items()})
+    program = {f"/{name}": file.content for name, file in item.image.files.items()}
+    tag, base_build, files = "", None, locks | _hashes(program)
     if base := item.base:
         tag = base.tag
         base_build = Build("", tag, base.hash, locks, source, record.engine, version)
@@ -161,17 +164,6 @@ def libraries(receipt: Receipt) -> dict[str, str]:
     return {}
 
 
-def _lock_files(item: Target) -> dict[str, str]:
-    """Return the committed files that decide a base: path -> sha256 in hex."""
-    folder = f"{project.IMAGES}/{item.name}"
-    texts = {f"{folder}/{name}": text for name, text in item.lock.files.items()}
-    texts[f"{folder}/{lockfile.FILE}"] = item.lock.document
-    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-
-
-def _program_files(item: Target) -> dict[str, str]:
-    """Return the files of the program in the image: path -> sha256 in hex."""
-    return {
-        f"/{name}": hashlib.sha256(file.content).hexdigest()
-        for name, file in item.image.files.items()
-    }
+def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return path -> sha256 in hex."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
