@@ -64,6 +64,24 @@ def _line_number(where: str) -> int:
     return int(number[1]) if number else 0
 
 
+def common(
+    job: Job, image: Image, targets: Mapping[str, str]
+) -> tuple[Problems, tuple[Placement, ...], list[str]]:
+    """Make the checks of every remote backend: machines, the image, the job's folder.
+
+    targets: the accelerator of each target of the project, so that a refusal names one. Returns the
+    problems so far, what each pool runs on, and notes; a pool that has a problem has no placement.
+    """
+    problems, notes = Problems(job), list[str]()
+    placements = place_pools(job, problems)
+    problems.attempt(("replicas",), lambda: check_tpu(job, placements))
+    problems.attempt(("job_dir",), lambda: check_job_dir(job))
+    with problems.at(("image",)):
+        if len(placements) == len(job.pools):
+            notes += check_image(image, placements, targets)
+    return problems, placements, [*notes, *advice(job)]
+
+
 def place_pools(job: Job, problems: Problems) -> tuple[Placement, ...]:
     """Return what each pool runs on; a pool that asks for what is not on offer is a problem."""
     placements: list[Placement] = []
@@ -114,7 +132,8 @@ def names_buckets(job: Job) -> bool:
 
 def check_tpu(job: Job, placements: tuple[Placement, ...]) -> None:
     """Raise InputError for a TPU with other replicas: it is one, whatever its size."""
-    tpu = next((place for place in placements if place.device and place.device.kind == "tpu"), None)
+    tpus = (each for each in placements if each.device and each.device.kind == "tpu")
+    tpu = next(tpus, None)
     if tpu is not None and job.distributed:
         raise InputError(
             f"{tpu.machine} is one replica in one pool, whatever its size",
@@ -126,7 +145,7 @@ def check_image(
     image: Image, placements: tuple[Placement, ...], targets: Mapping[str, str]
 ) -> list[str]:
     """Check that the image is made for the replicas' accelerators. Returns notes."""
-    wanted = {place.device.name: place for place in placements if place.device is not None}
+    wanted = {each.device.name: each for each in placements if each.device is not None}
     called = image.target or image.reference
     if image.accelerator is None:
         return [f"{called} is not an image of ours: its accelerator is not known"]
@@ -154,9 +173,12 @@ def _refuse_image(
 ) -> None:
     """Raise InputError for an image that is made for another accelerator."""
     if carried.refused and image.target:
-        raise InputError(
-            f"{carried.name} {carried.refused}", f"write accelerators: 1 x {carried.instead}"
-        )
+        instead = f"accelerators: 1 x {carried.instead}"
+        if carried.kind == "tpu":
+            known = machines.device("TPU-v5e")
+            instead = machines.nearest("ct5lp-hightpu-4t", known, 4).written
+            instead += "; or an image with JAX"
+        raise InputError(f"{carried.name} {carried.refused}", f"write {instead}")
     fitting = [name for name, accelerator in targets.items() if accelerator == carried.name]
     pruned = ", and its device code for other GPUs is taken out" if image.pruned else ""
     called = image.target or image.reference

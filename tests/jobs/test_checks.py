@@ -120,7 +120,7 @@ def test_all_at_once_each_at_its_line(tmp_path: Path) -> None:
             *("v100", "machine: n1-standard-4\naccelerators: P100\n"),
             *("n1-standard-4 with 1 x P100", "images/p100/image.yaml"),
         ),
-        ("tpu", "machine: tpu7x-standard-4t\ntopology: 2x2x1\n", "JAX only", "1 x TPU"),
+        ("tpu", "machine: tpu7x-standard-4t\ntopology: 2x2x1\n", "JAX only", "topology: 2x2"),
     ],
 )
 def test_the_image_is_for_what_the_machine_carries(

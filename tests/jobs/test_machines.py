@@ -33,7 +33,7 @@ def test_everything_on_offer_renders_as_it_was_asked_for() -> None:
         asked = one.written.replace(", ", "\n").replace(" without accelerators", "")
         text = f"image: {image.reference}\nregion: {region_of(one)}\n{asked}\n"
         ready = jobfiles.checked(jobfiles.job(text), image)
-        body = messages.to_dict(messages.message(ready))
+        body = messages.body(ready)
         machine = body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]
         assert (machine["machineType"], machine.get("tpuTopology")) == (one.machine, one.topology)
         if one.device is not None and not one.topology:

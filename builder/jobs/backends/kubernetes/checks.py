@@ -13,23 +13,11 @@ from builder.jobs.backends.kubernetes import nodes
 from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.backends.kubernetes.nodes import TPUS
 from builder.jobs.backends.kubernetes.pod import INDEX, buckets
-from builder.jobs.checks import (
-    Problems,
-    advice,
-    check_image,
-    check_job_dir,
-    check_no_plain_secrets,
-    check_tpu,
-    field_of,
-    names_buckets,
-    place_pools,
-)
+from builder.jobs.checks import check_no_plain_secrets, common, field_of, names_buckets
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement, offer
 from builder.jobs.ready import Image, Ready
 
-TENSORFLOW_TPU = "TPU-v5e"
-"""The only TPU of GKE on which TensorFlow runs."""
 _FAST_NETWORK = ("a3-highgpu-8g", "a3-megagpu", "a3-ultragpu", "a4-")
 LARGEST_CLUSTER = 1200
 """Replicas whose host names fit TF_CONFIG: Linux takes 128 KiB for one variable
@@ -41,34 +29,22 @@ def ready(job: Job, image: Image, cluster: Cluster, targets: Mapping[str, str]) 
 
     Raises InputError with every problem, each at its line.
     """
-    problems, notes = Problems(job), list[str]()
-    placements = place_pools(job, problems)
+    problems, placements, notes = common(job, image, targets)
     for pool, placement in zip(job.pools, placements, strict=False):
         with problems.at(field_of(pool)):
             _check_node(placement, cluster)
-    with problems.at(("study",)):
-        _check_study(job)
-    with problems.at(("job_dir",)):
-        check_job_dir(job)
-    with problems.at(("replicas",)):
-        _check_replicas(job, placements)
-    with problems.at(("scheduling", "strategy")):
-        _check_strategy(job, cluster)
-    with problems.at(("kubernetes",)):
-        _check_own(job, cluster)
-    with problems.at(("environment",)):
-        _check_environment(job)
-    with problems.at(("arguments",)):
-        _check_buckets(job, cluster)
+    problems.attempt(("study",), lambda: _check_study(job))
+    problems.attempt(("replicas",), lambda: _check_replicas(job))
+    problems.attempt(("scheduling", "strategy"), lambda: _check_strategy(job, cluster))
+    problems.attempt(("kubernetes",), lambda: _check_own(job, cluster))
+    problems.attempt(("environment",), lambda: _check_environment(job))
+    problems.attempt(("arguments",), lambda: _check_buckets(job, cluster))
+    problems.attempt(("image",), lambda: _check_tpus(image, placements))
     for name, value in job.labels.items():
         with problems.at(("labels", name)):
             _check_label(name, value)
-    if len(placements) == len(job.pools):
-        with problems.at(("image",)):
-            _check_tpus(image, placements)
-            notes += check_image(image, placements, targets)
     problems.stop()
-    notes += [*advice(job), *_unused(job, image, cluster), *_hints(job, image, placements, cluster)]
+    notes += [*_unused(job, image, cluster), *_hints(job, image, placements, cluster)]
     return Ready(job, image, "", placements, None, tuple(notes))
 
 
@@ -102,11 +78,6 @@ def _check_tpus(image: Image, placements: tuple[Placement, ...]) -> None:
                 "write a topology of one machine: 1x1, 2x2, or 2x4 on ct5lp-hightpu-8t; or an "
                 "image with JAX",
             )
-        if placement.device.name != TENSORFLOW_TPU:
-            raise InputError(
-                f"TensorFlow runs on no {placement.device.name}",
-                "write machine: ct5lp-hightpu-4t, topology: 2x2; or an image with JAX",
-            )
 
 
 def _check_study(job: Job) -> None:
@@ -117,8 +88,7 @@ def _check_study(job: Job) -> None:
         )
 
 
-def _check_replicas(job: Job, placements: tuple[Placement, ...]) -> None:
-    check_tpu(job, placements)
+def _check_replicas(job: Job) -> None:
     count = sum(pool.count for pool in job.pools if pool.role != "evaluator")
     if count > LARGEST_CLUSTER:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -66,8 +67,8 @@ class VertexAI:
         Returns notes. Raises InputError, OutsideError.
         """
         self.service.known()
-        asked = self.service.endpoint is None or os.environ.get(service.STORAGE)
-        if not (ready.job.job_dir and asked):
+        reachable = self.service.endpoint is None or os.environ.get(service.STORAGE)
+        if not (ready.job.job_dir and reachable):
             return ()
         return checks.check_bucket(ready, service.storage_client(self.service))
 
@@ -77,14 +78,15 @@ class VertexAI:
 
     def render(self, ready: Ready, run: int = 1) -> dict[str, Any]:
         """Return the REST body."""
-        return messages.to_dict(messages.message(ready, run))
+        return messages.body(ready, run)
 
     def submit(self, ready: Ready, run: int = 1) -> JobStatus:
         """Create the job. Raises LostAnswer, OutsideError."""
         import requests
         from google.api_core import exceptions
+        from google.cloud import aiplatform_v1
 
-        message, parent = messages.message(ready, run), self.service.parent
+        text, parent = json.dumps(messages.body(ready, run)), self.service.parent
         lost = (
             exceptions.ServerError,
             exceptions.DeadlineExceeded,
@@ -96,10 +98,12 @@ class VertexAI:
         with explaining(what, status.SUBMIT):
             try:
                 if ready.job.study is None:
-                    created: Any = self.client.create_custom_job(parent=parent, custom_job=message)
+                    custom = aiplatform_v1.CustomJob.from_json(text)
+                    created: Any = self.client.create_custom_job(parent=parent, custom_job=custom)
                 else:
+                    tuning = aiplatform_v1.HyperparameterTuningJob.from_json(text)
                     created = self.client.create_hyperparameter_tuning_job(
-                        parent=parent, hyperparameter_tuning_job=message
+                        parent=parent, hyperparameter_tuning_job=tuning
                     )
             except lost as error:
                 if googleapi.bad_credentials(error):  # nothing was sent

@@ -7,14 +7,13 @@ at the line of the job's file that causes it, with the nearest thing that works.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from builder import registry
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import checks, description, machines
 from builder.jobs.backends.vertex.service import Service
-from builder.jobs.checks import Field, Problems
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.ready import Image, Ready
@@ -25,49 +24,32 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
 
     Raises InputError with every problem, each at its line.
     """
-    problems, notes, region = Problems(job), list[str](), where.region
-    placements = checks.place_pools(job, problems)
-    attempts: dict[Field, Callable[[], None]] = {
-        ("replicas",): lambda: checks.check_tpu(job, placements),
-        ("environment",): lambda: _check_environment(job),
-        ("network",): lambda: _check_network(job),
-        ("scheduling", "strategy"): lambda: _check_strategy(job, placements),
-        ("scheduling", "timeout"): lambda: _check_timeout(job),
-        ("disk", "type"): lambda: _check_disk(job, placements),
-        ("vertex", "nfs"): lambda: _check_nfs(job),
-        ("vertex", "experiment"): lambda: _check_experiment(job, where.project),
-        ("vertex", "persistent_resource"): lambda: _check_persistent_resource(job),
-    }
-    if region is None:
-        attempts["region",] = _refuse_no_region
-    else:
-        attempts |= {
-            ("region",): lambda: checks.check_region(placements, region),
-            ("job_dir",): lambda: checks.check_job_dir(job),
-            ("tensorboard",): lambda: _check_tensorboard(job, region),
-            ("vertex", "reservation"): lambda: _check_reservation(job, region),
-            ("vertex", "encryption_key"): lambda: _check_key(job, region),
-        }
+    problems, placements, notes = checks.common(job, image, targets)
+    region, strategy = where.region, ("scheduling", "strategy")
+    problems.attempt(("environment",), lambda: _check_environment(job))
+    problems.attempt(("network",), lambda: _check_network(job))
+    problems.attempt(strategy, lambda: _check_strategy(job, placements))
+    problems.attempt(("scheduling", "timeout"), lambda: _check_timeout(job))
+    problems.attempt(("disk", "type"), lambda: _check_disk(job, placements))
+    problems.attempt(("vertex",), lambda: _check_own(job, where.project))
+    problems.attempt(("region",), lambda: _check_region(placements, region))
+    if region is not None:
+        problems.attempt(("tensorboard",), lambda: _check_tensorboard(job, region))
+        problems.attempt(("vertex",), lambda: _check_places(job, region))
         if region not in machines.offer().regions:
             notes.append(f"{region} is not in the table of {machines.offer().as_of}; not checked")
-    if len(placements) == len(job.pools):
-        attempts["image",] = lambda: notes.extend(checks.check_image(image, placements, targets))
-    for field, attempt in attempts.items():
-        problems.attempt(field, attempt)
     if where.endpoint is None and image.in_registry:  # Google's own service pulls it
         problems.attempt(("image",), lambda: _check_registry(image))
     problems.stop()
     devices = dict.fromkeys(placement.device for placement in placements if placement.device)
     notes += [device.warning for device in devices if device.warning]
-    notes += checks.advice(job)
     if job.service_account is None and checks.names_buckets(job):
         notes.append(
             "gs:// without service_account: the replicas read and write as the project's Vertex AI "
             "Custom Code Service Agent"
         )
-    notes += [
-        f"kubernetes.{name}: a cluster's own, not rendered" for name in job.kubernetes.written
-    ]
+    own = job.kubernetes.written
+    notes += [f"kubernetes.{name}: a cluster's own, not rendered" for name in own]
     return Ready(job, image, region or "", placements, where.project, tuple(notes))
 
 
@@ -106,11 +88,13 @@ def check_bucket(ready: Ready, storage: Any) -> tuple[str, ...]:
     return ()
 
 
-def _refuse_no_region() -> None:
-    raise InputError(
-        "no region is known",
-        "add region: us-central1 to the job, or give --region, or set it in [job]",
-    )
+def _check_region(placements: tuple[Placement, ...], region: str | None) -> None:
+    if region is None:
+        raise InputError(
+            "no region is known",
+            "add region: us-central1 to the job, or give --region, or set it in [job]",
+        )
+    checks.check_region(placements, region)
 
 
 def _check_registry(image: Image) -> None:
@@ -215,50 +199,39 @@ def _check_timeout(job: Job) -> None:
 # --- the table `vertex`. Source: aiplatform v1, CustomJobSpec -------------------------------------
 
 
-def _check_nfs(job: Job) -> None:
-    if job.vertex.nfs and not job.network:
+def _check_own(job: Job, project: str | None) -> None:
+    own, strategy = job.vertex, job.scheduling.strategy
+    if own.nfs and not job.network:
         raise InputError(
             "an NFS server is reached through a network, and the job names none",
             "add network: projects/NUMBER/global/networks/NAME",
         )
+    if own.experiment and project is None:
+        raise InputError(
+            "an experiment belongs to a project, and none is known",
+            "give --project, or add project: to the job",
+        )
+    if own.reservation and own.persistent_resource:
+        raise InputError("a persistent resource has its machines already", "remove reservation")
+    reserved = own.persistent_resource or own.reservation not in (None, "none")
+    if reserved and strategy != "standard":
+        kind = "persistent_resource" if own.persistent_resource else "reservation"
+        raise InputError(
+            f"{strategy} takes no reserved machines",
+            f"write strategy: standard, or remove {kind}",
+        )
 
 
-def _check_reservation(job: Job, region: str) -> None:
-    reservation = job.vertex.reservation
-    zone = re.search(r"/zones/(.+)-[a-z]/", reservation or "")
+def _check_places(job: Job, region: str) -> None:
+    """Raise InputError for a reservation or a key in another region."""
+    zone = re.search(r"/zones/(.+)-[a-z]/", job.vertex.reservation or "")
     if zone and zone[1] != region:
         raise InputError(
             f"the reservation is in {zone[1]}, the job in {region}", f"write region: {zone[1]}"
         )
-    if reservation and job.vertex.persistent_resource:
-        raise InputError("a persistent resource has its machines already", "remove reservation")
-    if reservation not in (None, "none") and job.scheduling.strategy != "standard":
-        raise InputError(
-            f"{job.scheduling.strategy} takes no reserved machines",
-            "write strategy: standard, or remove reservation",
-        )
-
-
-def _check_key(job: Job, region: str) -> None:
     location = re.search(r"/locations/([^/]+)/", job.vertex.encryption_key or "")
     if location and location[1] != region:
         raise InputError(
             f"the key is in {location[1]}, and the service takes one of the job's region",
             f"name a key in {region}",
-        )
-
-
-def _check_experiment(job: Job, project: str | None) -> None:
-    if job.vertex.experiment and project is None:
-        raise InputError(
-            "an experiment belongs to a project, and none is known",
-            "give --project, or add project: to the job",
-        )
-
-
-def _check_persistent_resource(job: Job) -> None:
-    if job.vertex.persistent_resource and job.scheduling.strategy != "standard":
-        raise InputError(
-            f"a persistent resource has no {job.scheduling.strategy} machines",
-            "write strategy: standard",
         )

@@ -31,38 +31,41 @@ READS_A_MINUTE = 30
 
 @dataclass
 class CloudLog:
-    """One job's log, read piece by piece. client: asks for one page of entries."""
+    """One job's log, read piece by piece. client: asks for one page of entries.
+
+    since: when the newest line that was read was received. returned: when each line that another
+    read may bring again was received.
+    """
 
     client: ReadEntries
     project: str
     job_id: str
     replica: str | None = None
     since: datetime | None = None
-    told: dict[str, datetime] = field(default_factory=dict)
+    returned: dict[str, datetime] = field(default_factory=dict)
     reads: deque[float] = field(default_factory=lambda: deque(maxlen=READS_A_MINUTE))
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def read(self) -> tuple[LogLine, ...]:
-        """The lines since the last call, by time. Raises OutsideError."""
-        found = []
+        """Return the lines since the last call, by time. Raises OutsideError."""
+        lines = []
         with explaining("logs"):
             entries = list(self._entries())
         for entry in entries:
             received = _time(entry.get("receiveTimestamp") or entry.get("timestamp"))
             key = entry.get("insertId") or repr(entry)
-            if key in self.told:
-                continue
-            self.told[key] = received
-            found.append(_line(entry))
-            self.since = max(self.since or received, received)
+            if key not in self.returned:
+                self.returned[key] = received
+                lines.append(_line(entry))
+                self.since = max(self.since or received, received)
         if self.since is not None:  # no later read returns entries from before the overlap
             edge = self.since - 2 * OVERLAP
-            self.told = {key: when for key, when in self.told.items() if when > edge}
-        return tuple(found)
+            self.returned = {key: when for key, when in self.returned.items() if when > edge}
+        return tuple(lines)
 
     def _entries(self) -> Iterator[dict[str, Any]]:
-        """The entries received since the last read; a passing error repeats one page."""
+        """Yield the entries received since the last read; a passing error repeats one page."""
         body: dict[str, Any] = {
             "resourceNames": [f"projects/{self.project}"],
             "filter": self._filter(),
@@ -87,7 +90,7 @@ class CloudLog:
         return " AND ".join(words)
 
     def _page(self, body: dict[str, Any]) -> dict[str, Any]:
-        """One read, as soon as the service's limit for a minute leaves room for it."""
+        """Read a page, as soon as the service's limit of reads in a minute allows it."""
         now = self.clock()
         if len(self.reads) == self.reads.maxlen and (wait := self.reads[0] + 60 - now) > 0:
             self.sleep(wait)
@@ -96,7 +99,7 @@ class CloudLog:
 
 
 def task(replica: str) -> str:
-    """`worker-1` -> `workerpool1-1`, the service's name of that replica."""
+    """Return the service's name of a replica: workerpool1-1 for worker-1."""
     role, _, index = replica.rpartition("-")
     if role in ROLES and index.isdigit():
         return f"workerpool{ROLES.index(role)}-{index}"
@@ -104,14 +107,14 @@ def task(replica: str) -> str:
 
 
 def replica_of(name: str) -> str:
-    """`workerpool1-1` -> `worker-1`; any other name stays as it is."""
+    """Return worker-1 for workerpool1-1; any other name stays as it is."""
     match = re.fullmatch(r"workerpool([0-9]+)-([0-9]+)", name)
     return f"{role_of(int(match[1]))}-{match[2]}" if match else name
 
 
 def _line(entry: dict[str, Any]) -> LogLine:
     labels = entry.get("resource", {}).get("labels", {})
-    payload = next((entry[one] for one in _PAYLOADS if one in entry), "")
+    payload = next((entry[kind] for kind in _PAYLOADS if kind in entry), "")
     text = payload.get("message", payload) if isinstance(payload, dict) else payload
     return LogLine(
         time=_time(entry.get("timestamp") or entry.get("receiveTimestamp")),

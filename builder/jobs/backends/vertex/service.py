@@ -40,23 +40,18 @@ class Service:
 
     @property
     def parent(self) -> str:
-        """The parent resource of jobs. Raises InputError without a project or a region."""
-        if not self.project:
-            raise InputError(
-                "no project is known",
-                "give --project, add project: to the job, or set it in the table [job] of "
-                "builder.toml",
-            )
-        if not self.region:
-            raise InputError(
-                "no region is known",
-                "give --region, add region: to the job, or set it in the table [job] of "
-                "builder.toml",
-            )
+        """Return the parent resource of jobs. Raises InputError without a project or a region."""
+        for name in ("project", "region"):
+            if not getattr(self, name):
+                raise InputError(
+                    f"no {name} is known",
+                    f"give --{name}, add {name}: to the job, or set it in the table [job] of "
+                    "builder.toml",
+                )
         return f"projects/{self.project}/locations/{self.region}"
 
     def known(self) -> Service:
-        """Itself. Raises InputError without a project or a region; needs no credentials."""
+        """Return itself. Raises InputError without a project or a region; needs no credentials."""
         _ = self.parent
         return self
 
@@ -83,25 +78,26 @@ def load(
 def of_job(
     root: Path, name: str | None, project: str | None = None, region: str | None = None
 ) -> Service:
-    """Where to ask about a job: from its whole name, or from the description of that name.
+    """Return where to ask about a job: from its whole name, or from the description of that name.
 
     Raises InputError where no project or no region is known.
     """
     job = None
     if name and name in description.names(root):
         job = description.load(root, name)
-    found = load(root, job, project=project, region=region)
+    service = load(root, job, project=project, region=region)
     parts = (name or "").split("/")
     if len(parts) == 6 and parts[0] == "projects":
-        found = replace(found, project=found.project or parts[1], region=parts[3])
-    return found.known()
+        service = replace(service, project=service.project or parts[1], region=parts[3])
+    return service.known()
 
 
 # --- clients --------------------------------------------------------------------------------------
 
 
 def jobs_client(service: Service) -> JobServiceClient:
-    """A client of the job service. An http:// endpoint is an emulator: it gets no credentials."""
+    """Return a client of the job service. An http:// endpoint is an emulator: it gets no
+    credentials."""
     from google.api_core.client_options import ClientOptions
     from google.cloud import aiplatform_v1
 
@@ -130,7 +126,7 @@ def jobs_client(service: Service) -> JobServiceClient:
 
 
 def logging_client(service: Service) -> ReadEntries:
-    """How Cloud Logging is asked for one page: the body of entries.list in, its answer out.
+    """Return how Cloud Logging is asked for a page: the body of entries.list in, its answer out.
 
     google-cloud-logging has no such call: it adds "the last 24 hours" to a filter without a time,
     and after an error it begins at the first page again.
@@ -151,7 +147,7 @@ def logging_client(service: Service) -> ReadEntries:
 
 
 def storage_client(service: Service) -> Any:
-    """A client of Cloud Storage. The library itself reads STORAGE_EMULATOR_HOST."""
+    """Return a client of Cloud Storage. The library itself reads STORAGE_EMULATOR_HOST."""
     from google.cloud.storage import Client  # type: ignore[import-untyped]
 
     if os.environ.get(STORAGE):
@@ -160,7 +156,7 @@ def storage_client(service: Service) -> Any:
 
 
 def credentials(service: Service) -> Any:
-    """The credentials for a service; none for an emulator. Raises OutsideError."""
+    """Return the credentials for a service; none for an emulator. Raises OutsideError."""
     if (service.endpoint or "").startswith("http://"):
         return _anonymous()
     return googleapi.credentials()[0]

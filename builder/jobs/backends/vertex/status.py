@@ -42,13 +42,13 @@ def explaining(
 
 
 def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
-    """What a message of the service says about a job."""
+    """Return what a message of the service says about a job."""
     from google.cloud import aiplatform_v1
 
     tuning = isinstance(job, aiplatform_v1.HyperparameterTuningJob)
     spec = job.trial_job_spec if tuning else job.job_spec
     specs = list(enumerate(spec.worker_pool_specs))
-    images = [one.container_spec.image_uri for _, one in specs if one.replica_count]
+    used = [(position, pool) for position, pool in specs if pool.replica_count]
     region = job.name.split("/")[3] if job.name.count("/") == 5 else ""
     labels, failed = dict(job.labels), re.search(r"non-zero status of (\d+)", job.error.message)
     state = job.state.name.removeprefix("JOB_STATE_").lower()
@@ -63,33 +63,33 @@ def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
         ended=_time(job.end_time),
         error=job.error.message,
         labels=labels,
-        image=images[0] if images else "",
+        image=used[0][1].container_spec.image_uri if used else "",
         output=spec.base_output_directory.output_uri_prefix,
         strategy=spec.scheduling.strategy.name.lower().replace("_", "-"),
-        pools=tuple(_pool(position, one) for position, one in specs if one.replica_count),
-        trials=tuple(_trial(one) for one in job.trials) if tuning else (),
+        pools=tuple(_pool(position, pool) for position, pool in used),
+        trials=tuple(map(_trial, job.trials)) if tuning else (),
         run=int(run) if run.isdigit() else 1,
         failed_code=int(failed[1]) if failed and state == "failed" else None,
         console=_console(job.name) if region else "",
     )
 
 
-def _pool(position: int, one: Any) -> Pool:
-    machine = one.machine_spec
+def _pool(position: int, pool: Any) -> Pool:
+    machine = pool.machine_spec
     return Pool(
         role=role_of(position),
-        count=int(one.replica_count),
+        count=int(pool.replica_count),
         machine=machine.machine_type,
         accelerator=machine.accelerator_type.name if machine.accelerator_count else None,
         accelerators=machine.accelerator_count,
         topology=machine.tpu_topology or None,
-        disk_type=one.disk_spec.boot_disk_type or machines.default_disk(machine.machine_type),
-        disk_gb=one.disk_spec.boot_disk_size_gb or 100,
+        disk_type=pool.disk_spec.boot_disk_type or machines.default_disk(machine.machine_type),
+        disk_gb=pool.disk_spec.boot_disk_size_gb or 100,
     )
 
 
 def _console(name: str) -> str:
-    """A job's page in Google's console."""
+    """Return the address of a job's page in Google's console."""
     _, project, _, region, collection, number = name.split("/")
     where = "training" if collection == "customJobs" else "hyperparameter-tuning-jobs"
     return (
@@ -98,13 +98,13 @@ def _console(name: str) -> str:
     )
 
 
-def _trial(one: Any) -> TrialStatus:
-    metrics = list(one.final_measurement.metrics)
-    start, end = _time(one.start_time), _time(one.end_time)
+def _trial(trial: Any) -> TrialStatus:
+    metrics = list(trial.final_measurement.metrics)
+    start, end = _time(trial.start_time), _time(trial.end_time)
     return TrialStatus(
-        id=one.id,
-        state=one.state.name.lower(),
-        parameters={value.parameter_id: _text(value.value) for value in one.parameters},
+        id=trial.id,
+        state=trial.state.name.lower(),
+        parameters={value.parameter_id: _text(value.value) for value in trial.parameters},
         value=metrics[0].value if metrics else None,
         seconds=(end - start).total_seconds() if start and end else None,
     )
