@@ -108,7 +108,7 @@ def test_an_error_is_two_lines_and_an_exit_code(
             "/a/\\udcff: the name is not UTF-8",
         ),
     ],
-    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_what_the_operating_system_refuses_is_no_fault_of_the_factory(
     error: Exception,
@@ -123,8 +123,8 @@ def test_what_the_operating_system_refuses_is_no_fault_of_the_factory(
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
     monkeypatch.setattr("builder.cli.images.root", fails)
     assert left(monkeypatch, "list") == 3
-    said, fix = capsys.readouterr().err.splitlines()
-    assert said == f"error: {first}"
+    message, fix = capsys.readouterr().err.splitlines()
+    assert message == f"error: {first}"
     assert fix.startswith("fix:   ")
     assert "bug" not in fix
 
@@ -154,9 +154,9 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("words", ["explain --help", "list --help"])
-@pytest.mark.parametrize(("streams", "code", "said"), STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize(("streams", "code", "message"), STREAMS.values(), ids=STREAMS)
 def test_streams_that_take_nothing(
-    streams: str, code: int, said: str, words: str, project: Path
+    streams: str, code: int, message: str, words: str, project: Path
 ) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m builder {words} {streams}"],
@@ -167,7 +167,7 @@ def test_streams_that_take_nothing(
         timeout=60,
     )
     assert (done.returncode, "bug" in done.stderr) == (code, False), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_reader_that_went_away_ends_the_command_quietly(project: Path) -> None:
@@ -208,10 +208,10 @@ def test_an_error_shows_no_password_and_no_escape_sequence(
 ) -> None:
     monkeypatch.setenv("BUILDER_REGISTRY", "https://me:s3cret@host.example/\x1b[2Jx")
     assert left(monkeypatch, "verify", "v100") == 2
-    said = capsys.readouterr().err
-    assert "***@host.example/" in said
-    assert "s3cret" not in said
-    assert "\x1b" not in said
+    printed = capsys.readouterr().err
+    assert "***@host.example/" in printed
+    assert "s3cret" not in printed
+    assert "\x1b" not in printed
 
 
 def test_a_line_for_people_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,6 +317,6 @@ def test_a_traceback_shows_no_login(
 
     monkeypatch.setattr("builder.cli.images.root", fails)
     assert left(monkeypatch, "--debug", "list") == 3
-    told = capsys.readouterr().err
-    assert "Traceback" in told and "https://***@host/x: no" in told
-    assert "hidden" not in told
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed and "https://***@host/x: no" in printed
+    assert "hidden" not in printed

@@ -25,9 +25,13 @@ def parse(entries: str) -> ImageSpec:
 
 
 def test_what_is_accepted_why_and_until_when() -> None:
-    (one,) = parse(GOOD).advisories
-    assert (one.id, one.package, one.until) == ("CVE-2023-52425", "expat", date(2027, 3, 31))
-    assert one.reason == "the program reads no XML" and one.justification is None
+    (accepted,) = parse(GOOD).advisories
+    assert (accepted.id, accepted.package, accepted.until) == (
+        "CVE-2023-52425",
+        "expat",
+        date(2027, 3, 31),
+    )
+    assert accepted.reason == "the program reads no XML" and accepted.justification is None
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "what", "fix"), MISTAKES, ids=[one[0] for one in MISTAKES])
+@pytest.mark.parametrize(
+    ("line", "what", "fix"), MISTAKES, ids=[mistake[0] for mistake in MISTAKES]
+)
 def test_a_mistake_is_told_with_its_line_and_what_to_write(line: str, what: str, fix: str) -> None:
     error = refused(MINIMAL + line)
     assert what in error.message
@@ -385,14 +387,14 @@ def test_no_accepted_name_holds_more_than_a_name(text: str) -> None:
             spec = ImageSpec.model_validate({**written, field: value})
         except ValidationError:
             continue
-        said = {
-            "apt": lambda one: one.apt[0],
-            "trainer": lambda one: one.trainer.package,
-            "cuda": lambda one: one.cuda["cudnn"],
-        }.get(field, lambda one, field=field: getattr(one, field))(spec)
-        assert said.isascii()
-        assert said.isprintable()
-        assert not set(" \"'`$\\;&|<>#(){}=") & set(said)
+        name = {
+            "apt": lambda read: read.apt[0],
+            "trainer": lambda read: read.trainer.package,
+            "cuda": lambda read: read.cuda["cudnn"],
+        }.get(field, lambda read, field=field: getattr(read, field))(spec)
+        assert name.isascii()
+        assert name.isprintable()
+        assert not set(" \"'`$\\;&|<>#(){}=") & set(name)
 
 
 # The schema for editors

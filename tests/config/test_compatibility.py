@@ -183,13 +183,13 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(
     ("accelerator", "fields", "what", "fix"),
     REFUSALS,
-    ids=[f"{one[0]} {one[1]}".replace("{", "").replace("}", "") for one in REFUSALS],
+    ids=[f"{refusal[0]} {refusal[1]}".replace("{", "").replace("}", "") for refusal in REFUSALS],
 )
 def test_what_cannot_work_is_refused_with_what_does(
     accelerator: str, fields: dict[str, Any], what: str, fix: str
 ) -> None:
-    said, instead = refused(accelerator, **fields)
-    assert what in said
+    message, instead = refused(accelerator, **fields)
+    assert what in message
     assert fix in instead
 
 
@@ -350,7 +350,7 @@ def test_a_gpu_without_a_compute_capability_is_a_hole(monkeypatch: pytest.Monkey
         "K80": replace(known["K80"], instead="T5"),
     }
     monkeypatch.setattr(accelerators, "accelerators", lambda: {**known, **bad})
-    assert {f"{one.where}: {one.what}" for one in check_tables()} == {
+    assert {f"{gap.where}: {gap.what}" for gap in check_tables()} == {
         "T4: has no compute capability",
         "T4: has no architecture",
         "K80: is refused without an accelerator instead, or a source",

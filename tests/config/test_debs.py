@@ -62,7 +62,7 @@ def test_the_checksum_is_that_of_the_bytes_wherever_they_are() -> None:
 
 def test_what_apt_names_becomes_records_of_its_archive() -> None:
     hashed = "ab" * 32
-    said = f"""\
+    printed = f"""\
 'http://me:x@m.example/debian/pool/main/b/bash/bash_5.2.15-2%2bb13_amd64.deb' \
 bash_5.2.15-2+b13_amd64.deb 1490652 SHA256:{hashed}
 'http://m.example/debian-security/pool/updates/main/o/openssl/libssl3_3.0.22-1%7edeb12u2_amd64.deb'\
@@ -72,7 +72,7 @@ bash_5.2.15-2+b13_amd64.deb 1490652 SHA256:{hashed}
         "debian": "Sat, 11 Jul 2026 10:16:37 UTC",
         "debian-security": "Fri, 20 Nov 2026 00:12:41 UTC",
     }
-    bash, ssl = debian_packages.from_apt(said, dates)
+    bash, ssl = debian_packages.from_apt(printed, dates)
     assert (bash.version, bash.time, bash.archive) == ("5.2.15-2+b13", "20260712T101637Z", "debian")
     assert bash.path == "pool/main/b/bash/bash_5.2.15-2+b13_amd64.deb"
     assert (ssl.version, ssl.bytes) == ("1:3.0.22-1~deb12u2", 2039888)

@@ -60,7 +60,7 @@ def test_every_target_is_locked_to_what_its_tensorflow_was_tested_with(name: str
 
 def test_gpu_targets_install_the_same_files() -> None:
     locks = [lockfile.read(ROOT, name) for name in ("v100", "t4", "a100", "l4", "h100")]
-    assert all(one.files == locks[0].files and one.root == locks[0].root for one in locks)
+    assert all(lock.files == locks[0].files and lock.root == locks[0].root for lock in locks)
 
 
 def test_no_lock_names_an_index_or_a_mirror() -> None:
@@ -70,18 +70,18 @@ def test_no_lock_names_an_index_or_a_mirror() -> None:
 
 def test_layers_have_no_package_in_common() -> None:
     for name in image_yaml.targets(ROOT):
-        held = lockfile.read(ROOT, name)
-        names = [pin.name for pins in held.wheels.values() for pin in pins]
+        lock = lockfile.read(ROOT, name)
+        names = [pin.name for pins in lock.wheels.values() for pin in pins]
         assert len(names) == len(set(names))
-        assert all(pin.name.startswith("nvidia-") for pin in held.wheels.get(lockfile.CUDA, ()))
+        assert all(pin.name.startswith("nvidia-") for pin in lock.wheels.get(lockfile.CUDA, ()))
 
 
 def test_a_lock_names_the_os_root_by_its_packages_alone() -> None:
-    held = lockfile.read(ROOT, "v100")
-    assert held.root is not None
-    assert held.root.origin == f"Debian bookworm, {len(held.root.packages)} packages"
-    packages = held.root.packages_checksum
-    assert json.loads(held.document)["root"] == {"suite": "bookworm", "packages": packages}
+    lock = lockfile.read(ROOT, "v100")
+    assert lock.root is not None
+    assert lock.root.origin == f"Debian bookworm, {len(lock.root.packages)} packages"
+    packages = lock.root.packages_checksum
+    assert json.loads(lock.document)["root"] == {"suite": "bookworm", "packages": packages}
 
 
 def test_a_lock_of_an_older_factory_is_refused_with_what_to_do(copy: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_lock_of_an_older_factory_is_refused_with_what_to_do(copy: Path) -> No
 
 def stale(root: Path, name: str) -> list[tuple[str, str]]:
     spec, stack = target(root, name)
-    return [(one.file, one.why) for one in lock_check.stale(root, spec, stack)]
+    return [(staleness.file, staleness.why) for staleness in lock_check.stale(root, spec, stack)]
 
 
 def test_the_trainers_requirements_are_part_of_the_lock(copy: Path) -> None:
@@ -173,7 +173,9 @@ def test_a_target_that_was_never_locked(copy: Path) -> None:
 def test_moved_tables_are_seen(copy: Path) -> None:
     spec, stack = target(copy, "v100")
     moved = replace(stack, constraints={**stack.constraints, "nvidia-cudnn-cu12": "9.4.0.58"})
-    assert [(one.file, one.why) for one in lock_check.stale(copy, spec, moved)] == [
+    assert [
+        (staleness.file, staleness.why) for staleness in lock_check.stale(copy, spec, moved)
+    ] == [
         (
             "images/v100/cuda.lock",
             "the tables choose nvidia-cudnn-cu12 9.4.0.58, locked is 9.3.0.75",
@@ -261,21 +263,21 @@ def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy:
         'requirements: ["pillow", "setuptools<81"]\napt: [libgomp1]\n'
     )
     spec, stack = target(copy, "cpu", text)
-    asked: list[object] = []
+    calls: list[object] = []
 
     def apt(
         suite: str, wanted: object, installed: tuple[DebianPackage, ...]
     ) -> list[tuple[DebianPackage, ...]]:
-        asked.append((suite, wanted))
+        calls.append((suite, wanted))
         names = {deb.name for deb in installed}
         assert {"bash", "python3"} <= names
         return [(LIBGOMP,)]
 
     made = lock(copy, spec, stack, apt)
-    assert asked == [("bookworm", [("libgomp1",)])]
+    assert calls == [("bookworm", [("libgomp1",)])]
     names = [pin.name for pin in made.wheels[lockfile.EXTRA]]
     assert names == ["nvidia-ml-py", "pillow", "psutil"]
-    assert [one.name for one in made.moved] == ["setuptools"]
+    assert [library.name for library in made.moved] == ["setuptools"]
     assert made.moved[0].before == before.packages["setuptools"].version
     assert made.packages["setuptools"].version.startswith("80.")
     kept = {n: p for n, p in made.packages.items() if n not in ("pillow", "setuptools")}
@@ -305,9 +307,9 @@ def test_pins_are_kept_until_an_upgrade_is_asked_for(copy: Path) -> None:
         pins.dump([Pin(n, v, "a" * 64) for n, v in older.items()], ""),
     )
     assert lock(copy, spec, stack).packages["rich"].version == "14.0.0"
-    held = lockfile.read(copy, "cpu")
-    assert held.root is not None
-    root, python = held.root.packages, held.apt[lockfile.APT]
+    locked = lockfile.read(copy, "cpu")
+    assert locked.root is not None
+    root, python = locked.root.packages, locked.apt[lockfile.APT]
     newer = replace(root[0], version="9", sha256="9" * 64)
 
     def apt(

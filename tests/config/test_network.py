@@ -200,8 +200,8 @@ def test_a_file_of_another_form_is_not_quoted(host: Host, name: str, text: str) 
     file = host.write(name, text, host.home)
     with pytest.raises(InputError, match=f"{file} cannot be read: it has another form") as raised:
         host.discover()
-    told = "".join(traceback.format_exception(raised.value))
-    assert "hid" not in told and "den'" not in told
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "hid" not in shown and "den'" not in shown
 
 
 # --- quoting

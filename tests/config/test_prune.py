@@ -69,7 +69,7 @@ def test_a_gpu_that_only_has_ptx_keeps_its_own_capability() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "fix"),
+    ("text", "message", "fix"),
     [
         ("accelerator: CPU\nprune: all\n", "CPU runs no device code", "remove prune"),
         (
@@ -81,10 +81,10 @@ def test_a_gpu_that_only_has_ptx_keeps_its_own_capability() -> None:
     ],
 )
 def test_what_cannot_be_pruned_is_refused(
-    text: str, said: str, fix: str, write_target: Callable[..., Path], project: Path
+    text: str, message: str, fix: str, write_target: Callable[..., Path], project: Path
 ) -> None:
     write_target(text + "size_budget: 3 GB\n")
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         compatibility.resolve(image_yaml.load(project, "v100"))
     assert fix in error.value.fix
 
@@ -146,7 +146,7 @@ def test_a_push_for_another_accelerator_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "found", "named"),
+    ("keep", "gpus", "named"),
     [
         ("7.0", [V100, T4], []),
         ("7.5", [V100, T4], ["Tesla V100 (7.0)"]),
@@ -155,9 +155,9 @@ def test_a_push_for_another_accelerator_is_refused() -> None:
     ],
 )
 def test_the_line_names_the_gpus_that_cannot(
-    keep: str, found: list[tuple[str, int, int]], named: list[str]
+    keep: str, gpus: list[tuple[str, int, int]], named: list[str]
 ) -> None:
-    line = announce.complaint(keep, found)
+    line = announce.complaint(keep, gpus)
     assert bool(line) == bool(named)
     assert all(name in line for name in named)
     assert "\n" not in line
@@ -198,7 +198,7 @@ def test_what_is_left_is_told_by_package_and_library(tmp_path: Path) -> None:
     (tmp_path / "loose.so").write_bytes(library())
     packages = report.by_package(inventory.of_folder(tmp_path))
     assert [package.name for package in packages] == ["tensorflow 2.21.0", "nvidia-x-cu12 1.0", ""]
-    assert [one.name for one in packages[0].libraries] == ["b.so", "a.so"]
+    assert [library.name for library in packages[0].libraries] == ["b.so", "a.so"]
     assert packages[0].size == len(small) + len(large)
     assert packages[0].device_code > 4096
     assert packages[2].device_code == 0

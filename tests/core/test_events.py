@@ -33,15 +33,15 @@ def test_a_step_tells_what_came_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [(ValueError("no such layer"), "no such layer"), (SystemExit(), "SystemExit")],
 )
-def test_an_error_ends_the_step_and_goes_on(error: BaseException, said: str) -> None:
+def test_an_error_ends_the_step_and_goes_on(error: BaseException, message: str) -> None:
     events: list[Event] = []
     with pytest.raises(type(error)), step("build", events.append):
         raise error
     assert isinstance(events[-1], StepDone)
-    assert events[-1].error == said
+    assert events[-1].error == message
 
 
 def test_a_check_that_did_not_pass_is_an_error_without_an_exception() -> None:

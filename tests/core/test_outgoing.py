@@ -21,7 +21,7 @@ def nothing(path: PurePosixPath) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "kind"),
     [
         ("key.pem", KEY, "a private key"),
         ("notes.txt", "token ghp_" + "a1B2" * 9, "a GitHub token"),
@@ -33,9 +33,9 @@ def nothing(path: PurePosixPath) -> bool:
         ),
     ],
 )
-def test_a_secret_does_not_leave(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_a_secret_does_not_leave(tmp_path: Path, name: str, text: str, kind: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=rf"^{name}: holds {said}"):
+    with pytest.raises(InputError, match=rf"^{name}: holds {kind}"):
         outgoing.check(tmp_path, tmp_path / name, nothing)
 
 
@@ -91,11 +91,11 @@ def test_what_is_read_lies_inside(tmp_path: Path) -> None:
     (root / "away").symlink_to("../outside")
     (root / "nowhere").symlink_to("gone")
     os.mkfifo(root / "pipe")
-    for name, said in {
+    for name, message in {
         "away": "is a link to a file outside",
         "nowhere": "is a link to a file that is not there",
         "pipe": "is no regular file",
     }.items():
-        with pytest.raises(InputError, match=f"^{name}: {said}"):
+        with pytest.raises(InputError, match=f"^{name}: {message}"):
             outgoing.inside(root, root / name)
     outgoing.inside(root, root / "not-there")

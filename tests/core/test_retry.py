@@ -22,13 +22,13 @@ class Flaky:
 
 
 def test_pauses_double_and_are_told() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     slept: list[float] = []
     flaky = Flaky(3, TransientError("busy"))
-    assert Retry(4, first=1.0, longest=3.0).run(flaky, said.append, slept.append) == "there"
+    assert Retry(4, first=1.0, longest=3.0).run(flaky, messages.append, slept.append) == "there"
     assert [0.8 <= slept[0] <= 1.2, 1.6 <= slept[1] <= 2.4, slept[2]] == [True, True, 3.0]
-    assert said[0] == f"busy; trying again in {slept[0]:.1f} s"
-    assert len(said) == 3
+    assert messages[0] == f"busy; trying again in {slept[0]:.1f} s"
+    assert len(messages) == 3
 
 
 def test_the_other_sides_own_pause_is_kept() -> None:

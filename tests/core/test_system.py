@@ -59,8 +59,8 @@ def test_a_child_ends_with_its_parent() -> None:
         "print(child.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    said = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True).stdout
-    pid = int(said)
+    printed = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True).stdout
+    pid = int(printed)
     for _ in range(100):
         if system.started(pid) == "0" or _is_zombie(pid):
             return
@@ -77,7 +77,9 @@ def _is_zombie(pid: int) -> bool:
 
 
 def test_the_names_of_architectures() -> None:
-    assert [system.architecture(one) for one in ("x86_64", "aarch64", "arm64", "riscv64")] == [
+    assert [
+        system.architecture(machine) for machine in ("x86_64", "aarch64", "arm64", "riscv64")
+    ] == [
         "amd64",
         "arm64",
         "arm64",

@@ -68,8 +68,8 @@ def test_a_redirect_is_followed_where_that_is_asked_for() -> None:
     with serving(answers) as server, Client() as client:
         assert client.request("GET", f"{server.address}/a").status == 307
         known = {"Authorization": "Bearer x"}
-        found = client.request("GET", f"{server.address}/a", headers=known, follow=True)
-        assert found.data == b"there"
+        answer = client.request("GET", f"{server.address}/a", headers=known, follow=True)
+        assert answer.data == b"there"
         assert server.seen[-1][2]["Authorization"] == "Bearer x"
 
 
@@ -78,8 +78,8 @@ def test_credentials_do_not_follow_to_another_host() -> None:
         away = {"/v2/blob": (307, {"Location": f"{storage.address}/blob"}, b"")}
         with serving(away) as server, Client() as client:
             known = {"Authorization": "Bearer x"}
-            found = client.request("GET", f"{server.address}/v2/blob", headers=known, follow=True)
-        assert found.data == b"bytes"
+            answer = client.request("GET", f"{server.address}/v2/blob", headers=known, follow=True)
+        assert answer.data == b"bytes"
         assert "Authorization" not in storage.seen[0][2]
 
 
@@ -184,15 +184,18 @@ def test_no_proxy_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("status", [403, 407, 502])
 def test_a_proxy_that_refuses_is_one_line(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    with serving(tunnel=status) as proxy, Registry("registry.example", QUICK, said.append) as there:
+    retries: list[str] = []
+    with (
+        serving(tunnel=status) as proxy,
+        Registry("registry.example", QUICK, retries.append) as there,
+    ):
         monkeypatch.setenv("HTTPS_PROXY", proxy.address)
         with pytest.raises(OutsideError) as caught:
             there.head("x", "y")
     refused = f"registry.example: the proxy refused: Tunnel connection failed: {status}"
     assert refused in caught.value.message
     assert "HTTPS_PROXY" in caught.value.fix
-    assert said == []  # asking again would not help
+    assert retries == []  # asking again would not help
 
 
 def test_a_proxy_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

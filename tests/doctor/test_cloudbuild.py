@@ -142,5 +142,5 @@ def test_the_command(granted: LoopbackCloud, project: Path, run: Run) -> None:
     code, out, err = run("doctor", "--cloud")
     assert code == 4 and "error    right to build: missing: cloudbuild.builds.create\n" in out
     assert "error: 1 errors prevent the work" in err and "fix:   gcloud projects add-iam" in err
-    found = json.loads(run("doctor", "--cloud", "--json")[1])
-    assert [one["severity"] for one in found].count("error") == 1
+    findings = json.loads(run("doctor", "--cloud", "--json")[1])
+    assert [finding["severity"] for finding in findings].count("error") == 1

@@ -47,7 +47,7 @@ def test_a_machine_that_nothing_is_wrong_with(monkeypatch: pytest.MonkeyPatch) -
     findings = examined(monkeypatch, engine())
     ok = [name for name, severity in severities(findings).items() if severity == "ok"]
     assert {"python", "engine", "buildx", "image store", "platform"} <= set(ok)
-    assert all(found.remedy for found in findings.values() if found.severity == "error")
+    assert all(finding.remedy for finding in findings.values() if finding.severity == "error")
 
 
 def test_an_engine_of_debian_12(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +93,13 @@ def test_what_the_engine_or_the_system_refuses_is_a_finding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     why = OutsideError("the engine does not answer: denied", "let this user reach it")
-    found = examined(monkeypatch, why)["engine"]
-    assert (found.severity, found.message, found.remedy) == ("error", why.message, why.fix)
+    finding = examined(monkeypatch, why)["engine"]
+    assert (finding.severity, finding.message, finding.remedy) == ("error", why.message, why.fix)
 
     def refused() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/etc/thing")
 
     monkeypatch.setattr(machine.network, "discover", refused)
-    found = examined(monkeypatch, engine())["network"]
-    assert (found.severity, found.message) == ("error", "/etc/thing: Permission denied")
-    assert found.remedy.startswith("let this user")
+    finding = examined(monkeypatch, engine())["network"]
+    assert (finding.severity, finding.message) == ("error", "/etc/thing: Permission denied")
+    assert finding.remedy.startswith("let this user")

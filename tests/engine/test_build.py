@@ -134,11 +134,11 @@ def test_two_builds_at_once_do_not_disturb_each_other(
     folders = [context(f"RUN {fresh()}; sleep 1\n", name=name) for name in ("one", "two")]
     logs: list[list[Event]] = [[], []]
     with ThreadPoolExecutor(2) as pool:
-        one, two = pool.map(
+        first, second = pool.map(
             lambda n: buildx.build(engine, request(folders[n], tag + "-2" * n), logs[n].append),
             (0, 1),
         )
-    assert one.digest != two.digest
+    assert first.digest != second.digest
     for seen in logs:
         assert [e.error for e in seen if isinstance(e, StepDone) and "RUN" in e.name] == [None]
 
@@ -171,10 +171,10 @@ def test_a_push_onto_a_base_that_lies_in_the_registry(
                 other, request(thin, f"{registry.host}/team/training:thin", destination="registry")
             )
             assert registry.tags("team/training")["thin"] == built.digest
-            held = sum(
+            fetched = sum(
                 path.stat().st_size for path in other.data.glob("containerd/**/*") if path.is_file()
             )
-            assert held < 5_000_000  # the base's 50 MB were never fetched
+            assert fetched < 5_000_000  # the base's 50 MB were never fetched
         layers = json.loads(
             registry_server.skopeo(
                 "inspect", "--tls-verify=false", f"docker://{registry.host}/team/training:thin"
@@ -194,8 +194,8 @@ def test_a_registry_that_is_not_there(engine: Engine, context: Context) -> None:
 
 def everything_in(engine: Engine, reference: str) -> bytes:
     """All bytes of an image: layers unpacked, configuration, history, manifest."""
-    found = [json.dumps(engine.client.api.history(reference)).encode()]
-    found.append(json.dumps(engine.client.api.inspect_image(reference)).encode())
+    contents = [json.dumps(engine.client.api.history(reference)).encode()]
+    contents.append(json.dumps(engine.client.api.inspect_image(reference)).encode())
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "image.tar"
         with saved.open("wb") as file:
@@ -213,8 +213,8 @@ def everything_in(engine: Engine, reference: str) -> bytes:
                     content = subprocess.run(
                         ["gzip", "-dc"], input=content, capture_output=True, check=True
                     ).stdout
-                found += [member.name.encode(), content]
-    return b"\0".join(found)
+                contents += [member.name.encode(), content]
+    return b"\0".join(contents)
 
 
 def zstd() -> Path:

@@ -49,10 +49,10 @@ def test_what_a_container_prints_is_read_and_the_connection_closed() -> None:
     connection._response = SimpleNamespace(close=lambda: closed.append(True))
     api = SimpleNamespace(attach_socket=lambda container, wanted: connection)
     container: Any = SimpleNamespace(id="c", client=SimpleNamespace(api=api))
-    said: list[str] = []
-    containers.follow(container, said.append, ended.set)
+    lines: list[str] = []
+    containers.follow(container, lines.append, ended.set)
     assert ended.wait(10)
-    assert said == ["one", "two"] and closed == [True]
+    assert lines == ["one", "two"] and closed == [True]
     here.close()
 
 
@@ -140,11 +140,13 @@ def test_a_sweep_removes_what_an_ended_process_owned_and_nothing_else(engine: En
         process.kill()
         process.wait()
         assert containers.sweep(engine.client, kind) == [ended, ended]
-        left = {one["Name"] for one in api.networks()} & set(names.values())
-        left_volumes = {one["Name"] for one in api.volumes()["Volumes"]} & set(names.values())
+        left = {resource["Name"] for resource in api.networks()} & set(names.values())
+        left_volumes = {resource["Name"] for resource in api.volumes()["Volumes"]} & set(
+            names.values()
+        )
         assert left == left_volumes == {names["alive"], names["other"]}
     finally:
         process.kill()
         process.wait()
-        for one in (kind, f"{kind}-other"):
-            assert containers.remove(engine.client, one) == []
+        for resource in (kind, f"{kind}-other"):
+            assert containers.remove(engine.client, resource) == []

@@ -46,7 +46,7 @@ def buildx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     return says
 
 
-def asked(host: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def connected(host: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("DOCKER_HOST", host)
     return discovery.connect(Settings(engine="machine"))
 
@@ -56,12 +56,12 @@ def test_an_engine_without_buildx_is_taken_and_says_so_when_it_shall_build(
     version: str, buildx: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answering({"ServerVersion": version, "Architecture": "x86_64"}) as host:
-        found = asked(host, monkeypatch)
-    assert (found.product, found.version, found.architecture) == ("Docker", version, "amd64")
-    assert found.buildx_version == "" and not found.rootless
+        engine = connected(host, monkeypatch)
+    assert (engine.product, engine.version, engine.architecture) == ("Docker", version, "amd64")
+    assert engine.buildx_version == "" and not engine.rootless
     missing = "no COPY --link" if version.startswith("20") else "`docker buildx` does not work"
     with pytest.raises(OutsideError, match=missing) as refused:
-        require(found)
+        require(engine)
     assert "install" in refused.value.fix
 
 
@@ -70,9 +70,9 @@ def test_a_buildx_that_is_too_old_is_named(
 ) -> None:
     buildx("0.11.2")
     with answering({"ServerVersion": "26.1.5"}) as host:
-        found = asked(host, monkeypatch)
+        engine = connected(host, monkeypatch)
     with pytest.raises(OutsideError, match=r"buildx 0\.11\.2 is too old"):
-        require(found)
+        require(engine)
 
 
 def test_an_engine_that_can_build(
@@ -80,9 +80,9 @@ def test_an_engine_that_can_build(
 ) -> None:
     buildx("0.13.1")
     with answering({"ServerVersion": "23.0.6"}) as host:
-        found = asked(host, monkeypatch)
-    require(found)
-    assert found.buildx_version == "0.13.1"
+        engine = connected(host, monkeypatch)
+    require(engine)
+    assert engine.buildx_version == "0.13.1"
 
 
 def test_podman_and_an_engine_without_root_on_arm(
@@ -94,10 +94,10 @@ def test_podman_and_an_engine_without_root_on_arm(
         "SecurityOptions": ["name=seccomp", "name=rootless"],
     }
     with answering(info, ("Podman Engine", "Conmon")) as host:
-        found = asked(host, monkeypatch)
-    assert (found.product, found.architecture, found.rootless) == ("Podman", "arm64", True)
+        engine = connected(host, monkeypatch)
+    assert (engine.product, engine.architecture, engine.rootless) == ("Podman", "arm64", True)
     with pytest.raises(OutsideError, match=r"Podman 5.4.2 .* does not build this Docker"):
-        require(found)
+        require(engine)
 
 
 def test_an_engine_that_is_too_old_to_load_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_an_engine_that_is_too_old_to_load_is_refused(monkeypatch: pytest.Monkey
         answering({"ServerVersion": "19.03.15"}) as host,
         pytest.raises(OutsideError, match=r"is 19\.03\.15") as refused,
     ):
-        asked(host, monkeypatch)
+        connected(host, monkeypatch)
     assert refused.value.fix.startswith("install Docker 20.10 or newer")
 
 
@@ -113,7 +113,7 @@ def test_an_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
     with serving() as server:
         host = server.address.replace("http", "tcp")
     with pytest.raises(OutsideError, match="does not answer") as refused:
-        asked(host, monkeypatch)
+        connected(host, monkeypatch)
     assert not isinstance(refused.value, NoEngine)
     assert refused.value.fix.startswith("check DOCKER_HOST")
 

@@ -180,8 +180,8 @@ def test_the_hosts_apt_hooks_do_not_run(
 def test_a_tool_runs_with_its_own_libraries_whatever_the_host_has() -> None:
     """From a suite with a newer libc than Debian 12's."""
     jq = tool("jq", suite="trixie")
-    said = subprocess.run([jq, "-n", "-c", "[1,2]|add"], capture_output=True, text=True, check=True)
-    assert said.stdout == "3\n"
+    done = subprocess.run([jq, "-n", "-c", "[1,2]|add"], capture_output=True, text=True, check=True)
+    assert done.stdout == "3\n"
     assert tool("jq", suite="trixie") == jq
 
 

@@ -143,9 +143,9 @@ class TestEngine:
         first = private.start(data)
         running = daemons(data)
         assert private.start(data) == first
-        found = private.status(data)
-        assert (found.state, found.engine) == ("running", first)
-        assert daemons(data) == running == [found.pid]
+        status = private.status(data)
+        assert (status.state, status.engine) == ("running", first)
+        assert daemons(data) == running == [status.pid]
         assert json.loads(docker(first, "version", "--format", "{{json .Server.Version}}"))
 
     def test_a_running_engine_whose_programs_are_gone_is_reported(self, data: Path) -> None:
@@ -153,9 +153,9 @@ class TestEngine:
         file = data / "engine.json"
         known = file.read_text()
         file.write_text(json.dumps({**json.loads(known), "software": "/gone"}))
-        found = private.status(data)
-        assert (found.state, found.engine) == ("failed", None)
-        assert "/gone" in found.detail
+        status = private.status(data)
+        assert (status.state, status.engine) == ("failed", None)
+        assert "/gone" in status.detail
         with pytest.raises(OutsideError, match="programs are gone"):
             private.start(data)
         assert private.stop(data) is True
@@ -163,9 +163,9 @@ class TestEngine:
 
     def test_two_at_once_start_one(self, data: Path) -> None:
         both = [start_elsewhere(data), start_elsewhere(data)]
-        said = {process.communicate(timeout=120)[0] for process in both}
+        hosts = {process.communicate(timeout=120)[0] for process in both}
         assert [process.returncode for process in both] == [0, 0]
-        assert said == {f"{private.start(data).host}\n"}
+        assert hosts == {f"{private.start(data).host}\n"}
         assert len(daemons(data)) == 1
 
     def test_after_kill_9_the_next_start_goes_on_with_its_images(

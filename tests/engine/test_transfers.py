@@ -25,11 +25,11 @@ def test_the_bytes_of_all_layers_are_summed() -> None:
         layer("aa", "Pushed"),
         layer("aa", "Extracting", 5, 10),  # of a pull: no byte travels
     ]
-    found = list(messages(stream, lambda current, total: seen.append((current, total))))
+    received = list(messages(stream, lambda current, total: seen.append((current, total))))
     assert seen == [(512, 1000), (1212, 1600), (1600, 1600)]
-    assert found[0] == Message("The push refers to repository [127.0.0.1:5000/training]")
-    assert found[1] == Message("Pushing", "aa", 1000)
-    assert found[-2:] == [Message("Pushed", "aa"), Message("Extracting", "aa")]
+    assert received[0] == Message("The push refers to repository [127.0.0.1:5000/training]")
+    assert received[1] == Message("Pushing", "aa", 1000)
+    assert received[-2:] == [Message("Pushed", "aa"), Message("Extracting", "aa")]
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ def test_what_an_image_needs_to_know_of_a_v100() -> None:
 def test_every_table_names_a_source_for_every_row() -> None:
     """The loaders take a row's source by name, so an absent one cannot be loaded at all."""
     sources: list[Source] = []
-    for one in accelerators.accelerators().values():
-        sources += [one.source, one.precision_source]
-        sources += [one.architecture.source] if one.architecture else []
-        sources += [one.refused_source] if one.refused_source else []
+    for accelerator in accelerators.accelerators().values():
+        sources += [accelerator.source, accelerator.precision_source]
+        sources += [accelerator.architecture.source] if accelerator.architecture else []
+        sources += [accelerator.refused_source] if accelerator.refused_source else []
     tables = releases.tables()
     for release in tables.releases:
         sources += [release.source, release.capabilities_source, release.pins_source]

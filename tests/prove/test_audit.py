@@ -103,7 +103,7 @@ def test_of_an_image_on_the_engine_only_what_a_container_sees_is_judged(
     engine: Engine, image: str
 ) -> None:
     (source,) = audit(None, Settings(), lambda start: engine, [image], gpus=["V100", "H100"])
-    assert [one.path for one in source.libraries.libraries] == ["/opt/replaced.so"]
+    assert [library.path for library in source.libraries.libraries] == ["/opt/replaced.so"]
     assert [gpu.name for gpu, _ in source.refused] == ["H100"]
     with pytest.raises(OutsideError, match="the engine has no image"):
         auditing.of_engine(engine.client, "no-such-image:ever")

@@ -42,11 +42,11 @@ def test_a_good_pair_of_runs() -> None:
 
 
 def test_killed_only_behind_a_checkpoint_and_a_step_more() -> None:
-    one, saved = Event("step", 10, 1.0), Event("checkpoint", 10)
+    step, saved = Event("step", 10, 1.0), Event("checkpoint", 10)
     assert not behind_a_checkpoint([])
-    assert not behind_a_checkpoint([one, one])
-    assert not behind_a_checkpoint([one, saved])
-    assert behind_a_checkpoint([one, saved, one])
+    assert not behind_a_checkpoint([step, step])
+    assert not behind_a_checkpoint([step, saved])
+    assert behind_a_checkpoint([step, saved, step])
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,16 @@ Pictures = tuple[np.ndarray, list[str]]
 
 
 def digits() -> Pictures:
-    found = pytest.importorskip("sklearn.datasets").load_digits()
-    return np.round(found.images * 255 / 16).astype(np.uint8), [str(one) for one in found.target]
+    dataset = pytest.importorskip("sklearn.datasets").load_digits()
+    return np.round(dataset.images * 255 / 16).astype(np.uint8), [
+        str(label) for label in dataset.target
+    ]
 
 
 def photographs() -> Pictures:
     """100 faces, then 100 other things (skimage.data.lfw_subset)."""
-    found = pytest.importorskip("skimage.data").lfw_subset()
-    return np.round(found * 255).astype(np.uint8), ["face"] * 100 + ["other"] * 100
+    pictures = pytest.importorskip("skimage.data").lfw_subset()
+    return np.round(pictures * 255).astype(np.uint8), ["face"] * 100 + ["other"] * 100
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def test_the_image_learns_to_tell_what_it_was_not_shown(
     records = [sys.executable, "-m", "trainer.records", tmp_path / "pictures", tmp_path / "records"]
     subprocess.run([*records, "--encoding", "png", "--validation", "0.25"], cwd=ROOT, check=True)
     splits = json.loads((tmp_path / "records/dataset.json").read_text())["splits"]
-    said: list[Any] = []
+    events: list[Any] = []
     job = LocalJob(
         "learns",
         image,
@@ -82,9 +84,9 @@ def test_the_image_learns_to_tell_what_it_was_not_shown(
         pass_job_dir=True,
         shm=1 << 28,
     )
-    outcome = local.run(engine, job, on_event=said.append)
-    last = [str(getattr(one, "text", one)) for one in said][-5:]
+    outcome = local.run(engine, job, on_event=events.append)
+    last = [str(getattr(event, "text", event)) for event in events][-5:]
     assert outcome.exit_code == 0, "\n".join(last)
-    found = json.loads((tmp_path / "job/summary.json").read_text())["evaluation"]
-    assert found["examples"] == splits["validation"]["records"]
-    assert found["accuracy"] >= bar, found
+    evaluation = json.loads((tmp_path / "job/summary.json").read_text())["evaluation"]
+    assert evaluation["examples"] == splits["validation"]["records"]
+    assert evaluation["accuracy"] >= bar, evaluation

@@ -160,14 +160,14 @@ def test_the_probe_names_the_line_of_an_import_that_is_missing(tmp_path: Path) -
     (tmp_path / "package").mkdir()
     (tmp_path / "package/inside.py").write_text("import pytest\nfrom sibling import y\n")
     (tmp_path / "package/sibling.py").touch()
-    found = imports.examine(tmp_path)
-    assert found["problems"] == [
+    answer = imports.examine(tmp_path)
+    assert answer["problems"] == [
         {
             "message": "main.py:9: import not_there_at_all.sub: no module named not_there_at_all",
             "fix": "add the package that brings not_there_at_all to requirements.txt",
         }
     ]
-    assert found["seen"] == {"modules": ["pytest"]}
+    assert answer["seen"] == {"modules": ["pytest"]}
 
 
 def test_the_probe_names_a_syntax_error_and_a_library_that_does_not_load(
@@ -180,7 +180,7 @@ def test_the_probe_names_a_syntax_error_and_a_library_that_does_not_load(
     monkeypatch.syspath_prepend(library)
     (folder / "a.py").write_text("def f(:\n")
     (folder / "b.py").write_text("import half_a_library\n")
-    messages = [one["message"] for one in imports.examine(folder)["problems"]]  # type: ignore[attr-defined]
+    messages = [problem["message"] for problem in imports.examine(folder)["problems"]]  # type: ignore[attr-defined]
     assert messages[0].startswith("a.py:1: ")
     assert messages[1] == "b.py:1: import half_a_library: OSError: libx.so.1: cannot open"
 
@@ -193,8 +193,8 @@ def test_what_another_check_proves_is_found_and_not_imported(
     folder = tmp_path / "app"
     folder.mkdir()
     (folder / "a.py").write_text("import slow_to_import\nimport not_there_at_all\n")
-    found = imports.examine(folder, ["slow_to_import", "not_there_at_all"])
-    messages = [one["message"] for one in found["problems"]]  # type: ignore[attr-defined]
+    answer = imports.examine(folder, ["slow_to_import", "not_there_at_all"])
+    messages = [problem["message"] for problem in answer["problems"]]  # type: ignore[attr-defined]
     assert messages == ["a.py:2: import not_there_at_all: no module named not_there_at_all"]
 
 

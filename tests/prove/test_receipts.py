@@ -95,8 +95,8 @@ def test_whatever_a_check_saw_comes_back() -> None:
         "ä\u2028": ["\x00", True, None, {"x": 1.5}],
         "": 10**30,
     }
-    one = receipt(check().model_copy(update={"seen": seen}))
-    assert receipts.parse(receipts.dump(one), "here") == one
+    written = receipt(check().model_copy(update={"seen": seen}))
+    assert receipts.parse(receipts.dump(written), "here") == written
 
 
 def test_a_torn_file_is_refused_by_name(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from builder import contract
 from builder.prove.session import Session
 
 
-@pytest.mark.parametrize(("gpus", "told"), [((), contract.CPU), (("0",), None)])
+@pytest.mark.parametrize(("gpus", "expected"), [((), contract.CPU), (("0",), None)])
 def test_a_container_without_a_gpu_is_told_that_the_cpu_is_wanted(
-    gpus: tuple[str, ...], told: str | None
+    gpus: tuple[str, ...], expected: str | None
 ) -> None:
     """So an image that expects a GPU is proven where there is none."""
     client, image = MagicMock(), SimpleNamespace(id="sha256:1", attrs={})
@@ -19,4 +19,4 @@ def test_a_container_without_a_gpu_is_told_that_the_cpu_is_wanted(
     with session.container(["train"], {"A": "b"}, gpus=gpus):
         environment = client.containers.create.call_args.kwargs["environment"]
     assert environment["A"] == "b"
-    assert environment.get(contract.ACCELERATOR) == told
+    assert environment.get(contract.ACCELERATOR) == expected

@@ -134,8 +134,8 @@ def test_a_good_image_gets_a_receipt_that_holds(
     receipt, log = prove(cpu_image, tmp_path, on_event=events.append, inputs="abc")
     assert receipt.problems == ()
     assert receipt.passed
-    found = engine.client.images.get(cpu_image)
-    assert TRAINER.holds(receipt, str(found.id))
+    image = engine.client.images.get(cpu_image)
+    assert TRAINER.holds(receipt, str(image.id))
     assert (receipt.target, receipt.device, receipt.inputs) == ("cpu", "CPU", "abc")
 
     training = check(receipt, "training").seen

@@ -46,11 +46,11 @@ STEP, SAVED = TrainerEvent("step", 20, 1.5), TrainerEvent("checkpoint", 20)
     ],
 )
 def test_what_a_stopped_run_did_wrong(run: Run, message: str) -> None:
-    found = stopping.judge(run, 30.0)
-    assert len(found) == bool(message)
-    for one in found:
-        assert one.message.startswith(message)
-        assert one.fix
+    defects = stopping.judge(run, 30.0)
+    assert len(defects) == bool(message)
+    for defect in defects:
+        assert defect.message.startswith(message)
+        assert defect.fix
 
 
 def test_one_run_is_stopped_with_sigterm_and_none_without_a_trainer_that_works() -> None:
@@ -73,8 +73,8 @@ def test_one_run_is_stopped_with_sigterm_and_none_without_a_trainer_that_works()
     answer = stopping.run(session)  # type: ignore[arg-type]
     assert answer is not None
     assert answer[0] == []
-    (one,) = started
-    assert one["stop_signal"] == "SIGTERM"
-    assert "--job-dir=/smoke/job/stopped" in one["given"], "it must not begin at the end"
-    assert not one["stop"]([TrainerEvent("start")])
-    assert one["stop"]([TrainerEvent("start"), STEP])
+    (run,) = started
+    assert run["stop_signal"] == "SIGTERM"
+    assert "--job-dir=/smoke/job/stopped" in run["given"], "it must not begin at the end"
+    assert not run["stop"]([TrainerEvent("start")])
+    assert run["stop"]([TrainerEvent("start"), STEP])

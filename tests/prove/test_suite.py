@@ -19,10 +19,10 @@ from builder.prove.suite import Check, Suite
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
-def receipt(suite: str, held: dict[str, int], accelerator: str = "CPU") -> Receipt:
+def receipt(suite: str, checks: dict[str, int], accelerator: str = "CPU") -> Receipt:
     results = [
         CheckResult(name=name, version=version, passed=True, seconds=1.0)
-        for name, version in held.items()
+        for name, version in checks.items()
     ]
     return Receipt(
         target="x",
@@ -71,16 +71,16 @@ def test_a_receipt_of_its_suite_with_every_check_holds(suite: Suite) -> None:
     assert suite.holds(receipt(suite.name, whole, "V100"), [OTHER])
     for name in whole:
         lacks = {other: version for other, version in whole.items() if other != name}
-        held = suite.holds(receipt(suite.name, lacks, "V100"), DIGEST)
-        assert held.reason == f"the receipt holds no check {name}"
+        judged = suite.holds(receipt(suite.name, lacks, "V100"), DIGEST)
+        assert judged.reason == f"the receipt holds no check {name}"
         older = suite.holds(receipt(suite.name, {**whole, name: 99}, "V100"), DIGEST)
         assert older.reason.startswith(f"the receipt's check {name} is version 99, now it is")
 
 
 def test_a_receipt_of_another_suite_does_not_hold_whatever_it_holds() -> None:
     every = {**PROGRAM.required("CPU"), **TRAINER.required("CPU")}
-    held = TRAINER.holds(receipt("program", every), DIGEST)
-    assert held.reason == "the receipt is of the suite program, the image needs trainer"
+    judged = TRAINER.holds(receipt("program", every), DIGEST)
+    assert judged.reason == "the receipt is of the suite program, the image needs trainer"
     assert not PROGRAM.holds(receipt("trainer", every), DIGEST)
     assert TRAINER.holds(None, DIGEST).reason == "there is no receipt"
 

@@ -28,10 +28,10 @@ WITHOUT_VOLTA = library(container(*map(sass, (75, 80, 86, 90, 100))))
 
 def with_another_cudnn(root: Path, scratch: Path) -> tuple[Lock, Read]:
     """The V100's lock, and its wheels as if cuDNN's had no code for it."""
-    held, read = lockfile.read(root, "v100"), dict(device_code.read(root))
-    pin = held.packages["nvidia-cudnn-cu12"]
+    lock, read = lockfile.read(root, "v100"), dict(device_code.read(root))
+    pin = lock.packages["nvidia-cudnn-cu12"]
     libraries = site(scratch, cudnn=WITHOUT_VOLTA).libraries
-    return held, read | wheels.by_wheel([pin], libraries)
+    return lock, read | wheels.by_wheel([pin], libraries)
 
 
 # --- images/device-code.lock ----------------------------------------------------------------------
@@ -66,8 +66,8 @@ def test_every_gpu_target_of_this_repository_is_judged_by_its_wheels() -> None:
 
 
 def test_a_wheel_that_nobody_read_is_a_hole(copy: Path) -> None:
-    held, read = lockfile.read(copy, "v100"), dict(device_code.read(copy))
-    del read[held.packages["nvidia-cudnn-cu12"].sha256]
+    lock, read = lockfile.read(copy, "v100"), dict(device_code.read(copy))
+    del read[lock.packages["nvidia-cudnn-cu12"].sha256]
     device_code.write(copy, read)
     (gap,) = wheels.check(copy, ["v100"], contradictions)["v100"]
     assert gap.startswith("what nvidia-cudnn-cu12 9.3.0.75 carries was never read: run builder")
@@ -102,10 +102,10 @@ def test_a_target_that_was_never_locked_has_no_holes_yet(copy: Path) -> None:
 def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, read = with_another_cudnn(copy, tmp_path / "site")
+    lock, read = with_another_cudnn(copy, tmp_path / "site")
     device_code.write(copy, read)
     before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
-    monkeypatch.setattr(locking, "_make", lambda *_: (held, ()))
+    monkeypatch.setattr(locking, "_make", lambda *_: (lock, ()))
     chosen = stack(copy)
     with pytest.raises(
         InputError, match=r"nvidia-cudnn-cu12 9\.3\.0\.75 does not run on V100"
@@ -118,7 +118,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
     assert "9.10.2.21 or older" in error.value.fix
     (copy / "build" / ".lock").unlink()
     assert before == {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
-    wheels.require(copy, stack(copy, "h100"), replace(held, target="h100"))
+    wheels.require(copy, stack(copy, "h100"), replace(lock, target="h100"))
 
 
 def test_wheels_that_nobody_read_are_not_refused(copy: Path) -> None:
@@ -133,19 +133,19 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a download: the wheels are those that this repository has read."""
-    held, wrong = with_another_cudnn(copy, tmp_path / "site")
+    lock, wrong = with_another_cudnn(copy, tmp_path / "site")
     gone = Wheel("nvidia-old", "1.0", "0" * 64, ())
-    truth = device_code.of_known(held, device_code.read(copy)).libraries
+    truth = device_code.of_known(lock, device_code.read(copy)).libraries
     device_code.write(copy, {**wrong, gone.sha256: gone})
     monkeypatch.setattr(wheels, "of_lock", lambda *_: truth)
     gaps = wheels.verify(copy, ["v100", "cpu"], contradictions)
     assert gaps == {
         "v100": ("device-code.lock does not say what nvidia-cudnn-cu12 9.3.0.75 carries",)
     }
-    known = {pin.sha256 for pin in held.packages.values()}
+    known = {pin.sha256 for pin in lock.packages.values()}
     written = device_code.read(copy)
     assert set(written) == known | set(device_code.read(ROOT)), "what no lock names is gone"
-    assert all(written[sha256] == one for sha256, one in device_code.read(ROOT).items())
+    assert all(written[sha256] == wheel for sha256, wheel in device_code.read(ROOT).items())
     assert wheels.verify(copy, ["v100"], contradictions) == {"v100": ()}
 
 
@@ -153,14 +153,16 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
 @pytest.mark.slow
 def test_the_wheels_of_a_lock_are_what_is_committed(root: Path) -> None:
     """A small one, downloaded: the whole stack is `builder lock --verify-device-code`."""
-    held = lockfile.read(root, "v100")
+    lock = lockfile.read(root, "v100")
     small = {"nvidia-curand-cu12", "typing-extensions"}
-    pins = tuple(pin for pin in held.packages.values() if pin.name in small)
-    found = wheels.of_lock(replace(held, wheels={lockfile.CUDA: pins}), Platform(held.python, 36))
-    fresh, committed = wheels.by_wheel(pins, found), device_code.read(root)
+    pins = tuple(pin for pin in lock.packages.values() if pin.name in small)
+    libraries = wheels.of_lock(
+        replace(lock, wheels={lockfile.CUDA: pins}), Platform(lock.python, 36)
+    )
+    fresh, committed = wheels.by_wheel(pins, libraries), device_code.read(root)
     assert len(fresh) == 2
     assert all(committed[sha256] == wheel for sha256, wheel in fresh.items())
-    (curand,) = (one for one in found if one.groups)
+    (curand,) = (library for library in libraries if library.groups)
     assert dataclasses.astuple(curand)[0] == "nvidia/curand/lib/libcurand.so.10"
-    problems = contradictions(Audit(found), stack(root))
+    problems = contradictions(Audit(libraries), stack(root))
     assert any("hold no library of it with device code" in problem for problem in problems)

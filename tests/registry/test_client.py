@@ -373,8 +373,8 @@ def test_a_registry_with_the_referrers_api_gets_no_fallback_tag(server: Registry
     )
     with faulty(server.host, *faults) as proxy, Registry(proxy.host, QUICK) as there:
         referrers.attach(there, "modern", note(there, "modern", image, "x"))
-        (found,) = there.referrers("modern", image.digest, KIND)
-        assert found.digest == DIGEST
+        (referrer,) = there.referrers("modern", image.digest, KIND)
+        assert referrer.digest == DIGEST
         assert proxy.count("manifests/sha256-") == 0
 
 
@@ -395,25 +395,25 @@ def test_a_list_that_another_command_overwrites_gets_both(server: RegistryServer
 
         there.put_manifest = put  # type: ignore[method-assign]
         referrers.attach(there, "raced", mine)
-        found = there.referrers("raced", image.digest, KIND)
+        listed = there.referrers("raced", image.digest, KIND)
     assert first
-    assert {one.digest for one in found} == {mine.digest, other.digest}
+    assert {referrer.digest for referrer in listed} == {mine.digest, other.digest}
 
 
 @pytest.mark.network
 def test_cleaning_up_what_is_untagged_leaves_the_artifacts(server: RegistryServer) -> None:
     with Registry(server.host) as there:
         image = put_image(there, "cleaned")
-        one = note(there, "cleaned", image, "stays")
-        referrers.attach(there, "cleaned", one)
+        attached = note(there, "cleaned", image, "stays")
+        referrers.attach(there, "cleaned", attached)
         stray = put_image(there, "cleaned", "stray", "moves")
         put_image(there, "cleaned", "next", "moves")
     server.collect_garbage()
     with Registry(server.host) as there:
         assert there.manifest("cleaned", stray.digest) is None
-        (found,) = there.referrers("cleaned", image.digest, KIND)
-        held = there.manifest("cleaned", found.digest)
-        assert held == one and there.blob("cleaned", held.layers[0]) == b"stays"
+        (referrer,) = there.referrers("cleaned", image.digest, KIND)
+        left = there.manifest("cleaned", referrer.digest)
+        assert left == attached and there.blob("cleaned", left.layers[0]) == b"stays"
 
 
 @pytest.mark.network

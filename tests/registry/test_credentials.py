@@ -29,11 +29,11 @@ def helper(folder: Path, name: str, script: str) -> None:
     ],
 )
 def test_auths_of_the_configuration_file(tmp_path: Path, key: str, host: str) -> None:
-    found = credentials_for(host, docker_config(tmp_path, {"auths": {key: {"auth": coded()}}}))
-    assert found is not None
-    assert (found.username, found.password) == (USER, PASSWORD)
-    assert found.source == str(tmp_path / "config.json")
-    assert PASSWORD not in repr(found)
+    login = credentials_for(host, docker_config(tmp_path, {"auths": {key: {"auth": coded()}}}))
+    assert login is not None
+    assert (login.username, login.password) == (USER, PASSWORD)
+    assert login.source == str(tmp_path / "config.json")
+    assert PASSWORD not in repr(login)
 
 
 def test_no_file_another_host_and_an_empty_entry_mean_no_credentials(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_a_helper_may_know_nothing_or_give_an_identity_token(tmp_path: Path) -> 
     helper(tmp_path, "token", """echo '{"Username": "<token>", "Secret": "refresh"}'""")
     environ = docker_config(tmp_path, {"credHelpers": {"a.example": "none", "b.example": "token"}})
     assert credentials_for("a.example", environ) is None
-    found = credentials_for("b.example", environ)
-    assert found and found.for_engine() == {"identitytoken": "refresh"}
+    login = credentials_for("b.example", environ)
+    assert login and login.for_engine() == {"identitytoken": "refresh"}
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_what_is_written_for_docker_reads_back(
     tmp_path: Path, known: Credentials, entry: dict[str, str]
 ) -> None:
     assert known.for_config() == entry
-    found = credentials_for("a.example", docker_config(tmp_path, {"auths": {"a.example": entry}}))
-    assert found == replace(known, source=str(tmp_path / "config.json"))
+    login = credentials_for("a.example", docker_config(tmp_path, {"auths": {"a.example": entry}}))
+    assert login == replace(known, source=str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ def test_a_descriptor_is_read_as_it_was_written() -> None:
 
 
 def test_the_order_in_which_something_is_said_does_not_change_a_digest() -> None:
-    one = manifests.manifest({"mediaType": "a", "config": {"b": 1, "c": 2}})
+    first = manifests.manifest({"mediaType": "a", "config": {"b": 1, "c": 2}})
     other = manifests.manifest({"config": {"c": 2, "b": 1}, "mediaType": "a"})
-    assert one == other
-    assert one.digest == other.digest
+    assert first == other
+    assert first.digest == other.digest
 
 
 def test_an_image_names_its_configuration_and_its_layers() -> None:

@@ -63,10 +63,10 @@ def test_what_is_no_reference_is_refused_with_what_to_write(
 @given(st.text())
 def test_any_text_is_a_reference_or_an_input_error(text: str) -> None:
     try:
-        found = parse(text)
+        reference = parse(text)
     except InputError:
         return
-    assert parse(str(found)) == found
+    assert parse(str(reference)) == reference
 
 
 def test_a_bad_tag_is_refused_with_one_that_works() -> None:

@@ -58,7 +58,10 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inside: Any = enumerate(value) if isinstance(value, list) else ()
     if isinstance(value, dict):
         inside = value.items()
-    return [path, *(found for key, one in inside for found in places(one, (*path, key)))]
+    return [
+        path,
+        *(path_inside for key, value in inside for path_inside in places(value, (*path, key))),
+    ]
 
 
 def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
@@ -96,7 +99,9 @@ class Paper:
         entry = {**manifests.Manifest(artifact, manifests.OCI_MANIFEST).descriptor.json(),
                  "artifactType": verify.RECEIPT_TYPE, "annotations": {"a": "b"}}  # fmt: skip
         listed = self.put("list", {"schemaVersion": 2, "manifests": [entry]})
-        self.answers = {manifests.digest_of(one): one for one in (config, proof, artifact)}
+        self.answers = {
+            manifests.digest_of(document): document for document in (config, proof, artifact)
+        }
         self.answers |= {"v1": self.image, "base-1": self.image, "referrers": listed}
 
     def put(self, name: str, value: Any) -> bytes:
@@ -120,8 +125,8 @@ class Paper:
             headers["Location"] = "/v2/team/image/blobs/uploads/1"
             return web.Answer(201, "", headers, b"")
         words = url.partition("?")[0].split("/")
-        found = self.answers.get("referrers" if "referrers" in words else words[-1])
-        return web.Answer(404 if found is None else 200, "", headers, found or b"")
+        content = self.answers.get("referrers" if "referrers" in words else words[-1])
+        return web.Answer(404 if content is None else 200, "", headers, content or b"")
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))

@@ -12,7 +12,7 @@ KNOWN = Credentials("someone", "secret", source="config.json")
 
 
 @pytest.mark.parametrize(
-    ("where", "status", "said", "known", "message", "fix"),
+    ("where", "status", "answer", "known", "message", "fix"),
     [
         (
             AR,
@@ -79,9 +79,9 @@ KNOWN = Credentials("someone", "secret", source="config.json")
     ],
 )
 def test_a_permanent_refusal_is_one_line_with_what_to_do(
-    where: Reference, status: int, said: str, known: Credentials | None, message: str, fix: str
+    where: Reference, status: int, answer: str, known: Credentials | None, message: str, fix: str
 ) -> None:
-    error = refused(where, status, said, "write", known)
+    error = refused(where, status, answer, "write", known)
     assert error.exit_code == 3
     assert message in error.message
     assert fix in error.fix

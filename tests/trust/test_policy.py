@@ -25,9 +25,9 @@ DIGEST = f"sha256:{'a' * 64}"
 
 
 def of(*prove: str | Identity, **more: object) -> Policy:
-    asked = policy.of(TrustSettings(prove=prove, **more))  # type: ignore[arg-type]
-    assert asked
-    return asked
+    trusted = policy.of(TrustSettings(prove=prove, **more))  # type: ignore[arg-type]
+    assert trusted
+    return trusted
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def of(*prove: str | Identity, **more: object) -> Policy:
 def test_the_least_suite_and_the_greatest_age(
     suite: str | None, age: float | None, receipt: dict[str, str], reason: str
 ) -> None:
-    asked = of(IDENTITY, suite=suite, age=age)
-    refusal = policy.refusal(proof(LocalImage("x", DIGEST, DIGEST), **receipt), asked, NOW)
+    trusted = of(IDENTITY, suite=suite, age=age)
+    refusal = policy.refusal(proof(LocalImage("x", DIGEST, DIGEST), **receipt), trusted, NOW)
     assert reason in refusal and bool(refusal) == bool(reason)
 
 
@@ -64,8 +64,8 @@ def test_without_signers_nothing_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_cluster_is_asked_for_the_same(tmp_path: Path) -> None:
-    asked = of(IDENTITY, str(pair(tmp_path, "ours").public), suite="trainer", age=30 * DAY)
-    text = admission.image_policy(REPOSITORY, asked)
+    trusted = of(IDENTITY, str(pair(tmp_path, "ours").public), suite="trainer", age=30 * DAY)
+    text = admission.image_policy(REPOSITORY, trusted)
     assert "sigstore/policy-controller#1958" in text.partition("apiVersion")[0]  # keys are left out
     spec = YAML(typ="safe").load(text)["spec"]
     assert spec["images"][0]["glob"] == "h.example.com/team/training_1@*"
