@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
+
+from builder.core.errors import OutsideError
 
 
 def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
@@ -76,10 +79,27 @@ def remove_older(paths: Iterable[Path], seconds: float) -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def opened(path: Path) -> io.BufferedReader:
+    """Open a file for reading that is no link, so that nobody leads it elsewhere meanwhile."""
+    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")  # noqa: PTH123
+
+
 def cache_home() -> Path:
-    """Return the folder of what the factory can fetch or make again."""
+    """Return the folder of what the factory can fetch or make again; only this user may enter it.
+
+    Raises OutsideError where another user may write to it: what lies there goes into images.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "training-image-factory"
+    folder = Path(base) / "training-image-factory"
+    with contextlib.suppress(OSError):  # who writes to it gets the error
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+            raise OutsideError(
+                f"{folder}: another user may write to this cache, and so into images",
+                f"chmod 700 {folder}, or name another folder in XDG_CACHE_HOME",
+            )
+    return folder
 
 
 def sizes(folder: Path) -> dict[str, int]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from builder.config.templates import EPOCH
-from builder.core.display import plain
-from builder.core.errors import OutsideError
+from builder.core.errors import CheckFailed
 from builder.image.layer import Layer
 from builder.registry import Reference, Registry, manifests
 from builder.registry.manifests import Added, Descriptor, Manifest
@@ -68,32 +67,24 @@ def assemble(
 
 
 def base_in_registry(
-    registry: Registry, reference: Reference, check: CheckBase | None = None
+    registry: Registry,
+    reference: Reference,
+    committed: AssembledImage,
+    check: CheckBase | None = None,
 ) -> AssembledImage | None:
     """Return the base under a tag of a registry; None where there is none.
 
-    Its layers have no key and no unpacked size. Raises OutsideError for an image of another kind or
-    platform, and what `check` raises.
+    committed: what images/layers.lock says that it is. Raises CheckFailed for another one, and what
+    `check` raises.
     """
     manifest = registry.manifest(reference.repository, reference.target)
     if manifest is None:
         return None
-    fix = "push it again: builder build TARGET --base-only --to-registry"
-    if manifest.media_type != manifests.OCI_MANIFEST:
-        raise OutsideError(f"{reference}: is no OCI image but {plain(manifest.media_type)}", fix)
-    data = registry.blob(reference.repository, manifest.config)
-    configuration = manifests.configuration_in(data)
-    platform = f"{configuration.get('os')}/{configuration.get('architecture')}"
-    if platform != "linux/amd64":
-        raise OutsideError(
-            f"{reference}: the base is for {plain(platform)}, not for linux/amd64", fix
+    if manifest.digest != committed.digest:
+        raise CheckFailed(
+            f"{reference} is {manifest.digest}, images/layers.lock says {committed.digest}",
+            "do not build on it: look who wrote it, remove the tag, and push the base again",
         )
-    diff_ids = manifests.diff_ids(configuration)
-    if len(diff_ids) != len(manifest.layers):
-        raise OutsideError(f"{reference}: its manifest and configuration differ", fix)
     if check:
         check(registry, manifest.digest, reference.target)
-    layers = zip(manifest.layers, diff_ids, strict=True)
-    return AssembledImage(
-        manifest, data, tuple(Layer("", blob, diff_id, 0) for blob, diff_id in layers)
-    )
+    return committed

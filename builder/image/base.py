@@ -6,7 +6,7 @@ The rootfs is made in a container while the wheel layers are made beside it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,7 @@ from builder.image import (
     rootfs,
     wheel_layers,
 )
-from builder.image.assembled import AssembledImage, CheckBase, base_in_registry
+from builder.image.assembled import AssembledImage
 from builder.image.assembled import assemble as image_of
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
@@ -37,6 +37,7 @@ from builder.image.wheel_layers import OnLayer
 if TYPE_CHECKING:
     from builder.core.settings import Settings
     from builder.engine import Engine
+    from builder.image.layers_lock import LayersLock
 
 USER: Final = "trainer"
 """The name of the program's user."""
@@ -47,11 +48,13 @@ class Availability:
     """Where the layers of some bases are, by their keys.
 
     stored: in the content store. offered: in the registry. missing: in neither; to be made.
+    refused: the names of those that the content store has with other bytes than the lock says.
     """
 
     stored: Mapping[str, Layer]
     offered: Mapping[str, Layer]
     missing: Mapping[str, LayerPlan]
+    refused: tuple[str, ...] = ()
 
     def layer(self, key: str) -> Layer | None:
         """Return a layer that was made before, wherever it is."""
@@ -62,41 +65,39 @@ def look_up(
     plans: Collection[BasePlan],
     store: ContentStore,
     settings: Settings,
+    lock: LayersLock,
     fresh: bool = False,
-    check_base: CheckBase | None = None,
 ) -> Availability:
     """Return where the layers of these bases are. Nothing is fetched.
 
-    fresh: make every layer, whoever has it. check_base: where it is given, the registry's layers
-    are taken only as those of bases that it allows. Raises OutsideError, and what check_base does.
+    A layer counts only if it is the one that `lock` has for its key. fresh: make every layer,
+    whoever has it. Raises OutsideError.
     """
     missing = {layer.key: layer for plan in plans for layer in plan.layers}
     if fresh:
         return Availability({}, {}, missing)
-    stored = {key: layer for key in missing if (layer := store.find(key))}
+    known = {key: lock.layers[key] for key in missing if key in lock.layers}
+    stored = {key: layer for key, layer in known.items() if store.find(key) == layer}
+    refused = [plan.name for key, plan in missing.items() if key not in stored and store.knows(key)]
     offered: dict[str, Layer] = {}
-    if settings.registry and len(stored) < len(missing):
+    if settings.registry and len(stored) < len(known):
         where = registry.parse(settings.registry)
         with registry.Registry(where.host) as client:
-            lacking = [plan for plan in plans if not {p.key for p in plan.layers} <= stored.keys()]
-            allowed = _allowed(client, where, lacking, check_base) if check_base else None
-            for key in [key for key in missing if key not in stored]:
-                layer = registry_layers.find(client, where.repository, key)
-                if layer and (allowed is None or layer.blob.digest in allowed):
-                    offered[key] = layer
+            offered = {
+                key: layer
+                for key, layer in known.items()
+                if key not in stored and client.has_blob(where.repository, layer.blob.digest)
+            }
     left = {key: plan for key, plan in missing.items() if key not in {**stored, **offered}}
-    return Availability(stored, offered, left)
+    return Availability(stored, offered, left, tuple(refused))
 
 
-def _allowed(
-    client: registry.Registry,
-    where: registry.Reference,
-    plans: Iterable[BasePlan],
-    check_base: CheckBase,
-) -> frozenset[str]:
-    """Return the digests of the layers of those of these bases that the registry has."""
-    images = (base_in_registry(client, where.tagged(plan.tag), check_base) for plan in plans)
-    return frozenset(layer.blob.digest for image in images if image for layer in image.layers)
+def committed(plan: BasePlan, lock: LayersLock) -> AssembledImage | None:
+    """Return the base that a plan has to give; None where `lock` lacks one of its layers."""
+    if (layers := lock.whole(plan)) is None:
+        return None
+    history = [(layer, made.history) for layer, made in zip(layers, plan.layers, strict=True)]
+    return image_of(history, plan.config)
 
 
 def assemble(
@@ -104,15 +105,17 @@ def assemble(
     available: Availability,
     store: ContentStore,
     settings: Settings,
+    lock: LayersLock,
     engine: Callable[[], Engine],
     on_event: OnEvent = ignore,
     on_layer: OnLayer = lambda _: None,
 ) -> tuple[AssembledImage, ...]:
     """Return the bases of these plans; every layer is in the store afterwards.
 
-    A layer that several share is made once. available: where the layers are. engine: called where a
-    rootfs has to be made. Raises OutsideError for what cannot be fetched or an engine that refuses,
-    InputError for a lock that cannot be.
+    A layer that several share is made once. available: where the layers are. lock: what they have
+    to be; a new layer is added to it. engine: called where a rootfs has to be made. Raises
+    OutsideError for what cannot be fetched or an engine that refuses, InputError for a lock that
+    cannot be, CheckFailed for a layer that is made differently.
     """
     if available.offered:
         where = registry.parse(settings.repository)
@@ -124,7 +127,13 @@ def assemble(
         on_layer(layer)
     for key in available.missing:
         store.forget(key)
-    maker = _Maker(store, settings, engine, on_event, on_layer)
+    names = {layer.key: layer.name for plan in plans for layer in plan.layers}
+
+    def on_made(layer: Layer) -> None:
+        lock.check(layer, names[layer.key])
+        on_layer(layer)
+
+    maker = _Maker(store, settings, engine, on_event, on_made)
     roots = {key: plan for plan in plans if (key := plan.layers[0].key) in available.missing}
     platforms: dict[Platform, list[BasePlan]] = {}  # that wheels are for
     for plan in plans:
@@ -140,12 +149,13 @@ def assemble(
                     maker.compiler(same[0]) as compiler,
                     download.wheels_of(pins, platform) as wheels,
                 ):
-                    made = wheel_layers.make(group, store, wheels, compiler, on_event, on_layer)
+                    made = wheel_layers.make(group, store, wheels, compiler, on_event, on_made)
                 layers |= {layer.key: layer for layer in made}
         layers |= {(layer := future.result()).key: layer for future in making}
     images = []
     for plan in plans:
         top = maker.environment(plan)
+        lock.check(top, names[top.key])
         layers[top.key] = top
         history = [(layers[layer.key], layer.history) for layer in plan.layers]
         images.append(image_of(history, plan.config))

@@ -11,6 +11,7 @@ So whatever ends a run leaves nothing half behind that a later run would take.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -42,10 +43,14 @@ class ContentStore:
         layer = _read(self._entry(key), _layer)
         return layer if layer and self.has(layer) else None
 
+    def knows(self, key: str) -> bool:
+        """Return whether there is an entry for a key, whole or not."""
+        return self._entry(key).exists()
+
     def has(self, layer: Layer) -> bool:
-        """Return whether a layer's blob is here whole."""
-        with contextlib.suppress(OSError):
-            return self.path(layer).stat().st_size == layer.blob.size
+        """Return whether a layer's blob is here: a file of its own with the right bytes."""
+        with contextlib.suppress(OSError), files.opened(self.path(layer)) as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == layer.blob.digest
         return False
 
     def path(self, layer: Layer) -> Path:

@@ -1,10 +1,9 @@
 """Layers and images in a registry, without an engine.
 
-A layer lies there by its key: the tag `layer-<first 32 digits of the key>` leads to an OCI artifact
-whose one blob is the layer, and whose annotations say what the blob unpacks to. So whoever needs a
-layer finds it before it is made; where the image goes into the same repository, no byte of it
-travels. Whoever may write to the repository is trusted with this, as with the images there; an
-engine still compares what it unpacks with the image's configuration.
+Whoever needs a layer looks for the digest that images/layers.lock has for its key, so that nobody
+who may write to the repository can give another one. Where the image goes into the same repository,
+no byte of it travels. The tag `layer-<first 32 digits of the key>` leads to an OCI artifact whose
+one blob is the layer: it keeps the blob from being cleaned up.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ from builder.core import parallel
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.image.assembled import AssembledImage
 from builder.image.content_store import ContentStore
-from builder.image.layer import MEDIA_TYPES, Layer
+from builder.image.layer import Layer
 from builder.registry import EMPTY, Reference, Registry, manifests
 
 LAYER_TYPE: Final = "application/vnd.training-image-factory.layer.v1"
 
 _KEY: Final = "training-image-factory.key"
-_DIFF_ID: Final = "training-image-factory.diff-id"
-_UNPACKED: Final = "training-image-factory.unpacked-bytes"
 
 _AT_ONCE: Final = 3
 """How many layers are transferred at the same time."""
@@ -32,25 +29,6 @@ _AT_ONCE: Final = 3
 def tag_of(key: str) -> str:
     """Return the tag that leads to the layer of a key."""
     return f"layer-{key[:32]}"
-
-
-def find(registry: Registry, repository: str, key: str) -> Layer | None:
-    """Return the layer of a key that the repository has; None where it is not there whole.
-
-    The layer's bytes stay where they are; `fetch` brings them.
-    """
-    artifact = registry.manifest(repository, tag_of(key))
-    if artifact is None or artifact.content.get("artifactType") != LAYER_TYPE:
-        return None
-    notes, blobs = artifact.annotations, artifact.layers
-    unpacked, diff_id = notes.get(_UNPACKED, ""), notes.get(_DIFF_ID, "")
-    if notes.get(_KEY) != key or not unpacked.isdecimal() or not diff_id or len(blobs) != 1:
-        return None
-    if blobs[0].media_type not in MEDIA_TYPES.values():
-        return None
-    if not registry.has_blob(repository, blobs[0].digest):
-        return None
-    return Layer(key, blobs[0], diff_id, int(unpacked))
 
 
 def offer(
@@ -65,12 +43,7 @@ def offer(
         _put_blobs(registry, repository, layers, store, offering)
         registry.put_blob(repository, EMPTY)
         for layer in layers:
-            notes = {
-                _KEY: layer.key,
-                _DIFF_ID: layer.diff_id,
-                _UNPACKED: str(layer.unpacked_bytes),
-            }
-            artifact = manifests.artifact(LAYER_TYPE, layer.blob, notes)
+            artifact = manifests.artifact(LAYER_TYPE, layer.blob, {_KEY: layer.key})
             if registry.head(repository, tag_of(layer.key)) != artifact.digest:
                 registry.put_manifest(repository, tag_of(layer.key), artifact)
 

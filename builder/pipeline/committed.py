@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config import compatibility, image_yaml, lock_check, locking
+from builder.config import compatibility, image_yaml, lock_check, lockfile, locking
 from builder.config.schema import schema_text
 from builder.config.table_check import check_tables
+from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.frameworks.tensorflow.wheels import contradictions
+from builder.image import layers_lock
+from builder.image.plan import BasePlan, plan
 from builder.prove import wheels
 
 if TYPE_CHECKING:
@@ -38,6 +42,17 @@ def lock(
         stack = compatibility.resolve(spec)
         require = partial(wheels.require, root, stack)
         yield locking.lock(root, spec, stack, apt, upgrade, on_event, require, now)
+    with contextlib.suppress(InputError):  # another target has no lock yet
+        layers_lock.of(root).drop(_bases(root).values())
+
+
+def _bases(root: Path) -> dict[str, BasePlan]:
+    """Return the bases of all targets, by the targets' names. Raises InputError."""
+    specs = [spec for spec in image_yaml.load_all(root) if spec.has_own_base]
+    return {
+        spec.name: plan(spec, compatibility.resolve(spec), lockfile.read(root, spec.name))
+        for spec in specs
+    }
 
 
 def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
@@ -65,6 +80,14 @@ def problems(root: Path) -> tuple[str, ...]:
     names = [spec.name for spec in specs]
     for name, gaps in wheels.check(root, names, contradictions).items():
         problems += [f"{name}: {gap}" for gap in gaps]
+    layers = layers_lock.of(root)
+    with contextlib.suppress(InputError):  # a lock that is not there is told of by `stale`
+        for name, base in _bases(root).items():
+            if missing := layers.missing(base):
+                problems.append(
+                    f"{layers_lock.FILE}: no line for {missing[0].name} of {name}: builder build "
+                    f"{name} --base-only writes it"
+                )
     schema = root / image_yaml.IMAGES / "schema.json"
     if not schema.is_file() or schema.read_text() != schema_text():
         problems.append("images/schema.json: not today's schema; write it with builder schema")

@@ -17,7 +17,6 @@ from builder.core.settings import LOCAL_REPOSITORY
 from builder.image import base, content_store, loading, program, registry_layers
 from builder.image.assembled import AssembledImage, base_in_registry
 from builder.image.estimate import estimate
-from builder.image.plan import BasePlan
 from builder.pipeline import repository
 from builder.pipeline.make import BuildOptions, Target, prepare
 from builder.registry import Reference, Registry
@@ -60,23 +59,24 @@ def bases_to_registry(
     Raises what `prepare` raises, InputError without a registry or for a published base.
     """
     where = repository.of(options.settings, "build")
-    plans: dict[str, BasePlan] = {}
+    targets: dict[str, Target] = {}
     for target in [prepare(root, name) for name in names]:
         if target.base is None:
             raise InputError(
                 f"{target.name}: its base is {target.spec.base}", "there is none to build"
             )
-        plans[target.base.tag] = target.base
+        targets[target.base.tag] = target
     exported = []
-    for tag, plan in plans.items():
+    for tag, target in targets.items():
         to = where.tagged(tag)
         with Registry(where.host) as client:
-            image = base_in_registry(client, to, options.check_base)
+            committed = target.committed_base
+            image = committed and base_in_registry(client, to, committed, options.check_base)
             blobs = image.layers if image else ()
             if not image or not all(
                 client.has_blob(to.repository, layer.blob.digest) for layer in blobs
             ):
-                image = _assemble(plan, options, engine, options.on_event)
+                image = _assemble(target, options, engine, options.on_event)
                 put_base(client, to, image, options.on_event)
         exported.append(Exported(str(to), image.digest))
     return tuple(exported)
@@ -109,7 +109,7 @@ def to_layout(
             f"builder build {target.name}, then docker save",
         )
     events = prefixed(target.name, options.on_event)
-    image = _assemble(target.base, options, engine, events)
+    image = _assemble(target, options, engine, events)
     store, name = content_store.of_this_machine(), target.base.tag
     if not base_only:
         image, name = program.assemble(target.image, image, store), target.name
@@ -132,15 +132,18 @@ def put_base(
 
 
 def _assemble(
-    plan: BasePlan, options: BuildOptions, engine: Connect, on_event: OnEvent
+    target: Target, options: BuildOptions, engine: Connect, on_event: OnEvent
 ) -> AssembledImage:
-    """Return a base with all its layers in this machine's content store."""
-    store = content_store.of_this_machine()
+    """Return a target's base with all its layers in this machine's content store."""
+    assert target.base
+    plans, store, lock = [target.base], content_store.of_this_machine(), target.layers
     with step("plan", on_event) as planning:
-        available = base.look_up([plan], store, options.settings, check_base=options.check_base)
-        takes = estimate([plan], available)
+        available = base.look_up(plans, store, options.settings, lock)
+        takes = estimate(plans, available)
         planning.detail, planning.cached = str(takes), takes.nothing
-    return base.assemble([plan], available, store, options.settings, engine, on_event)[0]
+        for name in available.refused:
+            planning.log(f"the cache has other bytes of {name} than images/layers.lock says")
+    return base.assemble(plans, available, store, options.settings, lock, engine, on_event)[0]
 
 
 def _put_onto_base(
@@ -152,10 +155,12 @@ def _put_onto_base(
     if target.base:
         at = where.tagged(target.base.tag)
         with Registry(to.host) as client:
-            image = base_in_registry(client, at, options.check_base)
+            committed = target.committed_base
+            image = committed and base_in_registry(client, at, committed, options.check_base)
             if image is None:
+                lacks = "the registry does not have" if committed else "images/layers.lock lacks"
                 raise OutsideError(
-                    f"{at}: the registry does not have the base",
+                    f"{at}: {lacks} the base",
                     f"push it once: builder build {target.name} --base-only --to-registry",
                 )
             if target.image.config:

@@ -25,8 +25,9 @@ from builder.core.errors import CheckFailed
 from builder.core.events import OnEvent, ignore, prefixed, step
 from builder.core.files import hash_of
 from builder.core.settings import LOCAL_REPOSITORY, Settings
-from builder.image import content_store, dockerfile, program
+from builder.image import content_store, dockerfile, layers_lock, program
 from builder.image.layer import Compression
+from builder.image.layers_lock import LayersLock
 from builder.image.plan import BasePlan
 from builder.image.program import ImagePlan
 from builder.pipeline import records
@@ -42,13 +43,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A target as its files describe it. base: None where its base is a published image."""
+    """A target as its files describe it.
+
+    base: None where its base is a published image. layers: what images/layers.lock says of the
+    project's bases.
+    """
 
     spec: ImageSpec
     stack: Stack
     lock: Lock
     base: BasePlan | None
     image: ImagePlan
+    layers: LayersLock
+
+    @property
+    def committed_base(self) -> AssembledImage | None:
+        """The base that the target has to have; None where layers.lock lacks one of its layers."""
+        from builder.image import base
+
+        return base.committed(self.base, self.layers) if self.base else None
 
     @property
     def name(self) -> str:
@@ -116,7 +129,7 @@ def prepare(root: Path, name: str) -> Target:
         Compression.of(spec.compression),
         installs=rendered.base is None,
     )
-    return Target(spec, stack, lock, rendered.base, image)
+    return Target(spec, stack, lock, rendered.base, image, layers_lock.of(root))
 
 
 def make(
@@ -201,13 +214,13 @@ def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) 
     loaded: dict[str, Base] = {}
     plans = {target.base.hash: target.base for target in targets if target.base}
     for hash_, plan in list(plans.items()):
-        image = None if options.no_cache else store.find_image(plan.tag)
+        image = None if options.no_cache else base.committed(plan, targets[0].layers)
         name = f"{LOCAL_REPOSITORY}:{plan.tag}"
         if image and loading.present(engine, image, name):
             loaded[hash_] = Base(name, image, "engine")
             del plans[hash_]
     available = base.look_up(
-        plans.values(), store, options.settings, options.no_cache, options.check_base
+        plans.values(), store, options.settings, targets[0].layers, options.no_cache
     )
     lacks = partial(loading.lacks, engine, LOCAL_REPOSITORY)
     return LoadPlan(loaded, plans, available, estimate(list(plans.values()), available, lacks))
@@ -229,6 +242,8 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     with step("plan", together) as planning:
         planned = plan_load(targets, options, engine)
         planning.detail, planning.cached = str(planned.estimate), planned.estimate.nothing
+        for name in planned.available.refused:
+            planning.log(f"the cache has other bytes of {name} than images/layers.lock says")
     bases = dict(planned.loaded)
     store, began = content_store.of_this_machine(), time.monotonic()
     plans = list(planned.plans.values())
@@ -236,7 +251,14 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     incomplete = [plan for hash_, plan in planned.plans.items() if origins[hash_] != "cache"]
     with Preload(engine, incomplete, store, LOCAL_REPOSITORY, together) as preload:
         images = base.assemble(
-            plans, planned.available, store, options.settings, lambda: engine, together, preload.add
+            plans,
+            planned.available,
+            store,
+            options.settings,
+            targets[0].layers,
+            lambda: engine,
+            together,
+            preload.add,
         )
         preload.settle()
         assembled = time.monotonic() - began

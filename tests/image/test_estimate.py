@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.settings import Settings
-from builder.image import base
+from builder.image import base, layers_lock
 from builder.image.base import Availability
 from builder.image.content_store import ContentStore
 from builder.image.estimate import Estimate, estimate
@@ -27,12 +27,15 @@ def cpu() -> list[BasePlan]:
     return planned(Path(__file__).parents[2], "cpu")
 
 
+NOWHERE = Path("nothing here")
+
+
 def made(key: str, size: int) -> Layer:
     return Layer(key, Descriptor(OCI_LAYER_ZSTD, f"sha256:{key}", size), f"sha256:{key[::-1]}", 9)
 
 
 def cold(plans: list[BasePlan]) -> Availability:
-    return base.look_up(plans, ContentStore(Path("nothing here")), Settings())
+    return base.look_up(plans, ContentStore(NOWHERE), Settings(), layers_lock.read(NOWHERE))
 
 
 def to_empty_engine(plans: list[BasePlan], available: Availability) -> Estimate:

@@ -16,13 +16,14 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings, TrustSettings
 from builder.engine import BuiltImage
-from builder.image import base, program
+from builder.image import base, layers_lock, program, registry_layers
 from builder.image.content_store import ContentStore
+from builder.image.layer import Layer
 from builder.image.program import ImagePlan
 from builder.pipeline import export, make, repository
 from builder.pipeline.export import Exported
 from builder.pipeline.make import BuildOptions
-from builder.registry import DOCKER_MANIFEST, OCI_MANIFEST, Descriptor, Registry, manifests
+from builder.registry import Registry, manifests
 from builder.trust import attestations, dsse, provenance
 from builder.trust.dsse import Statement
 from builder.trust.provenance import Build
@@ -30,9 +31,7 @@ from tests.image.layers import unpacked
 from tests.registry.server import RegistryServer
 from tests.trust.signing import Pair
 
-ROOT = Path(__file__).parents[2]
 TARGET = "cpu"
-PLATFORM = {"architecture": "amd64", "os": "linux"}
 
 
 def no_engine() -> NoReturn:
@@ -50,22 +49,23 @@ class Place:
     def settings(self) -> Settings:
         return Settings(registry=f"{self.server.host}/{self.name}")
 
-    def put_base(self, kind: str = OCI_MANIFEST) -> str:
-        """Put a base of one small layer under the tag that the target names; return the tag."""
-        base = make.prepare(ROOT, TARGET).base
-        assert base
+    def put_base(self, root: Path) -> str:
+        """Put the base of the target, of small layers that layers.lock then has; return its tag."""
+        plan = make.prepare(root, TARGET).base
+        assert plan
+        lock = layers_lock.read(root / layers_lock.FILE)
         with Registry(self.server.host) as client:
-            layer = client.put_blob(self.name, b"a layer")
-            added = [manifests.Added(layer.digest, "tests")]
-            config = manifests.configuration(PLATFORM, {"Env": ["PATH=/bin"]}, added, 0)
-            client.put_blob(self.name, config)
-            image = manifests.image(
-                Descriptor.of(manifests.OCI_CONFIG, config),
-                [replace(layer, media_type=manifests.OCI_LAYER_ZSTD)],
-            )
-            content = {**image.content, "mediaType": kind}
-            client.put_manifest(self.name, base.tag, registry.manifest(content))
-        return base.tag
+            for planned in plan.layers:
+                blob = client.put_blob(self.name, f"layer {planned.key}".encode())
+                blob = replace(blob, media_type=manifests.OCI_LAYER_ZSTD)
+                lock.layers[planned.key] = Layer(planned.key, blob, blob.digest, 1)
+                lock.names[planned.key] = planned.name
+            lock.write()
+            image = base.committed(plan, lock)
+            assert image
+            client.put_blob(self.name, image.configuration)
+            client.put_manifest(self.name, plan.tag, image.manifest)
+        return plan.tag
 
     def trained(self, exported: Exported) -> str:
         """trainer/task.py of an image in the registry."""
@@ -73,7 +73,6 @@ class Place:
         with Registry(self.server.host) as client:
             manifest = client.manifest(where.repository, where.target)
             assert manifest and manifest.digest == exported.digest
-            assert len(manifest.layers) == 2
             packed = client.blob(where.repository, manifest.layers[-1])
         return unpacked(BytesIO(packed))["app/trainer/task.py"].content.decode()
 
@@ -89,7 +88,7 @@ def to_registry(root: Path, settings: Settings, **more: Any) -> tuple[Exported, 
 
 @pytest.mark.network
 def test_a_code_change_is_one_layer_on_the_base_in_the_registry(copy: Path, place: Place) -> None:
-    place.put_base()
+    place.put_base(copy)
     (first,) = to_registry(copy, place.settings)
     assert place.trained(first) == "print('trained')\n"
     (copy / "trainer/task.py").write_text("print('better')\n")
@@ -117,21 +116,16 @@ def sign_base(place: Place, tag: str, key: Pair, named: str = "") -> None:
 def test_a_base_that_nobody_trusted_signed_is_not_built_on(
     copy: Path, place: Place, ours: Pair, other: Pair
 ) -> None:
-    tag = place.put_base()
+    tag = place.put_base(copy)
     trust = TrustSettings(prove=(str(other.public),), build=(str(ours.public),))
     settings = place.settings.model_copy(update={"trust": trust})
-    check, plan = repository.base_check(settings), make.prepare(copy, TARGET).base
-    empty = ContentStore(Path("nothing here"))
-    assert check and plan
+    check = repository.base_check(settings)
+    assert check
 
     def refused(reason: str) -> None:
-        for build in (
-            lambda: to_registry(copy, settings, check_base=check),
-            lambda: base.look_up([plan], empty, settings, check_base=check),
-        ):
-            with pytest.raises(CheckFailed, match=reason) as caught:
-                build()
-            assert caught.value.exit_code == 4
+        with pytest.raises(CheckFailed, match=reason) as caught:
+            to_registry(copy, settings, check_base=check)
+        assert caught.value.exit_code == 4
         assert not [tag for tag in place.server.tags(place.name) if tag.startswith("unproven")]
 
     refused("is not trusted: nothing signed is attached to it")
@@ -142,7 +136,6 @@ def test_a_base_that_nobody_trusted_signed_is_not_built_on(
     sign_base(place, tag, ours)
     (exported,) = to_registry(copy, settings, check_base=check)
     assert place.trained(exported)
-    assert base.look_up([plan], empty, settings, check_base=check).missing
     assert repository.base_check(place.settings) is None
 
 
@@ -155,10 +148,29 @@ def test_without_a_base_or_with_another_kind_it_is_told_how_it_gets_there(
     with pytest.raises(OutsideError, match="the registry does not have the base") as caught:
         to_registry(copy, place.settings)
     assert caught.value.fix.endswith(f"builder build {TARGET} --base-only --to-registry")
-    place.put_base(DOCKER_MANIFEST)
-    with pytest.raises(OutsideError, match=r"is no OCI image but application/vnd\.docker") as other:
+
+
+@pytest.mark.network
+def test_a_base_that_is_not_the_committed_one_is_refused(copy: Path, place: Place) -> None:
+    """Whoever may write to the registry moves the base's tag, or a layer's, to other bytes."""
+    tag = place.put_base(copy)
+    target = make.prepare(copy, TARGET)
+    plan = target.base
+    assert plan
+    with Registry(place.server.host) as client:
+        manifest = client.manifest(place.name, tag)
+        assert manifest
+        evil = client.put_blob(place.name, b"a layer with zz_evil.pth")
+        first, *others = manifest.content["layers"]
+        changed = {**manifest.content, "layers": [{**first, **evil.json()}, *others]}
+        client.put_manifest(place.name, tag, registry.manifest(changed))
+        artifact = manifests.artifact(registry_layers.LAYER_TYPE, evil, {})
+        client.put_manifest(place.name, registry_layers.tag_of(plan.layers[0].key), artifact)
+    with pytest.raises(CheckFailed, match=r"base-.* is sha256:.*, images/layers.lock says sha256"):
         to_registry(copy, place.settings)
-    assert "--base-only --to-registry" in other.value.fix
+    empty = ContentStore(Path("nothing here"))
+    available = base.look_up([plan], empty, place.settings, target.layers)
+    assert evil.digest not in [layer.blob.digest for layer in available.offered.values()]
 
 
 @pytest.mark.network
@@ -168,7 +180,7 @@ def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
     (copy / "templates").mkdir()
     (copy / "templates/Dockerfile.j2").write_text("FROM ${REPOSITORY}:{{ base_tag }}\nRUN true\n")
     dockerfile = copy / f"images/{TARGET}/Dockerfile"
-    dockerfile.write_text(f"FROM ${{REPOSITORY}}:{place.put_base()}\nRUN true\n")
+    dockerfile.write_text(f"FROM ${{REPOSITORY}}:{place.put_base(copy)}\nRUN true\n")
     plans: list[ImagePlan] = []
 
     def build(engine: Any, plan: ImagePlan, reference: str, *_: object) -> BuiltImage:

@@ -17,7 +17,7 @@ from builder.cli import images
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.settings import Settings
 from builder.devicecode.images import ImageContent
-from builder.image import base, content_store, download, registry_layers
+from builder.image import base, content_store, download, layers_lock, registry_layers
 from builder.image.layer import Compression, Layer
 from builder.image.tarball import LayerWriter
 from builder.pipeline import make, proof
@@ -172,13 +172,20 @@ def test_a_layer_is_looked_for_on_this_machine_then_in_the_registry(
     with Registry(registry_server.host) as client:
         registry_layers.offer(client, name, [offered], store, lambda _: None)
     store.forget(offered.key)
-    available = base.look_up([planned], store, where)
+    lock = layers_lock.read(tmp_path / "layers.lock")
+    assert not base.look_up([planned], store, where, lock).stored, "no line, so it does not count"
+    for layer, name in ((stored, "a"), (offered, "b")):
+        lock.check(layer, name)
+    available = base.look_up([planned], store, where, lock)
     assert available.stored == {stored.key: stored}
     assert available.offered == {offered.key: offered}
     assert len(available.missing) == len(planned.layers) - 2
     assert store.find(offered.key) is None, "it is only looked up"
-    assert base.look_up([planned], store, where, check_base=lambda *_: None).offered == {}
-    fresh = base.look_up([planned], store, where, fresh=True)
+    path = store.path(stored)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")  # as large as before
+    available = base.look_up([planned], store, Settings(), lock)
+    assert available.refused == (planned.layers[0].name,) and not available.stored
+    fresh = base.look_up([planned], store, where, lock, fresh=True)
     assert len(fresh.missing) == len(planned.layers)
 
 

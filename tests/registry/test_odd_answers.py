@@ -23,7 +23,6 @@ from urllib3.exceptions import HTTPError
 from builder.core import parallel, web
 from builder.core.errors import CheckFailed, FactoryError, OutsideError
 from builder.core.retry import Retry
-from builder.image import assembled
 from builder.pipeline import verify
 from builder.prove import receipts
 from builder.registry import Reference, Registry, client, decoding, manifests
@@ -142,7 +141,6 @@ def test_no_answer_is_a_fault_of_the_factory(data: st.DataObject) -> None:
         patch.setattr(parallel, "each", lambda work, items: tuple(map(work, items)))
         for ask in (
             lambda: verify.proven(Registry(WHERE.host, QUICK), WHERE, verify.of_any_version, None),
-            lambda: assembled.base_in_registry(Registry(WHERE.host, QUICK), WHERE),
             lambda: Registry(WHERE.host, QUICK).labels("x", manifests.Manifest(paper.image, "")),
             lambda: Registry(WHERE.host, QUICK).head("team/image", "v1"),
         ):
@@ -256,20 +254,3 @@ def test_an_address_that_is_none_is_asked_once() -> None:
             with pytest.raises(OutsideError, match="names no address to upload to"):
                 there.put_blob("x", b"content")
             assert [method for method, *_ in server.seen] == ["HEAD", "POST"]
-
-
-@pytest.mark.parametrize("platform", ["linux/arm64", "windows/amd64"])
-def test_a_base_of_another_platform_is_refused(platform: str) -> None:
-    system, architecture = platform.split("/")
-    config = manifests.configuration(
-        {"architecture": architecture, "os": system}, {}, [manifests.Added("sha256:1", "tests")], 0
-    )
-    made = manifests.image(Descriptor.of(manifests.OCI_CONFIG, config), [])
-    answers = {
-        "/v2/x/manifests/base-1": (200, {"Content-Type": made.media_type}, made.data),
-        f"/v2/x/blobs/{made.config.digest}": (200, {}, config),
-    }
-    with serving(answers) as server:
-        to = Reference(f"127.0.0.1:{server.server_port}", "x", "base-1")
-        with pytest.raises(OutsideError, match=f"the base is for {platform}"):
-            assembled.base_in_registry(Registry(to.host, QUICK), to)

@@ -1,0 +1,119 @@
+"""images/layers.lock: the layers of all bases by their keys, with the digests they have to have.
+
+A key is a hash over all that decides a layer's bytes, so what stands here can be checked by whoever
+makes the layer again. A layer from a cache or a registry counts only if it is the one in this file.
+A key that is not here is made on this machine and written down; git shows the new line.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from builder.core import files
+from builder.core.errors import CheckFailed, InputError
+from builder.image.layer import MEDIA_TYPES, Layer
+from builder.registry.manifests import Descriptor
+
+if TYPE_CHECKING:
+    from builder.image.layer import LayerPlan
+    from builder.image.plan import BasePlan
+
+FILE: Final = "images/layers.lock"
+_HEADER: Final = """\
+# The layers of all bases by their keys, each with the digest that it has to have. `builder build`
+# adds what it makes, `builder lock` drops what no target needs; no line is ever changed by hand.
+# key, packed with, digest, bytes, digest before packing, bytes of its files, name
+"""
+_LINE: Final = re.compile(
+    r"([0-9a-f]{64}) (zstd|gzip) (sha256:[0-9a-f]{64}) (\d+) (sha256:[0-9a-f]{64}) (\d+) (\S.*)"
+)
+
+
+@dataclass
+class LayersLock:
+    """The committed layers. path: of the file. layers: by key. names: what people call them."""
+
+    path: Path
+    layers: dict[str, Layer]
+    names: dict[str, str]
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def whole(self, plan: BasePlan) -> tuple[Layer, ...] | None:
+        """Return the layers of a base, the lowest first; None where one is not in the file."""
+        layers = [self.layers.get(planned.key) for planned in plan.layers]
+        return tuple(layer for layer in layers if layer) if all(layers) else None
+
+    def check(self, layer: Layer, name: str) -> None:
+        """Compare a layer that was made with its line; a new key gets one.
+
+        Raises CheckFailed for other bytes than the file has.
+        """
+        with self._writing, files.locked(self.path.with_name(f".{self.path.name}")):
+            now = read(self.path)
+            if (known := now.layers.get(layer.key)) is None:
+                now.layers[layer.key], now.names[layer.key] = layer, name
+                now.write()
+            elif known != layer:
+                raise CheckFailed(
+                    f"{name}: made here it is {layer.blob.digest}, {self.path.name} says "
+                    f"{known.blob.digest}",
+                    "it is not reproducible, or not what was locked: builder rebuild shows where "
+                    "they differ",
+                )
+            self.layers, self.names = now.layers, now.names
+
+    def drop(self, plans: Iterable[BasePlan]) -> tuple[str, ...]:
+        """Remove the lines that no base needs; return their names."""
+        needed = {layer.key for plan in plans for layer in plan.layers}
+        gone = [key for key in self.layers if key not in needed]
+        for key in gone:
+            del self.layers[key]
+        if gone:
+            self.write()
+        return tuple(self.names.pop(key) for key in gone)
+
+    def missing(self, plan: BasePlan) -> tuple[LayerPlan, ...]:
+        """Return the layers of a base that are not in the file."""
+        return tuple(planned for planned in plan.layers if planned.key not in self.layers)
+
+    def write(self) -> None:
+        """Write the file, sorted by name."""
+        rows = sorted(self.layers.values(), key=lambda layer: (self.names[layer.key], layer.key))
+        files.write(self.path, _HEADER + "".join(_line(row, self.names[row.key]) for row in rows))
+
+
+def read(path: Path) -> LayersLock:
+    """Return what a file says; nothing where there is none. Raises InputError for another form."""
+    layers: dict[str, Layer] = {}
+    names: dict[str, str] = {}
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("#"):
+            continue
+        if (match := _LINE.fullmatch(line)) is None or match[1] in layers:
+            raise InputError(
+                f"{path}:{number}: no line of a layer, or a second one of its key",
+                "take the file from git, or remove it and run builder build",
+            )
+        key, kind, digest, size, diff_id, unpacked, names[match[1]] = match.groups()
+        blob = Descriptor(MEDIA_TYPES[kind], digest, int(size))
+        layers[key] = Layer(key, blob, diff_id, int(unpacked))
+    return LayersLock(path, layers, names)
+
+
+def of(root: Path) -> LayersLock:
+    """Return the committed layers of a project."""
+    return read(root / FILE)
+
+
+def _line(layer: Layer, name: str) -> str:
+    kind = next(kind for kind, media in MEDIA_TYPES.items() if media == layer.blob.media_type)
+    return (
+        f"{layer.key} {kind} {layer.blob.digest} {layer.blob.size} {layer.diff_id} "
+        f"{layer.unpacked_bytes} {name}\n"
+    )
