@@ -61,7 +61,7 @@ class LayersLock:
             elif known != layer:
                 raise CheckFailed(
                     f"{name}: made here it is {layer.blob.digest}, {self.path.name} says "
-                    f"{known.blob.digest}",
+                    f"{known.blob.digest} of {layer.key}",
                     "it is not reproducible, or not what was locked: builder rebuild shows where "
                     "they differ",
                 )

@@ -43,10 +43,10 @@ def lock(
         require = partial(wheels.require, root, stack)
         yield locking.lock(root, spec, stack, apt, upgrade, on_event, require, now)
     with contextlib.suppress(InputError):  # another target has no lock yet
-        layers_lock.of(root).drop(_bases(root).values())
+        layers_lock.of(root).drop(bases(root).values())
 
 
-def _bases(root: Path) -> dict[str, BasePlan]:
+def bases(root: Path) -> dict[str, BasePlan]:
     """Return the bases of all targets, by the targets' names. Raises InputError."""
     specs = [spec for spec in image_yaml.load_all(root) if spec.has_own_base]
     return {
@@ -82,7 +82,7 @@ def problems(root: Path) -> tuple[str, ...]:
         problems += [f"{name}: {gap}" for gap in gaps]
     layers = layers_lock.of(root)
     with contextlib.suppress(InputError):  # a lock that is not there is told of by `stale`
-        for name, base in _bases(root).items():
+        for name, base in bases(root).items():
             if missing := layers.missing(base):
                 problems.append(
                     f"{layers_lock.FILE}: no line for {missing[0].name} of {name}: builder build "

@@ -164,6 +164,7 @@ def test_a_base_that_is_not_the_committed_one_is_refused(copy: Path, place: Plac
         first, *others = manifest.content["layers"]
         changed = {**manifest.content, "layers": [{**first, **evil.json()}, *others]}
         client.put_manifest(place.name, tag, registry.manifest(changed))
+        client.put_blob(place.name, registry.EMPTY)
         artifact = manifests.artifact(registry_layers.LAYER_TYPE, evil, {})
         client.put_manifest(place.name, registry_layers.tag_of(plan.layers[0].key), artifact)
     with pytest.raises(CheckFailed, match=r"base-.* is sha256:.*, images/layers.lock says sha256"):
@@ -177,10 +178,11 @@ def test_a_base_that_is_not_the_committed_one_is_refused(copy: Path, place: Plac
 def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
     copy: Path, place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    tag = place.put_base(copy)
     (copy / "templates").mkdir()
     (copy / "templates/Dockerfile.j2").write_text("FROM ${REPOSITORY}:{{ base_tag }}\nRUN true\n")
     dockerfile = copy / f"images/{TARGET}/Dockerfile"
-    dockerfile.write_text(f"FROM ${{REPOSITORY}}:{place.put_base(copy)}\nRUN true\n")
+    dockerfile.write_text(f"FROM ${{REPOSITORY}}:{tag}\nRUN true\n")
     plans: list[ImagePlan] = []
 
     def build(engine: Any, plan: ImagePlan, reference: str, *_: object) -> BuiltImage:

@@ -1,0 +1,77 @@
+"""images/layers.lock: a layer counts only if it is the one in the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.core import files
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.image import content_store, layers_lock
+from builder.image.content_store import ContentStore
+from builder.image.layer import Layer
+from builder.pipeline import committed
+from tests.image import layers
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> Layer:
+    return layers.layer(ContentStore(tmp_path / "store"), {"a": b"1"})
+
+
+def test_a_new_layer_gets_a_line_and_another_one_of_its_key_is_an_error(
+    tmp_path: Path, layer: Layer
+) -> None:
+    path = tmp_path / "images/layers.lock"
+    lock = layers_lock.read(path)
+    lock.check(layer, "the layer a")
+    lock.check(layer, "the layer a")
+    assert layers_lock.read(path).layers == lock.layers == {layer.key: layer}
+    other = replace(layer, blob=replace(layer.blob, digest=f"sha256:{'0' * 64}"))
+    with pytest.raises(
+        CheckFailed, match=rf"made here it is sha256:0+, .*{layer.key}"
+    ):
+        layers_lock.read(path).check(other, "the layer a")
+    assert lock.drop([]) == ("the layer a",)
+    assert layers_lock.read(path).layers == {}
+
+
+@pytest.mark.parametrize("damage", ["x", "sha256:12 ", "\n0 zstd sha256:1 2 sha256:3 4 name"])
+def test_a_damaged_line_is_named(tmp_path: Path, layer: Layer, damage: str) -> None:
+    lock = layers_lock.read(tmp_path / "layers.lock")
+    lock.check(layer, "a")
+    text = lock.path.read_text()
+    lock.path.write_text(text.replace(f"{layer.key} zstd sha256:", f"{layer.key} zstd {damage}"))
+    with pytest.raises(InputError, match=r"layers\.lock:\d: no line of a layer"):
+        layers_lock.read(lock.path)
+
+
+def test_every_layer_of_this_project_is_committed() -> None:
+    lock = layers_lock.of(ROOT)
+    bases = committed.bases(ROOT)
+    assert {planned.key for plan in bases.values() for planned in plan.layers} == lock.layers.keys()
+    assert not [problem for problem in committed.problems(ROOT) if "layers.lock" in problem]
+
+
+def test_what_another_user_may_have_written_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layer: Layer
+) -> None:
+    store = ContentStore(tmp_path / "store")
+    path = store.path(layer)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"?")  # as large as before
+    assert store.find(layer.key) is None and store.knows(layer.key)
+    path.rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_bytes(content)
+    path.symlink_to(tmp_path / "elsewhere")
+    assert store.find(layer.key) is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = files.cache_home()
+    assert home.stat().st_mode & 0o777 == 0o700
+    home.chmod(0o777)
+    with pytest.raises(OutsideError, match="another user may write to this cache"):
+        content_store.of_this_machine()
