@@ -32,9 +32,7 @@ def test_a_new_layer_gets_a_line_and_another_one_of_its_key_is_an_error(
     lock.check(layer, "the layer a")
     assert layers_lock.read(path).layers == lock.layers == {layer.key: layer}
     other = replace(layer, blob=replace(layer.blob, digest=f"sha256:{'0' * 64}"))
-    with pytest.raises(
-        CheckFailed, match=rf"made here it is sha256:0+, .*{layer.key}"
-    ):
+    with pytest.raises(CheckFailed, match=rf"made here it is sha256:0+, .*{layer.key}"):
         layers_lock.read(path).check(other, "the layer a")
     assert lock.drop([]) == ("the layer a",)
     assert layers_lock.read(path).layers == {}
