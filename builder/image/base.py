@@ -155,8 +155,7 @@ def assemble(
     images = []
     for plan in plans:
         top = maker.environment(plan)
-        lock.check(top, names[top.key])
-        layers[top.key] = top
+        layers[top.key] = lock.check(top, names[top.key])
         history = [(layers[layer.key], layer.history) for layer in plan.layers]
         images.append(image_of(history, plan.config))
         store.keep_image(plan.tag, images[-1])

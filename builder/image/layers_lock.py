@@ -48,8 +48,8 @@ class LayersLock:
         layers = [self.layers.get(planned.key) for planned in plan.layers]
         return tuple(layer for layer in layers if layer) if all(layers) else None
 
-    def check(self, layer: Layer, name: str) -> None:
-        """Compare a layer that was made with its line; a new key gets one.
+    def check(self, layer: Layer, name: str) -> Layer:
+        """Return a layer that was made, compared with its line; a new key gets one.
 
         Raises CheckFailed for other bytes than the file has.
         """
@@ -66,6 +66,7 @@ class LayersLock:
                     "they differ",
                 )
             self.layers, self.names = now.layers, now.names
+        return layer
 
     def drop(self, plans: Iterable[BasePlan]) -> tuple[str, ...]:
         """Remove the lines that no base needs; return their names."""
