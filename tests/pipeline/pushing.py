@@ -43,8 +43,8 @@ def other_engine(
     if not containerd_store:
         whole = daemon.configuration
 
-        def graph_driver(*arguments: Any) -> dict[str, object]:
-            result = {**whole(*arguments), "features": {"containerd-snapshotter": False}}
+        def graph_driver(*arguments: Any, **options: Any) -> dict[str, object]:
+            result = {**whole(*arguments, **options), "features": {"containerd-snapshotter": False}}
             return result | ({"storage-driver": "vfs"} if result.get("storage-driver") else {})
 
         monkeypatch.setattr(daemon, "configuration", graph_driver)
