@@ -115,9 +115,9 @@ options: {machineType: E2_MEDIUM}
 """
 
 
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.network
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="the private engine needs root")
 def test_a_build_on_the_engine_of_a_worker(
     run: Run, engine: Engine, steps_image: str, tmp_path: Path

@@ -243,8 +243,8 @@ def test_secrets_reach_a_step_and_stay_out_of_the_image(
     assert marker.encode() in everything_in(engine, f"{tag}-2")  # the search would find it
 
 
+@pytest.mark.long
 @pytest.mark.network
-@pytest.mark.slow
 def test_apt_and_uv_work_with_the_hosts_network_and_leave_nothing_of_it(
     engine: Engine, tmp_path: Path, tag: str
 ) -> None:
@@ -368,7 +368,7 @@ def running(word: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_the_factory_ends_the_build(context: Context, number: signal.Signals) -> None:
     seconds = str(100_000 + secrets.randbelow(100_000))
     folder = context(f'RUN {fresh()}\nRUN ["/bin/sh", "-c", "echo begun; exec sleep {seconds}"]\n')
@@ -383,6 +383,7 @@ def test_whatever_ends_the_factory_ends_the_build(context: Context, number: sign
     until(lambda: not running(seconds))
 
 
+@pytest.mark.long
 def test_an_engine_killed_in_the_middle_and_the_next_run_goes_on(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ class TestEngine:
         assert hosts == {f"{private.start(data).host}\n"}
         assert len(daemons(data)) == 1
 
+    @pytest.mark.long
     def test_after_kill_9_the_next_start_goes_on_with_its_images(
         self, data: Path, busybox: Path
     ) -> None:

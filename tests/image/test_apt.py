@@ -58,9 +58,9 @@ def small() -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.network
-@pytest.mark.slow
 def test_a_locked_root_is_completed_with_what_apt_would_install(small: Server) -> None:
     chooser, root = ContainerApt(ROOT, Settings()), lockfile.read(ROOT, "cpu").root
     assert root is not None

@@ -247,6 +247,7 @@ class TestMaking:
         passwd = inside["etc/passwd"].content.decode()
         assert passwd.startswith("root:x:0:0:") and inside["etc/resolv.conf"].size == 0
 
+    @pytest.mark.long
     def test_the_same_packages_give_the_same_bytes(
         self, engine: Engine, layer: Layer, tmp_path: Path
     ) -> None:

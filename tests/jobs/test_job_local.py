@@ -416,6 +416,7 @@ def of(engine: Engine, owner: str) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 def test_ctrl_c_at_ten_random_moments_leaves_nothing(
     engine: Engine, shell: str, tmp_path: Path
 ) -> None:
@@ -529,7 +530,7 @@ def accuracy(outcome: Outcome) -> float:
     return float(summary["evaluation"]["accuracy"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_a_cluster_whose_worker_is_killed_is_as_good_as_one_machine(
     engine: Engine, trainer: str, tmp_path: Path

@@ -103,6 +103,7 @@ def builder(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_plain_script_with_two_requirements_is_one_command(script: Path, tmp_path: Path) -> None:
     job = tmp_path / "job"
     given = ["cpu", "--package", script, "--module", "train", "--job-dir", job, "--json"]

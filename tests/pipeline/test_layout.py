@@ -174,6 +174,7 @@ def test_the_packages_are_those_of_the_lock(engine: Engine, image: str) -> None:
 # --- by an ordinary user --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
     digest: str, whole: str, tmp_path: Path
 ) -> None:

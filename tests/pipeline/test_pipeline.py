@@ -96,6 +96,7 @@ def test_without_a_change_there_is_nothing_to_do(made: dict[str, object], projec
     assert again["image_id"] == made["image_id"]
 
 
+@pytest.mark.long
 def test_two_runs_at_once_build_it_once(project: Path, made: dict[str, object]) -> None:
     (project / "trainer" / "twice.py").write_text("# a change for two\n")
     command = [sys.executable, "-m", "builder", "image", TARGET]

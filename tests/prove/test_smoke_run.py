@@ -381,7 +381,7 @@ def of(engine: Engine, process: subprocess.Popen[str]) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_nothing(
     engine: Engine, cpu_image: str, tmp_path: Path, number: signal.Signals
 ) -> None:
