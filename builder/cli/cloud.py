@@ -165,7 +165,7 @@ def _follow(
 
 @contextmanager
 def _cancelling(clients: "Clients", build: Any, source: Any = None) -> Iterator[None]:
-    """Ctrl-C asks whether to cancel the build. Without a terminal, the build goes on."""
+    """Ask at Ctrl-C whether to cancel the build. Without a terminal, the build goes on."""
     from builder.cloudbuild import builds
 
     try:

@@ -134,7 +134,7 @@ def build(
 
 
 def show_plan(names: tuple[str, ...], where: "Settings", no_cache: bool, as_json: bool) -> None:
-    """`builder build --dry-run`."""
+    """Run `builder build --dry-run`."""
     from builder.engine.discovery import connect
     from builder.pipeline import make, repository
 
@@ -153,7 +153,7 @@ def show_plan(names: tuple[str, ...], where: "Settings", no_cache: bool, as_json
 def build_on_engine(
     names: tuple[str, ...], where: "Settings", base_only: bool, no_cache: bool, as_json: bool
 ) -> None:
-    """`builder build`, also with `--base-only`."""
+    """Run `builder build`, also with `--base-only`."""
     from builder.engine.discovery import connect
     from builder.pipeline import make, repository
 
@@ -187,7 +187,7 @@ def build_elsewhere(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """`builder build --to-registry` and `--to-layout`. folder: of the layout."""
+    """Run `builder build --to-registry` and `--to-layout`. folder: of the layout."""
     from builder.pipeline import export, repository
     from builder.pipeline.make import BuildOptions
 

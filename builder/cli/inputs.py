@@ -62,7 +62,7 @@ def lock(
 
 
 def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
-    """`builder lock --check`."""
+    """Run `builder lock --check`."""
     from builder.core.errors import CheckFailed
     from builder.pipeline import committed
 
@@ -76,7 +76,7 @@ def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
-    """`builder lock --verify-device-code`."""
+    """Run `builder lock --verify-device-code`."""
     from builder.core.errors import CheckFailed
     from builder.frameworks.tensorflow.wheels import contradictions
     from builder.prove import wheels

@@ -171,7 +171,7 @@ def _line_writer(names: list[str]) -> Any:
 
 
 def _show(outcome: Any, table: Any, where: str) -> None:
-    """The table of a run or of a study, how it ended, and where its files are."""
+    """Show the table of a run or of a study, how it ended, and where its files are."""
     if OPTIONS.quiet:
         return
     from rich.console import Console
@@ -190,7 +190,7 @@ def register(app: typer.Typer) -> None:
 def image_of_package(
     targets: tuple[str, ...], package: Path, module: str | None, push: bool, where: Any, json: bool
 ) -> None:
-    """`builder image TARGET --package DIR --module NAME`."""
+    """Run `builder image TARGET --package DIR --module NAME`."""
     from dataclasses import asdict
 
     from builder.engine.discovery import connect

@@ -258,7 +258,7 @@ def parse(text: str, source: Path, root: Path | None = None, target: str = "") -
 
 
 def where(spec: ImageSpec, *field: str) -> str:
-    """`images/v100/image.yaml:3: tensorflow`: where a field is written, or would be."""
+    """Return where a field is written, or would be: `images/v100/image.yaml:3: tensorflow`."""
     return filemodel.location(spec.source, shown(spec.source), *field)
 
 
@@ -305,7 +305,10 @@ def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[M
 
 
 def _trainer_folder(trainer: Trainer, root: Path) -> TrainerFolder:
-    """Raises InputError with every line of requirements.txt that cannot be installed."""
+    """Return what the folder holds.
+
+    Raises InputError with every line of requirements.txt that cannot be installed.
+    """
     package = root / trainer.package
     steps = trainer.module.split(".")
     inside = steps[0] == package.name and project.is_module(package.parent.joinpath(*steps))

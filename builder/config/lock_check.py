@@ -118,7 +118,7 @@ def _changed_files(
 
 
 def _moved_tables(lock: Lock, stack: Stack) -> list[tuple[str, str]]:
-    """Pins that the compatibility tables no longer choose."""
+    """Return the pins that the compatibility tables no longer choose, by file, and why."""
     packages, own = lock.packages, lock.root is not None
     file = {pin.name: name for name, wheels in lock.wheels.items() for pin in wheels}
     wanted = {**stack.constraints, stack.tensorflow_package: stack.tensorflow} if own else {}

@@ -187,7 +187,7 @@ def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lo
 
 @contextlib.contextmanager
 def _refused(root: Path, target: str) -> Iterator[None]:
-    """Turns what a missing or damaged file raises into InputError."""
+    """Turn what a missing or damaged file raises into InputError."""
     command, path = f"builder lock {target}", root / image_yaml.IMAGES / target / FILE
     try:
         yield

@@ -37,7 +37,7 @@ class Apt(Protocol):
     def __call__(
         self, suite: str, wanted: Sequence[Sequence[str]], installed: tuple[DebianPackage, ...]
     ) -> Sequence[tuple[DebianPackage, ...]]:
-        """For each list of names: all that apt installs for it, on top of `installed`."""
+        """Return all that apt installs for each list of names, on top of `installed`."""
 
 
 def lock(

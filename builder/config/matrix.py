@@ -70,7 +70,7 @@ def _lists(value: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _short(name: str, value: str, among: list[str]) -> str:
-    """`tf2.20`, or `tf2.20.1` where the matrix has two releases of one minor; `py311`."""
+    """Return `tf2.20`, `tf2.20.1` where the matrix has two releases of a minor, or `py311`."""
     if name == "python":
         return f"py{value.replace('.', '')}"
     minors = Counter(entry.rpartition(".")[0] for entry in among)

@@ -207,7 +207,7 @@ def _refused(
 
 
 def _where(spec: ImageSpec, requirement: str) -> str:
-    """File, line and field of one requirement."""
+    """Return the file, line and field of one requirement."""
     location = image_yaml.where(spec, "requirements")
     for where, text in spec.trainer_folder.requirements:
         if text == requirement:

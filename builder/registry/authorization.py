@@ -47,7 +47,7 @@ class Authorization:
 
     @functools.cached_property
     def credentials(self) -> Credentials | None:
-        """What docker knows for this host."""
+        """Return what docker knows for this host."""
         return credentials_for(self.host)
 
     def header(self, repository: str, right: Right) -> dict[str, str]:
