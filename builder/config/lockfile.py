@@ -3,7 +3,7 @@
 There is one file for each layer, by how often the layer changes. A changed requirement of a user
 then does not fetch TensorFlow again:
 
-    ../os-<suite>.lock   the packages of the OS root, shared by all targets of a Debian suite
+    ../os-<suite>.lock   the packages of the rootfs, shared by all targets of a Debian suite
     apt.lock             what Python needs on top of that root
     cuda.lock            NVIDIA's libraries
     tensorflow.lock      TensorFlow and all it needs
@@ -60,8 +60,8 @@ _WRITTEN = "Written by `builder lock`: change image.yaml, not this file."
 
 
 @dataclass(frozen=True)
-class OsRoot:
-    """The OS root: Debian's required packages of a suite, and apt."""
+class LockedRootfs:
+    """The rootfs: Debian's required packages of a suite, and apt."""
 
     suite: str
     packages: tuple[DebianPackage, ...] = ()
@@ -110,7 +110,7 @@ class Lock:
     python: str
     cuda: str | None
     cudnn: str | None
-    root: OsRoot | None
+    root: LockedRootfs | None
     apt: Mapping[str, tuple[DebianPackage, ...]]
     wheels: Mapping[str, tuple[Pin, ...]]
     moved: tuple[Moved, ...]
@@ -213,7 +213,7 @@ def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> L
         cuda=content["cuda"],
         cudnn=content["cudnn"],
         root=base
-        and OsRoot(
+        and LockedRootfs(
             suite=base["suite"],
             packages=debian_packages.parse(
                 os_lock(root, base["suite"]).read_text(encoding="utf-8")
@@ -229,7 +229,7 @@ def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> L
 
 
 def os_lock(root: Path, suite: str) -> Path:
-    """Return the file that holds the packages of the OS root."""
+    """Return the file that holds the packages of the rootfs."""
     return root / image_yaml.IMAGES / f"os-{suite}.lock"
 
 
@@ -251,8 +251,8 @@ def write(root: Path, made: Lock) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def write_root(root: Path, made: OsRoot) -> None:
-    """Write the file of an OS root, if it differs."""
+def write_root(root: Path, made: LockedRootfs) -> None:
+    """Write the file of a rootfs, if it differs."""
     header = f"# Debian packages of the OS root, shared by all targets.\n# {_WRITTEN}\n"
     _write(os_lock(root, made.suite), header + debian_packages.dump(made.packages))
 

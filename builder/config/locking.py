@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from builder.config import debian_packages, image_yaml, lock_check, lockfile, requirements, uv
 from builder.config.debian_packages import DebianPackage
-from builder.config.lockfile import APT, APT_EXTRA, Chosen, Lock, OsRoot
+from builder.config.lockfile import APT, APT_EXTRA, Chosen, Lock, LockedRootfs
 from builder.config.stack import OWN_PYTHON
 from builder.core import files, project
 from builder.core.errors import InputError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from builder.config.stack import Stack
 
 WANTED = ("?essential", "?priority(required)", "apt")
-"""The packages of an OS root, as apt patterns."""
+"""The packages of a rootfs, as apt patterns."""
 
 PYTHON_PACKAGES = ("python3", "ca-certificates")
 """Debian packages of every own base: the interpreter, and the certificates for gs://."""
@@ -63,7 +63,7 @@ def lock(
     Raises InputError for a requirement that contradicts TensorFlow or another requirement,
     OutsideError for an index or a mirror that cannot be reached.
     """
-    # Targets share the OS root's file: one run at a time.
+    # Targets share the rootfs's file: one run at a time.
     with (
         step(f"lock {spec.name}", on_event) as locking,
         files.locked(root / project.BUILD / ".lock"),
@@ -114,7 +114,7 @@ def _make(
     for library in moved:
         say(f"{library.name} {library.before} -> {library.after}, for image.yaml's requirements")
     own = spec.has_own_base
-    os_root, on_top = _debian(root, spec, locks, upgrade, apt) if own else (None, {})
+    rootfs, on_top = _debian(root, spec, locks, upgrade, apt) if own else (None, {})
     made = Lock(
         target=spec.name,
         configuration=lockfile.configuration(spec),
@@ -122,7 +122,7 @@ def _make(
         python=stack.python,
         cuda=stack.cuda,
         cudnn=stack.cudnn,
-        root=os_root,
+        root=rootfs,
         apt=on_top,
         wheels=wheels,
         moved=moved,
@@ -147,26 +147,26 @@ def _debian(
     locks: Sequence[Lock],
     upgrade: bool,
     apt: Apt,
-) -> tuple[OsRoot, dict[str, tuple[DebianPackage, ...]]]:
+) -> tuple[LockedRootfs, dict[str, tuple[DebianPackage, ...]]]:
     """Return the OS root, and the Debian packages on top of it by their file.
 
     What is locked is kept.
     """
     suite = OWN_PYTHON[spec.python]
-    os_root = next((lock.root for lock in locks if lock.root and lock.root.suite == suite), None)
-    if os_root is None:
-        os_root = _root(root, suite, upgrade)
+    rootfs = next((lock.root for lock in locks if lock.root and lock.root.suite == suite), None)
+    if rootfs is None:
+        rootfs = _root(root, suite, upgrade)
     names = lockfile.configuration(spec)["apt"]
-    near = [lock for lock in locks if lock.root == os_root]
+    near = [lock for lock in locks if lock.root == rootfs]
     python = next((lock.apt[APT] for lock in near if APT in lock.apt), ())
     extra = next(
         (lock.apt.get(APT_EXTRA, ()) for lock in near if lock.configuration["apt"] == names), ()
     )
-    steps = [(WANTED, os_root.packages), (PYTHON_PACKAGES, python), (tuple(names), extra)]
+    steps = [(WANTED, rootfs.packages), (PYTHON_PACKAGES, python), (tuple(names), extra)]
     chosen = _chosen(suite, [(what, kept) for what, kept in steps if what], apt)
     new = [tuple(sorted(packages)) for packages in chosen]
     by_file = dict(zip((APT, APT_EXTRA), new[1:], strict=False))
-    return replace(os_root, packages=new[0]), {
+    return replace(rootfs, packages=new[0]), {
         name: packages for name, packages in by_file.items() if packages
     }
 
@@ -190,16 +190,16 @@ def _chosen(
     return chosen
 
 
-def _root(root: Path, suite: str, upgrade: bool) -> OsRoot:
-    """Return the OS root of a Debian suite; without packages where they have to be chosen."""
+def _root(root: Path, suite: str, upgrade: bool) -> LockedRootfs:
+    """Return the rootfs of a Debian suite; without packages where they have to be chosen."""
     path = lockfile.os_lock(root, suite)
     keep = path.is_file() and not upgrade
     packages = debian_packages.parse(path.read_text(encoding="utf-8")) if keep else ()
-    return OsRoot(suite, packages)
+    return LockedRootfs(suite, packages)
 
 
-def os_root(root: Path, suite: str, apt: Apt) -> OsRoot:
-    """Return the locked OS root of a suite; where there is none, `apt` chooses it and it is
+def rootfs(root: Path, suite: str, apt: Apt) -> LockedRootfs:
+    """Return the locked rootfs of a suite; where there is none, `apt` chooses it and it is
     written.
     """
     with files.locked(root / project.BUILD / ".lock"):

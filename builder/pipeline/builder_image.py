@@ -46,7 +46,7 @@ def root_image(
     Raises OutsideError.
     """
     apt = ContainerApt(root, settings, on_event)
-    locked = locking.os_root(root, cloudbuild.BUILDER_SUITE, apt)
+    locked = locking.rootfs(root, cloudbuild.BUILDER_SUITE, apt)
     store, compression = content_store.of_this_machine(), Compression.of("gzip")
     packages = Rootfs(locked.suite, locked.packages)
     archives = debian.archives(settings)

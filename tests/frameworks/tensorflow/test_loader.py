@@ -419,7 +419,7 @@ def test_what_is_no_shared_object_is_passed_over(tmp_path: Path) -> None:
     real = shared_object(tmp_path / "b/libx.so")
     caller = elf.Elf(str(tmp_path / "caller"), "caller", (), ())
     looking = search.Loader((str(tmp_path / "a"), str(real.parent)), {}, (), None)
-    assert looking.find("libx.so", caller) == search.Found(
+    assert looking.find("libx.so", caller) == search.SearchResult(
         str(real), (str(tmp_path / "a"), str(real.parent))
     )
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .elf import Elf, read_elf
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The file that the loader picks for a name (None: none), and where it looked before that."""
 
     path: str | None
@@ -42,7 +42,7 @@ class Loader(NamedTuple):
                 rpath += _expand(self.executable.rpath, self.executable.path)
         return [*rpath, *self.library_path, *_expand(caller.runpath, caller.path)]
 
-    def find(self, name: str, caller: Elf) -> Found:
+    def find(self, name: str, caller: Elf) -> SearchResult:
         """Return the file that dlopen(name), called in `caller`, opens."""
         looked: list[str] = []
         before = [(folder, os.path.join(folder, name)) for folder in self.folders(caller)]
@@ -52,8 +52,8 @@ class Loader(NamedTuple):
             if place not in looked:
                 looked.append(place)
             if path and os.path.isfile(path) and read_elf(path):
-                return Found(path, tuple(looked))
-        return Found(None, tuple(looked))
+                return SearchResult(path, tuple(looked))
+        return SearchResult(None, tuple(looked))
 
     def all(self, name: str, callers: Iterable[Elf]) -> list[str]:
         """Return each different file of this name that some caller's search could come across."""
