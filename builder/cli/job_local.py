@@ -196,7 +196,7 @@ def image_of_package(
     from builder.engine.discovery import connect
     from builder.jobs import package as packages
 
-    program = packages.program(package, module)
+    program = packages.find(package, module)
     with reporter() as shown:
         docker = connect(where, on_event=shown.on_event)
         made = [

@@ -1,4 +1,4 @@
-"""What a place promises to the program in a container, as the variable contract.ACCELERATOR.
+"""What a backend promises to the program in a container, as the variable contract.ACCELERATOR.
 
 The program compares it with what is there before it starts to train, and refuses to compute on the
 CPU what is paid for as a GPU (docs/guard.md).
@@ -12,7 +12,7 @@ from builder.jobs.machines import Placement
 
 
 def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
-    """The variable for a machine that is paid for; one without an accelerator computes on the CPU,
+    """Return the variable for a machine that is paid for; one without an accelerator computes on the CPU,
     whatever its image expects.
 
     cuda: the version of the image's CUDA, None where it is not known.
@@ -25,6 +25,6 @@ def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
 
 
 def on_this_machine(wanted: int, given: int) -> dict[str, str]:
-    """The variable for a replica that wants some GPUs and is given this machine's, of any kind."""
+    """Return the variable for a replica that wants some GPUs and is given this machine's, of any kind."""
     value = contract.accelerator(contract.ANY_GPU, given) if wanted and given else contract.CPU
     return {contract.ACCELERATOR: value}

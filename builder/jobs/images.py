@@ -6,6 +6,7 @@ the registry.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -42,13 +43,11 @@ class ProgramFolder:
 
 def targets(root: Path) -> dict[str, str]:
     """Return the accelerator of each target of a project that can be read."""
-    found = {}
+    readable = {}
     for name in image_yaml.targets(root):
-        try:
-            found[name] = accelerators.find(image_yaml.load(root, name).accelerator).name
-        except InputError:
-            continue
-    return found
+        with contextlib.suppress(InputError):
+            readable[name] = accelerators.find(image_yaml.load(root, name).accelerator).name
+    return readable
 
 
 def target_of(root: Path, name: str) -> str:
@@ -156,9 +155,9 @@ def packaged_image(
     from builder.jobs import package
     from builder.pipeline import verify
 
-    found = package.program(program.folder, program.module)
+    python = package.find(program.folder, program.module)
     engine, target = program.engine(), target_of(root, job.image)
-    built = package.build(root, settings, engine, target, found, on_event)
+    built = package.build(root, settings, engine, target, python, on_event)
     pushed = package.push_built(settings, engine, built, on_event)
     if settings.trust.prove:
         verify.verify(pushed.reference, settings, on_event=on_event)
@@ -168,7 +167,7 @@ def packaged_image(
         digest=pushed.digest,
         accelerator=built.receipt.accelerator,
         proven=True,
-        entrypoint=("python", "-m", found.module),
+        entrypoint=("python", "-m", python.module),
     )
 
 

@@ -33,10 +33,11 @@ from builder.pipeline import make, proof, push, records, repository
 from builder.prove.receipts import Receipt
 
 PACKAGES = Path("build") / "packages"
-ROOM = 4_000_000_000
+ADDED_SIZE = 4_000_000_000
 """Bytes that a program's requirements may add to the target's size budget."""
 
-_HELD = "target.lock"
+_TARGETS_LOCK = "target.lock"
+"""The file with the lock of the target that the program's locks began with."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,14 @@ class PythonProgram:
 
     @property
     def slug(self) -> str:
-        """The folder's name as a part of an image's tag."""
+        """Return the folder's name as a part of an image's tag."""
         name = re.sub(r"[^a-z0-9]+", "-", self.folder.name.lower()).strip("-")
         return name[:30].strip("-") or "program"
+
+    @property
+    def copy(self) -> str:
+        """Return the name of its copy in the project of its own."""
+        return "program" if self.flat else self.folder.name
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,8 @@ class ProvenPackage:
     unchanged: bool
 
 
-def program(folder: Path, module: str | None) -> PythonProgram:
-    """Checks that the module is there. Raises InputError with the modules that are."""
+def find(folder: Path, module: str | None) -> PythonProgram:
+    """Return the program of a folder and a module. Raises InputError with the modules that are."""
     folder = folder.absolute()
     if not folder.is_dir():
         raise InputError(f"--package {folder}: there is no such folder", "name a folder")
@@ -80,51 +86,53 @@ def program(folder: Path, module: str | None) -> PythonProgram:
         return PythonProgram(folder, module, flat=True)
     if module and steps[0] == folder.name and project.is_module(folder.parent.joinpath(*steps)):
         return PythonProgram(folder, module, flat=False)
-    names = [path.stem for path in sorted(folder.glob("*.py")) if not path.stem.startswith("__")]
-    names = [f"{folder.name}.{one}" for one in names] if _is_package(folder) else names
+    package = f"{folder.name}." if (folder / "__init__.py").is_file() else ""
+    stems = (path.stem for path in sorted(folder.glob("*.py")))
+    names = [f"{package}{stem}" for stem in stems if not stem.startswith("__")]
     near = difflib.get_close_matches(module or "", names, n=1)
     what = f"--module {module}: there is no such module in {folder}" if module else "no --module"
     fix = f"write --module {near[0]}" if near else f"it holds {', '.join(names) or 'no .py file'}"
     raise InputError(what, fix)
 
 
-def _is_package(folder: Path) -> bool:
-    return (folder / "__init__.py").is_file()
-
-
-def requirements(one: PythonProgram) -> tuple[str, str]:
-    """The text of the program's requirements.txt, and the file that it comes from; both may be "".
+def requirements(program: PythonProgram) -> tuple[str, str]:
+    """Return the program's requirements, and the file that they come from; both may be "".
 
     requirements.txt in the folder, else pyproject.toml's dependencies, else (for a package) the
     same of the folder above, where such files usually lie. Raises InputError.
     """
-    for place in (one.folder,) if one.flat else (one.folder, one.folder.parent):
-        path = place / image_yaml.REQUIREMENTS
+    above = () if program.flat else (program.folder.parent,)
+    for folder in (program.folder, *above):
+        path = folder / image_yaml.REQUIREMENTS
         if path.is_file():
             return path.read_text(encoding="utf-8", errors="replace"), str(path)
-        path = place / "pyproject.toml"
+        path = folder / "pyproject.toml"
         if path.is_file():
             try:
                 content = tomllib.loads(path.read_text(encoding="utf-8"))
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise InputError(f"{path}: not TOML: {error}", "mend the file") from None
-            found = content.get("project", {}).get("dependencies", [])
-            return "".join(f"{line}\n" for line in found), f"{path}: project.dependencies"
+            dependencies = content.get("project", {}).get("dependencies", [])
+            text = "".join(f"{requirement}\n" for requirement in dependencies)
+            return text, f"{path}: project.dependencies"
     return "", ""
 
 
-def derive(root: Path, target: str, one: PythonProgram) -> tuple[Path, str]:
-    """Write the program's own project; its root, and its target's name there. Raises InputError."""
+def derive(root: Path, target: str, program: PythonProgram) -> tuple[Path, str]:
+    """Write the program's own project. Returns its root, and its target's name there.
+
+    Raises InputError.
+    """
     spec = image_yaml.load(root, target)
-    name = f"{target}-{one.slug}"
+    name = f"{target}-{program.slug}"
     home = root / PACKAGES / name
     with files.locked(home.parent / f".{name}.lock"):
-        _copy_program(one, home)
+        _copy_program(program, home)
         _copy_locks(root, target, home, name)
         values = spec.model_dump(mode="json", exclude_unset=True)
-        values["trainer"] = {"package": _place(one), "module": one.module}
+        values["trainer"] = {"package": program.copy, "module": program.module}
         values["labels"] = {**spec.labels, suite.LABEL: suite.PROGRAM.name}
-        values["size_budget"] = f"{(spec.size_budget + ROOM) / 1e9:.2f} GB"
+        values["size_budget"] = f"{(spec.size_budget + ADDED_SIZE) / 1e9:.2f} GB"
         text = json.dumps(values, indent=1) + "\n"  # JSON is YAML
         files.write(home / image_yaml.IMAGES / name / image_yaml.FILE, text)
         files.write(home / project.MARKER, (root / project.MARKER).read_bytes())
@@ -134,20 +142,15 @@ def derive(root: Path, target: str, one: PythonProgram) -> tuple[Path, str]:
     return home, name
 
 
-def _place(one: PythonProgram) -> str:
-    """The folder's name in the project of its own."""
-    return "program" if one.flat else one.folder.name
-
-
-def _copy_program(one: PythonProgram, home: Path) -> None:
-    """The folder's files, as an image gets them, in place of what was there."""
-    text, source = requirements(one)
+def _copy_program(program: PythonProgram, home: Path) -> None:
+    """Put the folder's files, as an image gets them, in place of what was there."""
+    text, source = requirements(program)
     home.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=home, prefix=".program."))
     try:
-        for path in programs.walk(one.folder):
-            programs.check(one.folder, path)
-            to = new / path.relative_to(one.folder)
+        for path in programs.walk(program.folder):
+            programs.check(program.folder, path)
+            to = new / path.relative_to(program.folder)
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, to)
     except InputError:
@@ -155,7 +158,7 @@ def _copy_program(one: PythonProgram, home: Path) -> None:
         raise
     if source:
         (new / image_yaml.REQUIREMENTS).write_text(text, encoding="utf-8")
-    old = home / _place(one)
+    old = home / program.copy
     if old.is_dir():
         shutil.rmtree(old)
     new.chmod(0o755)
@@ -163,18 +166,18 @@ def _copy_program(one: PythonProgram, home: Path) -> None:
 
 
 def _copy_locks(root: Path, target: str, home: Path, name: str) -> None:
-    """The target's locks to start from; again where the target was locked anew since."""
+    """Copy the target's locks to start from; again where the target was locked anew since."""
     source, to = root / image_yaml.IMAGES / target, home / image_yaml.IMAGES / name
-    held = lockfile.read(root, target).document
-    marker = to / _HELD
-    if marker.is_file() and marker.read_text(encoding="utf-8") == held:
+    lock, marker = lockfile.read(root, target).document, to / _TARGETS_LOCK
+    if marker.is_file() and marker.read_text(encoding="utf-8") == lock:
         return
     for path in to.glob("*.lock"):
         path.unlink()
-    for path in (*source.glob("*.lock"), *(root / image_yaml.IMAGES).glob("os-*.lock")):
-        place = to if path.parent == source else to.parent
-        files.write(place / path.name, path.read_bytes())
-    files.write(marker, held)
+    for path in source.glob("*.lock"):
+        files.write(to / path.name, path.read_bytes())
+    for path in source.parent.glob("os-*.lock"):
+        files.write(to.parent / path.name, path.read_bytes())
+    files.write(marker, lock)
 
 
 def build(
@@ -182,21 +185,21 @@ def build(
     settings: Settings,
     engine: Engine,
     target: str,
-    one: PythonProgram,
+    program: PythonProgram,
     on_event: OnEvent = ignore,
 ) -> ProvenPackage:
     """Lock, render, build and prove a program's image; does nothing where nothing changed.
 
     Raises InputError for requirements that cannot be, CheckFailed, OutsideError.
     """
-    home, name = derive(root, target, one)
+    home, name = derive(root, target, program)
     with files.locked(home.parent / f".{name}.lock"):
         try:
             spec = image_yaml.load(home, name)
             apt = ContainerApt(root, settings, on_event)
             locking.lock(home, spec, compatibility.resolve(spec), apt, on_event=on_event)
         except InputError as error:
-            raise _in_users_words(error, one, target) from None
+            raise _in_users_words(error, program, target) from None
         dockerfile.write(home, dockerfile.texts(home, dockerfile.load_all(home, [name])))
         options = make.BuildOptions(settings, repository.base_check(settings), on_event)
         (made,) = make.make(home, [name], options, lambda: engine, proof.prove_once)
@@ -210,14 +213,14 @@ def push_built(
     return push.push_target(built.root, settings, engine, built.target, on_event=on_event)
 
 
-def _in_users_words(error: InputError, one: PythonProgram, target: str) -> InputError:
-    """The place in the user's file, not in the copy."""
-    _, source = requirements(one)
-    copy = f"{_place(one)}/{image_yaml.REQUIREMENTS}"
+def _in_users_words(error: InputError, program: PythonProgram, target: str) -> InputError:
+    """Return the error with the line of the user's file, not of the copy."""
+    _, source = requirements(program)
+    copy = f"{program.copy}/{image_yaml.REQUIREMENTS}"
     message = error.message
     if source.endswith(image_yaml.REQUIREMENTS):
         message = message.replace(copy, source)
     else:
         message = re.sub(rf"{re.escape(copy)}(:\d+)?", source or copy, message)
-    fix = error.fix.replace(f"{target}-{one.slug}", target)
-    return InputError(message.replace(f"{target}-{one.slug}", target), fix)
+    fix = error.fix.replace(f"{target}-{program.slug}", target)
+    return InputError(message.replace(f"{target}-{program.slug}", target), fix)

@@ -16,7 +16,7 @@ class Pool:
     """The replicas of one role, all on the same kind of machine.
 
     role: one of ROLES; another text only for a job that this factory did not describe.
-    machine: the machine type, "" where the place does not choose one.
+    machine: the machine type, "" where the backend does not choose one.
     accelerators: how many of type `accelerator` each machine carries.
     topology: of a TPU; it takes the place of a number of accelerators.
     disk_type, disk_gb: the boot disk of each machine.
@@ -33,20 +33,20 @@ class Pool:
 
     @property
     def position(self) -> int:
-        """The number of the worker pool on Vertex AI."""
+        """Return the number of the worker pool on Vertex AI."""
         return ROLES.index(self.role)
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """The names of its replicas: worker-0, worker-1."""
+        """Return the names of its replicas: worker-0, worker-1."""
         return tuple(f"{self.role}-{index}" for index in range(self.count))
 
 
 def replica_names(pools: Iterable[Pool]) -> list[str]:
-    """The names of all replicas of a job: chief-0, worker-0, worker-1."""
+    """Return the names of all replicas of a job: chief-0, worker-0, worker-1."""
     return [name for pool in pools for name in pool.replicas]
 
 
 def role_of(position: int) -> str:
-    """The role of the worker pool at a position of Vertex AI."""
+    """Return the role of the worker pool at a position of Vertex AI."""
     return ROLES[position] if position < len(ROLES) else f"workerpool{position}"

@@ -89,12 +89,12 @@ class Stop:
 
     @property
     def requests(self) -> int:
-        """How many requests there were."""
+        """Return how many requests there were."""
         return self._requests + (self._of.requests if self._of else 0)
 
     @property
     def signal(self) -> int:
-        """The signal of the last request, 0 before the first."""
+        """Return the signal of the last request, 0 before the first."""
         return self._signal or (self._of.signal if self._of else 0)
 
 

@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from builder.jobs.backends.local.study import StudyOutcome
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
+_STYLES = {"succeeded": "green", "failed": "red"}
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 
 
 def message(line: str) -> tuple[str, str]:
-    """Severity and text of a line, read as Cloud Logging does: one JSON object, or plain text."""
-    found = contract.fields(line)
-    if "message" in found:
-        return str(found.get("severity", "INFO")), str(found["message"])
+    """Return severity and text of a line, read as Cloud Logging does: a JSON object, or a text."""
+    fields = contract.fields(line)
+    if "message" in fields:
+        return str(fields.get("severity", "INFO")), str(fields["message"])
     return "", line
 
 
 def event_text(event: JobEvent, colours: Mapping[str, str], width: int) -> Text:
-    """`worker-0 | step 10 of 200: loss 0.1`, in the replica's colour."""
+    """Return `worker-0 | step 10 of 200: loss 0.1`, in the replica's colour."""
     from rich.text import Text
 
     colour = colours.get(event.replica, "bold")
@@ -44,49 +45,48 @@ def event_text(event: JobEvent, colours: Mapping[str, str], width: int) -> Text:
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each replica."""
+    """Return a colour for each replica."""
     return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
 
 
 def summary(outcome: Outcome) -> Table:
-    """A row for each replica: state, exit code, restarts, seconds."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("replica", "state", "exit code", "restarts", "seconds"):
-        table.add_column(name, justify="left" if name in ("replica", "state") else "right")
-    for one in outcome.replicas:
-        code = "" if one.exit_code is None else str(one.exit_code)
-        style = {"succeeded": "green", "failed": "red"}.get(one.state, "")
+    """Return a table with a row for each replica: state, exit code, restarts, seconds."""
+    table = _table(("replica", "state", "exit code", "restarts", "seconds"))
+    for replica in outcome.replicas:
         table.add_row(
-            one.name,
-            f"[{style}]{one.state}[/]" if style else one.state,
-            code,
-            str(one.restarts),
-            f"{one.seconds:.1f}",
+            replica.name,
+            replica.state,
+            "" if replica.exit_code is None else str(replica.exit_code),
+            str(replica.restarts),
+            f"{replica.seconds:.1f}",
+            style=_STYLES.get(replica.state, ""),
         )
     return table
 
 
 def study_table(outcome: StudyOutcome) -> Table:
-    """A row for each trial; the best one is marked."""
-    from rich.table import Table
-
+    """Return a table with a row for each trial; the best is marked."""
     from builder.jobs.backends.local.study import shown
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    names = list(dict.fromkeys(name for one in outcome.trials for name in one.parameters))
-    for name in ("trial", "state", *names, outcome.metric, "seconds"):
-        table.add_column(name, justify="left" if name == "state" else "right")
-    for one in outcome.trials:
-        chosen = one.number == outcome.best
-        values = [shown(one.parameters.get(name)) for name in names]
+    names = list(dict.fromkeys(name for trial in outcome.trials for name in trial.parameters))
+    table = _table(("trial", "state", *names, outcome.metric, "seconds"))
+    for trial in outcome.trials:
+        best = trial.number == outcome.best
         table.add_row(
-            f"{one.number}{' *' if chosen else ''}",
-            one.state,
-            *(value[:12] for value in values),
-            "" if one.value is None else f"{one.value:.6g}",
-            f"{one.seconds:.1f}",
-            style="bold green" if chosen else "red" if one.state == "failed" else "",
+            f"{trial.number}{' *' if best else ''}",
+            trial.state,
+            *(shown(trial.parameters.get(name))[:12] for name in names),
+            "" if trial.value is None else f"{trial.value:.6g}",
+            f"{trial.seconds:.1f}",
+            style="bold green" if best else "red" if trial.state == "failed" else "",
         )
+    return table
+
+
+def _table(columns: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("replica", "state") else "right")
     return table

@@ -109,7 +109,7 @@ def submit(
             run += 1
         reusable = [job for job in known if job.run == run and job.reusable]
         if reusable:
-            sent = _found(min(reusable, key=by_age))
+            sent = _reused(min(reusable, key=by_age))
         else:
             sent = _created(backend, ready, run, key, known)
         memory.add(name, key, backend.name, sent.job)
@@ -117,7 +117,7 @@ def submit(
     return sent
 
 
-def _found(job: JobStatus) -> Submitted:
+def _reused(job: JobStatus) -> Submitted:
     state = job.state.replace("_", " ")
     done = job.state in SUCCEEDED
     return Submitted(job, f"it {state} before" if done else f"it is {state} already")
@@ -140,8 +140,8 @@ def _created(
     before = {job.name for job in known}
     try:
         return Submitted(backend.submit(ready, run))
-    except AlreadySubmitted as found:
-        return Submitted(found.job, "another command has submitted it at the same time")
+    except AlreadySubmitted as other:
+        return Submitted(other.job, "another command has submitted it at the same time")
     except LostAnswer:
         for pause in LOOKS_AFTER:
             time.sleep(pause)

@@ -1,1 +1,1 @@
-"""This machine as a place: a job runs as containers, in the environment of Vertex AI."""
+"""This machine as a backend: a job runs as containers, in the environment of Vertex AI."""

@@ -83,7 +83,7 @@ def described(
         return engine, prepare(root, engine, job, options), job.study
     from builder.jobs import package
 
-    program = package.program(options.package, options.module)
+    program = package.find(options.package, options.module)
     engine = connect()
     target = target_of(root, job.image)
     made = package.build(root, settings, engine, target, program, on_event)

@@ -1,1 +1,1 @@
-"""Vertex AI as a place: a job becomes a CustomJob or a HyperparameterTuningJob."""
+"""Vertex AI as a backend: a job becomes a CustomJob or a HyperparameterTuningJob."""
