@@ -12,8 +12,8 @@ from builder.jobs.machines import Placement
 
 
 def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
-    """Return the variable for a machine that is paid for; one without an accelerator computes on the CPU,
-    whatever its image expects.
+    """Return the variable for a machine that is paid for; one without an accelerator computes on
+    the CPU, whatever its image expects.
 
     cuda: the version of the image's CUDA, None where it is not known.
     """
@@ -25,6 +25,7 @@ def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
 
 
 def on_this_machine(wanted: int, given: int) -> dict[str, str]:
-    """Return the variable for a replica that wants some GPUs and is given this machine's, of any kind."""
+    """Return the variable for a replica that wants some GPUs and gets this machine's, of any
+    kind."""
     value = contract.accelerator(contract.ANY_GPU, given) if wanted and given else contract.CPU
     return {contract.ACCELERATOR: value}

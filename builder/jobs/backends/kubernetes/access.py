@@ -124,7 +124,7 @@ def load(context: str | None) -> Access:
             f"{searched}: no context is called {name}"
             if name
             else f"{searched}: no current-context",
-            f"give --context: {', '.join(sorted(contexts)) or 'there is none'}",
+            f"give --context: {', '.join(sorted(contexts))}" if contexts else _RENEW,
         )
     chosen = contexts[name].values
     cluster = _named(files, "cluster", chosen.get("cluster"), searched)
