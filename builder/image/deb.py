@@ -56,26 +56,18 @@ def files(deb: Path) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
             yield info, _guarded_content(deb, tar, info)
 
 
-class _Part:
-    """A part of a file, to be read once from its begin to its end."""
+class _Limited:
+    """A stream that is read from its begin, and of which at most so many bytes are there.
 
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left = file, size
+    Beyond them it ends, or with `fails` raises ValueError.
+    """
 
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(self._left if size < 0 else min(size, self._left))
-        self._left -= len(data)
-        return data
-
-
-class _Bounded:
-    """What a packed stream unpacks to; `read` raises ValueError where that is too much."""
-
-    def __init__(self, stream: Any, most: int) -> None:
-        self._stream, self._left = stream, most
+    def __init__(self, stream: Any, most: int, fails: bool = False) -> None:
+        self._stream, self._left, self._fails = stream, most, fails
 
     def read(self, size: int = -1) -> bytes:
-        data: bytes = self._stream.read(size)
+        bounded = self._left if size < 0 else min(size, self._left)
+        data: bytes = self._stream.read(size if self._fails else bounded)
         self._left -= len(data)
         if self._left < 0:
             raise ValueError("it unpacks to more than a package may hold")
@@ -119,8 +111,8 @@ def _tar(deb: Path, member: str, most: int) -> Iterator[tarfile.TarFile]:
         for name, _, size in _members(file):
             stem, _, suffix = name.rpartition(".")
             if member in (name, stem):
-                unpacker = _unpacker("" if name == member else suffix, _Part(file, size))
-                plain: Any = _Bounded(unpacker, most)
+                unpacker = _unpacker("" if name == member else suffix, _Limited(file, size))
+                plain: Any = _Limited(unpacker, most, fails=True)
                 with tarfile.open(fileobj=plain, mode="r|", errorlevel=2) as tar:
                     yield tar
                 return

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config import compatibility, image_yaml, lock_check
+from builder.config import compatibility, device_code, image_yaml, lock_check
 from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock
 from builder.config.stack import Stack
@@ -113,7 +113,8 @@ def prepare(root: Path, name: str) -> Target:
     lock, stale = lock_check.read(root, spec, stack)
     if lock is None or stale:
         raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
-    rendered = dockerfile.render(spec, stack, lock, folder_of(root))
+    driver = device_code.driver(root, stack, lock)
+    rendered = dockerfile.render(spec, stack, lock, folder_of(root), driver)
     if differences := dockerfile.differences(root, dockerfile.texts(root, [rendered])):
         raise CheckFailed(
             f"{differences[0]} is not what image.yaml and the templates give",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from builder.cli import images
+from builder.config import image_yaml
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.settings import Settings
 from builder.devicecode.images import ImageContent
@@ -30,6 +31,11 @@ TARGET = "v100"
 FRAMES, FILES = 5, 97
 
 # --- preparing ------------------------------------------------------------------------------------
+
+
+def test_every_target_is_as_its_files_are_committed() -> None:
+    for name in image_yaml.targets(ROOT):
+        assert make.prepare(ROOT, name).name == name
 
 
 def test_a_stale_lock_and_an_edited_dockerfile_are_refused(copy: Path) -> None:
