@@ -37,6 +37,8 @@ AFTER = 1
 """How many ordinary lines may follow the one that ends a process."""
 LAST = 4
 """Lines at the end of a log in which a program's own words for a good end count."""
+IGNORED = 30
+"""The most lines of an exception that Python ignores."""
 _SIGNALLED = 128
 
 _PROGRESS = re.compile(
@@ -48,7 +50,8 @@ _TRAINED = (contract.STEP, contract.CHECKPOINT, contract.EVALUATED)
 _DONE = re.compile(r"\bjob completed successfully\b|\bjob_state_succeeded\b", re.IGNORECASE)
 _TRAINED_WELL = re.compile(
     r"\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?[.!]*\s*$"
-    r"|\b(?:finished|done|completed) training[.!]*\s*$",
+    r"|\b(?:finished|done|completed) training(?: in [\d.]+ \w+)?[.!]*\s*$"
+    r"|`Trainer.fit` stopped: |'train_runtime':|\bloss for final step\b",
     re.IGNORECASE,
 )
 _SAVED = re.compile(
@@ -161,9 +164,10 @@ def diagnose(run: JobLog, table: Table | None = None) -> Diagnosis:
     matches = table.find([line.text for line in run.lines])
     live = _live(run, matches)
     fatal = [match for match in live if not match.warning]
-    diagnosis = _of_state(run, fatal) or _of_lines(run, fatal, table)
+    diagnosis = _of_state(run, fatal)
     if diagnosis is None and not run.exit_code:
         diagnosis = _ended_well(run, fatal)
+    diagnosis = diagnosis or _of_lines(run, fatal, table)
     if diagnosis is None:
         diagnosis = _of_code(run, table) or _of_warnings(run, live, table) or _unknown(run, table)
     seen = _seen(run, matches, diagnosis.ending)
@@ -190,9 +194,9 @@ def _ended_well(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
         line, late = run.lines[index], index >= len(run.lines) - LAST
         sure = line.event == "done" or _DONE.search(line.text)
         if sure or (late and (_TRAINED_WELL.search(line.text) or _SAVED.search(line.text))):
-            if any(match.index > index for match in fatal):
-                return None
             own = sure or _TRAINED_WELL.search(line.text)
+            if any(match.index > index or not own for match in fatal):
+                return None
             evidence = (_of_line(run, index),)
             return replace(WELL, certainty="certain" if own else "likely", evidence=evidence)
         if _EXCEPTION.search(line.text):
@@ -223,7 +227,20 @@ def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
         after = anyone if speaker in WHOLE else signs.get(speaker, [])
         return len(after) - bisect_right(after, match.index) >= OUTLIVED
 
-    return [match for match in matches if not outlived(match)]
+    ignored = _ignored(run)
+    return [match for match in matches if match.index not in ignored and not outlived(match)]
+
+
+def _ignored(run: JobLog) -> set[int]:
+    """Return the lines of exceptions that Python itself ignores: raised while it cleans up."""
+    ignored: set[int] = set()
+    for index, line in enumerate(run.lines):
+        if line.text.startswith("Exception ignored in"):
+            for later in range(index, min(index + IGNORED, len(run.lines))):
+                ignored.add(later)
+                if _EXCEPTION.search(run.lines[later].text):
+                    break
+    return ignored
 
 
 def _of_lines(run: JobLog, fatal: Sequence[Match], table: Table) -> Diagnosis | None:
@@ -296,10 +313,13 @@ def _own_exception(run: JobLog, chosen: Match, fatal: Sequence[Match], table: Ta
 
 def _exceptions(run: JobLog, table: Table) -> list[int]:
     """Return the lines with an exception, without those that only pass on that a process ended."""
+    ignored = _ignored(run)
     return [
         index
         for index, line in enumerate(run.lines)
-        if (name := _EXCEPTION.search(line.text)) and name[1] not in table.wrappers
+        if index not in ignored
+        and (name := _EXCEPTION.search(line.text))
+        and name[1] not in table.wrappers
     ]
 
 
