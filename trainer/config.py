@@ -56,24 +56,16 @@ class Config:
     )
     job_dir: str = _run(
         ...,
-        "folder for everything the run writes (default: the parent of AIP_MODEL_DIR)",
+        "folder for everything the run writes; AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and "
+        "AIP_TENSORBOARD_LOG_DIR count for what they name (default: the parent of AIP_MODEL_DIR)",
         metavar="DIR",
     )
-    model_dir: str = _run(
-        ...,
-        "folder for the final SavedModel (default: AIP_MODEL_DIR or JOB_DIR/model)",
-        metavar="DIR",
-    )
-    checkpoint_dir: str = _run(
-        ...,
-        "folder for checkpoints (default: AIP_CHECKPOINT_DIR or JOB_DIR/checkpoints)",
-        metavar="DIR",
-    )
-    log_dir: str = _run(
-        ...,
-        "folder for TensorBoard (default: AIP_TENSORBOARD_LOG_DIR or JOB_DIR/logs)",
-        metavar="DIR",
-    )
+    model_dir: str
+    """Of the final SavedModel: AIP_MODEL_DIR or JOB_DIR/model."""
+    checkpoint_dir: str
+    """AIP_CHECKPOINT_DIR or JOB_DIR/checkpoints."""
+    log_dir: str
+    """For TensorBoard: AIP_TENSORBOARD_LOG_DIR or JOB_DIR/logs."""
     steps: int = _run(
         UNKNOWN,
         "optimizer steps of the whole run, those before a restart included",
@@ -126,22 +118,12 @@ class Config:
         25.0, "most seconds from SIGTERM until the process exits, saved or not", least=0.5
     )
 
-    checkpoint_seconds: float = _evaluation(
-        0.0, "seconds between checkpoints, in addition to --checkpoint-every; 0: steps only"
-    )
-    keep_best: bool = _evaluation(True, "also keep the checkpoint that is best by --metric")
     evaluation: Literal["auto", "inline", "dedicated"] = _evaluation(
         "auto",
         "inline: the trainers evaluate; dedicated: a task of type evaluator does; auto: by the "
         "cluster",
     )
     evaluate_batches: int = _evaluation(0, "batches of an evaluation; 0: all validation records")
-    evaluate_delay: float = _evaluation(
-        0.0, "seconds before a dedicated evaluator evaluates for the first time"
-    )
-    evaluate_interval: float = _evaluation(
-        0.0, "least seconds from the start of one evaluation to the next"
-    )
     early_stopping: int = _evaluation(
         0, "end the run after this many evaluations without a better --metric; 0: never"
     )
@@ -150,9 +132,6 @@ class Config:
     )
     nan_retries: int = _evaluation(
         2, "times to return to the last checkpoint after a loss that is not finite"
-    )
-    nan_factor: float = _evaluation(
-        0.5, "factor of the learning rate at each of these retries", least=1e-6, most=1
     )
     test_flips: bool = _evaluation(
         False, "evaluate and serve the mean of each picture and its mirror image"
@@ -198,16 +177,22 @@ class Config:
         shown="all",
         least=-1,
     )
-    batch_norm: Literal["auto", "frozen", "trained"] = _model(
-        "auto", "auto: frozen where the backbone's weights are given"
+    batch_norm: Literal["auto", "frozen", "trained", "synchronized"] = _model(
+        "auto",
+        "auto: frozen where the backbone's weights are given; synchronized: trained, with the "
+        "statistics of all replicas' pictures",
     )
-    target: Literal["auto", "class", "labels", "values"] = _model(
-        "auto", "what is predicted of an example; auto: what the records have"
+    drop_path: float = _model(
+        0.0,
+        "stochastic depth: the share of pictures that skip the last block, less for earlier ones; "
+        "0: as Keras makes the network",
+        most=0.9,
     )
+    target: str = ""
+    """What is predicted of an example: see trainer.input.targets. The records say it."""
     pooling: Literal["avg", "max"] = _model("avg", "of the backbone's features")
     head_units: int = _model(0, "units of a hidden layer before the logits; 0: no such layer")
     dropout: float = _model(0.0, "share of the features dropped before the logits", most=0.99)
-    l2: float = _model(0.0, "factor of the squared kernels that are added to the loss", most=1)
     class_weights: Literal["none", "balanced"] = _model(
         "none", "balanced: in the loss, each class counts alike, however many examples it has"
     )
@@ -220,7 +205,9 @@ class Config:
     )
     momentum: float = _optimizer(0.9, "of sgd and rmsprop", most=0.9999)
     weight_decay: float = _optimizer(
-        0.0, "decoupled from the gradient; spares biases and normalisation", most=1
+        0.0,
+        "decoupled from the gradient; spares biases and normalisation; 0: none, of adamw 0.004",
+        most=1,
     )
     accumulate: int = _optimizer(
         1,
@@ -251,12 +238,8 @@ class Config:
         metavar="X,X",
         shown="0.5,0.75",
     )
-    decay_factor: float = _optimizer(0.1, "step schedule: factor of the rate at each", most=1)
     final_learning_rate: float = _optimizer(
         0.0, "cosine schedule: share of the rate that is left at the end", most=1
-    )
-    cosine_cycles: int = _optimizer(
-        1, "cosine schedule: equal cosines one after the other, each from the full rate", least=1
     )
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = _optimizer(
         "none", "by the number of replicas"
@@ -266,23 +249,14 @@ class Config:
     )
     xla: Literal["auto", "on", "off"] = _optimizer("auto", "compile with XLA; auto: on a TPU")
 
-    scalars_every: int = _tensorboard(1, "loss, learning rate, gradient norm, speed")
-    histograms_every: int = _tensorboard(500, "of weights")
-    activations_every: int = _tensorboard(500, "of layers, with zero, dead and saturated units")
-    examples: int = _tensorboard(8, "misclassified examples to show after an evaluation; 0: none")
-    graph: bool = _tensorboard(True, "the model's graph, once")
-    summary_budget: float = _tensorboard(
-        0.05,
-        "share of the time that histograms and activations may cost before they are skipped",
-        most=1,
+    histograms_every: int = _tensorboard(
+        500, "of weights and of layers' outputs, with zero, dead and saturated units"
     )
+    examples: int = _tensorboard(8, "misclassified examples to show after an evaluation; 0: none")
     profile_steps: tuple[int, int] | None = _tensorboard(
         None, "first and last step to profile", parse=values.steps, metavar="FIRST,LAST"
     )
 
-    sample_every: float = _cost(
-        5.0, "seconds between two looks at processors and memory; 0: no look"
-    )
     price_per_hour: float = _cost(
         0.0, "of all the run's machines together, in any currency; 0: not known"
     )
@@ -374,8 +348,8 @@ folder could not be written, 4 the loss was not finite, 143 stopped: start it ag
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     """The run that these arguments and Vertex AI's AIP_* variables ask for.
 
-    An option wins over AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR, and these win
-    over the folders below --job-dir. Raises UsageError.
+    AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR win over the folders below
+    --job-dir. Raises UsageError.
     """
     usage = "python -m trainer.task --records DIR [--job-dir DIR] [option ...]"
     given = read(Config, arguments, COMMON, usage=usage, description=_WHAT, epilog=_CODES)
@@ -391,8 +365,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         raise UsageError(f"--cut and --crop {config.crop}: give one of them")
     if config.trivial_augment and config.rand_augment:
         raise UsageError(f"--trivial-augment and --rand-augment {config.rand_augment}: give one")
-    if config.cosine_cycles > 1 and config.schedule != "cosine":
-        raise UsageError(f"--cosine-cycles {config.cosine_cycles}: give --schedule cosine with it")
     _check_weights(config)
     hub = config.model.startswith("keras_hub:")
     if ":" in config.model and not hub:
@@ -443,7 +415,7 @@ def _folders(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[s
         ("checkpoint_dir", "AIP_CHECKPOINT_DIR", "checkpoints"),
         ("log_dir", "AIP_TENSORBOARD_LOG_DIR", "logs"),
     ):
-        folder = given.get(key) or environment.get(variable) or f"{job_dir}/{name}"
+        folder = environment.get(variable) or f"{job_dir}/{name}"
         folders[key] = folder.rstrip("/")
     return folders
 
@@ -453,9 +425,6 @@ def check_length(config: Config) -> None:
     if config.warmup_steps and config.warmup_steps >= config.steps:
         text = f"the run of {config.steps} steps is over before its end"
         raise UsageError(f"--warmup-steps {config.warmup_steps}: {text}")
-    if config.cosine_cycles > config.steps - config.warmup_steps:
-        text = f"the run of {config.steps} steps has fewer after its warm-up"
-        raise UsageError(f"--cosine-cycles {config.cosine_cycles}: {text}")
     if config.profile_steps and config.profile_steps[0] > config.steps:
         first, last = config.profile_steps
         text = f"the run of {config.steps} steps is over before the first"

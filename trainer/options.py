@@ -120,7 +120,8 @@ def read(
 def _declared(kind: type) -> Iterator[tuple[Field[Any], Option, Any]]:
     types = get_type_hints(kind)
     for one in fields(kind):
-        yield one, one.metadata["option"], types[one.name]
+        if "option" in one.metadata:
+            yield one, one.metadata["option"], types[one.name]
 
 
 def _name(one: Field[Any]) -> str:

@@ -32,8 +32,8 @@ from trainer.input.parts import Sound  # noqa: E402
 from trainer.records import command, tfrecord  # noqa: E402
 
 RATE = 8000
-QUIET = ["--graph=false", "--examples=0", "--histograms-every=0", "--activations-every=0"]
-QUIET += ["--sample-every=0", "--export=none"]
+QUIET = ["--examples=0", "--histograms-every=0"]
+QUIET += ["--export=none"]
 KINDS = ("falling", "rising", "steady", "warbling")
 STEPS, EVERY = 160, 80
 
@@ -80,7 +80,7 @@ def job(made: Path) -> tuple[Path, list[dict]]:
     folder = made.parent / "job"
     options = {"steps": STEPS, "evaluate-every": EVERY, "steps-per-loop": 40}
     options |= {"schedule": "cosine", "learning-rate": 0.004, "shift": 0.02, "erase": 0.05}
-    options |= {"noise": 0.05, "histograms-every": EVERY, "activations-every": EVERY}
+    options |= {"noise": 0.05, "histograms-every": EVERY}
     arguments = [f"--{name}={value}" for name, value in options.items()]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

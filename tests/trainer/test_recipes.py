@@ -22,7 +22,7 @@ from trainer.model import networks, optimization  # noqa: E402
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
 COMMON = ("--records", SMOKE, "--image-size", 8, "--batch-size", 4, "--histograms-every", 0)
-QUICK = (*COMMON, "--activations-every", 0, "--graph", "false", "--export", "none")
+QUICK = (*COMMON, "--export", "none")
 
 RECIPES = {
     "ema": ("--ema", 0.9, "--evaluate-every", 2, "--accumulate", 2),
@@ -146,7 +146,7 @@ def test_a_batch_in_parts_moves_the_weights_as_the_whole_batch_does(one: bool) -
     found = []
     for parts in (1, 2):
         tf.keras.utils.set_random_seed(0)
-        options = ("--accumulate", parts, "--optimizer", "sgd", "--momentum", 0, "--l2", 0.01)
+        options = ("--accumulate", parts, "--optimizer", "sgd", "--momentum", 0)
         found.append(moved(inner.Trainer(strategy, config(*options), 2, "float32"), strategy))
     for path, whole in found[0].items():
         np.testing.assert_allclose(found[1][path], whole, rtol=1e-3, atol=1e-8, err_msg=path)

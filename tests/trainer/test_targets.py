@@ -22,7 +22,7 @@ from trainer.records import command  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
-QUICK = ("--image-size", 16, "--graph=false", "--learning-rate", 0.005, "--histograms-every", 0)
+QUICK = ("--image-size", 16, "--learning-rate", 0.005, "--histograms-every", 0)
 COUNT = 160
 
 
@@ -76,7 +76,7 @@ def test_records_say_what_is_predicted(records: Path) -> None:
 
 def test_a_run_learns_resumes_and_is_served(records: Path, tmp_path: Path, task) -> None:
     common = ("--records", records, *QUICK, "--job-dir", tmp_path, "--predictions")
-    mixed = ("--mixup", 0.2, "--label-smoothing", 0.1) if records.name == "labels" else ("--l2", 0)
+    mixed = ("--mixup", 0.2, "--label-smoothing", 0.1) if records.name == "labels" else ()
     for steps in (50, 120):
         code, lines = task(*common, "--steps", steps, *mixed)
         assert code == 0, lines[-1]

@@ -22,7 +22,7 @@ tf = pytest.importorskip("tensorflow")
 
 from trainer import task as task_module  # noqa: E402
 from trainer.job import storage  # noqa: E402
-from trainer.loop import distribution, inner  # noqa: E402
+from trainer.loop import distribution, inner, outer  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
@@ -208,10 +208,11 @@ def test_a_fault_of_the_program_is_a_traceback_and_1(
 
 
 def test_a_loss_that_is_not_finite_is_recovered_from_with_a_smaller_rate(
-    tmp_path: Path, task
+    tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(outer, "SLOWER", 1e-6)
     options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 60, "--image-size", 8)
-    wild = ("--optimizer", "sgd", "--learning-rate", 3e4, "--nan-factor", 1e-6)
+    wild = ("--optimizer", "sgd", "--learning-rate", 3e4)
     code, lines = task(*options, *wild, "--nan-retries", 1, "--checkpoint-every", 20)
     assert code == 0
     [back] = [line for line in lines if line["event"] == "diverged"]

@@ -61,8 +61,6 @@ _NOTHING = {"class_weights": "none", "sampling": "natural"}
 
 def aimed(config: Config, target: Target) -> Config:
     """`config` for records of this target. Raises UsageError for what means nothing with it."""
-    if config.target not in ("auto", target):
-        raise UsageError(f"--target {config.target}: {config.records} has {_TOLD[target]}")
     for name in _NEED_A_CLASS.get(target, ()):
         if (value := getattr(config, name)) != _NOTHING.get(name, 0):
             option = f"--{name.replace('_', '-')} {value}"

@@ -1,8 +1,7 @@
 """The dedicated evaluator: a process that evaluates the latest checkpoint again and again.
 
-Training does not wait for it. --evaluate-delay, --evaluate-interval and --evaluate-batches limit
-it. It keeps the best checkpoint, writes the SavedModels that follow an evaluation, and tells the
-trainers when the metric no longer improves. It ends with the job.
+Training does not wait for it. It keeps the best checkpoint, writes the SavedModels that follow an
+evaluation, and tells the trainers when the metric no longer improves. It ends with the job.
 """
 
 import time
@@ -70,7 +69,6 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
     # they start; this waits for them as long as they wait for each other.
     earlier = markers.read(f"{config.job_dir}/{markers.FAILED}")
     patience = time.monotonic() + config.peer_timeout
-    time.sleep(config.evaluate_delay)
     while True:
         done = markers.finished(config) is not None
         checkpoint = newest(checkpoints, last)
@@ -82,7 +80,6 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
                 raise GivenUp(failed)
             time.sleep(LOOK)
             continue
-        began = time.monotonic()
         last = checkpoint.position.step
         look.position = checkpoint.position
         assign(look.model, checkpoint, config, average)
@@ -94,7 +91,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         content = {"step": last, **result, "stop": judge.stop, "judge": judge.state()}
         content |= markers.asked(config)
         watch.evaluated(look, last, result)
-        if better and config.keep_best:
+        if better:
             best = Checkpoints(f"{config.checkpoint_dir}/best", keep=1)
             best.save(checkpoint.position, checkpoint.variables, checkpoint.state)
         for name in config.export:
@@ -102,11 +99,6 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
                 folder = f"{config.job_dir}/export/{name}"
                 export.save(_weights(look.model), look.names, config, folder, name, last)
         markers.write(path, content)
-        while time.monotonic() - began < config.evaluate_interval:
-            # At the end of the job, evaluate its last checkpoint at once.
-            if markers.finished(config) is not None:
-                break
-            time.sleep(LOOK)
     watch.end(look, "done")
     say("done", f"the job is done; last evaluated step {last}", step=max(last, 0))
 

@@ -33,7 +33,7 @@ def rising(config: Config) -> Config:
     """`config` with a learning rate that rises from LEAST to MOST in STEPS steps."""
     changes: dict[str, Any] = {"schedule": "rising", "final_learning_rate": MOST / LEAST}
     changes |= {"learning_rate": LEAST, "learning_rate_scaling": "none", "warmup_steps": 0}
-    return dataclasses.replace(config, steps=STEPS, cosine_cycles=1, **changes)
+    return dataclasses.replace(config, steps=STEPS, **changes)
 
 
 def smoothed(losses: np.ndarray) -> np.ndarray:

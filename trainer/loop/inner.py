@@ -323,10 +323,8 @@ class Trainer:
                 self.config, labels, logits, self.class_weights, deviation
             )
             loss = tf.reduce_sum(examples) / self.config.batch_size
-            extra = optimization.penalty(self.config, variables)
-            for one in self.model.losses:
-                extra += tf.cast(one, tf.float32)
-            loss += extra / (self.replicas * self.config.accumulate)
+            for extra in self.model.losses:
+                loss += tf.cast(extra, tf.float32) / (self.replicas * self.config.accumulate)
             scaled = self.optimizer.scale_loss(loss)
         agreement = optimization.agreement(self.config, labels, logits)
         accuracy = tf.reduce_sum(agreement) / self.config.batch_size

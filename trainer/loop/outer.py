@@ -24,6 +24,8 @@ from trainer.loop.waiting import Waits
 from trainer.observe.observer import Observer, Run, Watch
 from trainer.report import say
 
+SLOWER = 0.5
+"""Factor of the learning rate at each return from a loss that is not finite."""
 CALL = 0.25
 """Most seconds that an inner call should take, since signals are answered after it."""
 
@@ -62,10 +64,6 @@ class Votes:
     """A rank was told to stop."""
     stop: bool
     """The dedicated evaluator says that the metric no longer improves."""
-    save: bool
-    """It is time for a checkpoint by the clock."""
-    wait: bool
-    """It is too early for an evaluation by the clock."""
     spoiled: bool
     """A snapshot holds values that are not finite."""
     failed: bool
@@ -119,8 +117,7 @@ class Controller:
         self._pace = 0.0
         self._calls = 0
         self._trouble: Exception | None = None
-        now = time.monotonic()
-        self._saved_at, self._evaluated_at, self._looked_at = now, float("-inf"), now
+        self._looked_at = time.monotonic()
 
     @property
     def position(self) -> Position:
@@ -133,7 +130,7 @@ class Controller:
         self.watch.begin(self.run_)
         batches = self._batches()
         if self._due(self.config.evaluate_every) and self._evaluated != self.position.step:
-            early = self._inline(too_soon=False)  # The last attempt stopped before its evaluation.
+            early = self._inline()  # The last attempt stopped before its evaluation.
         while True:
             over = early or self.position.step >= self.steps
             try:
@@ -160,14 +157,14 @@ class Controller:
                 return self._finish(early)
             last = self.position.step == self.steps
             evaluating = self._due(self.config.evaluate_every)
-            saving = self._due(self.config.checkpoint_every) or votes.save or last or evaluating
+            saving = self._due(self.config.checkpoint_every) or last or evaluating
             if saving or votes.preempted or votes.stop:
                 self._save()
             if votes.preempted:
                 self._leave()
             early = votes.stop
             if evaluating and not last and self.inline:
-                early = self._inline(too_soon=votes.wait)
+                early = self._inline()
 
     # The parts of a run
 
@@ -273,22 +270,19 @@ class Controller:
 
     def _vote(self) -> Votes:
         """Agree on what to do after this step."""
-        now = time.monotonic()
         chief = self.place.chief
         self._collect()
         mine = [
             self.preemption.requested,
             chief and not self.inline and self._evaluator_stops(),
-            chief and 0 < self.config.checkpoint_seconds <= now - self._saved_at,
-            chief and now - self._evaluated_at < self.config.evaluate_interval,
             isinstance(self._trouble, Spoiled),
             self._trouble is not None and not isinstance(self._trouble, Spoiled),
         ]
         with self.run_.ledger.spend("compute"):  # The wait for the slowest rank is part of a step.
             values = self._together([*map(float, mine), self._pace if chief else 0.0])
         self._pace = values[-1]
-        preempted, stop, save, wait, spoiled, failed = (value > 0.5 for value in values[:-1])
-        return Votes(preempted, stop, save, wait, spoiled, failed, pace=values[-1])
+        preempted, stop, spoiled, failed = (value > 0.5 for value in values[:-1])
+        return Votes(preempted, stop, spoiled, failed, pace=values[-1])
 
     def _together(self, values: list[float]) -> list[float]:
         """The sum of each value over all ranks, which wait for each other here."""
@@ -328,7 +322,6 @@ class Controller:
                 except Exception as error:
                     self._trouble = error
             seconds = time.perf_counter() - began
-        self._saved_at = time.monotonic()
         self._saves.append(step)
         if len(self._saves) > 1:
             self._initial = None  # The checkpoint before is safely written.
@@ -368,9 +361,9 @@ class Controller:
             if not distribution.lost_peer(error):
                 raise
 
-    def _inline(self, too_soon: bool) -> bool:
-        """Evaluate between two steps, unless it is too soon. Returns whether to stop early."""
-        if not self.inline or too_soon:
+    def _inline(self) -> bool:
+        """Evaluate between two steps. Returns whether to stop early."""
+        if not self.inline:
             return False
         step = self.position.step
         better = self.judge.better(step, self._evaluate())
@@ -384,7 +377,6 @@ class Controller:
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate the present model, on all ranks together."""
-        self._evaluated_at = time.monotonic()
         with self.run_.ledger.spend("evaluation"):
             self.trainer.synchronise()
             with self.trainer.averaged():
@@ -425,7 +417,7 @@ class Controller:
     def _keep(self, better: bool) -> None:
         """Keep the best checkpoint, and write the SavedModels that follow an evaluation."""
         with self.run_.ledger.spend("checkpoint"):
-            if better and self.config.keep_best and self.config.evaluate_every:
+            if better and self.config.evaluate_every:
                 self._collect(wait=True)
                 if self._trouble is None:
                     self.checkpoints.copy(self.position.step, f"{self.checkpoints.folder}/best")
@@ -456,7 +448,7 @@ class Controller:
         if self.tries >= self.config.nan_retries:
             raise error
         self.tries += 1
-        self.factor *= self.config.nan_factor
+        self.factor *= SLOWER
         self._together([0.0])  # for the chief's last checkpoint
         self.trainer.use_learning_rate(self.factor)
         if not self._load_newest():

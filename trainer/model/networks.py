@@ -75,6 +75,8 @@ def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> k
     if pretrain:
         pretrained.load(network, config, _HEAD, lambda weights: _plain(config, weights))
     _freeze(network, config)
+    if config.drop_path:
+        _drop_paths(network, config)
     return network
 
 
@@ -317,6 +319,25 @@ def _freeze(network: keras.Model, config: Config) -> None:
         # A frozen BatchNormalization also uses its stored statistics and leaves them alone.
         batch_norm = type(layer).__name__ == "BatchNormalization"
         layer.trainable = reached and not (batch_norm and frozen_norms)
+        if batch_norm and config.batch_norm == "synchronized":
+            layer.synchronized = True
+
+
+def _drop_paths(network: keras.Model, config: Config) -> None:
+    """Let pictures skip blocks at rates that rise to --drop-path with the depth (Huang et al. 2016,
+    Deep Networks with Stochastic Depth). Raises UsageError for a network without such blocks."""
+    drops = [
+        layer
+        for layer in layers_of(network)
+        if type(layer).__name__ == "Dropout" and getattr(layer, "noise_shape", None)
+    ]
+    if not drops:
+        raise UsageError(
+            f"--drop-path {config.drop_path:g}: {config.model} has no blocks that a picture may "
+            "skip; EfficientNets have"
+        )
+    for number, layer in enumerate(drops, start=1):
+        layer.rate = config.drop_path * number / len(drops)
 
 
 def _weight_layers(network: keras.Model) -> list[Any]:

@@ -14,7 +14,8 @@ from trainer.input import targets
 
 UNITS = "head_units"
 """Name of the layer networks.Units of a model of values."""
-_KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel")
+DECAY = 0.1
+"""Factor of the learning rate at each of --decay-at."""
 
 
 @keras.saving.register_keras_serializable("trainer")
@@ -22,8 +23,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up to `peak`, then constant, a cosine, or steps down.
 
     The warm-up counts from 1, so its first step already learns. The cosine begins where the warm-up
-    ends and reaches `final` x peak with the last step of the run. With several cycles it does so
-    at the end of each, and then starts again (Loshchilov and Hutter, SGDR).
+    ends and reaches `final` x peak with the last step of the run.
     """
 
     def __init__(
@@ -34,35 +34,30 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup: int = 0,
         final: float = 0.0,
         decay_at: tuple[float, ...] = (),
-        decay_factor: float = 0.1,
-        cycles: int = 1,
     ) -> None:
         super().__init__()
         self.peak, self.steps, self.kind, self.warmup = peak, steps, kind, warmup
-        self.final, self.decay_at, self.decay_factor = final, tuple(decay_at), decay_factor
-        self.cycles = cycles
+        self.final, self.decay_at = final, tuple(decay_at)
 
     def __call__(self, step: Any) -> Any:
         """The rate of the next step after `step` steps, as a float32 tensor."""
         done = tf.cast(step, tf.float32)
         rate = tf.constant(self.peak, tf.float32)
         if self.kind == "cosine":
-            length = max((self.steps - self.warmup) // self.cycles, 1)
-            since = done - self.warmup
-            cycle = tf.clip_by_value(tf.floor(since / length), 0.0, self.cycles - 1.0)
-            share = tf.clip_by_value((since - cycle * length) / max(length - 1, 1), 0.0, 1.0)
+            length = max(self.steps - self.warmup - 1, 1)
+            share = tf.clip_by_value((done - self.warmup) / length, 0.0, 1.0)
             rate *= self.final + (1 - self.final) * (1 + tf.cos(math.pi * share)) / 2
         if self.kind == "rising":  # of the finder: by equal factors up to `final` x peak
             rate *= tf.pow(self.final, done / max(self.steps - 1, 1))
         if self.kind == "step":
             passed = [tf.cast(done >= round(at * self.steps), tf.float32) for at in self.decay_at]
-            rate *= tf.pow(self.decay_factor, tf.add_n(passed))
+            rate *= tf.pow(DECAY, tf.add_n(passed))
         if self.warmup:
             rate *= tf.minimum(1.0, (done + 1) / self.warmup)
         return rate
 
     def get_config(self) -> dict[str, Any]:
-        keys = ("peak", "steps", "kind", "warmup", "final", "decay_at", "decay_factor", "cycles")
+        keys = ("peak", "steps", "kind", "warmup", "final", "decay_at")
         return {key: getattr(self, key) for key in keys}
 
 
@@ -98,12 +93,10 @@ def optimizer(
         config.warmup_steps,
         config.final_learning_rate,
         config.decay_at,
-        config.decay_factor,
-        config.cosine_cycles,
     )
     # Without a name, a second optimizer in a process names the same variables differently.
     common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}
-    if config.weight_decay or config.optimizer == "adamw":
+    if config.weight_decay:  # adamw has Keras' own without it
         common["weight_decay"] = config.weight_decay
     if config.ema:
         common |= {"use_ema": True, "ema_momentum": config.ema}
@@ -239,15 +232,6 @@ def right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 def plain_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Cross entropy of each example, as an evaluation measures it: float32 [batch]."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-
-
-def penalty(config: Config, variables: list[Any]) -> tf.Tensor:
-    """--l2 times the sum of squares of the trained kernels: a scalar to add to the mean loss."""
-    kernels = [v for v in variables if v.path.rpartition("/")[2] in _KERNELS]
-    if not (config.l2 and kernels):
-        return tf.constant(0.0)
-    squares = [tf.reduce_sum(tf.square(tf.cast(v.value, tf.float32))) for v in kernels]
-    return config.l2 * tf.add_n(squares)
 
 
 def answer(config: Config, network: Any, images: tf.Tensor) -> tf.Tensor:

@@ -39,7 +39,7 @@ class Activations(Every):
     kind = "activations"
 
     def __init__(self, board: Board, config: Config, pool: Pool) -> None:
-        super().__init__(board, config.activations_every)
+        super().__init__(board, config.histograms_every)
         self.pool = pool
         self._probe: Any = None
         self._layers: list[tuple[str, str]] = []

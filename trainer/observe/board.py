@@ -9,6 +9,9 @@ from trainer.observe import events
 from trainer.observe.observer import Run
 from trainer.report import say
 
+BUDGET = 0.05
+"""Share of the time that histograms, activations and pictures may cost before they are skipped."""
+
 
 class Board:
     """The event files of a job, and the time spent on them."""
@@ -75,15 +78,14 @@ class Board:
         if self._cost(kind)["times"] < 2:
             return True
         spent = run.ledger.seconds()["summaries"] + self._latest[kind]
-        if spent <= run.config.summary_budget * run.ledger.wall():
+        if spent <= BUDGET * run.ledger.wall():
             return True
         cost = self._cost(kind)
         cost["skipped"] += 1
         if cost["skipped"] == 1:
             text = (
                 f"{kind} take {self._latest[kind]:.2f} s each: skipped where they would cost more "
-                f"than {run.config.summary_budget:.0%} of the run (--summary-budget, or larger "
-                "steps between them)"
+                f"than {BUDGET:.0%} of the run (--histograms-every)"
             )
             say("summaries", text, step=run.position.step)
         return False

@@ -32,7 +32,7 @@ def observers(config: Config, place: Any) -> list[Observer]:
     where an inner call ends."""
     board, pool = Board(), Pool()
     activations = Activations(board, config, pool)
-    machine = Utilization(board, config.sample_every if place.chief else 0.0)
+    machine = Utilization(board, utilization.SECONDS if place.chief else 0.0)
     pictures, account = Pictures(board, pool), Account(board, machine, activations)
     return [
         Progress(),

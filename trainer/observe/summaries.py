@@ -2,8 +2,7 @@
 
 These observers write on the chief, at cadences in steps. The runs `train` and `validation` have the
 same tags, so that one chart shows both. The time of each kind of summary is measured. Histograms
-and activations, which are expensive, are skipped where they would cost more of the run than
---summary-budget.
+and activations, which are expensive, are skipped where they would cost too much of the run.
 """
 
 import contextlib
@@ -35,8 +34,7 @@ class Scalars(Observer):
         self._before = run.ledger.seconds()
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        every = run.config.scalars_every
-        if not (self.board.writes and every):
+        if not self.board.writes:
             return
         with self.board.spend("scalars"):
             train = self.board.of("train")
@@ -46,12 +44,9 @@ class Scalars(Observer):
             shown = {k: v for k, v in metrics.items() if k not in ("seconds", "input_wait")}
             count = len(metrics["loss"])
             for index in range(count):
-                if (first_step + index) % every == 0:
-                    values = {name: float(value[index]) for name, value in shown.items()}
-                    train.scalars(first_step + index, values)
-            last = first_step + count - 1
-            if any(step % every == 0 for step in range(first_step, last + 1)):
-                train.scalars(last, self._speed(run, metrics, count))
+                values = {name: float(value[index]) for name, value in shown.items()}
+                train.scalars(first_step + index, values)
+            train.scalars(first_step + count - 1, self._speed(run, metrics, count))
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         if self.board.writes:
@@ -83,7 +78,7 @@ class Hyperparameters(Observer):
 
     ABSENT = re.compile(
         r"records|.*_dir|.*_every|.*_sha256|keep_.*|steps_per_loop|.*_seconds|evaluate_.*|export|"
-        r"evaluation|grace|examples|graph|summary_budget|profile_steps|price_per_hour|output|metric|predictions|find_learning_rate"
+        r"evaluation|grace|examples|profile_steps|price_per_hour|output|metric|predictions|find_learning_rate"
     )
     """Options that are not hyperparameters, such as folders and cadences."""
 
@@ -113,7 +108,7 @@ class Graph(Observer):
 
     def begin(self, run: Run) -> None:
         fresh = run.position.step == 0 and run.place.role != "evaluator"
-        if not (self.board.writes and run.config.graph and fresh):
+        if not (self.board.writes and fresh):
             return
         with self.board.spend("graph"):
             size = run.config.image_size

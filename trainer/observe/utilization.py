@@ -25,6 +25,9 @@ _THROTTLES = {
 }
 """Bits of nvmlClocksEventReason* by their meaning (NVIDIA, nvml.h)."""
 
+SECONDS = 5.0
+"""Between two looks."""
+
 PEAKS: tuple[tuple[str, float, float], ...] = (
     ("H200 NVL", 836, 418),
     ("H200", 989, 494),

@@ -1,5 +1,6 @@
 """The inner loop: replicas agree, and their gradients are clipped together."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -50,6 +51,25 @@ def test_replicas_agree_on_batch_norm_s_statistics_before_they_are_saved(
     np.testing.assert_allclose(agreed, (first + second) / 2, rtol=1e-6)
     [saved] = [value for name, value in trainer.snapshot().items() if name.endswith(mean.path)]
     np.testing.assert_array_equal(saved.numpy(), agreed)
+
+
+def normed(image_size: int, classes: int) -> keras.Model:
+    return tiny()
+
+
+def test_synchronized_batch_norm_sees_the_pictures_of_all_replicas() -> None:
+    means = []
+    for kind in ("trained", "synchronized"):
+        chosen = config("--model", f"{__name__}:normed", "--batch-norm", kind)
+        strategy = mirrored()
+        trainer = inner.Trainer(strategy, chosen, 2, "float32")
+        trainer.train(iter(strategy.experimental_distribute_dataset(batches())), 1)
+        [mean] = [v for v in trainer.model.variables if v.path.endswith("moving_mean")]
+        means.append([v.numpy() for v in strategy.experimental_local_results(mean.value)])
+    apart, together = means
+    assert not np.array_equal(*apart)
+    np.testing.assert_allclose(*together, rtol=1e-6)
+    np.testing.assert_allclose(together[0], np.mean(apart, axis=0), rtol=1e-5)
 
 
 def test_what_a_step_reports_and_clips_is_the_gradient_of_the_whole_batch(

@@ -84,7 +84,7 @@ def penalised(image_size: int, classes: int) -> keras.Model:
 
 def test_a_worker_s_loss_and_gradients_are_those_of_any_other_strategy() -> None:
     """The losses that the model itself adds are among them."""
-    options = ["--model", f"{__name__}:penalised", "--image-size", "8", "--l2", "0.1"]
+    options = ["--model", f"{__name__}:penalised", "--image-size", "8"]
     chosen = config.parse(["--records", "-", "--job-dir", "-", *options], {})
     trainer = inner.Trainer(tf.distribute.get_strategy(), chosen, 2, "float32", 10)
     draw = np.random.default_rng(3)

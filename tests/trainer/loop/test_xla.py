@@ -89,7 +89,7 @@ def test_what_xla_cannot_compile_is_trained_without_it(
     """The failed try loses no batch."""
     monkeypatch.setattr(networks, "build", lambda *_, **__: network(10, foreign=True))
     options = ("--records", SMOKE, "--image-size", 8, "--steps", 9, "--steps-per-loop", 3)
-    options += ("--graph", "false", "--activations-every", 0, "--export", "none")
+    options += ("--histograms-every", 0, "--export", "none")
     found = []
     for xla in ("off", "on"):
         code, lines = task(*options, "--xla", xla, "--job-dir", tmp_path / xla)

@@ -111,7 +111,7 @@ def test_without_a_checkpoint_a_record_counts_for_nothing(tmp_path: Path) -> Non
 
 
 def test_a_run_says_what_it_chose_goes_on_with_it_and_is_done(tmp_path: Path, task) -> None:
-    quick = ("--records", SMOKE, "--job-dir", tmp_path, "--image-size", 8, "--graph=false")
+    quick = ("--records", SMOKE, "--job-dir", tmp_path, "--image-size", 8)
     code, lines = task(*quick, "--export", "none", "--early-stopping", 1, "--evaluate-every", 10,
                        "--early-stopping-delta", 1)  # fmt: skip
     assert code == 0, lines[-1]

@@ -49,7 +49,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_trained_resumed_and_served(tmp_path: Path, task) -> None:
     common = ("--records", SMOKE, "--model", "my_models:tiny", "--image-size", 8)
-    common += ("--graph=false", "--learning-rate", 0.002)
+    common += ("--learning-rate", 0.002)
     for job, lengths in (("whole", (40,)), ("parts", (15, 40))):
         for steps in lengths:
             code, lines = task(*common, "--job-dir", tmp_path / job, "--steps", steps)

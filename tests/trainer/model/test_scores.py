@@ -116,7 +116,7 @@ def test_a_run_leaves_its_classes_and_predictions_and_is_judged_by_any_metric(
 ) -> None:
     code, lines = task(
         *("--records", SMOKE, "--job-dir", tmp_path, "--steps", 60, "--image-size", 8),
-        *("--predictions", "--metric", "f1", "--export", "none", "--graph", "false"),
+        *("--predictions", "--metric", "f1", "--export", "none"),
     )
     assert code == 0
     found = json.loads((tmp_path / "evaluation.json").read_text())

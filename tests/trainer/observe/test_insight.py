@@ -39,7 +39,7 @@ def test_the_account_of_a_job_that_was_killed_and_started_again(
     tmp_path: Path, start: type[Process]
 ) -> None:
     options = ("--steps", 400, "--batch", 8, "--checkpoint-every", 100, "--steps-per-loop", 10)
-    options += ("--price-per-hour", 3600, "--histograms-every", 0, "--activations-every", 0)
+    options += ("--price-per-hour", 3600, "--histograms-every", 0)
     began = time.monotonic()
     first = start(tmp_path, *options)
     first.until("checkpoint", 100)

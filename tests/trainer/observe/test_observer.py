@@ -112,13 +112,14 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
     monkeypatch.setattr(input_report, "per_core", broken)
     monkeypatch.setattr(utilization.Machine, "look", broken)  # in a thread of its own
     monkeypatch.setattr(ledger.Ledger, "reconcile", broken)
+    monkeypatch.setattr(utilization, "SECONDS", 0.01)
     made = insight.observers
     failures = [failing(occasion) for occasion in OCCASIONS]
     monkeypatch.setattr(insight, "observers", lambda *given: [*failures, *made(*given)])
     (tmp_path / "journal.json").write_text('{"clean": true, "step": 0, "ledger": {}}')
     options = ("--image-size", 8, "--checkpoint-every", 40, "--evaluate-every", 40)
     code, lines = task(
-        *("--records", SMOKE, "--job-dir", tmp_path, "--steps", 120, "--sample-every", 0.01),
+        *("--records", SMOKE, "--job-dir", tmp_path, "--steps", 120),
         *options,
     )
     assert (code, lines[-1]["event"], lines[-1]["step"]) == (0, "done", 120)

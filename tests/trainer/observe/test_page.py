@@ -38,7 +38,7 @@ class Reader(html.parser.HTMLParser):
 
 def test_a_run_that_was_restarted_has_one_page_with_all_of_it(tmp_path: Path, task) -> None:
     common = ("--records", SMOKE, "--job-dir", tmp_path, "--evaluate-every", 10)
-    common += ("--image-size", 8, "--price-per-hour", 2, "--graph=false", "--export", "none")
+    common += ("--image-size", 8, "--price-per-hour", 2, "--export", "none")
     for steps in (25, 40):
         code, lines = task(*common, "--steps", steps)
         assert code == 0

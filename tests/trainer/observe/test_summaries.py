@@ -21,7 +21,7 @@ from tensorboard.plugins.hparams import metadata as hparams
 
 from tests.trainer.runs import SMOKE
 from trainer import task
-from trainer.observe import activations, drawing, events, summaries
+from trainer.observe import activations, board, drawing, events, summaries, utilization
 from trainer.observe.board import Board
 
 pytestmark = pytest.mark.tensorflow
@@ -37,12 +37,13 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
     for rate in ("0.002", "0.0001"):
         arguments = ["--records", str(SMOKE), "--job-dir", str(folder / rate)]
         arguments += ["--learning-rate", rate, "--steps", str(STEPS), "--batch", "16"]
-        for option in ("evaluate", "histograms", "activations", "checkpoint"):
+        for option in ("evaluate", "histograms", "checkpoint"):
             arguments += [f"--{option}-every", str(EVERY)]
-        arguments += ["--summary-budget", "1", "--profile-steps", "11,15"]
-        arguments += ["--sample-every", "0.05", "--price-per-hour", "36"]
+        arguments += ["--profile-steps", "11,15", "--price-per-hour", "36"]
         output = io.StringIO()
-        with contextlib.redirect_stdout(output):
+        with contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(board, "BUDGET", 1.0)
+            patch.setattr(utilization, "SECONDS", 0.05)
             assert task.main(arguments) == 0
         said[rate] = [json.loads(line) for line in output.getvalue().splitlines()]
     return folder, said
@@ -190,23 +191,22 @@ def test_what_it_cost_is_in_the_summary(jobs: tuple[Path, dict[str, list[dict]]]
 
 
 def test_cadences_and_what_is_too_dear_is_skipped_and_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["--records", str(SMOKE), "--job-dir", str(tmp_path), "--steps", "60"]
-    arguments += ["--batch", "8", "--activations-every", "10", "--summary-budget", "0.0001"]
-    arguments += ["--scalars-every", "7", "--histograms-every", "45"]
+    monkeypatch.setattr(board, "BUDGET", 0.0001)
+    arguments = ["--records", str(SMOKE), "--job-dir", str(tmp_path), "--steps", "55"]
+    arguments += ["--batch", "8", "--histograms-every", "10"]
     assert task.main(arguments) == 0
     log = EventAccumulator(str(tmp_path / "logs/train"), {"tensors": 0})
     log.Reload()
-    assert [event.step for event in log.Tensors("loss")] == list(range(7, 60, 7))
     histograms = [event.step for event in log.Tensors("weights/conv1/kernel")]
-    assert histograms == [45, 60], "and once more at the end"
+    assert histograms == [10, 20], "two show what they cost"
     cost = json.loads((tmp_path / "summary.json").read_text())["summaries"]["activations"]
     assert (cost["times"], cost["skipped"]) == (2, 4)
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    (line,) = [one["message"] for one in told if one["event"] == "summaries"]
-    assert line.startswith("activations take ")
-    assert "--summary-budget" in line
+    lines = [one["message"] for one in told if one["event"] == "summaries"]
+    assert [line.partition(" take ")[0] for line in lines] == ["histograms", "activations"]
+    assert "--histograms-every" in lines[0]
 
 
 @pytest.fixture(scope="module")
