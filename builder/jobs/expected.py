@@ -1,7 +1,7 @@
 """What a backend promises to the program in a container, as the variable contract.ACCELERATOR.
 
 The program compares it with what is there before it starts to train, and refuses to compute on the
-CPU what is paid for as a GPU (docs/guard.md).
+CPU what is paid for as a GPU (docs/trainer.md).
 """
 
 from __future__ import annotations
