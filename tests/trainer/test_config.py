@@ -258,7 +258,13 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
             numbers = {float: "1.0", whole_number: "2.0", switch: "true", None: "text"}
             numbers |= {values_of.layers: "2.0"}
             value = one.choices[-1] if one.choices else numbers[one.type]
-        bounds = {"dropout": "0.5", "label_smoothing": "0.5", "momentum": "0.5", "hue": "0.5"}
+        bounds = {
+            "dropout": "0.5",
+            "drop_path": "0.5",
+            "label_smoothing": "0.5",
+            "momentum": "0.5",
+            "hue": "0.5",
+        }
         value = {**bounds, "erase": "0.5", "ema": "0.5"}.get(one.dest, value)
         name = one.option_strings[0]
         name = "--" + name[2:].replace("-", "_") if "_" in form else name
