@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationInfo
 
+from builder import contract
 from builder.core.errors import InputError
 from builder.core.filemodel import matches, refuse
 from builder.facts import accelerators
@@ -41,6 +42,8 @@ _REFUSED_VARIABLES = {
     "PYTHONHOME": "it replaces the image's Python",
     "PYTHONPATH": "it puts packages before the locked ones",
     "VIRTUAL_ENV": "it names the image's Python environment",
+    contract.ACCELERATOR: "the factory sets it for the accelerator, and a job for its machine",
+    f"{contract.ACCELERATOR}_LOOKED_AT": "the guard sets it",
     "TF_CONFIG": "the training service sets it, differently on each replica",
     "CLUSTER_SPEC": "the training service sets it, differently on each replica",
 }
@@ -142,6 +145,16 @@ def _variable(name: str) -> str:
     return name
 
 
+def _label(name: str) -> str:
+    if name.startswith("training-image-factory."):
+        raise refuse(
+            f"{name} cannot be set: the factory's labels say what an image was made of and proven "
+            "for",
+            "remove it, or write another prefix",
+        )
+    return name
+
+
 def _user(value: object) -> object:
     if value in ("root", "0", 0):
         raise refuse(
@@ -210,6 +223,7 @@ LabelKey = Annotated[
         "a label's name",
         "use a-z and 0-9, with single . - _ / between them",
     ),
+    AfterValidator(_label),
 ]
 DebianPackageName = Annotated[
     str,

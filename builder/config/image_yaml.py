@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticCustomError
@@ -38,6 +39,10 @@ class Trainer(FileModel):
 
     module: fields.Module = Field("trainer.task", examples=["trainer.task"])
     """The module that is started, as after `python -m`."""
+
+    suite: Literal["trainer", "program"] = Field("trainer", examples=["program"])
+    """The checks that the image goes through: `trainer` for a program that keeps to the contract
+    (docs/proof.md), so that it is trained, killed and resumed; `program` for any other."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class ImageSpec(FileModel):
     """Python packages to add. They cannot move TensorFlow or a CUDA library."""
 
     trainer: Trainer = Field(
-        Trainer(package="trainer", module="trainer.task"),
+        Trainer(package="trainer", module="trainer.task", suite="trainer"),
         examples=[{"package": "trainer", "module": "trainer.task"}],
     )
     """The program that the image runs."""

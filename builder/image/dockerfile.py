@@ -66,10 +66,9 @@ def render(
     InputError for a template that cannot be rendered.
     """
     base = plan.plan(spec, stack, lock) if lock.root else None
+    environment = {**start.environment(spec, stack, driver), **spec.environment}
     config = ImageConfig(
-        environment=dict(
-            sorted({**start.environment(spec, stack, driver), **spec.environment}.items())
-        ),
+        environment=dict(sorted(environment.items())),
         labels=_labels(spec, stack),
         user=f"{spec.user}:{spec.user}",
         entrypoint=("python" if base else "python3", "-m", spec.trainer.module),
@@ -172,6 +171,8 @@ def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:
         f"{LABELS}.kernels": stack.runs,
         f"{LABELS}.tensorflow": stack.tensorflow,
     }
+    if spec.trainer.suite != "trainer":
+        labels[f"{LABELS}.suite"] = spec.trainer.suite
     if stack.prune:
         whose = "TensorFlow's" if stack.prune.only == "tensorflow" else "TensorFlow's and NVIDIA's"
         labels[f"{LABELS}.prune"] = stack.prune.only

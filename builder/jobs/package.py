@@ -130,8 +130,11 @@ def derive(root: Path, target: str, program: PythonProgram) -> tuple[Path, str]:
         _copy_program(program, home)
         _copy_locks(root, target, home, name)
         values = spec.model_dump(mode="json", exclude_unset=True)
-        values["trainer"] = {"package": program.copy, "module": program.module}
-        values["labels"] = {**spec.labels, suite.LABEL: suite.PROGRAM.name}
+        values["trainer"] = {
+            "package": program.copy,
+            "module": program.module,
+            "suite": suite.PROGRAM.name,
+        }
         values["size_budget"] = f"{(spec.size_budget + ADDED_SIZE) / 1e9:.2f} GB"
         text = json.dumps(values, indent=1) + "\n"  # JSON is YAML
         files.write(home / image_yaml.IMAGES / name / image_yaml.FILE, text)

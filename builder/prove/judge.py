@@ -52,6 +52,8 @@ def judge_first(run: Run, steps: int) -> list[Defect]:
         return [bad] if bad else []
     if run.exit_code != contract.OK or run.timed_out:
         return [explain(run, "the trainer")]
+    if run.last_checkpoint is None and not run.last_step:
+        return [_nothing_done(run)]
     if run.last_checkpoint is None:
         return [
             Defect(
@@ -66,6 +68,20 @@ def judge_first(run: Run, steps: int) -> list[Defect]:
             fix='print {"event": "step", "step": N, "loss": X} at least every ten steps',
         )
     ]
+
+
+def judge_failing(run: Run) -> list[Defect]:
+    """Say what is wrong with a run whose records are not there: it has to end with an error."""
+    if run.exit_code == contract.OK and not run.timed_out:
+        return [
+            Defect(
+                message="without records the image ends with exit code 0: a service takes a job "
+                f"that did nothing for a success{_error_in(run)}",
+                fix="let the program's exit code be the image's: no `|| true`, no `except: pass`, "
+                "`exec` in a script",
+            )
+        ]
+    return []
 
 
 def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
@@ -83,6 +99,20 @@ def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
         )
     defects.append(_not_finite(second) or _not_learning(first, second, steps))
     return [defect for defect in defects if defect]
+
+
+def _nothing_done(run: Run) -> Defect:
+    return Defect(
+        message=f"the image ended with exit code 0 and trained no step{_error_in(run)}",
+        fix="let the program's exit code be the image's, and print "
+        '{"event": "step", "step": N, "loss": X} every few steps',
+    )
+
+
+def _error_in(run: Run) -> str:
+    """Return the last error in a run's log, for the end of a sentence."""
+    errors = [line for line in run.tail if _ERROR.match(line)]
+    return f"; its log says: {errors[-1].strip()[:200]}" if errors else ""
 
 
 def _ignored_checkpoint(first: Run, second: Run) -> Defect | None:
@@ -134,6 +164,7 @@ def _not_finite(run: Run) -> Defect | None:
     return None
 
 
+_ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
 _NETWORK = re.compile(
     r"name resolution|Name or service not known|Network is unreachable|No route to host|"
     r"getaddrinfo|Could not resolve|Couldn't resolve|Failed to establish a new connection",
@@ -180,7 +211,7 @@ def _by_exit_code(run: Run, who: str) -> Defect:
     reported = [
         event.message for event in run.events if event.severity == "ERROR" and event.message
     ]
-    errors = [line for line in run.tail if re.match(r"[\w.]*(?:Error|Exception|Exit)\b", line)]
+    errors = [line for line in run.tail if _ERROR.match(line)]
     last = (reported or errors or list(run.tail) or ["nothing"])[-1].strip()[:300]
     at = f" after step {run.last_step}" if run.last_step else ""
     if run.exit_code == contract.NOT_FINITE:

@@ -58,6 +58,9 @@ _NO_ACCELERATOR: Final = {
     "TPU_SKIP_MDS_QUERY": "1",
 }
 
+NOT_EXECUTED: Final = 127
+"""The exit code of a container whose entry point cannot be executed, as a shell gives it."""
+
 Stop = Callable[[Sequence[TrainerEvent]], bool]
 """Whether a container is to be stopped, given the events that it has reported so far."""
 
@@ -259,14 +262,34 @@ class Session:
         stop_signal: StopSignal = "SIGKILL",
     ) -> Run:
         """Start a container and follow it to its end."""
+        from docker.errors import APIError
+
         self.log.append(f"== {self.step.name}: {container.name}")
+        began = time.monotonic()
+        try:
+            lines = _started(container)
+        except APIError as error:  # the entry point is not there, or cannot be executed
+            reason = str(error.explanation)
+            self.log.append(reason)
+            return Run(NOT_EXECUTED, time.monotonic() - began, tail=(reason,))
+        return self._follow(container, lines, began, seconds, stop, steps, stop_signal)
+
+    def _follow(
+        self,
+        container: Container,
+        lines: queue.Queue[str | None],
+        began: float,
+        seconds: float,
+        stop: Stop | None,
+        steps: int | None,
+        stop_signal: StopSignal,
+    ) -> Run:
+        """Read a container's lines until it ends, and stop it where `stop` or the time says so."""
         events: list[TrainerEvent] = []
         tail: deque[str] = deque(maxlen=40)
         answer: Mapping[str, Any] | None = None
         stopped, timed_out = False, False
-        began = time.monotonic()
         deadline = began + seconds
-        lines = _started(container)
         while True:
             try:
                 line = lines.get(timeout=max(0.0, deadline - time.monotonic()))

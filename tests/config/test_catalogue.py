@@ -128,6 +128,8 @@ MISTAKES = [
     ("environment: {LD_LIBRARY_PATH: /x}", "it decides which CUDA libraries are loaded", "remove"),
     ("environment: {LD_PRELOAD: /x}", "environment.LD_PRELOAD: LD_PRELOAD cannot", "remove it"),
     ("environment: {TF_CONFIG: x}", "the training service sets it", "remove it"),
+    ("environment: {TRAINING_ACCELERATOR: none}", "the factory sets it for the", "remove it"),
+    ("labels: {training-image-factory.suite: program}", "the factory's labels say", "remove it"),
     ("environment: {AIP_MODEL_DIR: x}", "the training service sets it", "remove it"),
     # versions
     ("tensorflow: 2.21", "tensorflow: '2.21' is not a release", "write all of it, such as 2.21.0"),

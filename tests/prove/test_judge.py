@@ -10,6 +10,7 @@ from builder.prove.judge import (
     behind_a_checkpoint,
     explain,
     falling,
+    judge_failing,
     judge_first,
     judge_second,
 )
@@ -170,3 +171,15 @@ def test_the_loss_is_compared_over_five_of_each_end_or_fewer() -> None:
     assert falling([2], [1]) == {"first": 2.0, "last": 1.0}
     assert falling([2], []) is None
     assert falling([math.nan, 1], [1, 1]) is None
+
+
+def test_a_program_that_swallows_its_failure_is_not_proven() -> None:
+    swallowed = Run(0, 2.0, tail=("Traceback (most recent call last):", "ValueError: no records"))
+    (defect,) = judge_failing(swallowed)
+    assert "without records the image ends with exit code 0" in defect.message
+    assert defect.message.endswith("its log says: ValueError: no records")
+    assert judge_failing(Run(3, 2.0)) == []
+    (defect,) = judge_first(swallowed, 100)
+    assert defect.message == (
+        "the image ended with exit code 0 and trained no step; its log says: ValueError: no records"
+    )

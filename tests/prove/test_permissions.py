@@ -95,3 +95,36 @@ def test_a_group_that_may_write_is_enough(root: Path) -> None:
     assert messages(root, user=f"54321:{gid}") == [
         f"the image's user 54321:{gid} can overwrite its program: /app/trainer"
     ]
+
+
+def test_a_user_who_may_write_to_the_accounts_or_the_loaders_folders_becomes_root(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib:/usr/local/nvidia/lib64")
+    for name in ("etc/ld.so.conf.d", "opt/lib", "opt/own"):
+        (root / name).mkdir(parents=True)
+    (root / "etc/ld.so.conf.d/own.conf").write_text("# ours\n/opt/own\n")
+    for name in ("etc/passwd", "etc/shadow"):
+        (root / name).write_text("")
+    assert messages(root) == []
+    (root / "etc/passwd").chmod(0o666)
+    (root / "opt/own").chmod(0o777)
+    (message,) = messages(root)
+    assert message.endswith("may write to /etc/passwd, /opt/own, and become root by it")
+
+
+def test_a_copy_of_python_with_a_capability_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = root / "usr/bin/python-copy"
+    copied.write_text("")
+
+    def attribute(path: str, name: str) -> bytes:
+        """Stand in for setcap, which needs root: cap_setuid=ep (capabilities(7), VFS version 2)."""
+        if path == str(copied) and name == "security.capability":
+            return bytes.fromhex("0100000280000000000000000000000000000000")
+        raise OSError(61, "No data available")
+
+    monkeypatch.setattr("os.getxattr", attribute)
+    (message,) = messages(root)
+    assert message.startswith("files with capabilities: /usr/bin/python-copy")

@@ -20,4 +20,4 @@ def run(session: Session) -> Answer:
     return probed(session.probe("builder.prove.probes.permissions", request, as_root=True))
 
 
-CHECK = Check("permissions", 1, run)
+CHECK = Check("permissions", 2, run)

@@ -1,7 +1,8 @@
 """Does the entry point reach its own code? For a program that is not our trainer.
 
-The image is started with --help. A program may know no --help, and may need data to do anything:
-only an import that fails shows that the image is wrong.
+The image is started with --help. A program may know no --help, and may need data to do anything.
+So an exit code other than 0 is accepted where a file of the program's own was reached: its usage,
+or a traceback that goes through its code after the imports.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import re
 from typing import Any
 
 from builder.prove.receipts import Defect
-from builder.prove.session import Session
+from builder.prove.run import Run
+from builder.prove.session import APP, Session
 from builder.prove.suite import Answer, Check
 
 SECONDS = 60.0
 """How long a program may take to answer. One that begins to train is stopped then."""
 
 _FAILS = re.compile(r"(ModuleNotFoundError|ImportError|SyntaxError|No module named)\b.*")
+_NOT_EXECUTED = frozenset({126, 127})
+"""Exit codes of a shell, and of an engine, for a command that cannot be executed."""
+_USAGE = 2
+_TRACEBACK = re.compile(rf'File "{APP}/[^"]+", line \d+, in ')
 
 
 def run(session: Session) -> Answer:
@@ -28,8 +34,22 @@ def run(session: Session) -> Answer:
         message = f"the program does not start: {last.strip()[:200]}"
         fix = "mend the import, or add it to requirements.txt"
         return [Defect(message=message, fix=fix)], seen
+    if run.exit_code not in (0, _USAGE) and not run.timed_out and not _reached(run):
+        what = "cannot be executed" if run.exit_code in _NOT_EXECUTED else "ends before it says why"
+        message = f"the program {what}: exit code {run.exit_code}; it said last: {_last(run)}"
+        fix = "let it start with --help, or print a traceback of what it lacks"
+        return [Defect(message=message, fix=fix)], seen
     seen["answered"] = "--help" if run.exit_code == 0 and not run.timed_out else "started"
     return [], seen
 
 
-CHECK = Check("starts", 1, run)
+def _reached(run: Run) -> bool:
+    """Tell whether a function or a module of the program's own ran into what ended it."""
+    return any(_TRACEBACK.search(line) for line in run.tail)
+
+
+def _last(run: Run) -> str:
+    return run.tail[-1].strip()[:200] if run.tail else "nothing"
+
+
+CHECK = Check("starts", 2, run)

@@ -1,8 +1,9 @@
 """Does it train, and survive a kill? Two runs with the image's own entry point, on real images.
 
 The first run is killed after its first checkpoint and one more step. The second, with the same
-command, has to resume there, to finish, and to learn. builder/contract.py holds the options and
-the lines of events; builder/prove/judge.py says what is wrong.
+command, has to resume there, to finish, and to learn. A last run has no records: it has to fail,
+because a program that swallows its errors looks like one that succeeded. builder/contract.py holds
+the options and the lines of events; builder/prove/judge.py says what is wrong.
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 from builder import contract
-from builder.prove.judge import behind_a_checkpoint, falling, judge_first, judge_second
+from builder.prove.judge import (
+    behind_a_checkpoint,
+    falling,
+    judge_failing,
+    judge_first,
+    judge_second,
+)
 from builder.prove.receipts import Defect
 from builder.prove.run import Run
 from builder.prove.session import JOB, RECORDS, Session
 from builder.prove.suite import Answer, Check
 
+NO_RECORDS = f"{RECORDS}-that-are-not-there"
+"""The folder of the last run, which has to fail."""
 ATTEMPTS = 3
 LONGER = 4
 """A run that is over before it can be killed is tried again with so many times more steps."""
@@ -48,13 +57,18 @@ def run(session: Session) -> Answer:
     seen["finished"] = second.exit_code == contract.OK
     seen["loss"] = falling(first.losses, second.losses)
     seen["accuracy"] = second.accuracy
-    return judge_second(first, second, steps), seen
+    defects = judge_second(first, second, steps)
+    if not defects:
+        third = session.start(_arguments(session, f"{JOB}/none", steps, NO_RECORDS), seconds)
+        seen["without_records"] = _summary(third)
+        defects = judge_failing(third)
+    return defects, seen
 
 
-def _arguments(session: Session, job: str, steps: int) -> list[str]:
+def _arguments(session: Session, job: str, steps: int, records: str = RECORDS) -> list[str]:
     work = session.workload
     return [
-        f"{contract.RECORDS}={RECORDS}",
+        f"{contract.RECORDS}={records}",
         f"{contract.JOB_DIR}={job}",
         f"{contract.STEPS}={steps}",
         f"{contract.BATCH}={work.batch}",
@@ -72,4 +86,4 @@ def _summary(run: Run) -> dict[str, Any]:
     }
 
 
-CHECK = Check("training", 2, run)
+CHECK = Check("training", 3, run)

@@ -37,6 +37,12 @@ unix_chkpwd utempter wall write write.ul
 """
 SET_ID = frozenset(_DEBIAN.split())
 
+ACCOUNTS = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/sudoers", "/etc/ld.so.preload")
+LOADER = (
+    "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache", "/lib", "/lib64", "/usr/lib",
+    "/usr/lib64", "/usr/local/lib",
+)  # fmt: skip
+
 
 class FileRights:
     """A file or a folder: its path in the image, and its status."""
@@ -117,6 +123,33 @@ def anybody_writes(root: str, folders: list[str], skip: list[str]) -> Iterator[s
                 yield parent
 
 
+def capable(root: str, skip: list[str]) -> Iterator[str]:
+    """Yield files with capabilities (capabilities(7)), by which a user may become root."""
+    for entry in walk(root, "/", skip):
+        if stat.S_ISREG(entry.status.st_mode):
+            try:
+                os.getxattr(os.path.join(root, entry.path.lstrip("/")), "security.capability")
+            except OSError:
+                continue
+            yield entry.path
+
+
+def overwritable(root: str, uid: int, gid: int) -> Iterator[str]:
+    """Yield the accounts and the folders of the loader that a user may write to."""
+    listed = []
+    for name in ("etc/ld.so.conf", *glob.glob(os.path.join(root, "etc/ld.so.conf.d/*.conf"))):
+        try:
+            with open(os.path.join(root, name)) as opened:
+                listed += [line.strip() for line in opened if line.startswith("/")]
+        except OSError:
+            continue
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    for path in (*ACCOUNTS, *LOADER, *listed, *folders):
+        whole = os.path.join(root, path.lstrip("/"))
+        if os.path.exists(whole) and FileRights(path, os.stat(whole)).may_write(uid, gid):
+            yield path
+
+
 def listed(paths: list[str]) -> str:
     """Return the first paths, and how many more there are."""
     more = len(paths) - SHOWN
@@ -156,6 +189,22 @@ def probe(request: Json, root: str = "/", searched: list[str] | None = None) -> 
         known = None  # which the check of contents says
     uid = known.pw_uid if known else int(user) if user.isdigit() else 0
     gid = int(group) if group.isdigit() else known.pw_gid if known else -1
+    if capable_files := sorted(capable(root, skip)):
+        problems.append(
+            {
+                "message": f"files with capabilities: {listed(capable_files)}: whoever runs them "
+                "has rights of root's",
+                "fix": "take them away (setcap -r), or leave the file out",
+            }
+        )
+    if uid and (changed := sorted(set(overwritable(root, uid, gid)))):
+        problems.append(
+            {
+                "message": f"the image's user {request['user']} may write to {listed(changed)}, "
+                "and become root by it",
+                "fix": "let root own it, and nobody else write to it (chown root, chmod go-w)",
+            }
+        )
     own = [e.path for e in walk(root, request["program"], skip) if uid and e.may_write(uid, gid)]
     if own:
         problems.append(

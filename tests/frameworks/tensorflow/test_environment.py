@@ -39,6 +39,10 @@ def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
         ({"TF_GPU_ALLOW_GROWTH": "true"}, "nothing reads TF_GPU_ALLOW_GROWTH: it looks like TF_F"),
         ({"TF_FORCE_ALLOW_GPU_GROWTH": "true"}, "nothing reads TF_FORCE_ALLOW_GPU_GROWTH: it loo"),
         ({"CUDA_VISIBLE_DEVICE": "0"}, "nothing reads CUDA_VISIBLE_DEVICE: it looks like CUDA_V"),
+        ({"CUDA_FORCE_PTX_JIT": "1"}, "CUDA_FORCE_PTX_JIT in the image passes over all machine"),
+        ({"TF_GPU_ALLOCATOR": "cudamalloc"}, "TF_GPU_ALLOCATOR=cudamalloc is no allocator of"),
+        ({"NCCL_NET": "FasTrak"}, "NCCL_NET=FasTrak asks for a plugin of one machine's network"),
+        ({"NVIDIA_REQUIRE_CUDA": "cuda>=99.0"}, "NVIDIA_REQUIRE_CUDA=cuda>=99.0 asks for what no"),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING in the image makes every kernel w"),
         ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "TF_CPP_MIN_LOG_LEVEL=3 swallows the line by which Ten"),
         ({"JAX_PLATFORMS": "cpu"}, "JAX_PLATFORMS=cpu in the image keeps JAX from the acceler"),
@@ -130,3 +134,36 @@ def test_a_library_that_cannot_be_preloaded_is_named_unless_the_driver_brings_it
     )
     (found,), _ = asked({"LD_PRELOAD": "libtcmalloc.so.4"}, tmp_path, lines)
     assert found.startswith("LD_PRELOAD names libtcmalloc.so.4, which cannot be loaded (cannot op")
+
+
+HOOK = "/app/.start"
+OURS = {"TRAINING_ACCELERATOR": "V100,capability=7.0,cuda=12,driver=525", "PYTHONPATH": HOOK}
+
+
+@pytest.mark.parametrize(
+    ("changed", "entrypoint", "message"),
+    [
+        ({}, ["python", "-m", "trainer.task"], ""),
+        ({}, ["sh", "-c", "exec python -u train.py"], ""),
+        ({"TRAINING_ACCELERATOR": "none"}, ["python"], "TRAINING_ACCELERATOR=none in the image"),
+        ({"PYTHONPATH": "/opt"}, ["python"], "the start hook does not run (PYTHONPATH=/opt)"),
+        ({}, ["python", "-I", "train.py"], "the start hook does not run (python -I)"),
+        ({}, ["sh", "-c", "python -uS train.py"], "the start hook does not run (python -uS)"),
+    ],
+)
+def test_an_image_that_turns_its_guard_off_is_named(
+    changed: dict[str, str], entrypoint: list[str], message: str
+) -> None:
+    variables = {**OURS, **changed}
+    config = {
+        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "Entrypoint": entrypoint,
+    }
+    defects = [defect.message for defect in environment.without_the_guard(config, OURS)]
+    assert [text[: len(message)] for text in defects] == ([message] if message else [])
+
+
+def test_files_that_variables_name_have_to_be_there() -> None:
+    variables = {"NCCL_TOPO_FILE": "/etc/topo.xml", "CUDA_INJECTION64_PATH": "/opt/libx.so"}
+    assert set(environment.paths(variables, "gpu")) == {"/etc/topo.xml", "/opt/libx.so"}
+    assert environment.paths(variables, "cpu") == {}

@@ -248,6 +248,22 @@ def test_what_the_loaders_cache_names_is_found(image: Image) -> None:
     assert image.probe()[0] == []
 
 
+def test_a_remnant_of_the_driver_is_wrong_and_a_stub_or_a_compatibility_package_is_not(
+    image: Image,
+) -> None:
+    image.strict = False
+    shared_object(image.root / "usr/local/cuda/lib64/stubs/libnvidia-ml.so")
+    shared_object(image.root / "usr/local/cuda/compat/libnvidia-ptxjitcompiler.so.1")
+    messages, _ = image.probe()
+    assert messages == []
+    remnant = image.root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    remnant.parent.mkdir(parents=True, exist_ok=True)
+    remnant.touch()  # what a build on a machine with a GPU leaves behind
+    messages, seen = image.probe()
+    assert seen["driver_libraries"] == [str(remnant)]
+    assert messages[0].startswith(f"the image holds a library of the driver: {remnant}; the")
+
+
 def test_a_libcuda_on_the_loaders_path_is_wrong_and_elsewhere_in_an_image_of_our_own(
     image: Image,
 ) -> None:

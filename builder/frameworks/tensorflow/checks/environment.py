@@ -15,8 +15,13 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
+from builder import contract
+from builder.facts import cuda
 from builder.facts.accelerators import Kind
+from builder.image import start
+from builder.image.plan import LABELS
 from builder.prove.receipts import Defect
 from builder.prove.session import Session
 from builder.prove.suite import Answer, Check, probed
@@ -27,6 +32,7 @@ Environment = Mapping[str, str]
 KNOWN = frozenset(
     {
         "CUDA_DEVICE_ORDER",
+        "CUDA_FORCE_PTX_JIT",
         "CUDA_LAUNCH_BLOCKING",
         "CUDA_VISIBLE_DEVICES",
         "JAX_PLATFORMS",
@@ -38,6 +44,7 @@ KNOWN = frozenset(
         "TF_CPP_MIN_LOG_LEVEL",
         "TF_CPP_MIN_VLOG_LEVEL",
         "TF_FORCE_GPU_ALLOW_GROWTH",
+        "TF_GPU_ALLOCATOR",
         "TF_XLA_FLAGS",
         "XLA_FLAGS",
     }
@@ -48,9 +55,19 @@ NEAR = 0.86
 
 _FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS")
 _DATA = "--xla_gpu_cuda_data_dir"
+_FILES = {
+    "CUDA_INJECTION64_PATH": "every CUDA program ends when it starts",
+    "NCCL_TOPO_FILE": "NCCL ends when it starts",
+}
+"""Variables that name a file, and what happens where it is not there."""
+_ALLOCATORS = ("", "cuda_malloc_async", "bfc")
+"""What TensorFlow knows as TF_GPU_ALLOCATOR (gpu_process_state.cc)."""
+_REQUIRED = re.compile(r"(cuda|driver)(>=|>)(\d+(?:\.\d+)?)")
 _UNSET = "take it out of `environment` in image.yaml, or out of the Dockerfile's ENV"
 _HOSTS = re.compile(r"lib(cuda\.so|nvidia-)")
 """Libraries that the driver's package on the machine brings."""
+_ISOLATED = re.compile(r"-[A-Za-z]*[IES][A-Za-z]*")
+"""Options of python that leave out PYTHONPATH or sitecustomize."""
 _NOT_PRELOADED = re.compile(r"object '([^']+)' from LD_PRELOAD cannot be preloaded \(([^)]*)\)")
 
 
@@ -59,6 +76,10 @@ def run(session: Session) -> Answer:
     environment = manifests.environment(session.config)
     kind = session.subject.stack.accelerator.kind
     defects = list(judge(environment, kind))
+    if f"{LABELS}.accelerator" in (session.config.get("Labels") or {}):  # an image of ours
+        subject = session.subject
+        ours = start.environment(subject.spec, subject.stack)
+        defects += without_the_guard(session.config, ours)
     needed = paths(environment, kind)
     if needed or environment.get("LD_PRELOAD"):
         run = session.probe(
@@ -86,9 +107,40 @@ def judge(environment: Environment, kind: Kind) -> Iterator[Defect]:
     yield from _misspelt(environment)
 
 
+def without_the_guard(config: Mapping[str, Any], ours: Environment) -> Iterator[Defect]:
+    """Yield what keeps the start hook from asking for the accelerator. ours: the variables that
+    the factory sets."""
+    expected = ours.get(contract.ACCELERATOR, "")
+    if not expected:
+        return
+    environment = manifests.environment(config)
+    name, actual = expected.partition(",")[0], environment.get(contract.ACCELERATOR, "")
+    if actual.partition(",")[0] != name:
+        yield Defect(
+            message=f"{contract.ACCELERATOR}={actual} in the image: the guard does not ask for a "
+            f"{name}, and the program would train without one",
+            fix=f"take it out: the factory sets it to {expected}",
+        )
+    hook = ours["PYTHONPATH"].partition(":")[0]
+    path = environment.get("PYTHONPATH", "")
+    words = " ".join(config.get("Entrypoint") or ()).split()
+    isolated = next((word for word in words if _ISOLATED.fullmatch(word)), "")
+    if hook not in path.split(":") or isolated:
+        cause = f"python {isolated}" if isolated else f"PYTHONPATH={path}"
+        yield Defect(
+            message=f"the start hook does not run ({cause}): a program without its accelerator is "
+            "not stopped",
+            fix=f"keep {hook} in PYTHONPATH, and start python without -I, -E and -S",
+        )
+
+
 def paths(environment: Environment, kind: Kind) -> dict[str, str]:
     """Return the paths that have to be in the image, each with what is wrong where it is not."""
-    needed = {}
+    needed = {
+        path: f"{variable}={path} names a file that is not in the image: {effect}"
+        for variable, effect in _FILES.items()
+        if (path := environment.get(variable, "")) and kind == "gpu"
+    }
     for variable in _FLAGS:
         text = environment.get(variable, "").strip()
         if text and not text.startswith("-"):
@@ -150,10 +202,49 @@ def _crippled(environment: Environment) -> Iterator[Defect]:
             "true and false, in small letters",
             fix="write true or false",
         )
+    if environment.get("CUDA_FORCE_PTX_JIT", "0") not in ("", "0"):
+        yield Defect(
+            message="CUDA_FORCE_PTX_JIT in the image passes over all machine code: what has no PTX "
+            "does not run, and the rest compiles for minutes",
+            fix=f"{_UNSET}: it is for tests",
+        )
+    allocator = environment.get("TF_GPU_ALLOCATOR", "").lower()
+    if allocator not in _ALLOCATORS:
+        yield Defect(
+            message=f"TF_GPU_ALLOCATOR={allocator} is no allocator of TensorFlow: it ends when it "
+            "looks for a GPU",
+            fix=f"write cuda_malloc_async, or {_UNSET}",
+        )
+    network = environment.get("NCCL_NET", "")
+    if network and network not in ("IB", "Socket"):
+        yield Defect(
+            message=f"NCCL_NET={network} asks for a plugin of one machine's network: elsewhere "
+            "NCCL ends with `Failed to initialize any NET plugin`",
+            fix=_UNSET,
+        )
+    yield from _required(environment.get("NVIDIA_REQUIRE_CUDA", ""))
     if environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         yield Defect(
             message="CUDA_LAUNCH_BLOCKING in the image makes every kernel wait for the one before",
             fix=f"{_UNSET}: it is for debugging",
+        )
+
+
+def _required(text: str) -> Iterator[Defect]:
+    """Judge NVIDIA_REQUIRE_CUDA: words are alternatives, and all conditions of one must hold."""
+    newest = cuda.cuda().ptx[-1]
+    most = {"cuda": float(newest.cuda), "driver": float(newest.driver)}
+    words = text.split()
+    impossible = [
+        word
+        for word in words
+        if any(float(least) > most[what] for what, _, least in _REQUIRED.findall(word))
+    ]
+    if words and impossible == words:
+        yield Defect(
+            message=f"NVIDIA_REQUIRE_CUDA={text} asks for what no driver has: the container "
+            "toolkit starts it on no machine",
+            fix=f"write cuda>={newest.cuda.partition('.')[0]}.0 at most, or {_UNSET}",
         )
 
 
@@ -213,4 +304,4 @@ def _sorted(name: str) -> str:
     return "_".join(sorted(name.upper().split("_")))
 
 
-CHECK = Check("environment", 1, run)
+CHECK = Check("environment", 2, run)

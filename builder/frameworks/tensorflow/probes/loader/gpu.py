@@ -21,6 +21,16 @@ if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
     Version = tuple[int, ...]
 
 
+_NVIDIA = """
+ml cfg nscq gpucomp ptxjitcompiler fatbinaryloader allocator compiler pkcs11 pkcs11-openssl3 nvvm
+opencl encode opticalflow fbc
+"""
+DRIVER_LIBRARIES = (
+    *(f"libnvidia-{name}.so" for name in _NVIDIA.split()), "libcudadebugger.so", "libnvcuvid.so",
+)  # fmt: skip
+"""What the container toolkit mounts beside libcuda (libnvidia-container, src/nvc_info.c)."""
+
+
 class Report:
     """What is wrong and what was seen."""
 
@@ -88,7 +98,7 @@ def _survey(
     """Pick each library as the loader would; what it does not find is a problem."""
     opened = {library.stem: library for library in libraries(cuda[0], cudnn_major)}
     names = {stem: soname(library, cuda, cudnn_major) for stem, library in opened.items()}
-    everywhere = find_by_name(root, names.values(), "libcuda.so")
+    everywhere = find_by_name(root, names.values(), ("libcuda.so", *DRIVER_LIBRARIES))
     objects, picked = {"": opener}, {}
     for stem, library in opened.items():
         if library.opener not in objects:
@@ -238,7 +248,11 @@ def check_driver(
     callers: Iterable[Elf],
     everywhere: dict[str, list[str]],
 ) -> None:
-    """Look for a libcuda: it is the driver's, and comes from the machine with the GPU."""
+    """Look for a libcuda and for what else is the driver's: it comes from the machine with the GPU.
+
+    The container toolkit mounts the driver's libraries by name; a file that is there already ends
+    the start of the container, or shadows the machine's (nvidia-container-toolkit#289, #176).
+    """
     callers = list(callers)
     names = ("libcuda.so.1", "libcuda.so")
     on_path = list(dict.fromkeys(path for name in names for path in loader.all(name, callers)))
@@ -247,6 +261,21 @@ def check_driver(
             f"a libcuda is on the loader's path: {path}; it shadows the driver's, and TensorFlow "
             "sees no GPU",
             "remove it from the image, or its folder from LD_LIBRARY_PATH and ld.so.conf",
+        )
+    remnants = sorted(
+        path
+        for name, paths in everywhere.items()
+        if name.startswith(DRIVER_LIBRARIES)
+        for path in paths
+        if not {"stubs", "compat"} & set(path.split("/"))  # CUDA's, beside no driver
+    )
+    report.seen["driver_libraries"] = remnants
+    if remnants:
+        report.wrong(
+            f"the image holds a library of the driver: {remnants[0]}; the container does not start "
+            "where another one is mounted there (`file exists`), and elsewhere it does not fit the "
+            "machine's kernel module",
+            "remove it: the machine's driver is mounted",
         )
     files = {p for name, ps in everywhere.items() if name.startswith("libcuda.so") for p in ps}
     hidden = sorted({os.path.realpath(path) for path in files} - set(on_path))

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .gpu import Report, build_info, check_driver, check_gpu, framework
+from .gpu import DRIVER_LIBRARIES, Report, build_info, check_driver, check_gpu, framework
 from .opening import in_child
 from .search import Loader, find_by_name, system_loader
 
@@ -73,5 +73,11 @@ def probe(
             )
         opener = framework(tensorflow)
         callers = [opener] if opener else []
-        check_driver(request, report, loader, callers, find_by_name(root, (), "libcuda.so"))
+        check_driver(
+            request,
+            report,
+            loader,
+            callers,
+            find_by_name(root, (), ("libcuda.so", *DRIVER_LIBRARIES)),
+        )
     return {"problems": report.problems, "seen": report.seen}

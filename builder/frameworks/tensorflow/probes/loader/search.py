@@ -106,14 +106,16 @@ def _ld_cache() -> dict[str, tuple[str, ...]]:
     return cache
 
 
-def find_by_name(root: str, names: Iterable[str], prefix: str) -> dict[str, list[str]]:
-    """Return every file of the image that has one of these names, or begins with this prefix."""
+def find_by_name(
+    root: str, names: Iterable[str], prefixes: tuple[str, ...]
+) -> dict[str, list[str]]:
+    """Return every file of the image that has one of these names, or begins with a prefix."""
     exact = set(names)
     skipped = {os.path.join(root, name) for name in ("proc", "sys", "dev", "tmp", "run")}
     matches: dict[str, list[str]] = {}
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if os.path.join(folder, name) not in skipped]
         for name in files:
-            if name in exact or name.startswith(prefix):
+            if name in exact or name.startswith(prefixes):
                 matches.setdefault(name, []).append(os.path.join(folder, name))
     return matches
