@@ -8,10 +8,12 @@ export LONG_SECONDS ?= 60
 VENV := .venv
 BUILDER := $(VENV)/bin/builder
 PYTHON := $(VENV)/bin/python
-PYTEST := $(PYTHON) -m pytest --numprocesses 3 --dist loadscope
+PYTEST := $(PYTHON) -m pytest --dist loadscope --numprocesses
 
 .DEFAULT_GOAL := help
 .PHONY: help image images push test test-fast test-long check format lock requirements bench dist clean
+
+test test-fast test-long: export PYTHONDONTWRITEBYTECODE =  # each process would compile every test
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,11 +30,11 @@ push: $(VENV)/.build  ## push every image that has a valid receipt
 	@$(BUILDER) push $(if $(REGISTRY),--registry $(REGISTRY))
 
 test: $(VENV)/.test  ## run the tests, with a real engine, registry and TensorFlow
-	@$(PYTEST) -m "not alone and not long"
+	@$(PYTEST) 3 -m "not alone and not long"
 	@grep -rl --include="test_*.py" "mark.alone" tests packages | xargs -r $(PYTHON) -m pytest -m "alone and not long"
 
 test-fast: $(VENV)/.test  ## run the tests that need no engine, network or TensorFlow
-	@$(PYTEST) -q -m "not engine and not network and not tensorflow and not slow and not long"
+	@$(PYTEST) 2 -q -m "not engine and not network and not tensorflow and not slow and not long"
 
 test-long: $(VENV)/.test  ## run what takes minutes: every target, campaigns of kills, fuzzing. LONG_SECONDS=60 each
 	@grep -rl --include="test_*.py" "mark.long" tests packages | xargs -r $(PYTHON) -m pytest -m long

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
@@ -213,6 +212,8 @@ def test_a_job_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_schema_is_todays_and_takes_every_job_of_the_project() -> None:
+    import jsonschema  # a second of every collection
+
     file = ROOT / "jobs" / "schema.json"
     assert file.read_text() == description.schema_text(), "run: builder job schema"
     schema = json.loads(file.read_text())

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from cloudbuild_local import cli
@@ -131,6 +130,8 @@ def test_no_engine(call: Call) -> None:
 
 
 def test_the_schema_for_editors_takes_and_refuses_builds(call: Call) -> None:
+    import jsonschema  # a second of every collection
+
     schema = json.loads(call("schema")[1])
     jsonschema.Draft7Validator.check_schema(schema)
     step = {"name": "a", "wait_for": "-", "waitFor": ["-"], "timeout": "1.5s"}
