@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
+import platform
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -19,6 +21,7 @@ from tests.debian import static
 from tests.registry.server import RegistryServer, registry
 
 ROOT = Path(__file__).resolve().parents[1]
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 PROGRAMS = ("sh", "cat", "cp", "dd", "echo", "find", "ls", "mkdir", "sleep", "touch", "wc")
 
 
@@ -36,14 +39,44 @@ PROOFS = ("engine", "pipeline", "prove")
 """Folders whose tests with an engine stay together: they sweep away what killed proofs left."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files whose tests take longest come first, so that no process waits for another at the
-    end."""
-    items.sort(key=lambda item: _place(item.path))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files whose tests take longest first, so that no process waits for another at the
+    end, and leave out what an ordinary user may not do."""
+    if os.geteuid() != 0:
+        config.hook.pytest_deselected(items=[item for item in items if "root" in item.keywords])
+        items[:] = [item for item in items if "root" not in item.keywords]
+    items.sort(key=lambda item: _rank(item.path))
+
+
+FIRST_PLATFORM = (
+    Path("/etc/debian_version").exists()
+    and platform.machine() == "x86_64"
+    and not Path("/proc/driver/nvidia/version").exists()
+)
+"""Debian on x86-64, as the documents name it. What a test needs there, the lock brings."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that is skipped where everything is there."""
+    return _not_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a file that is skipped where everything is there."""
+    return _not_skipped((yield))
+
+
+def _not_skipped(report: Report) -> Report:
+    if FIRST_PLATFORM and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid}: on Debian no test is skipped: {report.longrepr}"
+    return report
 
 
 @functools.cache
-def _place(file: Path) -> int:
+def _rank(file: Path) -> int:
     text = _text(file)
     return next((n for n, mark in enumerate(LONGEST_FIRST) if mark in text), len(LONGEST_FIRST))
 

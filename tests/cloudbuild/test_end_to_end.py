@@ -42,7 +42,7 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.network,
     pytest.mark.long,
-    pytest.mark.skipif(os.geteuid() != 0, reason="a worker's engine needs root"),
+    pytest.mark.root,
 ]
 
 ROOT = Path(__file__).resolve().parents[2]

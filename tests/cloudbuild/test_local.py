@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -118,7 +117,7 @@ options: {machineType: E2_MEDIUM}
 @pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.network
-@pytest.mark.skipif(os.geteuid() != 0, reason="the private engine needs root")
+@pytest.mark.root
 def test_a_build_on_the_engine_of_a_worker(
     run: Run, engine: Engine, steps_image: str, tmp_path: Path
 ) -> None:

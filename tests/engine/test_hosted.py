@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,7 @@ needs_engine = [
     pytest.mark.engine,
     pytest.mark.network,
     pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0, reason="the private engine needs root"),
+    pytest.mark.root,
 ]
 
 

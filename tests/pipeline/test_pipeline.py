@@ -131,7 +131,7 @@ def test_one_line_of_the_trainer_is_one_small_layer(
     assert " kB sent in " in log[0], log
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a second engine needs root")
+@pytest.mark.root
 def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
     project: Path, registry: RegistryServer, tmp_path: Path
 ) -> None:

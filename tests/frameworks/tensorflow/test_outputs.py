@@ -1,6 +1,5 @@
 """The outputs probe: what a training run wrote, with TensorFlow reading it."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,9 +90,8 @@ class TestOutputs:
     def test_no_checkpoint(self, request_: dict[str, Any]) -> None:
         assert self.check(request_, "checkpoints")[0][0].startswith("there is no checkpoint in")
 
+    @pytest.mark.root
     def test_outputs_of_root(self, request_: dict[str, Any]) -> None:
-        if os.geteuid() != 0:
-            pytest.skip("only root can make files of root's")
         messages: list[str] = []
         outputs.check_owners(request_, lambda message, fix: messages.append(message))
         assert "belongs to uid 0" in messages[0]
