@@ -17,6 +17,9 @@ from typing import IO
 
 from builder.core.errors import OutsideError
 
+EPOCH = 315532800
+"""Date of every file in an image, in seconds since 1970: 1980-01-01, the earliest of a zip file."""
+
 
 def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """Write a file whole or not at all; text as UTF-8. A reader sees the old file or the new one.

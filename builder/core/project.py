@@ -7,6 +7,9 @@ from pathlib import Path
 from builder.core.errors import InputError
 
 MARKER = "builder.toml"
+DOCKERFILE = "Dockerfile"
+TEMPLATES = "templates"
+"""The folder of a project's own templates, which win over the factory's."""
 IMAGES = "images"
 """The folder with a folder for each target."""
 BUILD = "build"
@@ -26,6 +29,12 @@ def find_root(start: Path | None = None) -> Path:
         f"no {MARKER} in {begin} or in any folder above it",
         f"run this inside a project, or create an empty {MARKER} where the project begins",
     )
+
+
+def templates_of(root: Path) -> Path | None:
+    """Return the folder of the project's own templates, None where it has none."""
+    folder = root / TEMPLATES
+    return folder if folder.is_dir() else None
 
 
 def is_module(path: Path) -> bool:

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from builder.config.templates import EPOCH
 from builder.core import system
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
+from builder.core.files import EPOCH
 from builder.engine.docker import PLATFORM, Engine, first_line, release
 from builder.engine.progress import Failure, Progress
 

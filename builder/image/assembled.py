@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from builder.config.templates import EPOCH
 from builder.core.errors import CheckFailed
+from builder.core.files import EPOCH
 from builder.image.layer import Layer
 from builder.registry import Reference, Registry, manifests
 from builder.registry.manifests import Added, Descriptor, Manifest

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config.templates import folder_of
 from builder.core.files import hash_of
+from builder.core.project import templates_of
 from builder.facts.workers import MACHINES, SYSTEM_GB
 from builder.googleapi import account_name
 from builder.image.dockerfile import Rendered, fill, load_all
@@ -47,7 +47,7 @@ def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[s
     """
     from builder.core.settings import load, load_cloud
 
-    templates = folder_of(root)
+    templates = templates_of(root)
     dockerfile = fill(f"cloud/{BUILDER_DOCKERFILE}", templates, suite=BUILDER_SUITE)
     targets = load_all(root) if targets is None else targets
     bases, published = _bases(targets)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.kernels import RUNS_ON
-from builder.config.templates import DOCKERFILE, PACKAGED, TEMPLATES, folder_of
 from builder.core import files
 from builder.core.errors import InputError
+from builder.core.project import DOCKERFILE, TEMPLATES, templates_of
 from builder.image import plan, start
 from builder.image.plan import LABELS, BasePlan
 from builder.image.program import ImageConfig
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
     from builder.config.lockfile import Lock
     from builder.config.stack import Stack
+
+PACKAGED = Path(__file__).parent / TEMPLATES
+"""The factory's own templates."""
 
 # Images that gcloud treats specially (command_lib/ai/docker/build.py).
 _VERTEX = re.compile(
@@ -98,7 +101,7 @@ def load(root: Path, target: str) -> Rendered:
     spec = image_yaml.load(root, target)
     stack = compatibility.resolve(spec)
     lock = lockfile.read(root, target)
-    return render(spec, stack, lock, folder_of(root), device_code.driver(root, stack, lock))
+    return render(spec, stack, lock, templates_of(root), device_code.driver(root, stack, lock))
 
 
 def load_all(root: Path, targets: Iterable[str] | None = None) -> tuple[Rendered, ...]:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Final
 
-from builder.config.templates import EPOCH
+from builder.core.files import EPOCH
 from builder.image.tarball import LayerWriter, content, unpacked
 
 INSTALL_FOLDER: Final = "debs"

@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
-from builder.config.templates import DOCKERFILE, EPOCH
 from builder.core import outgoing
 from builder.core.errors import InputError
-from builder.core.files import hash_of
+from builder.core.files import EPOCH, hash_of
+from builder.core.project import DOCKERFILE
 from builder.image import start
 from builder.image.layer import Compression
 

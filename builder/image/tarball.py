@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Final, Protocol
 
-from builder.config.templates import EPOCH
+from builder.core.files import EPOCH
 from builder.image.layer import Compression, Layer
 from builder.registry.manifests import Descriptor
 

@@ -2,7 +2,7 @@
 
 Several are made at once, one for each processor, while the wheels of the next come. They are begun
 in their order in the base, so that an engine can unpack the lower ones while the others are made
-(builder/image/preload.py). What is downloaded is removed with the last layer that needs it.
+(builder/image/loading.py). What is downloaded is removed with the last layer that needs it.
 """
 
 from __future__ import annotations

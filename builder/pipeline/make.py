@@ -19,11 +19,11 @@ from builder.config import compatibility, device_code, image_yaml, lock_check
 from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock
 from builder.config.stack import Stack
-from builder.config.templates import folder_of
 from builder.core import files
 from builder.core.errors import CheckFailed
 from builder.core.events import OnEvent, ignore, prefixed, step
 from builder.core.files import hash_of
+from builder.core.project import templates_of
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.image import content_store, dockerfile, layers_lock, program
 from builder.image.layer import Compression
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from builder.engine import Engine
     from builder.image.assembled import AssembledImage, CheckBase
     from builder.image.base import Availability
-    from builder.image.estimate import Estimate
+    from builder.image.plan import Estimate
     from builder.prove.receipts import Receipt
 
 
@@ -114,7 +114,7 @@ def prepare(root: Path, name: str) -> Target:
     if lock is None or stale:
         raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
     driver = device_code.driver(root, stack, lock)
-    rendered = dockerfile.render(spec, stack, lock, folder_of(root), driver)
+    rendered = dockerfile.render(spec, stack, lock, templates_of(root), driver)
     if differences := dockerfile.differences(root, dockerfile.texts(root, [rendered])):
         raise CheckFailed(
             f"{differences[0]} is not what image.yaml and the templates give",
@@ -209,7 +209,7 @@ def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) 
     Raises OutsideError, CheckFailed.
     """
     from builder.image import base, loading
-    from builder.image.estimate import estimate
+    from builder.image.plan import estimate
 
     store = content_store.of_this_machine()
     loaded: dict[str, Base] = {}
@@ -233,7 +233,7 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     Raises OutsideError, CheckFailed.
     """
     from builder.image import base, loading
-    from builder.image.preload import Preload
+    from builder.image.loading import Preload
 
     hashes = {target.base.hash for target in targets if target.base}
     if not hashes:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from builder.config import image_yaml
-from builder.config.templates import PACKAGED
 from builder.engine import BuildRequest, Engine, buildx
 from builder.image import cloudbuild as cloud
 from builder.image import dockerfile as dockerfiles
+from builder.image.dockerfile import PACKAGED
 from builder.registry import Registry
 from cloudbuild_local import rules
 from cloudbuild_local.reader import document

@@ -13,10 +13,10 @@ from builder.config.kernels import RUNS_ON, check_runs_on
 from builder.config.stack import Prune, Stack
 from builder.core.errors import CheckFailed, InputError
 from builder.devicecode import inventory
-from builder.devicecode.program import pruning_program
 from builder.devicecode.pruning import announce
 from builder.image import dockerfile, plan
 from builder.image.dockerfile import Rendered
+from builder.image.plan import pruning_program
 from builder.prove import report
 from tests.devicecode.writer import container, install, library, sass
 

@@ -11,9 +11,8 @@ from builder.core.settings import Settings
 from builder.image import base, layers_lock
 from builder.image.base import Availability
 from builder.image.content_store import ContentStore
-from builder.image.estimate import Estimate, estimate
 from builder.image.layer import Layer
-from builder.image.plan import BasePlan
+from builder.image.plan import BasePlan, Estimate, estimate
 from builder.pipeline.make import prepare
 from builder.registry.manifests import OCI_LAYER_ZSTD, Descriptor
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from builder.config.templates import EPOCH
+from builder.core.files import EPOCH
 from builder.image.assembled import assemble
 from builder.image.content_store import ContentStore
 from builder.image.layer import Compression, Layer

@@ -21,12 +21,11 @@ from builder.core.events import Event, StepDone
 from builder.engine import Engine, EngineImage, private
 from builder.engine.private.programs import WORKER
 from builder.engine.transfers import TransferRefused, messages
-from builder.image import loading, preload, registry_layers
+from builder.image import loading, registry_layers
 from builder.image.assembled import AssembledImage, assemble
 from builder.image.content_store import ContentStore
 from builder.image.layer import Compression, Layer, LayerPlan
-from builder.image.loading import Archive
-from builder.image.preload import Preload
+from builder.image.loading import Archive, Preload
 from builder.registry import Registry
 from builder.registry.manifests import blob_path, digest_of
 from tests.image.layers import image, layer
@@ -187,7 +186,7 @@ def test_what_is_there_without_a_gap_is_preloaded_and_not_sent_again(
 ) -> None:
     if not loading.reuses_layers(engine):
         return  # without containerd's store, an engine gets every image whole
-    monkeypatch.setattr(preload, "LEAST", 1_000_000)
+    monkeypatch.setattr(loading, "LEAST", 1_000_000)
     events: list[Event] = []
     low, middle, high = layers = [unique(store, name, 600_000) for name in "abc"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builder.config import compatibility, image_yaml
-from builder.config.templates import EPOCH
 from builder.core.errors import InputError
+from builder.core.files import EPOCH
 from builder.image import program, start
 from builder.image.assembled import assemble
 from builder.image.content_store import ContentStore

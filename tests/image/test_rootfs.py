@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from builder.config import debian, lockfile
-from builder.config.templates import EPOCH
 from builder.core import files
 from builder.core.errors import OutsideError
+from builder.core.files import EPOCH
 from builder.core.settings import Settings
 from builder.engine import Engine, containers
 from builder.image import normalizer, rootfs
