@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from builder import contract
 from builder.jobs.description import Job
@@ -56,3 +57,8 @@ def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
     """Return the arguments of a replica's container, `--job-dir` last where the job passes it."""
     passed = (f"{contract.JOB_DIR}={job_dir}",) if job.pass_job_dir and job_dir else ()
     return (*job.arguments, *passed)
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value, as a message of an API leaves out the others."""
+    return {name: value for name, value in fields.items() if value not in (None, False, "", [], {})}

@@ -26,8 +26,6 @@ from builder.jobs.ready import Image, Ready
 QUEUES: Final = "kueue.x-k8s.io"
 _QUOTA: Final = "exceeded quota"
 """The words of a ResourceQuota. Source: kubernetes, plugin/resourcequota/controller.go."""
-_NAMED: Final = 20
-"""The most JobSets whose Jobs and pods are asked for by name; of more, all are listed."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +189,7 @@ class Kubernetes:
             return ()
         namespace = jobsets[0]["metadata"]["namespace"]
         names = [each["metadata"]["name"] for each in jobsets]
-        of_these = f"{status.JOBSET} in ({','.join(names)})"
-        selector = of_these if len(names) <= _NAMED else status.JOBSET
+        selector = f"{status.JOBSET}={names[0]}" if len(names) == 1 else status.JOBSET
         jobs, pods = (
             _by_jobset(
                 self.client.items(

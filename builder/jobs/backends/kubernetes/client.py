@@ -32,6 +32,23 @@ _MERGE: Final = "application/merge-patch+json"
 _MAYBE_DONE: Final = (500, 502, 504)
 """After these the API server, or a proxy before it, may have done what it was asked for."""
 
+_REPEATED: Final = "run the same command again: it finds the job if it was created"
+_CORRECT: Final = ("refused", "correct the job; builder job render --to jobset shows it")
+_REFUSALS: Final = {
+    400: _CORRECT,
+    401: (
+        "the credentials are not accepted",
+        "log in again: {kubectl} auth can-i --list -n {namespace} tries it",
+    ),
+    403: ("not allowed", "builder doctor --on kubernetes names the command that grants it"),
+    404: ("not found", "builder job list --on kubernetes shows all"),
+    409: ("conflict", "run the same command again"),
+    413: _CORRECT,
+    422: _CORRECT,
+    429: ("too many requests", "wait a little, then run the same command again"),
+}
+"""What each status means, and the way out."""
+
 Object = dict[str, Any]
 
 
@@ -180,30 +197,14 @@ class Client:
         status = _parsed(data) or {}
         text = str(status.get("message") or data.decode(errors="replace"))
         words = " ".join(text.split())[:600] or str(answer.reason)
+        what, fix = _REFUSALS.get(
+            answer.status, (f"the cluster's error {answer.status}", _REPEATED)
+        )
         unknown = JOBSETS in path and not (status.get("details") or {}).get("name")
-        match answer.status:
-            case 401:
-                check = f"{self._kubectl} auth can-i --list -n {self.access.namespace}"
-                what, fix = "the credentials are not accepted", f"log in again: {check} tries it"
-            case 403:
-                what, fix = (
-                    "not allowed",
-                    "builder doctor --on kubernetes names the command that grants it",
-                )
-            case 404 if unknown and "namespaces" not in words:
-                what = "the cluster knows no JobSet"
-                fix = "install JobSet 0.10.1 or later there: docs/kubernetes.md"
-            case 404:
-                what, fix = "not found", "builder job list --on kubernetes shows all"
-            case 409:
-                what, fix = "conflict", "run the same command again"
-            case 400 | 413 | 422:
-                what, fix = "refused", "correct the job; builder job render --to jobset shows it"
-            case 429:
-                what, fix = "too many requests", "wait a little, then run the same command again"
-            case code:
-                what = f"the cluster's error {code}"
-                fix = "run the same command again: it finds the job if it was created"
+        if answer.status == 404 and unknown and "namespaces" not in words:
+            what = "the cluster knows no JobSet"
+            fix = "install JobSet 0.10.1 or later there: docs/kubernetes.md"
+        fix = fix.format(kubectl=self._kubectl, namespace=self.access.namespace)
         reason = str(status.get("reason") or "")
         return ClusterRefused(f"{what}: {words}", fix, answer.status, reason)
 

@@ -17,7 +17,7 @@ from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.backends.kubernetes.pod import CONTAINER, Identity, Role
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
-from builder.jobs.ready import Ready
+from builder.jobs.ready import Ready, given
 
 API: Final = "jobset.x-k8s.io/v1alpha2"
 KEY_LABEL: Final = "builder-key"
@@ -96,26 +96,20 @@ def _job_dir(ready: Ready, replacement: str) -> str | None:
 
 
 def _jobset(ready: Ready, cluster: Cluster, own: Identity) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"name": own.name}
-    if cluster.namespace:
-        metadata["namespace"] = cluster.namespace
-    if annotations := _annotations(ready, cluster, own):
-        metadata["annotations"] = annotations
-    queue = {QUEUE_LABEL: cluster.queue} if cluster.queue else {}
-    metadata["labels"] = {**ready.job.labels, **own.labels, **queue}
-    spec: dict[str, Any] = {
-        "network": {
-            "enableDNSHostnames": True,
-            "subdomain": own.name,
-            "publishNotReadyAddresses": True,
-        },
-        "successPolicy": {"operator": "All", "targetReplicatedJobs": ["chief"]},
+    queue = given(**{QUEUE_LABEL: cluster.queue})
+    metadata = given(
+        name=own.name,
+        namespace=cluster.namespace,
+        annotations=_annotations(ready, cluster, own),
+        labels={**ready.job.labels, **own.labels, **queue},
+    )
+    network = {
+        "enableDNSHostnames": True,
+        "subdomain": own.name,
+        "publishNotReadyAddresses": True,
     }
-    if ready.job.scheduling.restarts == "job":
-        spec["failurePolicy"] = _FAILURE_POLICY
-    if ready.job.kubernetes.ttl:
-        spec["ttlSecondsAfterFinished"] = ready.job.kubernetes.ttl
-    spec["replicatedJobs"] = [
+    restarts = ready.job.scheduling.restarts
+    roles = [
         {
             "name": pool.role,
             "replicas": 1,
@@ -126,6 +120,13 @@ def _jobset(ready: Ready, cluster: Cluster, own: Identity) -> dict[str, Any]:
         }
         for pool, placement in ready.pools
     ]
+    spec = given(
+        network=network,
+        successPolicy={"operator": "All", "targetReplicatedJobs": ["chief"]},
+        failurePolicy=_FAILURE_POLICY if restarts == "job" else None,
+        ttlSecondsAfterFinished=ready.job.kubernetes.ttl,
+        replicatedJobs=roles,
+    )
     return {"apiVersion": API, "kind": "JobSet", "metadata": metadata, "spec": spec}
 
 
@@ -140,12 +141,8 @@ def _annotations(ready: Ready, cluster: Cluster, own: Identity) -> dict[str, str
 
 def _machine(placement: Placement) -> dict[str, str]:
     """Return what a role runs on, for those who ask what the job costs."""
-    described = {MACHINE: placement.machine}
-    if placement.device is not None and placement.device.type is not None:
-        described[ACCELERATOR] = str(placement.device.type)
-    if placement.topology is not None:
-        described[TOPOLOGY] = placement.topology
-    return described
+    kind = placement.device.type if placement.device else None
+    return given(**{MACHINE: placement.machine, ACCELERATOR: kind, TOPOLOGY: placement.topology})
 
 
 def _job(role: Role) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
-from builder.jobs.ready import Ready, arguments
+from builder.jobs.ready import Ready, arguments, given
 
 CONTAINER: Final = "trainer"
 INDEX: Final = "JOB_COMPLETION_INDEX"
@@ -95,23 +95,19 @@ def template(role: Role) -> dict[str, Any]:
         kind = "required" if own.topology.required else "preferred"
         level = own.topology.required or own.topology.preferred
         annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = str(level)
-    metadata: dict[str, Any] = {"labels": {**ready.job.labels, **role.own.labels}}
-    if annotations:
-        metadata["annotations"] = annotations
-    spec: dict[str, Any] = {"restartPolicy": "Never"}
-    if cluster.service_account:
-        spec["serviceAccountName"] = cluster.service_account
-    if cluster.pull_secret:
-        spec["imagePullSecrets"] = [{"name": cluster.pull_secret}]
-    if own.priority:
-        spec["priorityClassName"] = own.priority
-    if own.grace:
-        spec["terminationGracePeriodSeconds"] = own.grace
+    metadata = given(labels={**ready.job.labels, **role.own.labels}, annotations=annotations)
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if ready.image.accelerator is not None and not role.on_tpu:
         security["runAsNonRoot"] = True  # our images name their user by number
     volumes = _volumes(role)
-    spec |= {
+    spec = {
+        "restartPolicy": "Never",
+        **given(
+            serviceAccountName=cluster.service_account,
+            imagePullSecrets=[{"name": cluster.pull_secret}] if cluster.pull_secret else None,
+            priorityClassName=own.priority,
+            terminationGracePeriodSeconds=own.grace,
+        ),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **nodes.selection(ready.job, cluster, role.placement),
@@ -143,14 +139,6 @@ def _volumes(role: Role) -> list[tuple[dict[str, Any], str]]:
 
 def _container(role: Role, volumes: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
     job = role.ready.job
-    fields: dict[str, Any] = {"name": CONTAINER, "image": role.ready.image.reference}
-    if role.command is not None:
-        fields["command"] = [_literal(word) for word in role.command]
-    if args := arguments(job, role.own.job_dir):
-        fields["args"] = [_literal(word) for word in args]
-    fields["env"] = _environment(role)
-    if resources := nodes.resources(job, role.cluster, role.placement):
-        fields["resources"] = resources
     security: dict[str, Any] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -159,11 +147,17 @@ def _container(role: Role, volumes: list[tuple[dict[str, Any], str]]) -> dict[st
     if role.on_tpu:
         security["runAsUser"] = 0
         security["capabilities"] = {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
-    return {
-        **fields,
-        "volumeMounts": [{"name": volume["name"], "mountPath": path} for volume, path in volumes],
-        "securityContext": security,
-    }
+    mounts = [{"name": volume["name"], "mountPath": path} for volume, path in volumes]
+    return given(
+        name=CONTAINER,
+        image=role.ready.image.reference,
+        command=[_literal(word) for word in role.command or ()],
+        args=[_literal(word) for word in arguments(job, role.own.job_dir)],
+        env=_environment(role),
+        resources=nodes.resources(job, role.cluster, role.placement),
+        volumeMounts=mounts,
+        securityContext=security,
+    )
 
 
 # --- environment ----------------------------------------------------------------------------------

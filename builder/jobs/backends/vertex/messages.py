@@ -16,7 +16,7 @@ from builder.jobs.description import Parameter, Study
 from builder.jobs.description.values import DISK_GB, ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
-from builder.jobs.ready import Ready, arguments
+from builder.jobs.ready import Ready, arguments, given
 
 Values = dict[str, Any]
 
@@ -99,14 +99,9 @@ def _body(ready: Ready, name: str, labels: Mapping[str, str], folder: str | None
         "studySpec": _study(job.study),
         "maxTrialCount": job.study.trials,
         "parallelTrialCount": job.study.parallel,
-        **_given(maxFailedTrialCount=job.study.max_failed or None),
+        **given(maxFailedTrialCount=job.study.max_failed or None),
         "trialJobSpec": spec,
     }
-
-
-def _given(**fields: Any) -> Values:
-    """Return the fields that have a value."""
-    return {name: value for name, value in fields.items() if value not in (None, False, "", [])}
 
 
 def _spec(ready: Ready, folder: str | None) -> Values:
@@ -116,7 +111,7 @@ def _spec(ready: Ready, folder: str | None) -> Values:
     for pool, placement in ready.pools:
         pools += [{}] * (pool.position - len(pools))
         pools.append(_pool(ready, pool, placement, job_dir))
-    scheduling = _given(
+    scheduling = given(
         timeout=f"{plan.timeout}s",
         strategy=plan.strategy.upper().replace("-", "_"),
         restartJobOnWorkerRestart=plan.restarts == "job",
@@ -127,7 +122,7 @@ def _spec(ready: Ready, folder: str | None) -> Values:
     return {
         "workerPoolSpecs": pools,
         "scheduling": scheduling,
-        **_given(
+        **given(
             baseOutputDirectory={"outputUriPrefix": job_dir} if job_dir else None,
             serviceAccount=job.service_account,
             network=job.network,
@@ -164,7 +159,7 @@ def _reservation(written: str | None) -> Values | None:
 def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -> Values:
     job, device = ready.job, placement.device
     counted = device is not None and not placement.topology
-    machine = _given(
+    machine = given(
         machineType=placement.machine,
         reservationAffinity=_reservation(job.vertex.reservation),
         tpuTopology=placement.topology,
@@ -172,9 +167,9 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
         acceleratorCount=placement.count if counted else None,
     )
     size = job.disk.size_gb if job.disk.type or job.disk.size_gb != DISK_GB[0] else None
-    disk = _given(bootDiskType=job.disk.type, bootDiskSizeGb=size)
+    disk = given(bootDiskType=job.disk.type, bootDiskSizeGb=size)
     variables = _environment(ready, placement).items()
-    container = _given(
+    container = given(
         imageUri=ready.image.reference,
         command=list(job.command or ()),
         args=list(arguments(job, job_dir)),
@@ -188,7 +183,7 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
         "machineSpec": machine,
         "replicaCount": pool.count,
         **({"diskSpec": disk} if disk else {}),  # else the service takes the one that fits
-        **_given(nfsMounts=mounts),
+        **given(nfsMounts=mounts),
         "containerSpec": container,
     }
 
@@ -212,7 +207,7 @@ def _study(study: Study) -> Values:
     }
     if study.early_stopping in _STOPPING:
         spec[_STOPPING[study.early_stopping]] = {}
-    return spec | _given(algorithm=_ALGORITHMS.get(study.algorithm))
+    return spec | given(algorithm=_ALGORITHMS.get(study.algorithm))
 
 
 def _parameter(name: str, parameter: Parameter) -> Values:
