@@ -63,7 +63,7 @@ def backend_of(where: Where, job: str | None = None) -> "Backend":
     """Return the backend to ask about a job."""
     from builder.jobs.backends import choose
 
-    return choose.asked(root(), asdict(where), job)
+    return choose.backend_of(root(), asdict(where), job)
 
 
 def as_text(backend: "RemoteBackend", ready: "Ready") -> str:

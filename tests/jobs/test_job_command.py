@@ -315,8 +315,14 @@ def test_what_ran_here_is_asked_here(run: Run, loopback: emulator.Loopback, here
     assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 0
     folder = here / "build" / "jobs" / "cats" / "local"
     folder.mkdir(parents=True)
-    state = {"job": "cats of here", "state": "failed", "message": "why", "seconds": 1.0}
-    (folder / "state.json").write_text(json.dumps({**state, "replicas": []}))
+    state: dict[str, object] = {
+        "job": "cats of here",
+        "state": "failed",
+        "message": "why",
+        "seconds": 1.0,
+    }
+    state |= {"time": "2026-11-21T07:00:05+00:00", "replicas": []}
+    (folder / "state.json").write_text(json.dumps(state))
     code, out, _ = run("job", "status", "cats", "--watch", "--json")
     assert (code, json.loads(out)["display_name"]) == (1, "cats of here")
     there = json.loads(run("job", "status", "cats", "--on", "vertex", "--json")[1])

@@ -42,7 +42,7 @@ def remote(root: Path, job: Job | None, flags: Flags) -> RemoteBackend:
     return VertexAI(service.load(root, job, project=project, region=region))
 
 
-def asked(root: Path, flags: Flags, name: str | None = None) -> Backend:
+def backend_of(root: Path, flags: Flags, name: str | None = None) -> Backend:
     """Return the backend to ask about jobs. name: the job's; where no backend is named, it is the
     one that ran or got this job last, as far as this machine knows, else Vertex AI.
 

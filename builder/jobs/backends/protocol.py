@@ -84,16 +84,16 @@ class JobStatus:
     name: str
     display_name: str
     state: str
-    region: str
     created: datetime | None
     started: datetime | None
     ended: datetime | None
     error: str
-    labels: Mapping[str, str]
     image: str
     output: str
-    strategy: str
     pools: tuple[Pool, ...]
+    region: str = ""
+    strategy: str = "standard"
+    labels: Mapping[str, str] = field(default_factory=dict)
     trials: tuple[TrialStatus, ...] = ()
     replicas: tuple[ReplicaStatus, ...] = ()
     run: int = 1

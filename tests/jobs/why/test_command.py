@@ -126,6 +126,7 @@ def test_a_job_of_this_machine_by_its_name(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "build/jobs/cats/local"
     folder.mkdir(parents=True)
     state = {"job": "cats", "state": "failed", "message": "", "seconds": 1.0, "replicas": []}
+    state["time"] = "2026-11-21T07:00:05+00:00"
     (folder / "state.json").write_text(json.dumps(state))
     (folder / "chief-0.log").write_text("2026-11-21T07:00:01+00:00 No space left on device\n")
     code, out, err = run("cats", "--json")

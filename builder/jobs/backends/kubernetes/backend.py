@@ -32,22 +32,15 @@ _QUOTA: Final = "exceeded quota"
 class Kubernetes:
     """The jobs of one namespace of a cluster."""
 
+    title = "Kubernetes"
+    name = "kubernetes"
+
     cluster: Cluster
 
     @cached_property
     def client(self) -> Client:
         """Return the API server; a job is rendered without one. Raises InputError."""
         return Client(access.load(self.cluster.context))
-
-    @property
-    def title(self) -> str:
-        """Return what people call it."""
-        return "Kubernetes"
-
-    @property
-    def name(self) -> str:
-        """Return what the option --on calls it."""
-        return "kubernetes"
 
     @property
     def location(self) -> str:

@@ -56,7 +56,6 @@ def read(obj: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> JobStat
         name=f"{meta['namespace']}/{meta['name']}",
         display_name=meta["name"],
         state=state,
-        region="",
         created=_time(meta.get("creationTimestamp")),
         started=min((start for pod in pods if (start := _started(pod))), default=None),
         ended=_end(obj) if ended else None,

@@ -11,7 +11,7 @@ import os
 import signal
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,10 @@ from builder.jobs.pools import Pool
 class ThisMachine:
     """The local jobs of one project."""
 
+    title = "this machine"
+    name = "local"
+
     root: Path
-
-    @property
-    def title(self) -> str:
-        """Return what people call it."""
-        return "this machine"
-
-    @property
-    def name(self) -> str:
-        """Return what the option --on calls it."""
-        return "local"
 
     @property
     def location(self) -> str:
@@ -110,9 +103,7 @@ def _status(folder: Path) -> JobStatus:
     state, message = content["state"], content["message"]
     if state == "running" and containers.is_gone(str(content.get("owner", ""))):
         state, message = "lost", "the builder that ran it was killed"
-    written = datetime.fromtimestamp((folder / LOCAL / STATE).stat().st_mtime, UTC)
-    if "time" in content:
-        written = datetime.fromisoformat(content["time"])
+    written = datetime.fromisoformat(content["time"])
     started = written - timedelta(seconds=content["seconds"])
     counts = Counter(replica["name"].rpartition("-")[0] for replica in content["replicas"])
     fields = ("name", "state", "exit_code", "restarts", "seconds")
@@ -120,15 +111,12 @@ def _status(folder: Path) -> JobStatus:
         name=str(folder),
         display_name=content["job"],
         state=state,
-        region="",
         created=started,
         started=started,
         ended=None if state in ("running", "lost") else written,
         error=message,
-        labels={},
         image=content.get("image", ""),
         output=str(folder),
-        strategy="standard",
         pools=tuple(Pool(role, count) for role, count in counts.items()),
         replicas=tuple(
             ReplicaStatus(**{field: replica[field] for field in fields})

@@ -32,17 +32,10 @@ _NAME = re.compile(rf"projects/[^/]+/locations/[^/]+/({CUSTOM}|{TUNING})/[0-9]+"
 class VertexAI:
     """The jobs of one project in one region."""
 
+    title = "Vertex AI"
+    name = "vertex"
+
     service: Service
-
-    @property
-    def title(self) -> str:
-        """Return what people call it."""
-        return "Vertex AI"
-
-    @property
-    def name(self) -> str:
-        """Return what the option --on calls it."""
-        return "vertex"
 
     @property
     def location(self) -> str:
