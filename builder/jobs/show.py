@@ -66,7 +66,7 @@ def summary(outcome: Outcome) -> Table:
 
 def study_table(outcome: StudyOutcome) -> Table:
     """Return a table with a row for each trial; the best is marked."""
-    from builder.jobs.backends.local.study import shown
+    from builder.jobs.backends.local.trials import shown
 
     names = list(dict.fromkeys(name for trial in outcome.trials for name in trial.parameters))
     table = _table(("trial", "state", *names, outcome.metric, "seconds"))

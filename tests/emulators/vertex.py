@@ -179,7 +179,7 @@ def local_executor(engine: Any, folder: Path, images: Mapping[str, str]) -> Exec
     """
     from builder.jobs.backends.local import run as local
     from builder.jobs.backends.local.replicas import LocalJob, Trial
-    from builder.jobs.backends.local.study import measurements
+    from builder.jobs.backends.local.trials import measurements
     from builder.jobs.pools import ROLES, Pool
     from builder.jobs.running import Stop
 

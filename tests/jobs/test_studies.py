@@ -12,6 +12,7 @@ import pytest
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.backends.local import study as studies
+from builder.jobs.backends.local import trials
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.description import Study
 from builder.jobs.running import JobEvent, Note, Outcome, Stop
@@ -59,7 +60,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., studie
 
 def write(job: LocalJob, reported: list[tuple[int, float]]) -> None:
     assert job.trial is not None
-    with (job.trial.metrics / studies.METRICS_FILE).open("a") as file:
+    with (job.trial.metrics / trials.METRICS_FILE).open("a") as file:
         for step, value in reported:
             file.write(json.dumps({"score": str(value), "global_step": str(step)}) + "\n")
 
@@ -121,9 +122,9 @@ def test_a_metric_file_is_read_as_cloudml_hypertune_writes_it(tmp_path: Path) ->
         json.dumps({"score": "0.8"}),
     ]
     path = tmp_path / "output.metrics"
-    assert studies.measurements(path, "score") == []
+    assert trials.measurements(path, "score") == []
     path.write_text("\n".join(lines))
-    assert studies.measurements(path, "score") == [(10, 0.5), (20, 0.75), (0, 0.8)]
+    assert trials.measurements(path, "score") == [(10, 0.5), (20, 0.75), (0, 0.8)]
 
 
 @pytest.mark.parametrize(

@@ -14,24 +14,35 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.core import files
-from builder.core.errors import InputError
 from builder.engine.containers import ContainerEngine
 from builder.jobs.backends.local import folder as folders
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.replicas import LocalJob, Trial
-from builder.jobs.description import Parameter, Study
+from builder.jobs.backends.local.trials import (
+    METRICS_FILE,
+    STATES,
+    TrialResult,
+    begun,
+    combinations,
+    distribution,
+    measurements,
+    opened,
+    result,
+    shown,
+    values,
+)
+from builder.jobs.description import Study
 from builder.jobs.eventfiles import write_trial
 from builder.jobs.running import (
     JobEvent,
@@ -48,29 +59,10 @@ from builder.jobs.running import (
 if TYPE_CHECKING:
     import optuna
 
-Value = float | int | str
-METRICS_FILE = "output.metrics"
-"""The name of the file of cloudml-hypertune, in the folder that a trial's replicas share."""
-JOURNAL = "study.journal"
 FAILED_FIRST = 3
 """Where max_failed is 0, a study ends when this many first trials all failed."""
-MEDIAN_OF = 3
-"""How many completed trials it takes to judge another one by their median."""
 JUDGED_EVERY = 0.5
 """Seconds between two looks at what a trial has reported."""
-STATES = {"COMPLETE": "succeeded", "PRUNED": "stopped", "FAIL": "failed", "RUNNING": "running"}
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    """One trial. state: running, succeeded, stopped (early, with its last value) or failed."""
-
-    number: int
-    state: str
-    parameters: Mapping[str, Value]
-    value: float | None
-    message: str
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -108,35 +100,41 @@ def run_study(
     try:
         with only_run(job.folder, ".study.lock"):
             at_once = max(1, min(parallel or study.parallel, study.trials))
-            running = _Running(engine, job, study, at_once, seed, stop or Stop(), on_event)
+            search = opened(job, study, seed)
+            running = _Running(engine, job, study, at_once, search, stop or Stop(), on_event)
             return running.to_the_end()
     finally:
         folders.give_back(job.folder)
 
 
+@dataclass
 class _Running:
     """One run of a study. Each lane is a thread that asks, runs a trial, and tells."""
 
-    def __init__(
-        self,
-        engine: ContainerEngine,
-        job: LocalJob,
-        study: Study,
-        at_once: int,
-        seed: int,
-        stop: Stop,
-        on_event: OnJobEvent,
-    ) -> None:
-        self.engine, self.job, self.study, self.at_once = engine, job, study, at_once
-        self.stop, self.on_event = stop, on_event
-        self.lock, self.began = threading.Lock(), time.monotonic()
-        self.optuna = _open(job, study, seed)
-        trials = _begun(self.optuna)
-        self.again = deque(trial for trial in trials if trial.state.name == "RUNNING")
+    engine: ContainerEngine
+    job: LocalJob
+    study: Study
+    at_once: int
+    search: optuna.Study
+    stop: Stop
+    on_event: OnJobEvent
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        from optuna.trial import TrialState
+
+        self.again = deque()
+        trials = begun(self.search)
+        for trial in trials:
+            if trial.state.name == "RUNNING" and len(trial.params) < len(self.study.parameters):
+                self.search.tell(trial.number, state=TrialState.FAIL)  # killed while it was asked
+            elif trial.state.name == "RUNNING":
+                self.again.append(trial)
         if trials:
             kept = len(trials) - len(self.again)
-            self.tell(Note("", f"goes on: {kept} of {study.trials} trials are kept"))
-        if study.early_stopping == "curve":
+            self.tell(Note("", f"goes on: {kept} of {self.study.trials} trials are kept"))
+        if self.study.early_stopping == "curve":
             text = "early_stopping: curve is the service's own: here every trial runs to its end"
             self.tell(Note("", text))
 
@@ -171,28 +169,28 @@ class _Running:
             if self.stop.requests or self._given_up():
                 return None
             if self.again:
-                return optuna.Trial(self.optuna, self.again.popleft()._trial_id)  # begun before
-            begun = len(_begun(self.optuna))
-            if begun >= self.study.trials:
+                return optuna.Trial(self.search, self.again.popleft()._trial_id)  # begun before
+            count = len(begun(self.search))
+            if count >= self.study.trials:
                 return None
             if self.study.algorithm == "grid":
-                point = next(itertools.islice(combinations(self.study), begun, None), None)
+                point = next(itertools.islice(combinations(self.study), count, None), None)
                 if point is None:
                     return None
-                self.optuna.enqueue_trial(point, skip_if_exists=True)
+                self.search.enqueue_trial(point, skip_if_exists=True)
             space = {name: distribution(each) for name, each in self.study.parameters.items()}
-            return self.optuna.ask(space)
+            return self.search.ask(space)
 
     def _run(self, trial: optuna.Trial, lane: int) -> None:
         """Run one trial to its end, and tell Optuna its result."""
-        number, values = trial.number + 1, _values(self.study, trial.params)
-        words = ", ".join(f"{name} {shown(value)}" for name, value in values.items())
+        number, parameters = trial.number + 1, values(self.study, trial.params)
+        words = ", ".join(f"{name} {shown(value)}" for name, value in parameters.items())
         with self.lock:
             self.tell(Note(f"trial {number}", f"starts: {words}"))
             self._record()
         metrics = self.job.folder / str(number) / folders.LOCAL / "metrics"
         metrics.mkdir(parents=True, exist_ok=True)
-        arguments = tuple(f"--{name}={shown(value)}" for name, value in values.items())
+        arguments = tuple(f"--{name}={shown(value)}" for name, value in parameters.items())
         mine = replace(
             self.job,
             folder=self.job.folder / str(number),
@@ -205,7 +203,7 @@ class _Running:
         reported = measurements(metrics / METRICS_FILE, self.study.metric)
         with self.lock:
             self._end(trial, outcome, reported)
-            write_trial(mine.folder / "logs", number, values, self.study.metric, reported)
+            write_trial(mine.folder / "logs", number, parameters, self.study.metric, reported)
 
     def _end(
         self, trial: optuna.Trial, outcome: Outcome, reported: list[tuple[int, float]]
@@ -222,14 +220,14 @@ class _Running:
         self._report(trial, reported)
         trial.set_user_attr("message", message)
         trial.set_user_attr("seconds", outcome.seconds)
-        self.optuna.tell(trial, value if state == TrialState.COMPLETE else None, state)
+        self.search.tell(trial, value if state == TrialState.COMPLETE else None, state)
         text = f"{STATES[state.name]}: {self.study.metric} {message if value is None else value}"
         self.tell(Note(f"trial {trial.number + 1}", text))
         self._record()
 
     def _report(self, trial: optuna.Trial, reported: list[tuple[int, float]]) -> None:
         """Tell Optuna what a trial has reported since the last look."""
-        known = self.optuna.get_trials(deepcopy=False)[trial.number].intermediate_values
+        known = self.search.get_trials(deepcopy=False)[trial.number].intermediate_values
         for step, value in dict(reported).items():
             if step not in known:
                 trial.report(value, step)
@@ -269,7 +267,7 @@ class _Running:
 
     def _given_up(self) -> str:
         """Return why no further trial starts, "" where the study continues."""
-        ended = [trial for trial in _begun(self.optuna) if trial.state.is_finished()]
+        ended = [trial for trial in begun(self.search) if trial.state.is_finished()]
         failed = [trial for trial in ended if trial.state.name == "FAIL"]
         if self.study.max_failed and len(failed) > self.study.max_failed:
             return f"{len(failed)} trials failed, more than max_failed: {self.study.max_failed}"
@@ -280,7 +278,7 @@ class _Running:
 
     def _record(self, ended: bool = False) -> StudyOutcome:
         """Write study.json and return what it holds."""
-        trials = tuple(_result(self.study, trial) for trial in _begun(self.optuna))
+        trials = tuple(result(self.study, trial) for trial in begun(self.search))
         valued = [trial for trial in trials if trial.value is not None]
         sign = -1 if self.study.goal == "maximize" else 1
         best = min(valued, key=lambda trial: sign * (trial.value or 0.0), default=None)
@@ -293,7 +291,7 @@ class _Running:
             state, code, message = "failed", 1, self._given_up() or "no trial succeeded"
         elif ended:
             state, message = "succeeded", f"{len(valued)} of {len(trials)} trials"
-        seconds = round(time.monotonic() - self.began, 1)
+        seconds = round(time.monotonic() - self.started, 1)
         outcome = StudyOutcome(
             self.job.name,
             self.study.metric,
@@ -307,135 +305,3 @@ class _Running:
         )
         files.write(self.job.folder / folders.STUDY, json.dumps(asdict(outcome), indent=1) + "\n")
         return outcome
-
-
-# --- Optuna's side --------------------------------------------------------------------------------
-
-
-def _open(job: LocalJob, study: Study, seed: int) -> optuna.Study:
-    """Return Optuna's study of a job's folder, a new one or that of an earlier run.
-
-    Raises InputError for a study that is over, or that was begun with something else: its results
-    cannot be compared.
-    """
-    import optuna
-    from optuna.storages.journal import JournalFileBackend
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    path, away = job.folder / JOURNAL, "remove its folder, or give --job-dir another one"
-    Path(f"{path}.lock").unlink(missing_ok=True)  # of a run that was killed; only_run holds ours
-    try:
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
-        opened = optuna.create_study(
-            study_name=job.name, storage=storage, direction=study.goal, load_if_exists=True
-        )
-    except (ValueError, KeyError) as error:
-        raise InputError(f"{path}: no study that can be continued: {error}", away) from None
-    begun = len(_begun(opened))
-    opened.pruner = optuna.pruners.MedianPruner(n_startup_trials=MEDIAN_OF)
-    opened.sampler = optuna.samplers.RandomSampler(seed=seed + begun)
-    if study.algorithm == "bayesian":
-        startup = min(10, max(4, study.trials // 3))
-        opened.sampler = optuna.samplers.TPESampler(seed=seed + begun, n_startup_trials=startup)
-    asked = json.loads(study.model_dump_json(include={"metric", "goal", "algorithm", "parameters"}))
-    asked["arguments"] = list(job.arguments)
-    before = opened.user_attrs.get("study", asked)
-    if different := [name for name in asked if before.get(name) != asked[name]]:
-        raise InputError(
-            f"{path}: this study has begun with other {' and '.join(different)}: its results "
-            "cannot be compared",
-            f"write them back to continue it; or {away}",
-        )
-    opened.set_user_attr("study", asked)
-    if begun >= study.trials and all(trial.state.is_finished() for trial in _begun(opened)):
-        raise InputError(
-            f"{path}: this study has been run already", f"{away}; with more trials it continues"
-        )
-    return opened
-
-
-def _begun(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
-    """Return the trials that run or ran, in the order of their numbers."""
-    trials = study.get_trials(deepcopy=False)
-    return [trial for trial in trials if trial.state.name != "WAITING"]
-
-
-def _result(study: Study, trial: optuna.trial.FrozenTrial) -> TrialResult:
-    return TrialResult(
-        trial.number + 1,
-        STATES[trial.state.name],
-        _values(study, trial.params),
-        trial.value,
-        trial.user_attrs.get("message", ""),
-        trial.user_attrs.get("seconds", 0.0),
-    )
-
-
-def distribution(parameter: Parameter) -> Any:
-    """Return Optuna's form of a parameter. Discrete values are numbered, for their order counts; a
-    reverse log scale is a log scale that begins at the end."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if parameter.values is not None:
-        if parameter.kind == "categorical":
-            return CategoricalDistribution(parameter.values)
-        return IntDistribution(0, len(parameter.values) - 1)
-    low, high = float(parameter.min or 0), float(parameter.max or 0)
-    log = parameter.scale != "linear"
-    if parameter.kind == "integer":
-        return IntDistribution(int(low), int(high), log=log)
-    return FloatDistribution(low, high, log=log)
-
-
-def combinations(study: Study) -> Iterator[dict[str, Any]]:
-    """Yield every combination of a grid in Optuna's form, in order."""
-    spaces = {name: distribution(each) for name, each in study.parameters.items()}
-    points = [
-        list(getattr(space, "choices", ())) or list(range(space.low, space.high + 1))
-        for space in spaces.values()
-    ]
-    for combination in itertools.product(*points):
-        yield dict(zip(spaces, combination, strict=True))
-
-
-def _values(study: Study, samples: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the trial's parameters from Optuna's form of them."""
-    return {
-        name: value_of(study.parameters[name], samples[name])
-        for name in study.parameters
-        if name in samples
-    }
-
-
-def value_of(parameter: Parameter, sample: Any) -> Value:
-    """Return the value that Optuna's sample stands for."""
-    if parameter.kind == "categorical":
-        return str(sample)
-    if parameter.values is not None:
-        text = sorted(parameter.values, key=float)[int(sample)]
-        return int(text) if text.lstrip("+-").isdigit() else float(text)
-    if parameter.scale == "reverse-log":
-        sample = float(parameter.min or 0) + float(parameter.max or 0) - sample
-    return int(sample) if parameter.kind == "integer" else float(sample)
-
-
-def measurements(path: Path, metric: str) -> list[tuple[int, float]]:
-    """Return the steps and values of a metric in a file of cloudml-hypertune: JSON lines with the
-    metric's name. A line that is torn or of another metric is passed over."""
-    points = []
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            content = json.loads(line)
-            step, value = int(float(content.get("global_step") or 0)), float(content[metric])
-            if math.isfinite(value) and step >= 0:
-                points.append((step, value))
-    return points
-
-
-def shown(value: Value | None) -> str:
-    """Return a value as it is passed: the shortest form that reads back the same."""
-    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
