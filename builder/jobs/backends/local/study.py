@@ -124,7 +124,7 @@ class _Running:
     def __post_init__(self) -> None:
         from optuna.trial import TrialState
 
-        self.again = deque()
+        self.again: deque[optuna.trial.FrozenTrial] = deque()
         trials = begun(self.search)
         for trial in trials:
             if trial.state.name == "RUNNING" and len(trial.params) < len(self.study.parameters):
