@@ -40,9 +40,8 @@ from builder.core.settings import Settings
 from builder.engine import Engine, private
 from builder.engine.discovery import connect
 from builder.image import content_store, plan, rootfs
-from builder.image.assembled import assemble
 from builder.image.content_store import ContentStore
-from builder.image.layer import Layer
+from builder.image.layer import Layer, assemble
 from builder.image.loading import load as load_image
 from builder.prove.smoke import RECORDS
 from tests.registry.server import registry

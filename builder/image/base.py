@@ -25,11 +25,10 @@ from builder.image import (
     rootfs,
     wheel_layers,
 )
-from builder.image.assembled import AssembledImage
-from builder.image.assembled import assemble as image_of
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
-from builder.image.layer import Layer, LayerPlan
+from builder.image.layer import AssembledImage, Layer, LayerPlan
+from builder.image.layer import assemble as image_of
 from builder.image.plan import APP, VENV, BasePlan, Environment
 from builder.image.tarball import LayerWriter, folders_above
 from builder.image.wheel_layers import OnLayer

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from builder.core import files
-from builder.image.assembled import AssembledImage
-from builder.image.layer import Layer
+from builder.image.layer import AssembledImage, Layer
 from builder.registry.manifests import OCI_MANIFEST, Descriptor, Manifest, blob_path
 
 if TYPE_CHECKING:

@@ -1,16 +1,20 @@
-"""A layer before and after it is made: its plan, and the packed blob with its digests.
+"""A layer before and after it is made, and an image assembled from layers, without an engine.
 
 A layer's key is a hash over all that decides its bytes. So a layer is made once for a key, and is
-then found by the key: on this machine (builder/image/content_store.py) or in a registry.
+then found by the key: on this machine (builder/image/content_store.py) or in a registry. The same
+layers and settings give an image the same digest on every machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from builder.core.files import EPOCH
 
 if TYPE_CHECKING:
-    from builder.registry.manifests import Descriptor
+    from builder.registry.manifests import Descriptor, Manifest
 
 LEVELS: Final = {"zstd": 3, "gzip": 6}
 """The level of each compression where image.yaml names none. zstd at 3 packs TensorFlow's largest
@@ -79,3 +83,55 @@ class Layer:
     blob: Descriptor
     diff_id: str
     unpacked_bytes: int
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+PLATFORM: Final = {"architecture": "amd64", "os": "linux"}
+
+
+@dataclass(frozen=True)
+class AssembledImage:
+    """An image: its manifest, its configuration's bytes, and its layers, the lowest first."""
+
+    manifest: Manifest
+    configuration: bytes = field(repr=False)
+    layers: tuple[Layer, ...]
+
+    @property
+    def digest(self) -> str:
+        """The manifest's digest: what a registry calls the image."""
+        return self.manifest.digest
+
+    @property
+    def config_digest(self) -> str:
+        """The configuration's digest: what an engine without manifests calls the image."""
+        return self.manifest.config.digest
+
+    @property
+    def compressed_bytes(self) -> int:
+        """What a pull of all layers transfers."""
+        return sum(layer.blob.size for layer in self.layers)
+
+
+def assemble(
+    layers: Sequence[tuple[Layer, str]],
+    config: Mapping[str, Any],
+    base: AssembledImage | None = None,
+) -> AssembledImage:
+    """Return the image of these layers, each with its line in the image's history.
+
+    config: what stands below `config` of the configuration (`Env`, `Labels` and so on). base: the
+    image whose layers lie below; its config is not taken over.
+    """
+    from builder.registry import manifests
+
+    below = manifests.configuration_in(base.configuration) if base else PLATFORM
+    added = [manifests.Added(layer.diff_id, history) for layer, history in layers]
+    configuration = manifests.configuration(below, config, added, EPOCH)
+    every = (*(base.layers if base else ()), *(layer for layer, _ in layers))
+    manifest = manifests.image(
+        manifests.Descriptor.of(manifests.OCI_CONFIG, configuration),
+        [layer.blob for layer in every],
+    )
+    return AssembledImage(manifest, configuration, every)

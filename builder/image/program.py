@@ -21,15 +21,15 @@ from builder.core.files import EPOCH, hash_of
 from builder.core.project import DOCKERFILE
 from builder.image import start
 from builder.image.layer import Compression
+from builder.image.layer import assemble as image_of
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
     from builder.config.stack import Stack
     from builder.core.events import OnEvent
     from builder.engine import BuiltImage, Engine
-    from builder.image.assembled import AssembledImage
     from builder.image.content_store import ContentStore
-    from builder.image.layer import Layer
+    from builder.image.layer import AssembledImage, Layer
 
 APP = "app"
 """The folder of a training image's context that becomes /app."""
@@ -144,14 +144,13 @@ def assemble(plan: ImagePlan, base: AssembledImage, store: ContentStore) -> Asse
 
     Their layer is in the store, and the image under its digest.
     """
-    from builder.image import assembled
     from builder.registry import manifests
 
     assert plan.config is not None, "BuildKit runs a Dockerfile with further instructions"
     layer = _layer(store, plan.files, plan.compression)
     config = manifests.configuration_in(base.configuration).get("config") or {}
     history = f"builder: {APP} copied to /{APP}"
-    image = assembled.assemble([(layer, history)], plan.config.on(config), base)
+    image = image_of([(layer, history)], plan.config.on(config), base)
     store.keep_image(image.digest.removeprefix("sha256:"), image)
     return image
 

@@ -12,11 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from builder.core import parallel
+from builder.core.errors import CheckFailed
 from builder.core.events import OnEvent, RunningStep, ignore, step
-from builder.image.assembled import AssembledImage
 from builder.image.content_store import ContentStore
-from builder.image.layer import Layer
+from builder.image.layer import AssembledImage, Layer
 from builder.registry import EMPTY, Reference, Registry, manifests
+
+CheckBase = Callable[[Registry, str, str], None]
+"""Refuses a base that [trust] of builder.toml does not allow: called with the registry, the digest
+of the base's manifest, and the base's tag."""
 
 LAYER_TYPE: Final = "application/vnd.training-image-factory.layer.v1"
 
@@ -108,3 +112,27 @@ def _put_blobs(
     running.detail = f"{sent / 1e6:.0f} MB of {sum(size for _, size in sizes) / 1e6:.0f} sent"
     running.cached = not sent
     return sent
+
+
+def base_in_registry(
+    registry: Registry,
+    reference: Reference,
+    committed: AssembledImage,
+    check: CheckBase | None = None,
+) -> AssembledImage | None:
+    """Return the base under a tag of a registry; None where there is none.
+
+    committed: what images/layers.lock says that it is. Raises CheckFailed for another one, and what
+    `check` raises.
+    """
+    manifest = registry.manifest(reference.repository, reference.target)
+    if manifest is None:
+        return None
+    if manifest.digest != committed.digest:
+        raise CheckFailed(
+            f"{reference} is {manifest.digest}, images/layers.lock says {committed.digest}",
+            "do not build on it: look who wrote it, remove the tag, and push the base again",
+        )
+    if check:
+        check(registry, manifest.digest, reference.target)
+    return committed

@@ -23,10 +23,9 @@ from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.engine import containers
 from builder.engine.docker import PLATFORM, refusals
 from builder.image import deb, normalizer
-from builder.image.assembled import assemble
 from builder.image.content_store import ContentStore
 from builder.image.download import fetch_debs
-from builder.image.layer import Compression, Layer
+from builder.image.layer import Compression, Layer, assemble
 from builder.image.loading import load
 from builder.image.normalizer import INSTALL_FOLDER
 from builder.image.plan import Rootfs

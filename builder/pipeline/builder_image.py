@@ -18,8 +18,7 @@ from builder.core.settings import Settings
 from builder.engine import BuildRequest, BuiltImage, Engine, buildx
 from builder.image import cloudbuild, content_store, loading, rootfs
 from builder.image.apt import ContainerApt
-from builder.image.assembled import assemble
-from builder.image.layer import Compression
+from builder.image.layer import Compression, assemble
 from builder.image.plan import Rootfs
 
 

@@ -15,8 +15,9 @@ from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, prefixed, step
 from builder.core.settings import LOCAL_REPOSITORY
 from builder.image import base, content_store, loading, program, registry_layers
-from builder.image.assembled import AssembledImage, base_in_registry
+from builder.image.layer import AssembledImage
 from builder.image.plan import estimate
+from builder.image.registry_layers import base_in_registry
 from builder.pipeline import repository
 from builder.pipeline.make import BuildOptions, Target, prepare
 from builder.registry import Reference, Registry

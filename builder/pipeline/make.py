@@ -35,9 +35,10 @@ from builder.pipeline.records import ImageRecord
 
 if TYPE_CHECKING:
     from builder.engine import Engine
-    from builder.image.assembled import AssembledImage, CheckBase
     from builder.image.base import Availability
+    from builder.image.layer import AssembledImage
     from builder.image.plan import Estimate
+    from builder.image.registry_layers import CheckBase
     from builder.prove.receipts import Receipt
 
 

@@ -30,8 +30,8 @@ from builder.core.settings import Settings, TrustSettings
 from builder.facts import accelerators
 from builder.frameworks.tensorflow import suite as suites
 from builder.image import content_store, registry_layers
-from builder.image.assembled import AssembledImage
 from builder.image.content_store import ContentStore
+from builder.image.layer import AssembledImage
 from builder.pipeline import engine_push, export, proof, records, repository, signing
 from builder.pipeline import tags as tagging
 from builder.pipeline.signing import Contents

@@ -10,7 +10,7 @@ from builder import registry
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, step
 from builder.core.settings import Settings
-from builder.image.assembled import CheckBase
+from builder.image.registry_layers import CheckBase
 from builder.registry import Reference, Registry
 
 

@@ -21,10 +21,9 @@ from builder.config.debian import Archives
 from builder.config.debian_packages import DebianPackage
 from builder.config.pins import Pin
 from builder.core.files import hash_of
-from builder.image.assembled import AssembledImage, assemble
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
-from builder.image.layer import Compression, Layer
+from builder.image.layer import AssembledImage, Compression, Layer, assemble
 from builder.image.tarball import LayerWriter
 
 THIS_PYTHON = Compiler((sys.executable,))

@@ -11,9 +11,8 @@ import pytest
 import zstandard
 
 from builder.core.files import EPOCH
-from builder.image.assembled import assemble
 from builder.image.content_store import ContentStore
-from builder.image.layer import Compression, Layer
+from builder.image.layer import Compression, Layer, assemble
 from builder.image.tarball import LayerWriter
 from tests.image import layers
 

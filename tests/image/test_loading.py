@@ -22,9 +22,8 @@ from builder.engine import Engine, EngineImage, private
 from builder.engine.private.programs import WORKER
 from builder.engine.transfers import TransferRefused, messages
 from builder.image import loading, registry_layers
-from builder.image.assembled import AssembledImage, assemble
 from builder.image.content_store import ContentStore
-from builder.image.layer import Compression, Layer, LayerPlan
+from builder.image.layer import AssembledImage, Compression, Layer, LayerPlan, assemble
 from builder.image.loading import Archive, Preload
 from builder.registry import Registry
 from builder.registry.manifests import blob_path, digest_of

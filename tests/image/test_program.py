@@ -13,9 +13,8 @@ from builder.config import compatibility, image_yaml
 from builder.core.errors import InputError
 from builder.core.files import EPOCH
 from builder.image import program, start
-from builder.image.assembled import assemble
 from builder.image.content_store import ContentStore
-from builder.image.layer import Compression
+from builder.image.layer import Compression, assemble
 from builder.image.program import File, ImageConfig, ImagePlan
 from builder.registry import manifests
 from tests.image.layers import entries

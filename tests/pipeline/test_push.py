@@ -15,7 +15,7 @@ from builder.core.retry import Retry
 from builder.core.settings import Settings, TrustSettings
 from builder.engine import BuildRequest, Engine, buildx
 from builder.image import content_store, registry_layers
-from builder.image.assembled import assemble
+from builder.image.layer import assemble
 from builder.pipeline.push import LocalImage, PushedImage, push
 from builder.pipeline.verify import ACCELERATOR, verify
 from builder.prove.receipts import CheckResult, Receipt
