@@ -47,17 +47,17 @@ def sources(root: Path, names: Sequence[str]) -> Mapping[str, str]:
             "no job has run on this machine yet",
             "builder job local JOB, or name a folder or a gs:// address",
         )
-    places = [_place(root, name, ran) for name in names] or [str(path) for path in ran]
+    addresses = [_address(root, name, ran) for name in names] or [str(path) for path in ran]
     by_name: dict[str, str] = {}
-    for place in places:
-        name = place.rpartition("/")[2]
+    for address in addresses:
+        name = address.rpartition("/")[2]
         while name in by_name:
             name += "+"
-        by_name[name] = place
+        by_name[name] = address
     return by_name
 
 
-def _place(root: Path, name: str, ran: Sequence[Path]) -> str:
+def _address(root: Path, name: str, ran: Sequence[Path]) -> str:
     if name.startswith("gs://"):
         return name.rstrip("/")
     if "/" in name and Path(name).is_dir():
@@ -77,7 +77,7 @@ def _place(root: Path, name: str, ran: Sequence[Path]) -> str:
 
 
 @contextlib.contextmanager
-def view(found: Mapping[str, str], on_line: Callable[[str], None]) -> Iterator[Path]:
+def view(shown: Mapping[str, str], on_line: Callable[[str], None]) -> Iterator[Path]:
     """Yield the folder for TensorBoard; copies of remote files are kept up to date in the block.
 
     Raises OutsideError where Cloud Storage refuses.
@@ -85,15 +85,15 @@ def view(found: Mapping[str, str], on_line: Callable[[str], None]) -> Iterator[P
     with tempfile.TemporaryDirectory(prefix="tensorboard-") as scratch:
         logs, mirrors = Path(scratch) / "logs", []
         logs.mkdir()
-        for name, place in found.items():
-            if not place.startswith("gs://"):
-                (logs / name).symlink_to(_logs(Path(place)))
+        for name, address in shown.items():
+            if not address.startswith("gs://"):
+                (logs / name).symlink_to(_logs(Path(address)))
                 continue
             copy = Path(scratch) / "remote" / name
             copy.mkdir(parents=True)
             (logs / name).symlink_to(copy)
-            mirrors.append(BucketMirror(place, copy))
-            on_line(f"{place}: {mirrors[-1].update()} event files")
+            mirrors.append(BucketMirror(address, copy))
+            on_line(f"{address}: {mirrors[-1].update()} event files")
         done = threading.Event()
         thread = threading.Thread(target=_keep, args=(mirrors, done, on_line), daemon=True)
         thread.start()
@@ -178,7 +178,7 @@ def _storage() -> Any:
     return storage.Client()
 
 
-def serve(found: Mapping[str, str], host: str, port: int, on_line: Callable[[str], None]) -> None:
+def serve(shown: Mapping[str, str], host: str, port: int, on_line: Callable[[str], None]) -> None:
     """Show the jobs until Ctrl-C or SIGTERM.
 
     on_line: is told the address, and what goes wrong. Raises OutsideError where TensorBoard is not
@@ -194,7 +194,7 @@ def serve(found: Mapping[str, str], host: str, port: int, on_line: Callable[[str
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with view(found, on_line) as logs:
+        with view(shown, on_line) as logs:
             board = program.TensorBoard()
             board.configure(logdir=str(logs), host=host, port=port, reload_interval=5)
             try:
@@ -204,7 +204,7 @@ def serve(found: Mapping[str, str], host: str, port: int, on_line: Callable[[str
                 raise OutsideError(
                     f"TensorBoard did not start: {first}", "choose another --port"
                 ) from error
-            on_line(f"TensorBoard: {address} ({', '.join(found)}); Ctrl-C ends it")
+            on_line(f"TensorBoard: {address} ({', '.join(shown)}); Ctrl-C ends it")
             threading.Event().wait()
     except KeyboardInterrupt:
         return

@@ -64,16 +64,18 @@ def opened(job: LocalJob, study: Study, seed: int) -> optuna.Study:
     if study.algorithm == "bayesian":
         startup = min(10, max(4, study.trials // 3))
         search.sampler = optuna.samplers.TPESampler(seed=seed + count, n_startup_trials=startup)
-    asked = json.loads(study.model_dump_json(include={"metric", "goal", "algorithm", "parameters"}))
-    asked["arguments"] = list(job.arguments)
-    before = search.user_attrs.get("study", asked)
-    if different := [name for name in asked if before.get(name) != asked[name]]:
+    description = json.loads(
+        study.model_dump_json(include={"metric", "goal", "algorithm", "parameters"})
+    )
+    description["arguments"] = list(job.arguments)
+    before = search.user_attrs.get("study", description)
+    if different := [name for name in description if before.get(name) != description[name]]:
         raise InputError(
             f"{path}: this study has begun with other {' and '.join(different)}: its results "
             "cannot be compared",
             f"write them back to continue it; or {away}",
         )
-    search.set_user_attr("study", asked)
+    search.set_user_attr("study", description)
     if count >= study.trials and all(trial.state.is_finished() for trial in begun(search)):
         raise InputError(
             f"{path}: this study has been run already", f"{away}; with more trials it continues"
