@@ -7,7 +7,7 @@ CPU what is paid for as a GPU (docs/trainer.md).
 from __future__ import annotations
 
 from builder import contract
-from builder.facts import expected
+from builder.facts.accelerators import expectation
 from builder.jobs.machines import Placement
 
 
@@ -21,7 +21,7 @@ def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
     if device is None:
         return {contract.ACCELERATOR: contract.CPU}
     count = placement.count if device.kind == "gpu" else placement.chips
-    return {contract.ACCELERATOR: expected.text(device.name, cuda, count, placement.topology)}
+    return {contract.ACCELERATOR: expectation(device.name, cuda, count, placement.topology)}
 
 
 def on_this_machine(wanted: int, given: int) -> dict[str, str]:

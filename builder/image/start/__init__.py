@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from builder import contract
-from builder.facts import expected
+from builder.facts.accelerators import expectation
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
@@ -37,7 +37,7 @@ def environment(spec: ImageSpec, stack: Stack, driver: str | None = None) -> dic
         return {}
     path = f"/app/{FOLDER}" + ("" if spec.has_own_base else ":$PYTHONPATH")
     return {
-        contract.ACCELERATOR: expected.text(stack.accelerator.name, stack.cuda, driver=driver),
+        contract.ACCELERATOR: expectation(stack.accelerator.name, stack.cuda, driver=driver),
         "PYTHONPATH": path,
     }
 
