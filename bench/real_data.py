@@ -43,7 +43,7 @@ QUIET: tuple[str, ...] = (
     "--histograms-every",
     "0",
 )
-LIGHT = ("--crop", "0.7", "--brightness", "0.2", "--contrast", "0.2")
+LIGHT = ("--crop", "0.7", "--color-jitter", "0.2,0.2,0")
 TUNED = [("--learning-rate", rate, *more) for rate in ("0.001", "0.004") for more in ((), LIGHT)]
 
 

@@ -268,16 +268,19 @@ class Config:
     crop: float = _input(
         1.0, "least share of a picture's area that is seen; 1: all of it", least=0.01, most=1
     )
-    crop_ratio: float = _input(4 / 3, "most that a crop's sides may differ", least=1, most=10)
     cut: bool = _input(
         False, "see a random square of --image-size pixels as stored: a crop without resizing"
     )
     flip: Literal["none", "horizontal", "vertical", "both"] = _input("none", "at random")
     turn: bool = _input(False, "by 0, 90, 180 or 270 degrees at random")
-    brightness: float = _input(0.0, "random factor in 1 +- this", most=1)
-    contrast: float = _input(0.0, "random factor in 1 +- this", most=1)
-    saturation: float = _input(0.0, "random factor in 1 +- this", most=1)
-    hue: float = _input(0.0, "most share of the colour circle to shift by", most=0.5)
+    color_jitter: tuple[float, ...] = _input(
+        (),
+        "random factors in 1 +- B of brightness, C of contrast, S of saturation, each B if it is "
+        "alone; H: most share of the colour circle to shift by",
+        parse=values.jitter,
+        metavar="B[,C,S[,H]]",
+        shown="none",
+    )
     erase: float = _input(
         0.0, "share of the area that is made grey, in half of the pictures", most=0.9
     )

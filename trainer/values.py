@@ -54,6 +54,20 @@ def from_0(text: str) -> int:
     return value
 
 
+def jitter(text: str) -> tuple[float, ...]:
+    """B[,C,S[,H]] as four numbers: brightness, contrast, saturation, hue. 0: (), no change."""
+    try:
+        numbers = tuple(map(float, text.split(",")))
+    except ValueError:
+        numbers = ()
+    if len(numbers) == 1:
+        numbers *= 3
+    numbers = (*numbers, 0.0)[:4] if len(numbers) == 3 else numbers
+    if len(numbers) != 4 or not all(0 <= n <= 1 for n in numbers) or numbers[3] > 0.5:
+        raise argparse.ArgumentTypeError(f"{text!r} is not B or B,C,S[,H] from 0 to 1, H to 0.5")
+    return numbers if any(numbers) else ()
+
+
 def shares(text: str) -> tuple[float, ...]:
     """A rising list of shares of the run."""
     try:

@@ -53,8 +53,7 @@ def image(engine: Engine) -> str:
         ),
         (
             photographs,
-            "--image-size=24 --steps=400 --flip=horizontal --crop=0.8 --brightness=0.2 "
-            "--contrast=0.2",
+            "--image-size=24 --steps=400 --flip=horizontal --crop=0.8 --color-jitter=0.2,0.2,0",
             0.95,
         ),
     ],

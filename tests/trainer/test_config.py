@@ -240,7 +240,12 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
         "weights": "a.h5",
         "profile_steps": "2,3",
     }
-    values |= {"weights_sha256": "0" * 64, "decay_at": "0.2,0.5", "export": "best,latest"}
+    values |= {
+        "color_jitter": "0.1,0.2,0.3,0.4",
+        "weights_sha256": "0" * 64,
+        "decay_at": "0.2,0.5",
+        "export": "best,latest",
+    }
     values |= {"metric": "loss", "model": "mobilenetv2", "warmup_steps": "4.0"}
     apart = {
         "epochs": "steps",
@@ -263,7 +268,6 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
             "drop_path": "0.5",
             "label_smoothing": "0.5",
             "momentum": "0.5",
-            "hue": "0.5",
         }
         value = {**bounds, "erase": "0.5", "ema": "0.5"}.get(one.dest, value)
         name = one.option_strings[0]

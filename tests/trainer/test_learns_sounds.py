@@ -276,8 +276,7 @@ def test_records_of_others_have_their_rate_and_need_to_be_told_how_much_is_heard
         (("--turn",), "--turn is of pictures"),
         (("--cut",), "--cut is of pictures"),
         (("--crop", "0.5"), "--crop 0.5 is of pictures"),
-        (("--hue", "0.1"), "--hue 0.1 is of pictures"),
-        (("--contrast", "0.1"), "--contrast 0.1 is of pictures"),
+        (("--color-jitter", "0.1"), "--color-jitter .* is of pictures"),
     ],
 )
 def test_what_makes_no_sense_with_sounds_is_refused(

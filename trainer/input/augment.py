@@ -24,6 +24,8 @@ _PLACE, _NOISE, _SEED = 0, 1, 2
 _LUMA = (0.299, 0.587, 0.114)
 """Rec. 601, as JPEG has it."""
 _GREY = 127.0
+RATIO = 4 / 3
+"""The ratio of a crop's sides is from 1 / this to this, in pixels of the picture."""
 View = dict[str, tf.Tensor]
 """What happens to one picture, or to each of several (then with one more axis in front).
 seen: int32 [4], top, left, height and width; mirrored, upended: bool; turns: int32, of 90 degrees;
@@ -36,8 +38,6 @@ class Augmentation:
 
     crop: float = 1.0
     """Least share of the area that is seen; 1: always the whole picture."""
-    crop_ratio: float = 4 / 3
-    """The ratio of the crop's sides is from 1 / this to this, in pixels of the picture."""
     cut: int = 0
     """Pixels of the side of a square that is seen of the stored picture; of a smaller picture, as
     much as there is. With a cut, `crop` does not count. 0: no cut."""
@@ -66,7 +66,7 @@ class Augmentation:
 
     @property
     def none(self) -> bool:
-        return self == Augmentation(crop_ratio=self.crop_ratio)
+        return self == Augmentation()
 
     @property
     def whole(self) -> bool:
@@ -88,16 +88,16 @@ NONE = Augmentation()
 
 def of(config: Config) -> Augmentation:
     """The augmentation that the options ask for."""
+    brightness, contrast, saturation, hue = config.color_jitter or (0.0, 0.0, 0.0, 0.0)
     return Augmentation(
         crop=config.crop,
-        crop_ratio=config.crop_ratio,
         cut=config.image_size if config.cut else 0,
         flip=config.flip,
         turn=config.turn,
-        brightness=config.brightness,
-        contrast=config.contrast,
-        saturation=config.saturation,
-        hue=config.hue,
+        brightness=brightness,
+        contrast=contrast,
+        saturation=saturation,
+        hue=hue,
         erase=config.erase,
         trivial=config.trivial_augment,
         changes=config.rand_augment,
@@ -121,7 +121,7 @@ def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
     if how.cut:
         return _placed(tf.minimum(most, float(how.cut)), most, draws)
     area = most[..., 0] * most[..., 1] * (how.crop + (1 - how.crop) * draws[..., _AREA])
-    ratio = tf.exp((2 * draws[..., _RATIO] - 1) * math.log(how.crop_ratio))
+    ratio = tf.exp((2 * draws[..., _RATIO] - 1) * math.log(RATIO))
     sides = tf.sqrt(tf.stack([area / ratio, area * ratio], -1))
     return _placed(tf.minimum(tf.maximum(tf.round(sides), 1.0), most), most, draws)
 

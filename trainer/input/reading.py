@@ -64,7 +64,7 @@ class Files:
 
 def under_way() -> int:
     """Examples that are made at once: eight a core. AUTOTUNE has about one a core, which then waits
-    whenever the next example in order is not ready (docs/input-benchmarks.md)."""
+    whenever the next example in order is not ready."""
     return 8 * len(os.sched_getaffinity(0))
 
 

@@ -108,8 +108,8 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
 
 _OF_SOUNDS = ("seconds", "rate", "shift", "noise")
 _OF_PICTURES = (
-    *("crop", "cut", "flip", "turn", "brightness", "contrast", "saturation", "hue"),
-    *("trivial_augment", "rand_augment", "test_flips", "cache"),
+    *("crop", "cut", "flip", "turn", "color_jitter", "trivial_augment", "rand_augment"),
+    *("test_flips", "cache"),
 )
 
 
@@ -119,7 +119,7 @@ def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
     Raises UsageError for an option that means nothing for these records.
     """
     sound = shards[0].sound
-    nothing = {"crop": 1.0, "flip": "none", "cache": "none"}
+    nothing = {"crop": 1.0, "flip": "none", "cache": "none", "color_jitter": ()}
     for name in _OF_PICTURES if sound else _OF_SOUNDS:
         if (value := getattr(config, name)) != nothing.get(name, 0):
             option = f"--{name.replace('_', '-')}"

@@ -54,7 +54,7 @@ def batches(
     [
         ("--crop", "0.3", "--flip", "both", "--turn"),
         ("--cut", "--flip", "horizontal", "--augment-repeats", "4", *MIXED),
-        ("--brightness", "0.4", "--contrast", "0.3", "--saturation", "0.5", "--hue", "0.1"),
+        ("--color-jitter", "0.4,0.3,0.5,0.1"),
         ("--crop", "0.5", "--rand-augment", "2", "--erase", "0.2"),
         ("--trivial-augment", "--augment-repeats", "2"),
     ],
