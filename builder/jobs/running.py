@@ -42,7 +42,7 @@ OnJobEvent = Callable[[JobEvent], None]
 
 
 def ignore(event: JobEvent) -> None:
-    """The callback of a caller that shows nothing."""
+    """Do nothing: the callback of a caller that shows nothing."""
 
 
 @dataclass(frozen=True)

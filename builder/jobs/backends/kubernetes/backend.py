@@ -158,7 +158,7 @@ class Kubernetes:
 
     @property
     def _resolved(self) -> Cluster:
-        """The cluster with its namespace, which may be the context's."""
+        """Return the cluster with its namespace, which may be the context's."""
         return replace(self.cluster, namespace=self.namespace)
 
     def _path(self, name: str = "") -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -60,12 +59,16 @@ class ClusterRefused(OutsideError):  # noqa: N818 - the cluster's word
         self.code, self.reason = code, reason
 
 
-@dataclass(frozen=True)
+@dataclass
 class Client:
     """One cluster's API server. Its calls raise ClusterRefused, and OutsideError where the server
-    cannot be reached."""
+    cannot be reached.
+
+    _connection: None before the first request, and after its credentials expired.
+    """
 
     access: Access
+    _connection: ApiClient | None = None
 
     def path(self, version: str, resource: str, name: str = "", namespace: str = "") -> str:
         """Return the path of a resource in a namespace, by default in that of the context."""
@@ -111,11 +114,6 @@ class Client:
 
     # --- the request itself -----------------------------------------------------------------------
 
-    @cached_property
-    def _connection(self) -> list[ApiClient]:
-        """The connection; empty before the first request, and after its credentials expired."""
-        return []
-
     def _send(
         self,
         method: str,
@@ -130,12 +128,11 @@ class Client:
         headers = {"Accept": _JSON, **({"Content-Type": kind} if kind else {})}
         sent = None if body is None else json.dumps(body).encode()
         for last in (False, True):
-            if not self._connection:
-                self._connection.append(self.access.connect())
-            answer, data = self._answer(self._connection[0], method, url, headers, sent)
+            self._connection = self._connection or self.access.connect()
+            answer, data = self._answer(self._connection, method, url, headers, sent)
             if answer.status != 401 or last:
                 break
-            self._connection.clear()
+            self._connection = None
         if answer.status >= 400:
             raise self._refused(answer, data, path)
         return data

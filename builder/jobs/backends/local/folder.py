@@ -48,7 +48,7 @@ def sweep(client: docker.DockerClient) -> None:
 
 
 def user() -> str | None:
-    """The user of a container, None for the image's own.
+    """Return the user of a container, None for the image's own.
 
     A job that root starts runs as the image says, and the files are given back at the end. A job of
     anyone else runs as that person, so that all files belong to that person whatever ends the run.

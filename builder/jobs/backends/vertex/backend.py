@@ -44,7 +44,7 @@ class VertexAI:
 
     @cached_property
     def client(self) -> JobServiceClient:
-        """The client of the job service."""
+        """Return the client of the job service."""
         return service.jobs_client(self.service)
 
     # --- sending ---

@@ -87,7 +87,7 @@ def gcloud(ready: Ready, run: int = 1) -> tuple[str, Values]:
 
 
 def _body(ready: Ready, name: str, labels: Mapping[str, str], folder: str | None = None) -> Values:
-    """folder: what replaces {job} in job_dir; None: nothing does."""
+    """Return the job. folder: what replaces {job} in job_dir; None: nothing does."""
     job, spec = ready.job, _spec(ready, folder)
     values: Values = {"displayName": name, "labels": {**job.labels, **labels}}
     if job.vertex.encryption_key:
