@@ -12,9 +12,9 @@ from builder.config.fields import PruneMode
 from builder.config.image_yaml import ImageSpec
 from builder.config.kernels import kernels_run, runs_on
 from builder.config.stack import Fact, Prune, RefusedError, Runs, Stack
+from builder.facts import Source
 from builder.facts.accelerators import Accelerator
 from builder.facts.cuda import Cudnn, Driver
-from builder.facts.table import Source
 from builder.frameworks.tensorflow.releases import Release, Tables
 
 NVIDIA_IMAGES = "nvcr.io/nvidia/tensorflow"

@@ -8,8 +8,8 @@ from typing import Literal
 
 from builder.config.fields import PrunedLibraries, PruneMode
 from builder.config.image_yaml import ImageSpec
+from builder.facts import Source
 from builder.facts.accelerators import Accelerator
-from builder.facts.table import Source
 
 OWN_PYTHON: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
 """Python version -> the Debian suite whose Python our own base takes."""

@@ -9,8 +9,8 @@ from typing import Literal
 
 from builder import contract
 from builder.core.errors import InputError
+from builder.facts import DATA, Source, read_table, sources_of
 from builder.facts.cuda import oldest_driver
-from builder.facts.table import DATA, Source, read_table, sources_of
 
 Kind = Literal["gpu", "tpu", "cpu"]
 

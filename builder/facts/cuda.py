@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from builder.facts.table import DATA, Source, read_table, sources_of
+from builder.facts import DATA, Source, read_table, sources_of
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from pydantic import ValidationError
 
 from builder.core import filemodel, yamlfile
 from builder.core.errors import InputError
-from builder.facts import accelerators
-from builder.facts.table import DATA, read_table
+from builder.facts import DATA, accelerators, read_table
 from builder.jobs import description, machines
 from builder.jobs.description import Job
 

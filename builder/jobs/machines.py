@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal
 
 from builder.core.errors import InputError
-from builder.facts.table import DATA, read_table
+from builder.facts import DATA, read_table
 
 _CORES, _HOST_CHIPS = 2, 4
 """Of TPU v2 and v3: cores of a chip, chips of a machine."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
-from builder.facts.table import DATA
+from builder.facts import DATA
 
 TABLE = "prices.yaml"
 UNKNOWN = "unknown"

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from builder.core.errors import InputError
-from builder.facts import accelerators
-from builder.facts.table import DATA, Source
+from builder.facts import DATA, Source, accelerators
 from builder.frameworks.tensorflow import releases
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from builder.facts import Source, read_table, sources_of
 from builder.facts.cuda import CudaSet, Cudnn, Driver, cuda
-from builder.facts.table import Source, read_table, sources_of
 
 DATA = Path(__file__).parent
 
