@@ -37,7 +37,6 @@ ImageGb = Annotated[
 Months = Annotated[float, typer.Option(help="How long outputs and images are kept.", min=0)]
 BuildMinutes = Annotated[float, typer.Option(help="Minutes of Cloud Build.", min=0)]
 BuildMachine = Annotated[str, typer.Option(help="The machine of Cloud Build.")]
-LeftOn = Annotated[str, typer.Option(help="How long a notebook stays on after the work.")]
 CheckpointEvery = Annotated[
     str, typer.Option(help="Time between checkpoints; a preemption loses half of it.")
 ]
@@ -65,7 +64,6 @@ def cost(
     months: Months = 1.0,
     build_minutes: BuildMinutes = 0.0,
     build_machine: BuildMachine = "e2-standard-2",
-    left_on: LeftOn = "15h",
     checkpoint_every: CheckpointEvery = "10m",
     restart_time: RestartTime = "5m",
     preemptions: Preemptions = 1.0,
@@ -92,8 +90,6 @@ def cost(
     size = built if image_gb is None else image_gb
     extras = costs.Extras(storage_gb, size, months, build_minutes, build_machine.lower())
     bill = costs.bill(work, table, extras)
-    hours = (length("--left-on", left_on) or 0.0) / 3600
-    notebook = costs.notebook(work, hours, table)
     spot = costs.spot(
         work,
         table,
@@ -103,10 +99,10 @@ def cost(
     )
     for line in costs.as_text(bill):
         say(line)
-    for line in costs.compared(work, notebook, hours, spot):
+    for line in costs.compared(work, spot):
         say(line)
     if as_json:
-        out(costs.as_json(bill, notebook, spot))
+        out(costs.as_json(bill, spot))
 
 
 def _before(job: str, where: Where, duration: "Duration") -> "tuple[Work, float]":

@@ -311,18 +311,9 @@ class Spot:
     break_even: float
 
 
-def notebook(work: Work, hours: float, prices: Prices) -> tuple[float | None, float | None]:
-    """Return what the same machines cost as notebooks, without a fee and disks: for the work, and
-    for hours that they stay on."""
-    idle = replace(work, seconds=hours * 3600)
-    return _machines(work, prices, False, fee=False), _machines(idle, prices, False, fee=False)
-
-
-def _machines(work: Work, prices: Prices, spot: bool, fee: bool = True) -> float | None:
+def _machines(work: Work, prices: Prices, spot: bool) -> float | None:
     """Return the price of the machines, None where one of them has none."""
-    lines = [
-        line for line in training(work, prices, spot) if fee or not line.item.startswith("fee/")
-    ]
+    lines = training(work, prices, spot)
     if any(line.usd is None for line in lines):
         return None
     return sum(line.usd or 0.0 for line in lines)
@@ -406,15 +397,8 @@ def as_text(bill: Bill) -> Iterator[str]:
         yield f"prices: {source}"
 
 
-def compared(
-    work: Work, notebook: tuple[float | None, float | None], hours: float, spot: Spot
-) -> Iterator[str]:
-    """Yield what the same work costs on notebooks, and on spot machines."""
-    used, idle = notebook
-    if used is not None and idle is not None:
-        several = sum(pool.count for pool in work.pools) > 1
-        same = "the same machines as notebooks" if several else "the same machine as a notebook"
-        yield f"{same}: USD {used:,.2f} for the work, USD {idle:,.2f} for {hours:g} h left on"
+def compared(work: Work, spot: Spot) -> Iterator[str]:
+    """Yield what the same work costs on spot machines."""
     if spot.standard is None:
         yield "standard or spot: not every price is known, so they are not compared"
     elif spot.seconds is None or spot.usd is None:
@@ -426,7 +410,7 @@ def compared(
         yield f"spot costs more from {spot.break_even:,.1f} preemptions a day and machine"
 
 
-def as_json(bill: Bill, notebook: tuple[float | None, float | None], spot: Spot) -> dict[str, Any]:
+def as_json(bill: Bill, spot: Spot) -> dict[str, Any]:
     """Return the answer as JSON values; an infinite number becomes None."""
     finite = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -440,7 +424,6 @@ def as_json(bill: Bill, notebook: tuple[float | None, float | None], spot: Spot)
         "complete": bill.complete,
         "lines": [asdict(line) for line in bill.lines],
         "notes": list(bill.notes),
-        "notebook": {"work": notebook[0], "left_on": notebook[1]},
         "spot": finite,
     }
 

@@ -161,12 +161,12 @@ def test_at_the_break_even_spot_costs_what_standard_does() -> None:
     assert at.usd == pytest.approx(at.standard, rel=1e-3)
     never = spot(86_400, 2)
     assert (never.seconds, never.usd) == (None, None)
-    text = "\n".join(cost.compared(work(), (1.0, 2.0), 15, never))
-    assert "never ends" in text and "USD 1.00 for the work, USD 2.00 for 15 h left on" in text
-    answer = cost.as_json(bill(work()), (None, None), never)
+    text = "\n".join(cost.compared(work(), never))
+    assert "never ends" in text
+    answer = cost.as_json(bill(work()), never)
     assert json.loads(json.dumps(answer, allow_nan=False))["spot"]["restarts"] is None
     unknown = cost.spot(work(region="us-west2"), TABLE, interval=60, restart=60, per_day=1)
-    assert "not every price is known" in "\n".join(cost.compared(work(), (None, None), 1, unknown))
+    assert "not every price is known" in "\n".join(cost.compared(work(), unknown))
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,6 @@ def test_at_the_break_even_spot_costs_what_standard_does() -> None:
 def test_times_that_cannot_be(interval: float, restart: float, per_day: float) -> None:
     with pytest.raises(InputError):
         cost.spot(work(), TABLE, interval=interval, restart=restart, per_day=per_day)
-
-
-def test_a_notebook_pays_no_fee_and_stays_on() -> None:
-    used, idle = cost.notebook(work(), 15, TABLE)
-    assert used == pytest.approx(5.34) and idle == pytest.approx(15 * 5.34)
 
 
 def test_what_an_image_costs() -> None:

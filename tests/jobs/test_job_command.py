@@ -151,7 +151,7 @@ def test_cost_of_a_job(run: Run) -> None:
     answer = json.loads(out)
     usd = 1.15 * 22 / 60 * (0.38 + 2 * 2.48) + 22 / 60 * 100 * 0.17 / 730
     assert answer["usd"] == pytest.approx(usd, abs=1e-4) and answer["complete"]
-    assert answer["notebook"]["left_on"] > answer["usd"]
+    assert answer["spot"]["usd"] < answer["usd"]
 
 
 def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
