@@ -22,7 +22,7 @@ from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.retry import OnRetry, Retry, TransientError
 from builder.core.retry import ignore as ignore_retry
-from builder.image.tarball import PIECE, pieces
+from builder.image.tarball import pieces
 from builder.registry.refusals import BUSY, broken
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 KEPT: Final = 24 * 3600.0
 """Seconds after which a file that no run took is removed."""
 
+_LARGEST: Final = 8 << 30
+"""Bytes of a file whose size the lock does not know."""
 _AT_ONCE: Final = 8
 """How many .debs are fetched at the same time."""
 _RETRY: Final = Retry(attempts=5)
@@ -62,13 +64,6 @@ class LockedFile:
         """What has come of the file so far."""
         return self.path.with_suffix(".part")
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the file is here, in its full size."""
-        with contextlib.suppress(OSError):
-            return self.path.stat().st_size == self.bytes or self.bytes is None
-        return False
-
 
 def fetch(
     client: web.Client,
@@ -83,7 +78,13 @@ def fetch(
     address has it, or where its bytes are not the lock's.
     """
     with files.locked(file.path.with_suffix(".lock")):
-        for url in () if file.is_whole else file.urls:
+        if opened := _opened(file):
+            progress(os.fstat(opened.fileno()).st_size)
+            return opened
+        if file.path.exists():
+            log(f"{file.name}: the cache has other bytes than the lock says; fetched again")
+            file.path.unlink()
+        for url in file.urls:
             try:
                 if retry.run(lambda url=url: _attempt(client, file, url, progress), log):  # type: ignore[misc]
                     break
@@ -92,13 +93,23 @@ def fetch(
                 error.filename = error.filename or str(file.path)
                 raise
             log(f"{file.name}: no longer at {masked(url)}")
-        if not file.is_whole:
+        if not file.path.exists():
             urls = f": neither {' nor '.join(map(masked, file.urls))} has it" if file.urls else ""
             raise OutsideError(f"{file.name}: it is not to be had any more{urls}", file.fix)
-        opened = file.path.open("rb")
-    progress(opened.seek(0, os.SEEK_END))
-    opened.seek(0)
+        opened = files.opened(file.path)
+    progress(os.fstat(opened.fileno()).st_size)
     return opened
+
+
+def _opened(file: LockedFile) -> IO[bytes] | None:
+    """Return the file, open at its begin, where it is here with the bytes of the lock."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        content = stack.enter_context(files.opened(file.path))
+        if hashlib.file_digest(content, "sha256").hexdigest() == file.sha256:
+            content.seek(0)
+            stack.pop_all()
+            return content
+    return None
 
 
 def _attempt(client: web.Client, file: LockedFile, url: str, progress: Progress) -> bool:
@@ -119,7 +130,7 @@ def _attempt(client: web.Client, file: LockedFile, url: str, progress: Progress)
             digest.update(piece)
             size += len(piece)
             progress(size)
-            if file.bytes is not None and size > file.bytes:
+            if size > (file.bytes or _LARGEST):
                 break
     if digest.hexdigest() == file.sha256:
         file.part.replace(file.path)
@@ -154,7 +165,8 @@ def _content(
             if answer.status in (404, 410):
                 yield None
             elif answer.status in (200, 206):
-                yield size if answer.status == 206 else 0, answer.stream(PIECE, False)
+                seconds = web.DEADLINE + (file.bytes or _LARGEST) / web.SLOWEST
+                yield size if answer.status == 206 else 0, web.body_of(answer, url, seconds)
             else:
                 reason = f"{file.name}: {masked(url)}: HTTP {answer.status} {answer.reason}"
                 if answer.status == 416:  # a part of this size is not right
@@ -271,7 +283,12 @@ def fetch_debs(
         for deb in debs
     }
     # the largest first: the others fill the time that it takes
-    lacking = [(file, file.bytes or 0) for file in locked.values() if not file.is_whole]
+    lacking = []
+    for file in locked.values():
+        if opened := _opened(file):
+            opened.close()
+        else:
+            lacking.append((file, file.bytes or 0))
     lacking.sort(key=lambda item: -item[1])
     if lacking:
         with step(f"Debian: {len(lacking)} packages", on_event) as run, web.Client() as client:

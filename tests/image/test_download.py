@@ -55,6 +55,9 @@ def test_a_file_is_downloaded_once(wheels: Wheels, index: Files) -> None:
             assert file.read() == CONTENT
     assert index.asked == [("/one.whl", "")]
     assert counts[-1] == len(CONTENT) and counts == sorted(counts)
+    (wheels.folder / f"{PIN.sha256}.whl").write_bytes(bytes(len(CONTENT)))
+    with wheels.fetch(PIN, counts.append) as file:
+        assert file.read() == CONTENT
     wheels.forget(PIN)
     assert kinds(wheels.folder) == set()
 
@@ -187,6 +190,15 @@ def test_packages_come_from_the_mirror_once_and_otherwise_from_the_snapshot_arch
     index.asked.clear()
     assert fetch_debs((A, B), sources) == paths
     assert index.asked == []
+    (paths[A].parent / "b").symlink_to(paths[B])
+    for damage in (
+        lambda: paths[A].write_bytes(ONE[:-1] + b"?"),  # as large as before
+        lambda: (paths[A].parent / "b").replace(paths[A]),
+    ):
+        damage()
+        fetch_debs((A, B), sources, events.append, QUICK)
+        assert paths[A].read_bytes() == ONE
+    assert sum("the cache has other bytes than" in str(event) for event in events) == 2
 
 
 def test_a_version_that_is_nowhere_is_one_line(index: Files, cache: Path) -> None:
