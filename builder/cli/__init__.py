@@ -12,6 +12,7 @@ import importlib
 import io
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
@@ -143,6 +144,7 @@ def main(program: typer.Typer = app) -> NoReturn:
     gc.set_threshold(100_000)  # imports make many objects, and hardly any garbage
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would look into every package
     _prepare_streams()
+    signal.signal(signal.SIGTERM, _stop)
     try:
         try:
             program()
@@ -151,14 +153,19 @@ def main(program: typer.Typer = app) -> NoReturn:
                 raise end.__context__ from None
             sys.stdout.flush()
             raise
-    except KeyboardInterrupt:
-        _leave(130, "stopped")
+    except KeyboardInterrupt as stop:
+        _leave(128 + (stop.args[0] if stop.args else signal.SIGINT), "stopped")
     except BrokenPipeError:
         _leave(141)
     except Exception as error:
         code, lines = _explained(error)
         _leave(code, *lines)
     _leave(0)
+
+
+def _stop(number: int, _: object) -> NoReturn:
+    """End by a signal as by Ctrl-C: whatever has something to remove removes it."""
+    raise KeyboardInterrupt(number)
 
 
 def _explained(error: Exception) -> tuple[int, list[str]]:

@@ -6,9 +6,10 @@ The rootfs is made in a container while the wheel layers are made beside it.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from builder import registry
@@ -138,7 +139,7 @@ def assemble(
     for plan in plans:
         platform = Platform(plan.python, GLIBC[plan.rootfs.suite])
         platforms.setdefault(platform, []).append(plan)
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread, maker.stopped_at_the_end():
         making = [thread.submit(maker.rootfs, plan) for plan in roots.values()]
         for platform, same in platforms.items():
             wheel_plans = [layer for plan in same for layer in plan.wheels]
@@ -170,6 +171,15 @@ class _Maker:
     engine: Callable[[], Engine]
     on_event: OnEvent
     on_layer: OnLayer
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @contextlib.contextmanager
+    def stopped_at_the_end(self) -> Iterator[None]:
+        """Let no thread go on making a rootfs after the block, whatever ends it."""
+        try:
+            yield
+        finally:
+            self.stop.set()
 
     def rootfs(self, plan: BasePlan) -> Layer:
         """Return the layer of a base's rootfs, made where the store lacks it."""
@@ -180,6 +190,7 @@ class _Maker:
             self.store,
             plan.compression,
             self.on_event,
+            self.stop,
         )
         self.on_layer(layer)
         return layer

@@ -9,17 +9,20 @@ packages give the same bytes on every engine.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from builder.core.errors import OutsideError
-from builder.core.events import OnEvent, RunningStep, ignore, step
+from builder.core.events import Event, OnEvent, RunningStep, StepProgress, ignore, step
 from builder.engine import containers
 from builder.engine.docker import PLATFORM, refusals
 from builder.image import deb, normalizer
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 KIND: Final = "training-image-factory.rootfs"
 """The label of the containers and images that a rootfs is made with."""
 REPOSITORY: Final = "training-rootfs"
+_SCRATCH: Final = ".root."
 
 _ENVIRONMENT: Final = (
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -111,15 +115,20 @@ def make(
     store: ContentStore,
     compression: Compression,
     on_event: OnEvent = ignore,
+    stop: threading.Event | None = None,
 ) -> Layer:
     """Return the layer of a rootfs: from the store, else made with the engine.
 
-    Raises OutsideError where a package cannot be had or configured, or where the engine refuses.
+    stop: ends it soon with KeyboardInterrupt, and its container with it. Raises OutsideError where
+    a package cannot be had or configured, or where the engine refuses.
     """
     key = rootfs.plan(compression).key
     with store.lock(key):
         if layer := store.find(key):
             return layer
+        stop = stop or threading.Event()
+        on_event = _until(stop, on_event)
+        _sweep(store)
         paths = fetch_debs(rootfs.packages, archives, on_event)
         newest = max(deb.built(path) for path in paths.values())
         if time.time() < newest:
@@ -132,10 +141,10 @@ def make(
             step(name, on_event) as making,
             refusals(REPOSITORY),
             store.writing() as out,
-            TemporaryDirectory(dir=store.folder, prefix=".root.") as scratch,
+            TemporaryDirectory(dir=store.folder, prefix=f"{_SCRATCH}{_owner()}.") as scratch,
         ):
             exported = Path(scratch) / "exported.tar"
-            _install(rootfs, paths, newest, engine, exported, making)
+            _install(rootfs, paths, newest, engine, exported, making, stop)
             writer = LayerWriter(out, compression)
             with exported.open("rb") as file:
                 normalizer.write(file, newest, writer)
@@ -189,6 +198,7 @@ def _install(
     engine: Engine,
     exported: Path,
     making: RunningStep,
+    stop: threading.Event,
 ) -> None:
     """Install all packages in a container, and export its files as a tar.
 
@@ -213,13 +223,55 @@ def _install(
         ended = threading.Event()
         containers.follow(container, hear, ended.set)
         container.start()
-        status = container.wait()["StatusCode"]
+        status = _status(container, stop)
         ended.wait(10)
         if status:
             raise _failed(engine, status, lines)
         with exported.open("wb") as file:
             pieces: Any = container.export(chunk_size=1 << 20)
-            file.writelines(pieces)
+            for piece in pieces:
+                _check(stop)
+                file.write(piece)
+
+
+def _status(container: Container, stop: threading.Event) -> int:
+    """Return the exit code of a container; it is killed where something else ends first."""
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(container.wait)
+        try:
+            while not wait([ended], 0.2).done:
+                _check(stop)
+        except BaseException:
+            container.kill()
+            raise
+        return int(ended.result()["StatusCode"])
+
+
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise KeyboardInterrupt
+
+
+def _until(stop: threading.Event, on_event: OnEvent) -> OnEvent:
+    """Return a callback that ends what reports to it."""
+
+    def reported(event: Event) -> None:
+        if isinstance(event, StepProgress):
+            _check(stop)
+        on_event(event)
+
+    return reported
+
+
+def _owner() -> str:
+    return containers.owner(os.getpid()).replace(":", ",")
+
+
+def _sweep(store: ContentStore) -> None:
+    """Remove what killed runs left."""
+    for folder in store.folder.glob(f"{_SCRATCH}*"):
+        if containers.is_gone(folder.name[len(_SCRATCH) :].rpartition(".")[0].replace(",", ":")):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _failed(engine: Engine, status: int, lines: Sequence[str]) -> OutsideError:

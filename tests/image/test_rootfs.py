@@ -6,9 +6,11 @@ import io
 import os
 import re
 import tarfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -268,3 +270,30 @@ class TestMaking:
             make(engine, ContentStore(tmp_path), replace(locked(), added=(broken,)))
         assert left(engine) == []
         assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
+
+
+def test_a_stop_kills_the_container_and_what_a_killed_run_left_goes(tmp_path: Path) -> None:
+    ended, stop = threading.Event(), threading.Event()
+    killed: list[bool] = []
+
+    class Running:
+        def wait(self) -> dict[str, int]:
+            ended.wait(30)
+            return {"StatusCode": 137}
+
+        def kill(self) -> None:
+            killed.append(True)
+            ended.set()
+
+    container: Any = Running()
+    threading.Timer(0.1, stop.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        rootfs._status(container, stop)
+    assert killed
+
+    store = ContentStore(tmp_path)
+    mine, dead = tmp_path / f".root.{rootfs._owner()}.x", tmp_path / f".root.{gethostname()},1,7.x"
+    for folder in (mine, dead):
+        folder.mkdir()
+    rootfs._sweep(store)
+    assert mine.exists() and not dead.exists()
