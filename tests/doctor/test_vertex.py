@@ -58,7 +58,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
 
 
 def job_in(whole: emulator.Loopback, text: str = JOB, image: Image | None = None) -> Vertex:
-    service = Service(emulator.PROJECT, "us-central1", whole.rest, whole.rest, "rest")
+    service = Service(emulator.PROJECT, "us-central1", whole.grpc, whole.rest)
     ready = jobfiles.ready(text, project=emulator.PROJECT)
     return Vertex(service, replace(ready, image=image or ready.image))
 

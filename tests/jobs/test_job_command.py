@@ -166,9 +166,8 @@ def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
 @pytest.fixture
 def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
     with emulator.running() as found:
-        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", found.rest)
+        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", found.grpc)
         monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", found.rest)
-        monkeypatch.setenv("BUILDER_JOB_TRANSPORT", "rest")
         monkeypatch.setenv("BUILDER_JOB_PROJECT", emulator.PROJECT)
         monkeypatch.setenv("BUILDER_JOB_REGION", "us-central1")
         pushed = Image(

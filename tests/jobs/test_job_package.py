@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -136,15 +137,39 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
         yield server
 
 
+def on_engine(engine: Engine, folder: Path) -> emulator.Executor:
+    """Pull what a job names, by its digest, and run it with a folder in place of its bucket."""
+
+    def execute(work: emulator.Work) -> emulator.Done:
+        container = work.spec.worker_pool_specs[0].container_spec
+        (folder / work.id).mkdir(parents=True)
+        (folder / work.id).chmod(0o777)
+        engine.client.images.pull(container.image_uri)
+        started = engine.client.containers.run(
+            container.image_uri,
+            [re.sub("gs://.*", "/job", argument) for argument in container.args],
+            entrypoint=list(container.command) or None,
+            environment={variable.name: variable.value for variable in container.env},
+            volumes={str(folder / work.id): {"bind": "/job", "mode": "rw"}},
+            detach=True,
+        )
+        code = started.wait()["StatusCode"]
+        for line in started.logs().decode().splitlines():
+            work.tell("workerpool0-0", line)
+        started.remove()
+        return emulator.Done(code)
+
+    return execute
+
+
 @pytest.fixture
 def loopback(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[emulator.Loopback]:
     """A Vertex AI that pulls what a job names, by its digest, and runs it on this engine."""
-    with emulator.running(emulator.local_executor(engine, tmp_path / "work", {})) as found:
-        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", found.rest)
+    with emulator.running(on_engine(engine, tmp_path / "work")) as found:
+        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", found.grpc)
         monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", found.rest)
-        monkeypatch.setenv("BUILDER_JOB_TRANSPORT", "rest")
         monkeypatch.setenv("BUILDER_JOB_PROJECT", emulator.PROJECT)
         yield found
         jobs = found.service.jobs.values()

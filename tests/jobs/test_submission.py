@@ -132,7 +132,7 @@ def test_a_service_that_stays_away_says_that_the_command_can_be_repeated(
 
 def test_a_job_that_failed_is_made_anew_in_the_same_folder(where, ready, tmp_path) -> None:
     with emulator.running(emulator.Script(code=1)) as broken:
-        there = replace(where, endpoint=getattr(broken, where.transport))
+        there = replace(where, endpoint=broken.grpc)
         first = send(there, ready, tmp_path)
         broken.settle()
         second = send(there, ready, tmp_path)

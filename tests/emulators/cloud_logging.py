@@ -1,0 +1,138 @@
+"""Loopback Cloud Logging, and what else a job's service is asked by REST: buckets and access.
+
+Entries come in pages; the newest may come late, and each twice, as the faults of the service say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from google.protobuf import json_format
+from google.rpc import error_details_pb2
+
+from tests.emulators import access
+
+
+class Refused(Exception):  # noqa: N818
+    """An answer with an error: HTTP status, the API's own name for it, a message.
+
+    reason: of the ErrorInfo among the details of the error, such as SERVICE_DISABLED.
+    """
+
+    def __init__(self, code: int, status: str, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.code, self.status, self.message, self.reason = code, status, message, reason
+
+    @property
+    def details(self) -> list[error_details_pb2.ErrorInfo]:
+        told = error_details_pb2.ErrorInfo(reason=self.reason, domain="googleapis.com")
+        return [told] if self.reason else []
+
+
+def written(when: datetime) -> str:
+    """Return a moment as the APIs write it."""
+    return when.isoformat().replace("+00:00", "Z")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers for a service: the entries of its jobs' logs, its buckets, and who may do what."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else an answer in two writes takes 40 ms
+    service: Any
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent."""
+
+    def _serve(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = urlsplit(self.path)
+        path = unquote(parts.path)
+        self.query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        try:
+            self.service.burst(f"{self.command} {path}")
+            if path == "/v2/entries:list":
+                self._entries()
+            elif bucket := re.fullmatch(r"/storage/v1/b/([^/]+)", path):
+                self._bucket(bucket[1])
+            elif self.service.access.answers(path):
+                query, body = parse_qs(parts.query), json.loads(self.body or b"{}")
+                self._json(self.service.access.answer(path, query, body))
+            else:
+                raise Refused(404, "NOT_FOUND", f"no method at {path}")
+        except (Refused, access.Refused) as refused:
+            error: dict[str, Any] = {"code": refused.code, "message": refused.message}
+            error["status"] = refused.status
+            error["details"] = [
+                {"@type": "type.googleapis.com/google.rpc.ErrorInfo"}
+                | json_format.MessageToDict(one)
+                for one in getattr(refused, "details", ())
+            ]
+            self._json({"error": error}, refused.code)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    do_GET = do_POST = do_DELETE = _serve  # noqa: N815
+
+    def _entries(self) -> None:
+        """Entries of one job, in pages."""
+        wanted = json.loads(self.body)
+        text = wanted.get("filter", "")
+        job = re.search(r'resource\.labels\.job_id="([^"]+)"', text)
+        task = re.search(r'resource\.labels\.task_name="([^"]+)"', text)
+        since = re.findall(r'\b(timestamp|receiveTimestamp)>="([^"]+)"', text)
+        faults = self.service.faults
+        self._count_read()
+        with self.service.lock:
+            seen = self.service.entries[: len(self.service.entries) - faults.late_entries]
+            faults.late_entries = max(0, faults.late_entries - 1)
+        found = [
+            one
+            for one in seen
+            if job and one["resource"]["labels"]["job_id"] == job[1]
+            if task is None or one["resource"]["labels"]["task_name"] == task[1]
+            if all(
+                datetime.fromisoformat(one[field]) >= datetime.fromisoformat(begin)
+                for field, begin in since
+            )
+        ]
+        if faults.double_entries:
+            found = [one for one in found for _ in range(2)]
+        found.sort(key=lambda one: datetime.fromisoformat(one["timestamp"]))
+        start = int(wanted.get("pageToken") or 0)
+        end = start + min(int(wanted.get("pageSize") or 50), self.service.entries_page)
+        more = {"nextPageToken": str(end)} if end < len(found) else {}
+        self._json({"entries": found[start:end], **more})
+
+    def _count_read(self) -> None:
+        """Refuse a read of the log beyond what the service allows in a minute."""
+        service = self.service
+        with service.lock:
+            now = service.faults.clock()
+            service.reads = [one for one in service.reads if one > now - 60]
+            most = service.faults.reads_a_minute
+            if most is not None and len(service.reads) >= most:
+                raise Refused(429, "RESOURCE_EXHAUSTED", "Quota exceeded for 'Read requests'")
+            service.reads.append(now)
+
+    def _bucket(self, name: str) -> None:
+        if name not in self.service.buckets:
+            raise Refused(404, "notFound", "The specified bucket does not exist.")
+        location, kind = self.service.buckets[name]
+        known = {"kind": "storage#bucket", "id": name, "name": name}
+        self._json({**known, "location": location.upper(), "locationType": kind})
+
+    def _json(self, value: Any, status: int = 200) -> None:
+        self._send(json.dumps(value).encode(), status)
+
+    def _send(self, data: bytes, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
