@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer.records.statusline import StatusLine
-from trainer.records.tfrecord import checksum
 
 TRIES = 4
 """Most tries for each file."""
@@ -236,39 +235,19 @@ def is_there(filesystem: Any, path: str, info: dict[str, Any], sums: Sums) -> bo
 
 
 def sums_of(path: Path) -> Sums:
-    """Size and checksums of a file, read once."""
+    """Size and checksums of a file, read once. Raises UploadError."""
+    try:
+        from google_crc32c import extend
+    except ImportError as error:
+        raise UploadError("needs google-crc32c: pip install google-crc32c", usage=True) from error
     digest = hashlib.md5(usedforsecurity=False)
-    crc, size = _Crc(), 0
+    crc = size = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
-            crc.update(block)
+            crc = extend(crc, block)
             size += len(block)
-    return Sums(size, crc.value, digest.hexdigest())
-
-
-class _Crc:
-    """CRC-32C of what comes in blocks."""
-
-    def __init__(self) -> None:
-        try:
-            from google_crc32c import extend
-
-            self._extend: Callable[[int, bytes], int] | None = extend
-        except ImportError:
-            self._extend = None
-        self._content = bytearray()
-        self._value = 0
-
-    def update(self, block: bytes) -> None:
-        if self._extend is None:
-            self._content += block
-        else:
-            self._value = self._extend(self._value, block)
-
-    @property
-    def value(self) -> int:
-        return self._value if self._extend else checksum()(bytes(self._content))
+    return Sums(size, crc, digest.hexdigest())
 
 
 def _protocols(filesystem: Any) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.trainer.runs import Task, same_weights
+from tests.trainer.runs import Task
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
@@ -244,17 +244,6 @@ def test_what_is_drawn_is_the_same_after_a_restart(made: Path) -> None:
         assert not again & {image.tobytes() for image in np.concatenate(whole[:4])}
 
 
-def test_a_run_that_was_stopped_ends_with_the_same_bits(
-    made: Path, tmp_path: Path, task: Task
-) -> None:
-    options = ("--records", made, "--batch", 16, "--noise", 0.1, "--augment-repeats", 2)
-    options += ("--checkpoint-every", 10, "--image-size", 16, *QUIET)
-    assert task(*options, "--job-dir", tmp_path / "one", "--steps", 20)[0] == 0
-    assert task(*options, "--job-dir", tmp_path / "two", "--steps", 10)[0] == 0
-    assert task(*options, "--job-dir", tmp_path / "two", "--steps", 20)[0] == 0
-    same_weights(tmp_path / "one", tmp_path / "two", 20)
-
-
 def test_records_of_others_have_their_rate_and_need_to_be_told_how_much_is_heard(
     made: Path, tmp_path: Path
 ) -> None:
@@ -286,17 +275,6 @@ def test_what_makes_no_sense_with_sounds_is_refused(
     shards, _ = splits.of(config, 4)
     with pytest.raises(data.UsageError, match=f"{said}.*has sounds.*--shift, --noise and --erase"):
         splits.heard(config, shards)
-
-
-@pytest.mark.parametrize("option", ["--shift", "--noise", "--seconds", "--rate"])
-def test_what_makes_no_sense_with_pictures_is_refused(
-    option: str, tmp_path: Path, task: Task
-) -> None:
-    from tests.trainer.runs import SMOKE
-
-    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, option, 1)
-    assert code == 2
-    assert "of sounds, and" in lines[-1]["message"]
 
 
 def test_a_damaged_sound_is_named_or_skipped(made: Path, tmp_path: Path, task: Task) -> None:

@@ -80,11 +80,6 @@ def test_what_does_not_fit_the_field_is_one_line(given: str, message: str) -> No
     assert "\n" not in str(error.value)
 
 
-def test_a_required_option_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="required: --guest"):
-        read(Meal, [])
-
-
 def test_help_has_the_sections_and_what_holds_without_an_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -104,9 +99,3 @@ def test_help_has_the_sections_and_what_holds_without_an_option(
     ):
         assert line in shown, line
     assert "who eats (default" not in shown
-
-
-def test_the_value_is_frozen() -> None:
-    assert dataclasses.replace(meal(), eggs=4).eggs == 4
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        meal().eggs = 5  # type: ignore[misc]

@@ -163,15 +163,6 @@ def test_two_replicas_in_one_process_learn_what_one_learns(
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
 
 
-def test_a_batch_that_does_not_divide_by_the_replicas_is_refused(
-    tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(distribution, "create", lambda *_: mirrored())
-    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, "--batch-size", 33)
-    assert code == 2
-    assert lines[-1]["message"].startswith("--batch-size 33 does not divide by the 2 replicas")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -247,15 +238,6 @@ def test_a_run_that_gets_no_better_stops_early_and_is_done(tmp_path: Path, task)
         0,
         "already finished at step 30, stopped early: nothing to do",
     )
-
-
-def test_two_runs_on_one_folder_do_not_meet(start, tmp_path: Path, task) -> None:
-    first = start(tmp_path, "--steps", 1_000_000)
-    first.until("step", 10)
-    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, "--steps", 5)
-    assert code == 2
-    assert f"another run (process {first.process.pid} on " in lines[-1]["message"]
-    first.until("step", first.lines[-1]["step"] + 10)
 
 
 @pytest.mark.parametrize(("retries", "code"), [(0, 4), (1, 0)])

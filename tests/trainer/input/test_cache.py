@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.trainer.input.samples import context  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
-from trainer.input import augment, balance, cache, data, decoding, splits  # noqa: E402
+from trainer.input import augment, cache, data, decoding, splits  # noqa: E402
 from trainer.input.parts import Shard  # noqa: E402
 from trainer.job import memory  # noqa: E402
 from trainer.records import command  # noqa: E402
@@ -70,27 +70,6 @@ def test_kept_pictures_give_the_same_batches_to_the_bit(
         np.testing.assert_equal(batches(shards, 8, keep, **options), decoded)
 
 
-def test_copies_of_a_picture_that_is_decoded_once_are_cut_as_from_a_kept_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(tf.image, "decode_and_crop_jpeg")
-    shards = splits.find(str(records(tmp_path)), "train")
-    how = augment.Augmentation(crop=0.3, flip="both", turn=True, erase=0.2)
-    options: dict[str, Any] = {"augmentation": how, "copies": 2, "consumed": 8}
-    kept = batches(shards, 8, cache.MEMORY, **options)
-    np.testing.assert_equal(batches(shards, 8, cache.NONE, **options), kept)
-    images = np.concatenate([images for images, _ in kept])
-    assert all((one != other).any() for one, other in zip(images[::2], images[1::2], strict=True))
-
-
-def test_a_balanced_epoch_repeats_kept_pictures_alike(tmp_path: Path) -> None:
-    shards = splits.find(str(records(tmp_path)), "train")
-    repeats = balance.Repeats.balanced(splits.labels(shards, 2), 2)
-    assert max(repeats.of) == 2
-    kept = batches(shards, 12, cache.MEMORY, repeats=repeats)
-    np.testing.assert_equal(kept, batches(shards, 12, cache.NONE, repeats=repeats))
-
-
 def test_no_jpeg_is_read_after_the_first_batch(tmp_path: Path) -> None:
     """The records are gone, and a second pipeline of this process still has the pictures."""
     shards = splits.find(str(records(tmp_path)), "train")
@@ -114,16 +93,6 @@ def test_the_bytes_are_told_before_and_the_file_has_no_name(
     assert f"take {before['bytes'] / 1e6:,.1f} MB of " in before["message"]
     assert "decoded in" in after["message"]
     assert not list((tmp_path / "disk").iterdir())
-
-
-def test_each_picture_begins_and_ends_where_tensorflow_copies_nothing() -> None:
-    sizes = np.array([[60, 90], [70, 51], [48, 48], [1, 1], [256, 341], [341, 256]])
-    starts, lengths, rows, widths, channels = cache._layout(sizes).T
-    assert not np.any(starts % 64) and not np.any(lengths % 64)
-    assert starts[0] == 0 and list(starts[1:]) == list(np.cumsum(lengths)[:-1])
-    assert list(lengths) == list(rows * widths * channels) and list(widths) == list(sizes[:, 1])
-    assert np.all(rows >= sizes[:, 0]) and np.all(rows - sizes[:, 0] < 64)
-    assert list(rows[4:]) == [256, 341]  # --resize 256 wastes nothing
 
 
 def test_pictures_that_do_not_fit_are_refused_before_they_are_decoded(
@@ -150,18 +119,6 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path, keep: str, text
         batches(shards, 1, keep)
 
 
-def test_a_disk_that_refuses_the_bytes_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    shards = splits.find(str(records(tmp_path)), "train")
-    monkeypatch.setattr(cache.os, "posix_fallocate", full)
-    with pytest.raises(UsageError, match=f"--cache {tmp_path}: No space left on device"):
-        batches(shards, 1, str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("options", "size", "text"),
     [
@@ -176,14 +133,3 @@ def test_records_whose_pixels_would_not_be_the_same_are_refused(
     shards = splits.find(str(records(tmp_path, *options)), "train")
     with pytest.raises(UsageError, match=f"--cache memory: .*{text}"):
         batches(shards, 1, cache.MEMORY, image_size=size)
-
-
-def test_a_damaged_picture_ends_the_run_as_it_does_without_a_cache(tmp_path: Path) -> None:
-    out = records(tmp_path, files=30)
-    shards = splits.find(str(out), "train")
-    path = Path(shards[0].path)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    path.write_bytes(content)
-    with pytest.raises((tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
-        batches(shards, 1, cache.MEMORY)

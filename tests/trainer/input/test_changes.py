@@ -9,8 +9,7 @@ tf = pytest.importorskip("tensorflow")
 Image = pytest.importorskip("PIL.Image")
 from PIL import ImageEnhance, ImageOps  # noqa: E402
 
-from trainer.config import UsageError, parse  # noqa: E402
-from trainer.input import augment, changes  # noqa: E402
+from trainer.input import changes  # noqa: E402
 
 SIDE = 56
 PICTURE = np.clip(
@@ -101,18 +100,3 @@ def test_rand_augment_makes_its_changes_one_after_the_other_with_one_strength() 
         found = change(image, tf.constant(draws[None]), 7.0)
         np.testing.assert_allclose(found, expected, atol=1e-3)
     assert set(kinds) == set(changes.NAMES)
-
-
-def test_without_strength_only_what_has_none_changes_a_picture() -> None:
-    image = tf.constant(PICTURE, tf.float32)[None]
-    for number, name in enumerate(changes.NAMES):
-        draws = tf.constant([[[(number + 0.5) / 14, 0.7]]])
-        same = np.allclose(changes.several(image, draws, 0.0), image, atol=1e-3)
-        assert same == (name not in ("autocontrast", "equalize")), name
-
-
-def test_the_options_reach_the_input_and_exclude_each_other() -> None:
-    given = ["--records", "r", "--job-dir", "j", "--rand-augment", "2"]
-    assert augment.of(parse(given, {})) == augment.Augmentation(changes=2, strength=9.0)
-    with pytest.raises(UsageError, match=r"^--trivial-augment and --rand-augment 2: give one"):
-        parse([*given, "--trivial-augment"], {})

@@ -22,29 +22,10 @@ from tests.trainer.input.samples import (  # noqa: E402
     photographs,
     shards,
 )
-from trainer import config  # noqa: E402
 from trainer.config import UsageError  # noqa: E402
 from trainer.input import augment, data, decoding, splits  # noqa: E402
 from trainer.input.parts import Shard  # noqa: E402
 from trainer.records import command  # noqa: E402
-
-
-@pytest.mark.parametrize(
-    ("sizes", "workers"),
-    [((12,), 1), ((12,), 3), ((5, 0, 7), 2), ((1, 1, 1, 1), 3), ((9, 2, 2), 4)],
-)
-def test_each_record_is_trained_on_once_an_epoch(
-    tmp_path: Path, sizes: tuple[int, ...], workers: int
-) -> None:
-    files, total = shards(tmp_path, *sizes), sum(sizes)
-    epochs: tuple[list[int], list[int]] = ([], [])
-    for worker in range(workers):
-        own = sum(piece.count for piece in data.part(files, worker, workers))
-        seen = labels(files, 2 * own, worker, workers)
-        epochs[0].extend(seen[:own])
-        epochs[1].extend(seen[own:])
-    for epoch in epochs:
-        assert sorted(epoch) == list(range(total))
 
 
 def test_the_order_changes_with_epoch_and_seed_and_with_nothing_else(tmp_path: Path) -> None:
@@ -82,14 +63,6 @@ def test_the_pipeline_misses_no_record_and_sees_none_twice(
         epochs[1].extend(unbroken[own:])
     for epoch in epochs:
         assert sorted(epoch) == list(range(sum(sizes)))
-
-
-@pytest.mark.parametrize("consumed", [8, 72, 80, 200])
-def test_a_run_takes_up_its_input_where_it_left_it(tmp_path: Path, consumed: int) -> None:
-    files = shards(tmp_path, 30, 50)
-    unbroken = labels(files, 40, batch_size=8)
-    rest = (320 - consumed) // 8
-    assert labels(files, rest, batch_size=8, consumed=consumed) == unbroken[consumed:]
 
 
 @pytest.mark.parametrize(("workers", "replicas", "batch"), [(1, 1, 8), (3, 1, 4), (2, 2, 3)])
@@ -191,14 +164,6 @@ def test_squares_that_need_no_resize_are_the_pictures_that_one_would_have_made(
     assert_no_picture_changes(known, size, how)
 
 
-def test_pictures_of_one_height_are_no_squares_yet(tmp_path: Path) -> None:
-    source = photographs(tmp_path / "in", (90, 60))
-    assert command.main([*map(str, (source, tmp_path / "out")), "--resize", "48"]) == 0
-    known = splits.find(str(tmp_path / "out"), "train")
-    assert {shard.jpeg for shard in known} == {(48, 48, 72)}
-    assert_no_picture_changes(known, 48, augment.NONE)
-
-
 def assert_no_picture_changes(
     known: tuple[Shard, ...], size: int, how: augment.Augmentation
 ) -> None:
@@ -210,13 +175,6 @@ def assert_no_picture_changes(
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
-
-
-def test_a_cut_and_a_crop_are_two_ways_of_the_same() -> None:
-    given = ["--records", "r", "--job-dir", "j", "--image-size", "32", "--cut"]
-    assert augment.of(config.parse(given, {})).cut == 32
-    with pytest.raises(UsageError, match=r"--cut and --crop 0.5: give one of them"):
-        config.parse([*given, "--crop", "0.5"], {})
 
 
 @pytest.mark.parametrize("encoding", [(), ("--encoding", "uint8", "--resize", "40")])
@@ -238,22 +196,6 @@ def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(
     np.testing.assert_allclose(abs(steps), 4, atol=0.1)  # Not resized,
     assert min(steps) < 0 < max(steps)  # flipped,
     assert len({min(row) // 4 for row in ramps.tolist()}) > 8  # and elsewhere each time.
-
-
-def test_one_picture_that_is_no_jpeg_makes_its_file_an_unknown_one(tmp_path: Path) -> None:
-    source = photographs(tmp_path / "in", (90, 60), count=8)
-    Image.new("RGB", (30, 30), "red").save(source / "one" / "0.png")
-    options = ("--workers", "1", "--encoding", "keep", "--shard-size", "3")
-    assert command.main([str(source), str(tmp_path / "out"), *options]) == 0
-    found = [
-        s.jpeg
-        for split in ("train", "validation")
-        for s in splits.find(str(tmp_path / "out"), split)
-    ]
-    assert found.count((0, 0, 0)) == 1
-    assert set(found) == {(0, 0, 0), (60, 60, 90)}
-    files = splits.find(str(tmp_path / "out"), "train")
-    assert all(batch.shape == (8, 16, 16, 3) for batch in pictures(files, 3, 16))
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])

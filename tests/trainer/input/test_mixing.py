@@ -10,7 +10,7 @@ from tests.trainer.input.samples import context, made
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from trainer.config import UsageError, parse  # noqa: E402
+from trainer.config import UsageError  # noqa: E402
 from trainer.input import data, mixing, splits  # noqa: E402
 
 
@@ -112,8 +112,3 @@ def test_a_batch_of_one_picture_is_refused(tmp_path: Path) -> None:
     common = {"image_size": 16, "classes": 2, "seed": 0, "consumed": 0}
     with pytest.raises(UsageError, match=r"^--mixup and --cutmix: each replica needs a batch"):
         data.training(files, context(0, 1), batch_size=1, mix=mixing.Mixing(mixup=1), **common)
-
-
-def test_the_options_reach_the_input() -> None:
-    given = ["--records", "r", "--job-dir", "j", "--mixup", "0.2", "--cutmix", "1"]
-    assert mixing.of(parse(given, {})) == mixing.Mixing(mixup=0.2, cutmix=1.0)

@@ -34,14 +34,6 @@ def test_a_second_run_is_refused_until_the_first_lets_go(folder: str) -> None:
     second.release()
 
 
-def test_two_kinds_of_run_do_not_exclude_each_other(folder: str) -> None:
-    trainer, evaluator = Lease(folder, "run", beat=0.05), Lease(folder, "evaluator", beat=0.05)
-    trainer.take()
-    evaluator.take()
-    trainer.release()
-    evaluator.release()
-
-
 def test_in_a_bucket_a_dead_run_is_taken_over_and_learns_of_it() -> None:
     folder = f"ram://{uuid.uuid4().hex}"
     first, second = (Lease(folder, beat=0.1) for _ in range(2))

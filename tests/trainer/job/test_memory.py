@@ -40,7 +40,3 @@ def test_the_least_of_the_machine_and_the_container_is_free(
     root = write(tmp_path, {"memory.max": limit})
     (tmp_path / "meminfo").write_text(f"MemFree: 9 kB\nMemAvailable:   {available} kB\nOther: 1\n")
     assert memory.free(root, tmp_path / "meminfo") == free
-
-
-def test_without_meminfo_the_limit_counts(tmp_path: Path) -> None:
-    assert 0 < memory.free(tmp_path, tmp_path / "none") < memory.limit(tmp_path)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.trainer.records.folders import as_zip, content, names, read, run
+from tests.trainer.records.folders import content, names, read, run
 from tests.trainer.runs import ROOT, SMOKE
 from trainer.records import command, conversion
 from trainer.records.options import Options
@@ -45,15 +44,6 @@ def test_every_picture_is_in_one_split(pictures: Path, tmp_path: Path, capsys) -
         )
     assert len(list(out.glob("train-*"))) == -(-len(train) // 8)
     assert sorted(tmp_path.iterdir()) == [out, pictures]
-
-
-def test_of_each_class_the_same_share_is_held_out(pictures: Path, tmp_path: Path) -> None:
-    for number in range(6):
-        (pictures / "red" / f"{number}.{('png', 'JPG')[number % 2]}").unlink()
-    run(pictures, tmp_path / "out", "--validation", 0.25)
-    dataset = json.loads((tmp_path / "out/dataset.json").read_text())
-    assert dataset["splits"]["validation"]["classes"] == {"grey": 5, "red": 4}
-    assert dataset["splits"]["train"]["classes"] == {"grey": 15, "red": 10}
 
 
 def test_another_picture_moves_at_most_one_of_its_class(pictures: Path, tmp_path: Path) -> None:
@@ -126,19 +116,6 @@ def test_the_folder_says_what_is_in_it(pictures: Path, tmp_path: Path) -> None:
     assert 20 < green < 40
 
 
-@pytest.mark.parametrize("encoding", ["jpeg", "png", "uint8"])
-def test_encodings(pictures: Path, tmp_path: Path, encoding: str) -> None:
-    assert run(pictures, tmp_path / "out", "--encoding", encoding, "--resize", 8) == 0
-    for record in read(tmp_path / "out", "train"):
-        if encoding == "uint8":
-            assert len(record["image/pixels"]) == 8 * 8 * 3
-            assert "image/encoded" not in record
-        else:
-            with Image.open(io.BytesIO(record["image/encoded"])) as image:
-                assert image.format == encoding.upper()
-                assert min(image.size) == 8
-
-
 def test_class_numbers_can_be_given(pictures: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "labels").write_text("red\nblue\ngrey\n")
     assert run(pictures, tmp_path / "out", "--labels", tmp_path / "labels") == 0
@@ -178,18 +155,6 @@ def test_a_corrupt_picture_ends_the_run_or_is_skipped(
     assert len(read(out, "train") + read(out, "validation")) == 40
     [skipped] = json.loads((out / "dataset.json").read_text())["skipped"]
     assert skipped.startswith("red/broken.png: ")
-
-
-def test_a_corrupt_member_of_an_archive_is_skipped(pictures: Path, tmp_path: Path) -> None:
-    archive = as_zip(pictures, tmp_path)
-    with zipfile.ZipFile(archive) as file:
-        info = file.getinfo("dataset/red/0.png")
-    damaged = bytearray(archive.read_bytes())
-    start = info.header_offset + 30 + len(info.filename)
-    damaged[start + 4 : start + 12] = b"\0" * 8
-    archive.write_bytes(damaged)
-    result = conversion.convert(archive, tmp_path / "out", Options(skip=True, workers=1))
-    assert [line.split(":")[0] for line in result.skipped] == ["dataset/red/0.png"]
 
 
 @pytest.mark.parametrize(

@@ -93,13 +93,6 @@ def test_transparency_shows_the_background(kind: str, background: str, seen: tup
     assert f"transparency on {background}" in made.facts
 
 
-def test_a_transparent_palette_colour_shows_the_background() -> None:
-    image = Image.new("P", (16, 16), 0)
-    image.putpalette([0, 0, 0, 255, 0, 0])
-    made = prepare(file(image, "GIF", transparency=0), PictureForm())
-    assert_colour(shown(made), (8, 8), (255, 255, 255))
-
-
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 @pytest.mark.parametrize("encoding", ["jpeg", "keep"])
 def test_of_an_animation_the_first_frame_counts(kind: str, encoding: str) -> None:
@@ -122,12 +115,6 @@ def test_16_bits_are_scaled_not_clipped() -> None:
     assert_colour(shown(prepare(file(deep, "PNG"), PictureForm())), (4, 4), (128, 128, 128))
 
 
-def test_black_and_white_is_grey() -> None:
-    assert_colour(
-        shown(prepare(file(Image.new("1", (8, 8), 1), "PNG"), PictureForm())), (4, 4), (255,) * 3
-    )
-
-
 def test_a_colour_profile_is_applied() -> None:
     # A profile with red and blue swapped would show it best, but Pillow makes only LAB, XYZ and
     # sRGB profiles, and sRGB changes nothing.
@@ -146,22 +133,6 @@ def test_a_jpeg_that_is_right_already_is_taken_over_without_its_metadata() -> No
     made = prepare(noted, PictureForm())
     assert made.content == plain == without_metadata(plain)
     assert "taken over as it is" in made.facts
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        PictureForm(quality=70),
-        PictureForm(subsampling="4:4:4"),
-        PictureForm(resize=16),
-        PictureForm("png"),
-    ],
-)
-def test_a_jpeg_that_is_not_what_was_asked_for_is_encoded_anew(form: PictureForm) -> None:
-    content = file(picture(), "JPEG", quality=85, subsampling=2)
-    made = prepare(content, form)
-    assert made.content != content
-    assert "taken over as it is" not in made.facts
 
 
 def test_keep_keeps_what_tensorflow_reads_as_a_person_sees_it() -> None:
@@ -183,12 +154,6 @@ def test_resize_is_of_the_shorter_side_and_never_enlarges(kind: str) -> None:
     assert_colour(shown(made), (80, 25), BLUE)
     made = prepare(content, PictureForm(resize=500))
     assert (made.width, made.height) == (400, 200)
-
-
-def test_a_side_that_the_decoder_halves_to_exactly_is_not_mistaken_for_untouched() -> None:
-    content = file(picture(size=(160, 80)), "JPEG", quality=85, subsampling=2)
-    made = prepare(content, PictureForm(resize=40))
-    assert shown(made).size == (80, 40)
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png", "keep"])

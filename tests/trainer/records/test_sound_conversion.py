@@ -2,7 +2,6 @@
 
 import builtins
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,6 @@ from PIL import Image
 soundfile = pytest.importorskip("soundfile")
 
 from tests.trainer.records.folders import content, read, run  # noqa: E402
-from trainer.records import conversion, sounds  # noqa: E402
-from trainer.records.options import Options  # noqa: E402
-from trainer.records.pictures import PictureForm  # noqa: E402
-from trainer.records.sources import RecordsError  # noqa: E402
 
 
 def tone(path: Path, hertz: float, seconds: float, rate: int = 16000) -> None:
@@ -105,13 +100,6 @@ def test_long_ones_are_kept_whole_and_ten_seconds_are_heard(tmp_path: Path) -> N
     assert dataset(tmp_path / "out")["form"] == {"rate": 8000, "seconds": 10.0}
 
 
-def test_any_number_of_processes_gives_the_same_bytes(clips: Path, tmp_path: Path) -> None:
-    for workers in (1, 3):
-        options = Options(shard_size=4, workers=workers)
-        conversion.convert(clips, tmp_path / str(workers), options)
-    assert content(tmp_path / "1") == content(tmp_path / "3")
-
-
 def test_what_is_heard_changes_no_record(clips: Path, tmp_path: Path, capsys) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
     assert run(clips, out) == run(clips, other, "--seconds", 0.1) == 0
@@ -122,32 +110,6 @@ def test_what_is_heard_changes_no_record(clips: Path, tmp_path: Path, capsys) ->
     assert run(clips, out) == 0
     assert "there already" in capsys.readouterr().out
     assert "exists" in refused(capsys, clips, out, "--seconds", 0.1)
-
-
-def test_zip_and_csv_give_the_same(clips: Path, tmp_path: Path) -> None:
-    sound = [path for path in sorted(clips.rglob("*.*")) if path.suffix != ".txt"]
-    with zipfile.ZipFile(tmp_path / "clips.zip", "w") as archive:
-        for path in sound:
-            archive.write(path, Path("set") / path.relative_to(clips))
-    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sound]
-    (tmp_path / "clips.csv").write_text("\n".join(["audio,label", *rows]))
-    kept = []
-    for source in ("clips", "clips.zip", "clips.csv"):
-        out = tmp_path / f"of {source}"
-        assert run(tmp_path / source, out) == 0
-        both = read(out, "train") + read(out, "validation")
-        kept.append(sorted((r["audio/encoded"], r["audio/class/label"]) for r in both))
-    assert kept[0] == kept[1] == kept[2]
-
-
-def test_copies_are_on_one_side_if_asked(clips: Path, tmp_path: Path, capsys) -> None:
-    for number in range(10):
-        copy = clips / "low" / f"copy {number}.wav"
-        copy.write_bytes((clips / "low" / "0.wav").read_bytes())
-    assert run(clips, tmp_path / "out", "--validation", 0.5) == 0
-    assert "sounds are copies of one in another split" in capsys.readouterr().err
-    assert run(clips, tmp_path / "apart", "--split-by", "content") == 0
-    assert "copies" not in capsys.readouterr().err
 
 
 def test_pictures_and_sounds_together_are_refused_by_name(
@@ -200,13 +162,6 @@ def test_what_cannot_be_heard_ends_the_run_or_is_left_out(
     assert sum(s["records"] for s in dataset(tmp_path / "out")["splits"].values()) == 40
 
 
-def test_silence_is_kept_with_a_warning(clips: Path, tmp_path: Path, capsys) -> None:
-    soundfile.write(clips / "low" / "hush.wav", np.zeros(1600), 16000)
-    assert run(clips, tmp_path / "out") == 0
-    assert capsys.readouterr().err == "warning: 1 sounds are silent (low/hush.wav, for one)\n"
-    assert dataset(tmp_path / "out")["statistics"]["silent"]["named"] == ["low/hush.wav"]
-
-
 def test_without_the_libraries_it_says_how_to_get_them(
     clips: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,12 +175,3 @@ def test_without_the_libraries_it_says_how_to_get_them(
     monkeypatch.setattr(builtins, "__import__", without)
     assert "pip install soundfile soxr" in refused(capsys, clips, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clips"]
-
-
-def test_a_form_of_the_other_kind_is_refused(clips: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecordsError, match="has sounds"):
-        conversion.convert(clips, tmp_path / "out", Options(form=PictureForm(), workers=1))
-    made = conversion.convert(
-        clips, tmp_path / "out", Options(form=sounds.SoundForm(rate=8000), workers=1)
-    )
-    assert made.heard.endswith("shorter)")
