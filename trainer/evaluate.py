@@ -108,7 +108,7 @@ def evaluate(asked: Asked) -> dict[str, float]:
 
 
 def settings(job_dir: str) -> Config:
-    """The options that a job has, by its config.json. Raises UsageError."""
+    """Return the options that a job has, by its config.json. Raises UsageError."""
     from trainer.job import storage
 
     path = f"{job_dir.rstrip('/')}/{CONFIG}"
@@ -122,7 +122,7 @@ def settings(job_dir: str) -> Config:
 
 
 def of_json(recorded: Mapping[str, Any]) -> Config:
-    """The options of a config.json, without those that this version does not have."""
+    """Return the options of a config.json, without those that this version does not have."""
     known = get_type_hints(Config)
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value

@@ -29,7 +29,7 @@ def speak_in(style: str) -> None:
 
 
 def line(event: str, message: str, severity: str = "INFO", **fields: Any) -> str:
-    """One event as JSON. Numbers that JSON lacks (NaN, inf) become strings."""
+    """Return one event as JSON. Numbers that JSON lacks (NaN, inf) become strings."""
     if _worker is not None:
         fields["worker"] = _worker
     fields = {
@@ -56,7 +56,7 @@ def say(event: str, message: str, severity: str = "INFO", **fields: Any) -> None
 
 
 def progress(message: str, fields: dict[str, Any], width: int = 20) -> str:
-    """An event about a step as text: a bar, loss, speed, time left."""
+    """Return an event about a step as text: a bar, loss, speed, time left."""
     text = message
     step, steps = fields.get("step", 0), fields.get("steps", 0)
     if steps:

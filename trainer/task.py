@@ -169,7 +169,7 @@ def _first(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """TensorFlow's own words, without places in the graph and in files."""
+    """Return TensorFlow's own words, without places in the graph and in files."""
     places = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", "(1)")
     lines = [line.strip() for line in str(error).split("\n")]
     said = [line for line in lines if line and not line.startswith(places)]
@@ -184,7 +184,9 @@ def train(
     preemption: Preemption,
     claim: Any,
 ) -> int:
-    """A whole run, from the devices to the SavedModel. Raises what `_verdict` turns into codes.
+    """Return a whole run, from the devices to the SavedModel.
+
+    Raises what `_verdict` turns into codes.
 
     `asked` names the options that were given. `claim` is the job folder's lease (lease.Lease),
     which the chief takes and `_main` releases.
@@ -322,7 +324,7 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
 
 
 def _finding(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, Any]:
-    """What the learning-rate finder trains, and its batches. Raises UsageError."""
+    """Return what the learning-rate finder trains, and its batches. Raises UsageError."""
     from trainer.loop import finder
 
     if setup.place.parameter_servers:
@@ -333,8 +335,10 @@ def _finding(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, Any]:
 
 
 def _waits(place: distribution.Cluster, replicas: int, seconds: float) -> waiting.Waits:
-    """What tells whom this process waits for. seconds: --peer-timeout, after which TensorFlow
-    itself gives up other processes; only where it does not, this ends the process."""
+    """Return what tells whom this process waits for. seconds: --peer-timeout, after which
+    TensorFlow itself gives up other processes; only where it does not, this ends the
+    process.
+    """
     if place.workers > 1:
         own = place.tasks[place.role][place.task]
         named = waiting.others(place.tasks, place.role, place.task)
@@ -345,7 +349,7 @@ def _waits(place: distribution.Cluster, replicas: int, seconds: float) -> waitin
 
 
 def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, inner.Evaluation]:
-    """What trains and what evaluates, with the model built."""
+    """Return what trains and what evaluates, with the model built."""
     from trainer.input import splits, targets
     from trainer.loop import inner
 
@@ -403,7 +407,8 @@ def _conclude(
 
 
 def sized(config: Config, replicas: int, records: int) -> Config:
-    """`config` with --epochs as steps, and --replica-batch-size as the batch of all replicas.
+    """Return `config` with --epochs as steps, and --replica-batch-size as the batch of all
+    replicas.
 
     Raises UsageError if the run is too short for another option.
     """

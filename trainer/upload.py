@@ -130,7 +130,7 @@ def upload(
 
 
 def _open(target: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The file system and the path in it. Raises UploadError."""
+    """Return the file system and the path in it. Raises UploadError."""
     # Otherwise gcsfs asks a second service, over gRPC, what kind of bucket it is.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
@@ -147,7 +147,7 @@ def _open(target: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _listing(filesystem: Any, root: str, target: str) -> dict[str, dict[str, Any]]:
-    """The files at the target already: names below it, each with its entry of the listing."""
+    """Return the files at the target: names below it, each with its entry of the listing."""
     try:
         found = filesystem.find(root, detail=True)
     except FileNotFoundError:
@@ -265,7 +265,7 @@ def _reason(error: BaseException) -> str:
 
 
 def status(progress: Transfer, seconds: float) -> str:
-    """How far an upload is after so many seconds, in words."""
+    """Return how far an upload is after so many seconds, in words."""
     sent = progress.sent_bytes / 1e6
     return (
         f"{progress.checked} of {progress.files} files there, "

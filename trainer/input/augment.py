@@ -87,7 +87,7 @@ NONE = Augmentation()
 
 
 def of(config: Config) -> Augmentation:
-    """The augmentation that the options ask for."""
+    """Return the augmentation that the options ask for."""
     brightness, contrast, saturation, hue = config.color_jitter or (0.0, 0.0, 0.0, 0.0)
     return Augmentation(
         crop=config.crop,
@@ -108,8 +108,8 @@ def of(config: Config) -> Augmentation:
 
 
 def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """int32 [..., (top, left, height, width)]: the part in pixels that is seen of pictures of size
-    [..., (height, width)].
+    """Return int32 [..., (top, left, height, width)]: the part in pixels that is seen of pictures
+    of size [..., (height, width)].
 
     Area and the logarithm of the ratio are uniform (Szegedy et al., Going Deeper with Convolutions,
     section 6); a side that would be longer than the picture is cut to it.
@@ -127,13 +127,14 @@ def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
 
 
 def _placed(sides: tf.Tensor, most: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-    """A window of these sides at a random place in a picture with the sides `most`."""
+    """Return a window of these sides at a random place in a picture with the sides `most`."""
     start = tf.floor(draws[..., _TOP : _LEFT + 1] * (most - sides + 1))
     return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], -1), tf.int32)
 
 
 def views(draws: tf.Tensor, sizes: tf.Tensor | None, how: Augmentation) -> View:
-    """What differs among n pictures, from draws float32 [n, DRAWS], and from sizes [n, 2] if known.
+    """Return what differs among n pictures, from draws float32 [n, DRAWS], and from sizes [n, 2] if
+    known.
 
     It has only the keys that are used, because each costs time for each picture.
     """
@@ -164,7 +165,9 @@ def _reversed(image: tf.Tensor, axis: int, really: tf.Tensor) -> tf.Tensor:
 
 
 def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """The part that is heard of a sound this time: float32 [samples], see spectrograms.piece."""
+    """Return the part that is heard of a sound this time: float32 [samples], see
+    spectrograms.piece.
+    """
     samples = spectrograms.piece(wav, sound, draws[_PLACE], how.shift)
     if how.noise:
         seed = tf.bitcast(draws[_SEED : _SEED + 2], tf.int32)
@@ -173,7 +176,7 @@ def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> 
 
 
 def changing(draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """The numbers that TrivialAugment or RandAugment takes of a picture with these draws."""
+    """Return the numbers that TrivialAugment or RandAugment takes of a picture with these draws."""
     seed = tf.bitcast(draws[:2], tf.int32)  # so that no other option's numbers change
     shape = [3] if how.trivial else [how.changes, 2]
     return tf.random.stateless_uniform(shape, seed, alg="philox")
@@ -193,7 +196,7 @@ def change(images: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
 
 
 def _colours(images: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """Brightness, saturation, hue and contrast as one linear map of each pixel.
+    """Return brightness, saturation, hue and contrast as one linear map of each pixel.
 
     Saturation moves towards the pixel's grey, hue turns the plane of the two chrominances, contrast
     moves towards the picture's mean grey. The result is clipped to 0 to 255.
@@ -216,8 +219,9 @@ def _colours(images: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tenso
 
 
 def _turned(share: tf.Tensor) -> tf.Tensor:
-    """Matrices that turn the colours by shares [n] of the circle and keep the grey value: rotations
-    in YIQ."""
+    """Return matrices that turn the colours by shares [n] of the circle and keep the grey value:
+    rotations in YIQ.
+    """
     to_yiq = tf.constant(
         [[0.299, 0.596, 0.211], [0.587, -0.274, -0.523], [0.114, -0.322, 0.312]], tf.float32
     )
@@ -230,7 +234,7 @@ def _turned(share: tf.Tensor) -> tf.Tensor:
 
 
 def _erase(images: tf.Tensor, draws: tf.Tensor, share: float) -> tf.Tensor:
-    """A grey rectangle somewhere, in half of the pictures (Zhong et al., Random Erasing)."""
+    """Return a grey rectangle somewhere, in half of the pictures (Zhong et al., Random Erasing)."""
     side = tf.cast(tf.shape(images)[1], tf.float32)
     ratio = tf.exp((2.0 * draws[:, _ERASE_RATIO, None] - 1.0) * math.log(2.0))
     tall = tf.minimum(side * tf.sqrt(share * ratio), side)

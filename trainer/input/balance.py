@@ -9,15 +9,16 @@ from trainer.input.parts import Piece
 
 
 def counts(labels: Mapping[str, np.ndarray], classes: int) -> np.ndarray:
-    """Examples of each class."""
+    """Return examples of each class."""
     every = [np.zeros(0, np.int64), *labels.values()]
     return np.bincount(np.concatenate(every), minlength=classes)
 
 
 def weights(counted: np.ndarray) -> np.ndarray:
-    """What an example of each class counts in the loss: examples / (classes x examples of the
-    class), as scikit-learn's class_weight="balanced"; the mean over the examples is 1. A class
-    without examples has 0."""
+    """Return what an example of each class counts in the loss: examples / (classes x examples of
+    the class), as scikit-learn's class_weight="balanced"; the mean over the examples is 1. A
+    class without examples has 0.
+    """
     present = counted > 0
     share = counted.sum() / (present.sum() * np.maximum(counted, 1))
     return np.where(present, share, 0.0).astype(np.float32)
@@ -40,7 +41,7 @@ class Repeats:
         return cls(tuple(np.where(counted > 0, times, 1).tolist()), labels)
 
     def size(self, pieces: Iterable[Piece]) -> int:
-        """Examples that an epoch has of these records."""
+        """Return examples that an epoch has of these records."""
         times = np.array(self.of)
         own = (self.labels[p.path][p.start : p.start + p.count] for p in pieces)
         return int(sum(times[some].sum() for some in own))

@@ -62,12 +62,12 @@ class Decoded:
 
     @staticmethod
     def read(_: Any, start: Any, count: Any) -> tf.data.Dataset:
-        """The numbers of a piece's examples."""
+        """Return the numbers of a piece's examples."""
         start, count = tf.cast(start, tf.int64), tf.cast(count, tf.int64)
         return tf.data.Dataset.range(start, start + count)
 
     def examples(self, several: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Contents, for `picture`, labels and sizes [n, 2]."""
+        """Return contents, for `picture`, labels and sizes [n, 2]."""
         columns = (self.contents, self.labels, self.sizes)
         contents, labels, sizes = (tf.gather(column, several) for column in columns)
         return contents, labels, sizes
@@ -76,7 +76,7 @@ class Decoded:
         return self.labels[one]
 
     def picture(self, content: tf.Tensor) -> tf.Tensor:
-        """uint8 [rows, width, 3], where the first rows are the picture; nothing is copied."""
+        """Return uint8 [rows, width, 3], whose first rows are the picture; nothing is copied."""
         return tf.reshape(tf.slice(self.pixels, content[:1], content[1:2]), content[2:])
 
 
@@ -109,7 +109,7 @@ def decoded(pieces: tuple[Piece, ...], classes: int, target: str, where: str) ->
 
 
 def _noted(pieces: tuple[Piece, ...], classes: int, target: str) -> tuple[np.ndarray, np.ndarray]:
-    """Targets [n, ...] and int64 sizes [n, 2] of all examples, in the order of the pieces."""
+    """Return targets [n, ...] and int64 sizes [n, 2] of all examples, ordered as the pieces."""
     source = reading.Files(pieces, classes, 0, target, sized=True)
     batches = _records(pieces).batch(256).map(lambda several: source.examples(several)[1:])
     labels, sizes = zip(*batches.as_numpy_iterator(), strict=True)
@@ -127,7 +127,7 @@ def _layout(sizes: np.ndarray) -> np.ndarray:
 
 
 def _free(where: str) -> tuple[int, str]:
-    """Bytes that are free, and where, in words. Raises UsageError."""
+    """Return bytes that are free, and where, in words. Raises UsageError."""
     if where == MEMORY:
         return memory.free(), "in memory"
     if storage.remote(where):
@@ -139,7 +139,7 @@ def _free(where: str) -> tuple[int, str]:
 
 
 def _block(where: str, size: int) -> np.ndarray:
-    """uint8 [size], which begins at a page. Raises UsageError."""
+    """Return uint8 [size], which begins at a page. Raises UsageError."""
     if where == MEMORY:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
@@ -152,7 +152,7 @@ def _block(where: str, size: int) -> np.ndarray:
 
 
 def _images(pieces: tuple[Piece, ...]) -> Any:
-    """The pictures, uint8 [height, width, 3], in the order of the pieces."""
+    """Return the pictures, uint8 [height, width, 3], in the order of the pieces."""
 
     def image(record: tf.Tensor) -> tf.Tensor:
         parsed = tf.io.parse_single_example(record, reading.FEATURES | reading.SIZES)

@@ -52,8 +52,9 @@ shifted."""
 
 
 def trivial(images: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
-    """`images`, each changed by three uniform numbers of [0, 1), draws [n, 3]: which change, how
-    strong, and in which direction."""
+    """Return `images`, each changed by three uniform numbers of [0, 1), draws [n, 3]: which change,
+    how strong, and in which direction.
+    """
     numbers = tf.cast(draws[:, 0] * len(NAMES), tf.int32)
     strength = tf.floor(draws[:, 1] * LEVELS) / (LEVELS - 1)
     return _numbered(images, numbers, strength, _signs(draws[:, 2]), WIDE)
@@ -77,8 +78,9 @@ def _signs(draws: tf.Tensor) -> tf.Tensor:
 def _numbered(
     images: tf.Tensor, numbers: tf.Tensor, strength: tf.Tensor, signs: tf.Tensor, space: Space
 ) -> tf.Tensor:
-    """Each picture changed by the change of its number: for a single one that change alone is made,
-    for several of them each change is, as a device does it fastest."""
+    """Return each picture changed by the change of its number: for a single one that change alone
+    is made, for several of them each change is, as a device does it fastest.
+    """
     if images.shape[0] == 1:
         ways = [lambda name=name: changed(images, name, strength, signs, space) for name in NAMES]
         return tf.ensure_shape(tf.switch_case(numbers[0], ways), images.shape)
@@ -92,7 +94,7 @@ def _numbered(
 def changed(
     images: tf.Tensor, name: str, strength: tf.Tensor, signs: tf.Tensor, space: Space
 ) -> tf.Tensor:
-    """One change by name, with strengths [n] from 0 to 1 and signs [n]."""
+    """Return one change by name, with strengths [n] from 0 to 1 and signs [n]."""
     side = tf.cast(tf.shape(images)[1], tf.float32)
     slope, way = signs * strength * space.shear, signs * strength * side * space.shift
     if name in ("rotate", "shear_x", "shear_y", "translate_x", "translate_y"):
@@ -131,8 +133,9 @@ def changed(
 
 
 def _moved(images: tf.Tensor, matrix: tuple[tf.Tensor, ...], side: tf.Tensor) -> tf.Tensor:
-    """Each place of the answer from the place that `matrix` (two rows of three, each number [n])
-    gives, around the middle."""
+    """Return each place of the answer from the place that `matrix` (two rows of three, each number
+    [n]) gives, around the middle.
+    """
     a, b, x, c, d, y = matrix
     middle = (side - 1.0) / 2.0
     across, down = middle - a * middle - b * middle + x, middle - c * middle - d * middle + y

@@ -111,8 +111,8 @@ def training(
     keep: str = cache.NONE,
     whole: bool = False,
 ) -> tf.data.Dataset:
-    """Endless batches of one worker: (uint8 images, targets), as targets.read has them, or with
-    `mix` (uint8 images, float32 [n, classes] shares of the classes).
+    """Return endless batches of one worker: (uint8 images, targets), as targets.read has them, or
+    with `mix` (uint8 images, float32 [n, classes] shares of the classes).
 
     `batch_size` is a replica's, a multiple of `copies`; `consumed` counts the examples that all
     workers together have already trained on. Each example comes `copies` times in a row, augmented
@@ -174,7 +174,7 @@ def _canvases(
     source: reading.Files | cache.Decoded,
     copies: int,
 ) -> tf.data.Dataset:
-    """Batches of whole pictures at the top left of squares, for device.augmented."""
+    """Return batches of whole pictures at the top left of squares, for device.augmented."""
 
     def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[Any, ...]:
         view = {**view, device.WHOLE: _opened(content, stored, source)[:side]}
@@ -205,7 +205,10 @@ def _source(
     keep: str,
     whole: bool,
 ) -> reading.Files | cache.Decoded:
-    """Where the examples come from. Raises UsageError if they cannot be kept, as `keep` asks."""
+    """Return where the examples come from.
+
+    Raises UsageError if they cannot be kept, as `keep` asks.
+    """
     if keep == cache.NONE:
         sized = whole or stored.sized(image_size, how)
         return reading.Files(pieces, classes, stored.form, stored.target, sized)
@@ -222,7 +225,7 @@ def _batched(
     source: reading.Files | cache.Decoded,
     copies: int,
 ) -> tf.data.Dataset:
-    """Batches of (uint8 images, labels) of what `_shuffled` gives."""
+    """Return batches of (uint8 images, labels) of what `_shuffled` gives."""
     if stored.side == image_size and how.none and copies == 1:  # Nothing to do: a batch at once.
         return examples.batch(batch_size, drop_remainder=True).map(
             lambda contents, labels, *_: (decoding.pixels(contents, image_size), labels),
@@ -244,8 +247,9 @@ def _example(
     source: reading.Files | cache.Decoded,
     copies: int,
 ) -> Callable[..., Any]:
-    """The function that makes (uint8 image, label) of (content, label, augment.View); of several
-    copies (uint8 images, labels), from a JPEG that is decoded once."""
+    """Return the function that makes (uint8 image, label) of (content, label, augment.View); of
+    several copies (uint8 images, labels), from a JPEG that is decoded once.
+    """
     sound, least, most = stored.sound, stored.least, stored.most
     once = copies > 1 and least > 0 and not stored.halves(image_size, how)
     opens = isinstance(source, cache.Decoded) or stored.side > 0 or once
@@ -286,7 +290,7 @@ def _example(
 def _opened(
     content: tf.Tensor, stored: _Stored, source: reading.Files | cache.Decoded
 ) -> tf.Tensor:
-    """All of a picture: what its copies have in common. There may be more rows below it."""
+    """Return all of a picture: what its copies have in common. There may be more rows below it."""
     if isinstance(source, cache.Decoded):
         return source.picture(content)
     if stored.side:
@@ -295,7 +299,7 @@ def _opened(
 
 
 def _side_by_side(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """[n, copies, ...] as [n * copies, ...]."""
+    """Return [n, copies, ...] as [n * copies, ...]."""
     shapes = (one.shape.as_list() for one in batch)
     return tuple(
         tf.reshape(one, [n * copies, *rest])
@@ -306,8 +310,9 @@ def _side_by_side(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
 def evaluation_batches(
     shards: tuple[Shard, ...], context: tf.distribute.InputContext, batch_size: int
 ) -> int:
-    """Batches of one replica in a pass over all records: the same number on each replica, because
-    collective operations need all of them."""
+    """Return batches of one replica in a pass over all records: the same number on each replica,
+    because collective operations need all of them.
+    """
     total = sum(shard.records for shard in shards)
     most = -(-total // context.num_input_pipelines)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
@@ -322,7 +327,7 @@ def evaluation(
     image_size: int,
     classes: int,
 ) -> tf.data.Dataset:
-    """One pass over one worker's records: (uint8 images, targets, float32 weights).
+    """Return one pass over one worker's records: (uint8 images, targets, float32 weights).
 
     Examples of weight 0 fill it up to the same number of full batches on every replica.
     """
@@ -404,8 +409,8 @@ def _shuffled(
     repeats: balance.Repeats | None,
     copies: int,
 ) -> tf.data.Dataset:
-    """(content, label, augment.View) of the examples of `source`, in the order that `key` (two
-    int64) gives; with several `copies`, the view has one more axis for them in front.
+    """Return (content, label, augment.View) of the examples of `source`, in the order that `key`
+    (two int64) gives; with several `copies`, the view has one more axis for them in front.
 
     Several files are read at once, in random order, and examples are drawn at random from a window
     of `size`. Small work that is the same for each example is done for a group at once.
@@ -444,7 +449,7 @@ def _shuffled(
 
 
 def _of_copies(flat: tf.Tensor, copies: int) -> tf.Tensor:
-    """[n * copies, ...] as [n, copies, ...]."""
+    """Return [n * copies, ...] as [n, copies, ...]."""
     return tf.reshape(flat, [-1, copies, *flat.shape[1:]])
 
 

@@ -12,7 +12,7 @@ MOST = 65535
 
 
 def decode(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
-    """A uint8 RGB square from JPEG, PNG, BMP, GIF or WebP bytes, for evaluation and serving.
+    """Return a uint8 RGB square from JPEG, PNG, BMP, GIF or WebP bytes, for evaluation and serving.
 
     The square is the whole picture, each side scaled on its own. A picture that is at least twice
     as large is decoded at a half, a quarter or an eighth: faster, and with less aliasing.
@@ -21,12 +21,14 @@ def decode(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
 
 
 def pixels(contents: tf.Tensor, side: int) -> tf.Tensor:
-    """uint8 [n, side, side, 3] of n contents."""
+    """Return uint8 [n, side, side, 3] of n contents."""
     return tf.reshape(tf.io.decode_raw(contents, tf.uint8, fixed_length=None), [-1, side, side, 3])
 
 
 def view(encoded: tf.Tensor, draws: Any, image_size: int, how: Augmentation) -> tf.Tensor:
-    """The part that is seen of an encoded picture, at full size or a half, quarter or eighth."""
+    """Return the part that is seen of an encoded picture, at full size or a half, quarter or
+    eighth.
+    """
 
     def jpeg() -> tf.Tensor:
         seen = augment.window(tf.io.extract_jpeg_shape(encoded)[:2], draws, how)
@@ -48,7 +50,7 @@ def jpeg_view(
     how: Augmentation,
     most: int,
 ) -> tf.Tensor:
-    """The part `seen` of a JPEG whose shorter side has at most `most` pixels.
+    """Return the part `seen` of a JPEG whose shorter side has at most `most` pixels.
 
     Only the rows and columns in the crop are decoded, at the smallest scale that is large enough.
     """
@@ -73,7 +75,7 @@ def part(image: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
 
 
 def resized(image: tf.Tensor, image_size: int) -> tf.Tensor:
-    """A float32 square. A picture of that size is not changed.
+    """Return a float32 square. A picture of that size is not changed.
 
     Resizing floats gives the same numbers as resizing bytes, in half the time: TensorFlow's kernel
     reads floats four at a time, and bytes one by one.

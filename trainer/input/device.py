@@ -20,15 +20,16 @@ WHOLE, MIXING = "whole", "mixing"
 
 
 def canvas(shards: tuple[Shard, ...], image_size: int) -> int:
-    """Pixels of a square that holds every picture of these records; 0: it is not known, or so large
-    that the host had better resize."""
+    """Return pixels of a square that holds every picture of these records; 0: it is not known, or
+    so large that the host had better resize.
+    """
     sides = {shard.side or (shard.jpeg[0] and shard.jpeg[2]) for shard in shards if shard.records}
     small = 0 not in sides and max(sides) < 2 * image_size
     return max(sides) if small and not shards[0].sound else 0
 
 
 def settled(config: Config, shards: tuple[Shard, ...], accelerator: str) -> Config:
-    """`config` with where pictures are augmented. accelerator: "GPU", "TPU", or "": a CPU.
+    """Return `config` with where pictures are augmented. accelerator: "GPU", "TPU", or "": a CPU.
 
     Raises UsageError where --augment-on device is not possible.
     """
@@ -49,8 +50,10 @@ def settled(config: Config, shards: tuple[Shard, ...], accelerator: str) -> Conf
 def augmented(
     batch: Any, labels: tf.Tensor, config: Config, classes: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(uint8 images, targets) that the host would have made of a batch. What the host has augmented
-    is returned as it is."""
+    """Return (uint8 images, targets) that the host would have made of a batch.
+
+    What the host has augmented is returned as it is.
+    """
     if not isinstance(batch, Mapping):
         return batch, labels
     how, mix = augment.of(config), mixing.of(config)
@@ -63,8 +66,9 @@ def augmented(
 
 
 def views(images: tf.Tensor, view: Mapping[str, tf.Tensor], size: int) -> tf.Tensor:
-    """The windows `seen` of float32 pictures [n, height, width, 3], flipped, resized and turned as
-    `view` says: [n, size, size, 3]."""
+    """Return the windows `seen` of float32 pictures [n, height, width, 3], flipped, resized and
+    turned as `view` says: [n, size, size, 3].
+    """
     n, height, width = images.shape[:3]
     top, left, tall, wide = tf.unstack(tf.cast(view["seen"], tf.float32), axis=1)
     rows = _weights(top, tall, view.get("upended"), size, height)
@@ -81,8 +85,9 @@ def views(images: tf.Tensor, view: Mapping[str, tf.Tensor], size: int) -> tf.Ten
 def _weights(
     start: tf.Tensor, length: tf.Tensor, backwards: tf.Tensor | None, size: int, of: int
 ) -> tf.Tensor:
-    """float32 [n, size, of]: what each of `of` pixels counts in each of `size`, as tf.image.resize
-    has it (bilinear, half-pixel centres, no smoothing)."""
+    """Return float32 [n, size, of]: what each of `of` pixels counts in each of `size`, as
+    tf.image.resize has it (bilinear, half-pixel centres, no smoothing).
+    """
     place = (tf.range(size, dtype=tf.float32) + 0.5) * (length / size)[:, None] - 0.5
     place = start[:, None] + tf.clip_by_value(place, 0.0, length[:, None] - 1.0)
     if backwards is not None:

@@ -15,7 +15,7 @@ from trainer.records import tfrecord
 
 
 def of(shards: Iterable[Shard], names: Iterable[str]) -> dict[str, Any]:
-    """The fingerprint of these files and classes, as JSON."""
+    """Return the fingerprint of these files and classes, as JSON."""
     shards = tuple(shards)
     with ThreadPoolExecutor(8) as pool:
         ends = tuple(pool.map(_end, shards))
@@ -38,7 +38,7 @@ def check(config: Config, before: Mapping[str, Any] | None, now: Mapping[str, An
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In words, how the records differ; "" if they are the same. Never more than a line."""
+    """Say, in words, how the records differ; "" if they are the same. Never more than a line."""
     for number, (old, new) in enumerate(zip(before["classes"], now["classes"], strict=False)):
         if old != new:
             return f"line {number + 1} of labels.txt was {old!r} and is {new!r}"
@@ -58,7 +58,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _end(shard: Shard) -> str:
-    """The checksum that a file's last record ends with; "": there is none."""
+    """Return the checksum that a file's last record ends with; "": there is none."""
     if shard.bytes < tfrecord.FOOTER:
         return ""
     with storage.gfile.GFile(shard.path, "rb") as file:

@@ -33,14 +33,17 @@ NONE = Mixing()
 
 
 def of(config: Config) -> Mixing:
-    """The mixing that the options ask for."""
+    """Return the mixing that the options ask for."""
     return Mixing(mixup=config.mixup, cutmix=config.cutmix)
 
 
 def drawn(
     batches: tf.data.Dataset, how: Mixing, seed: int, worker: int, first: int
 ) -> tf.data.Dataset:
-    """(batch, numbers) of each batch: what `mixed` takes. Batch number `first` is the first one."""
+    """Return (batch, numbers) of each batch: what `mixed` takes.
+
+    Batch number `first` is the first one.
+    """
     alphas = [alpha for alpha in (how.mixup, how.cutmix) if alpha]
 
     def numbers(number: tf.Tensor) -> tf.Tensor:
@@ -66,7 +69,7 @@ def mixed(
     classes: int,
     apart: int = 1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(uint8 images, float32 [n, classes] shares of the classes) from images and labels, as
+    """Return (uint8 images, float32 [n, classes] shares of the classes) from images and labels, as
     `numbers` says.
 
     Each picture is mixed with the one `apart` places before it, in the random order of the epoch,
@@ -85,8 +88,9 @@ def mixed(
 
 
 def mixup(images: tf.Tensor, share: tf.Tensor, apart: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
-    """`share` of each picture and the rest of the one `apart` before it; returns `share`, too
-    (Zhang et al., mixup: Beyond Empirical Risk Minimization)."""
+    """Return `share` of each picture and the rest of the one `apart` before it; returns `share`,
+    too (Zhang et al., mixup: Beyond Empirical Risk Minimization).
+    """
     own = tf.cast(images, tf.float32)
     both = share * own + (1.0 - share) * tf.roll(own, apart, axis=0)
     return tf.cast(both + 0.5, tf.uint8), share
@@ -95,8 +99,9 @@ def mixup(images: tf.Tensor, share: tf.Tensor, apart: int = 1) -> tuple[tf.Tenso
 def cutmix(
     images: tf.Tensor, share: tf.Tensor, centre: tf.Tensor, apart: int = 1
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each picture with a rectangle of the one `apart` before it, whose centre is anywhere, in
-    shares of the sides; returns the share of a picture that is its own (Yun et al., CutMix).
+    """Return each picture with a rectangle of the one `apart` before it, whose centre is anywhere,
+    in shares of the sides; returns the share of a picture that is its own (Yun et al.,
+    CutMix).
 
     The rectangle has 1 - `share` of the area, and less where it is cut off at the edge.
     """
@@ -114,7 +119,7 @@ def cutmix(
 
 
 def _beta(alpha: float, seeds: tf.Tensor) -> tf.Tensor:
-    """A number from Beta(alpha, alpha), by two from Gamma(alpha)."""
+    """Return a number from Beta(alpha, alpha), by two from Gamma(alpha)."""
     one = tf.random.stateless_gamma([], seeds[0], alpha)
     other = tf.random.stateless_gamma([], seeds[1], alpha)
     return one / (one + other)

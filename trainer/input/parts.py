@@ -56,8 +56,11 @@ class Piece:
 
 
 def part(shards: Iterable[Shard], worker: int, workers: int) -> tuple[Piece, ...]:
-    """The records of one of `workers`. The parts are contiguous and disjoint, cover all records,
-    and are equal to within one record."""
+    """Return the records of one of `workers`.
+
+    The parts are contiguous and disjoint, cover all records, and are equal to within one
+    record.
+    """
     shards = tuple(shards)
     total = sum(shard.records for shard in shards)
     first, end = total * worker // workers, total * (worker + 1) // workers
@@ -76,6 +79,7 @@ def size(pieces: Iterable[Piece]) -> int:
 
 
 def position(consumed: int, workers: int, own: int) -> tuple[int, int]:
-    """(epoch, place in its order) of a worker with `own` records, after `workers` workers together
-    consumed `consumed` examples, each the same number."""
+    """Return (epoch, place in its order) of a worker with `own` records, after `workers` workers
+    together consumed `consumed` examples, each the same number.
+    """
     return divmod(consumed // workers, own)

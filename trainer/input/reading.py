@@ -47,15 +47,15 @@ class Files:
 
     @staticmethod
     def read(path: Any, start: Any, count: Any) -> tf.data.Dataset:
-        """The serialised records of a piece."""
+        """Return the serialised records of a piece."""
         return records(path, start, count)
 
     def examples(self, several: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-        """Contents, checked targets and, if `sized`, sizes [n, 2] of what `read` gives."""
+        """Return contents, checked targets and, if `sized`, sizes [n, 2] of what `read` gives."""
         return examples(several, self.classes, self.form, self.target, self.sized)
 
     def label(self, one: tf.Tensor) -> tf.Tensor:
-        """The class of one of those that `read` gives."""
+        """Return the class of one of those that `read` gives."""
         kind = "audio" if isinstance(self.form, Sound) else "image"
         feature = targets.wanted(kind, targets.CLASS, self.classes)
         [label] = tf.io.parse_single_example(one, feature).values()
@@ -63,13 +63,16 @@ class Files:
 
 
 def under_way() -> int:
-    """Examples that are made at once: eight a core. AUTOTUNE has about one a core, which then waits
-    whenever the next example in order is not ready."""
+    """Return examples that are made at once: eight a core.
+
+    AUTOTUNE has about one a core, which then waits whenever the next example in order is not
+    ready.
+    """
     return 8 * len(os.sched_getaffinity(0))
 
 
 def records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
-    """The serialised records [start, start + count) of a file."""
+    """Return the serialised records [start, start + count) of a file."""
     start, count = tf.cast(start, tf.int64), tf.cast(count, tf.int64)
     return tf.data.TFRecordDataset(path).skip(start).take(count)
 
@@ -77,7 +80,7 @@ def records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
 def examples(
     several: tf.Tensor, classes: int, form: int | Sound, target: str, sized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """Contents, checked targets and, if `sized`, sizes [n, 2] of serialised examples."""
+    """Return contents, checked targets and, if `sized`, sizes [n, 2] of serialised examples."""
     sound = isinstance(form, Sound)
     kind = "audio" if sound else "image"
     wanted = SOUNDS if sound else PIXELS if form else FEATURES | SIZES if sized else FEATURES

@@ -33,7 +33,7 @@ _NEPER = np.log(10.0) / 10.0
 def piece(
     wav: tf.Tensor, sound: Sound, place: float | tf.Tensor = 0.5, more: float = 0.0
 ) -> tf.Tensor:
-    """float32 [samples], -1 to 1: the part that is heard of a WAV file of 16 bits.
+    """Return float32 [samples], -1 to 1: the part that is heard of a WAV file of 16 bits.
 
     A shorter sound lies in the middle of silence. Then `more` seconds of silence are added to both
     ends, and `place`, from 0 up to 1, chooses the part; 0.5 is the middle. Channels are averaged.
@@ -53,18 +53,18 @@ def piece(
 
 
 def seen(wav: tf.Tensor, sound: Sound, size: int) -> tf.Tensor:
-    """The uint8 square that evaluation and a server see of a WAV file: its middle."""
+    """Return the uint8 square that evaluation and a server see of a WAV file: its middle."""
     return shown(piece(wav, sound), sound.rate, size)
 
 
 def clip(wav: bytes, sound: Sound) -> bytes:
-    """The part of a WAV file that evaluation hears, as a WAV file."""
+    """Return the part of a WAV file that evaluation hears, as a WAV file."""
     samples = np.rint(piece(wav, sound).numpy() * 32768.0)
     return sounds.wav(samples.clip(-32768, 32767).astype("<i2").tobytes(), sound.rate)
 
 
 def shown(samples: tf.Tensor, rate: int, size: int) -> tf.Tensor:
-    """`picture` as uint8."""
+    """Return `picture` as uint8."""
     return tf.cast(picture(samples, rate, size) + 0.5, tf.uint8)
 
 
@@ -77,7 +77,7 @@ def noisy(samples: tf.Tensor, share: float | tf.Tensor, seed: tf.Tensor) -> tf.T
 
 
 def picture(samples: tf.Tensor, rate: int, size: int) -> tf.Tensor:
-    """The spectrogram of float32 [n] as a float32 square, 0 to 255, of three equal channels.
+    """Return the spectrogram of float32 [n] as a float32 square, 0 to 255, of three equal channels.
 
     Time goes from left to right, pitch from the bottom to the top.
     """
@@ -104,15 +104,18 @@ def picture(samples: tf.Tensor, rate: int, size: int) -> tf.Tensor:
 
 @functools.cache
 def _hann(window: int) -> np.ndarray:
-    """float32 [window] with a sum of 1, so that a tone of full scale has an amplitude of 1/2."""
+    """Return float32 [window] with a sum of 1, so that a tone of full scale has an amplitude of
+    1/2.
+    """
     shape = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     return (shape / shape.sum()).astype(np.float32)
 
 
 @functools.cache
 def column_weights(length: int, hop: int, size: int) -> np.ndarray:
-    """float32 [size, spectra]: each column of the picture is the mean of the spectra in its share
-    of the time."""
+    """Return float32 [size, spectra]: each column of the picture is the mean of the spectra in its
+    share of the time.
+    """
     ends = np.arange(0, length + hop, hop).clip(max=length)
     edges = np.linspace(0, length, size + 1)[:, None]
     overlap = np.minimum(edges[1:], ends[1:]) - np.maximum(edges[:-1], ends[:-1])
@@ -122,7 +125,7 @@ def column_weights(length: int, hop: int, size: int) -> np.ndarray:
 
 @functools.cache
 def mel_weights(rate: int, bands: int, points: int) -> np.ndarray:
-    """float32 [points // 2 + 1, bands]: triangles of equal width on the mel scale.
+    """Return float32 [points // 2 + 1, bands]: triangles of equal width on the mel scale.
 
     The scale is HTK's, 1127 ln(1 + f / 700 Hz), from LOWEST to half the rate, as in
     tf.signal.linear_to_mel_weight_matrix.
@@ -141,7 +144,9 @@ def _mel(hertz: float | np.ndarray) -> np.ndarray:
 
 
 def _points(rate: int, bands: int, window: int) -> int:
-    """Points of the Fourier transform: enough for the lowest band, the narrowest, to have one."""
+    """Return points of the Fourier transform: enough for the lowest band, the narrowest, to have
+    one.
+    """
     edges = np.linspace(_mel(LOWEST), _mel(rate / 2), bands + 2)
     narrowest = float(np.diff(700.0 * np.expm1(edges[:2] / 1127.0))[0])
     return 1 << int(np.ceil(np.log2(max(window, rate / narrowest))))

@@ -33,7 +33,9 @@ class CorruptRecord(Exception):  # noqa: N818 - named for what was found
 
 
 def find(folder: str, split: str, asked: Sound = AS_NOTED) -> tuple[Shard, ...]:
-    """The files of a split ("train", "validation"), sorted. Raises UsageError, CorruptRecord.
+    """Return the files of a split ("train", "validation"), sorted.
+
+    Raises UsageError, CorruptRecord.
 
     `asked` says how to hear sounds; a 0 in it stands for what dataset.json says.
     """
@@ -54,7 +56,8 @@ def find(folder: str, split: str, asked: Sound = AS_NOTED) -> tuple[Shard, ...]:
 def usable(
     folder: str, split: str, image_size: int, classes: int, asked: Sound = AS_NOTED
 ) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
-    """The files of a split without unreadable records, and one line for each of those records.
+    """Return the files of a split without unreadable records, and one line for each of those
+    records.
 
     It reads all records and checks their checksums; where dataset.json does not know the file, it
     decodes each picture, too. A file with damaged records is replaced by a copy without them in a
@@ -88,7 +91,7 @@ def usable(
 
 
 def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
-    """The files of training and validation; reports what --on-corrupt skip leaves out."""
+    """Return the files of training and validation; reports what --on-corrupt skip leaves out."""
     found, asked = [], Sound(config.rate, config.seconds)
     size = config.image_size or UNKNOWN_SIZE
     for split in ("train", "validation"):
@@ -114,7 +117,7 @@ _OF_PICTURES = (
 
 
 def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
-    """`config`, with how sounds are heard if the records are sounds.
+    """Return `config`, with how sounds are heard if the records are sounds.
 
     Raises UsageError for an option that means nothing for these records.
     """
@@ -131,7 +134,8 @@ def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
 
 
 def stored_size(folder: str) -> int:
-    """The most pixels that the shorter side of a training picture has; 0: not known, or sounds.
+    """Return the most pixels that the shorter side of a training picture has; 0: not known, or
+    sounds.
 
     Raises UsageError.
     """
@@ -152,8 +156,10 @@ def stored_size(folder: str) -> int:
 
 
 def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
-    """The target of each record, as targets.read has it, by the file's path. It reads all records
-    once."""
+    """Return the target of each record, as targets.read has it, by the file's path.
+
+    It reads all records once.
+    """
     kind, target = shards[0].kind, shards[0].target
     feature = targets.wanted(kind, target, outputs)
 
@@ -171,7 +177,7 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
 
 
 def class_names(folder: str) -> tuple[str, ...]:
-    """labels.txt: the name of class n in line n. Raises UsageError."""
+    """Return labels.txt: the name of class n in line n. Raises UsageError."""
     path = f"{folder.rstrip('/')}/labels.txt"
     try:
         names = tuple(storage.read(path).decode().split("\n"))
@@ -195,7 +201,7 @@ def count_records(path: str) -> int:
 
 
 def find_corrupt(config: Config) -> str | None:
-    """One line that names the first unreadable record; None: all can be read.
+    """Return one line that names the first unreadable record; None: all can be read.
 
     It reads everything. It is called after a pipeline failed, because tf.data does not say where.
     """
@@ -214,7 +220,7 @@ def find_corrupt(config: Config) -> str | None:
 
 
 def first_line(error: tf.errors.OpError) -> str:
-    """TensorFlow's message without node names and hints."""
+    """Return TensorFlow's message without node names and hints."""
     return (error.message or "").removeprefix("{{").split("\n")[0][:200]
 
 
@@ -227,7 +233,7 @@ def _paths(folder: str, split: str) -> list[str]:
 
 
 def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> tuple[Shard, ...]:
-    """`shards` with the kind of their pictures or sounds."""
+    """Return `shards` with the kind of their pictures or sounds."""
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     filled = [shard.path for shard in shards if shard.records]
@@ -238,12 +244,12 @@ def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> 
 
 
 def _dataset(folder: str) -> dict[str, Any]:
-    """dataset.json. Raises tf.errors.NotFoundError, ValueError, TypeError."""
+    """Return dataset.json. Raises tf.errors.NotFoundError, ValueError, TypeError."""
     return dict(json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json")))
 
 
 def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
-    """What dataset.json says about each file, by the file's name and size in bytes."""
+    """Return what dataset.json says about each file, by the file's name and size in bytes."""
     try:
         splits = _dataset(folder)["splits"]
         files = [item for split in splits.values() for item in split["files"].items()]
@@ -267,8 +273,9 @@ def _kind(folder: str, paths: Iterable[str], asked: Sound) -> tuple[int | Sound,
 
 
 def _form(folder: str, features: dict[str, Any], asked: Sound) -> int | Sound:
-    """How a record's sound is heard, the side of its decoded square, or 0: an encoded picture.
-    Raises UsageError if it is not known how much of a sound is heard."""
+    """Return how a record's sound is heard, the side of its decoded square, or 0: an encoded
+    picture. Raises UsageError if it is not known how much of a sound is heard.
+    """
     if isinstance(sound := features.get("audio/encoded"), bytes):
         return _sound(folder, sound, asked)
     pixels = features.get("image/pixels")
@@ -276,12 +283,12 @@ def _form(folder: str, features: dict[str, Any], asked: Sound) -> int | Sound:
 
 
 def _target(features: dict[str, Any]) -> targets.Target:
-    """What a record is to be predicted of: see trainer.input.targets."""
+    """Return what a record is to be predicted of: see trainer.input.targets."""
     return targets.of(features, "audio" if "audio/encoded" in features else "image")
 
 
 def _first(paths: Iterable[str]) -> dict[str, Any]:
-    """The features of the first record that can be read; {}: there is none."""
+    """Return the features of the first record that can be read; {}: there is none."""
     for path in paths:
         with storage.gfile.GFile(path, "rb") as file:
             try:
@@ -296,7 +303,7 @@ def _first(paths: Iterable[str]) -> dict[str, Any]:
 
 
 def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
-    """How sounds are heard: as dataset.json says, or at the rate of the first record."""
+    """Return how sounds are heard: as dataset.json says, or at the rate of the first record."""
     try:
         form = _dataset(folder)["form"]
         noted = Sound(int(form["rate"]), float(form["seconds"]))
@@ -330,7 +337,7 @@ def _reads(path: str, decoded: Decoded | None) -> bool:
 
 
 def _sifted(path: str, decoded: Decoded) -> tuple[list[bytes], list[str]]:
-    """The readable records of a file, and one line for each of the others."""
+    """Return the readable records of a file, and one line for each of the others."""
     good: list[bytes] = []
     problems: list[str] = []
     number = 0
@@ -363,7 +370,7 @@ _scratches: list[str] = []
 
 
 def _scratch() -> str:
-    """A folder for repaired copies, which is removed when this process ends."""
+    """Return a folder for repaired copies, which is removed when this process ends."""
     folder = tempfile.mkdtemp(prefix="records-")
     if not _scratches:
         atexit.register(_remove_scratches)

@@ -71,7 +71,7 @@ class Checkpoints:
         self.keep = keep
 
     def steps(self) -> list[int]:
-        """Steps that have a marker, oldest first."""
+        """Return steps that have a marker, oldest first."""
         if not storage.gfile.isdir(self.folder):
             return []
         names = map(_MARKER.fullmatch, storage.gfile.listdir(self.folder))
@@ -98,7 +98,7 @@ class Checkpoints:
         return arrays
 
     def load(self, step: int) -> Checkpoint:
-        """The checkpoint of a step. Raises Torn."""
+        """Return the checkpoint of a step. Raises Torn."""
         arrays, marker = self._paths(step)
         try:
             record: dict[str, Any] = json.loads(storage.read(marker))
@@ -115,7 +115,7 @@ class Checkpoints:
             return Checkpoint(position, {name: archive[name] for name in archive.files}, state)
 
     def size(self) -> int:
-        """Bytes of the checkpoints that are there, the best one included."""
+        """Return bytes of the checkpoints that are there, the best one included."""
         folders = (self, Checkpoints(f"{self.folder}/best", keep=1))
         paths = [path for one in folders for step in one.steps() for path in one._paths(step)]
         return sum(storage.gfile.stat(path).length for path in paths if storage.gfile.exists(path))
@@ -187,7 +187,7 @@ class Background:
         self._jobs.put((position, tensors, state))
 
     def done(self, wait: bool = False) -> list[Saved]:
-        """The checkpoints written since the last call; with `wait`, after all snapshots are
+        """Return the checkpoints written since the last call; with `wait`, after all snapshots are
         written.
 
         Raises Spoiled, Unwritable, or what `allowed` raises.

@@ -22,7 +22,7 @@ EVALUATIONS = "evaluations.json"
 
 
 def read(path: str) -> dict[str, Any]:
-    """The JSON object at `path`; {} if there is none."""
+    """Return the JSON object at `path`; {} if there is none."""
     try:
         return dict(json.loads(storage.read(path)))
     except (*storage.NOT_FOUND, ValueError):
@@ -35,12 +35,13 @@ def write(path: str, content: Mapping[str, Any]) -> None:
 
 
 def asked(config: Config) -> dict[str, float]:
-    """The length that `config` asks for, as a marker holds it for `more`."""
+    """Return the length that `config` asks for, as a marker holds it for `more`."""
     return {"asked": config.steps, "epochs": config.epochs}
 
 
 def more(config: Config, before: Mapping[str, Any]) -> bool:
-    """Does `config` ask for a longer run than the marker `before`, which has what `asked` gave?
+    """Return whether `config` asks for a longer run than the marker `before`, which has what
+    `asked` gave.
 
     It compares the option that was given, because steps that follow from --epochs depend on the
     number of replicas. False if the marker does not say.
@@ -50,7 +51,7 @@ def more(config: Config, before: Mapping[str, Any]) -> bool:
 
 
 def finished(config: Config) -> dict[str, Any] | None:
-    """What DONE says, if this job has done all that `config` asks for; otherwise None."""
+    """Return what DONE says, if this job has done all that `config` asks for; otherwise None."""
     done = read(f"{config.job_dir}/{DONE}")
     if not done:
         return None

@@ -8,7 +8,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def limit(root: Path = CGROUP, total: int | None = None) -> int:
-    """Bytes of memory that this container may use: its limit, but no more than the machine has."""
+    """Return bytes of memory that this container may use: its limit, but no more than the machine
+    has.
+    """
     total = total or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
@@ -17,7 +19,7 @@ def limit(root: Path = CGROUP, total: int | None = None) -> int:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds (proc_pid_statm(5), second field)."""
+    """Return bytes of memory that this process holds (proc_pid_statm(5), second field)."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -26,7 +28,7 @@ def resident() -> int:
 
 
 def free(root: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that this process could still take without swapping: what the machine has left
+    """Return bytes that this process could still take without swapping: what the machine has left
     (MemAvailable in proc_meminfo(5)), but no more than the container's limit leaves."""
     left = limit(root) - resident()
     with contextlib.suppress(OSError, IndexError, ValueError):

@@ -19,7 +19,9 @@ _OUTSIDE = ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "EIO", "ESTALE", "EN
 
 
 def remote(path: str) -> bool:
-    """Is it not on a disk of this machine: a URL, or a bucket that Vertex AI mounts below /gcs?"""
+    """Return whether it is not on a disk of this machine: a URL, or a bucket that Vertex AI mounts
+    below /gcs.
+    """
     return "://" in path or path.startswith("/gcs/")
 
 
@@ -45,7 +47,7 @@ def write(path: str, content: bytes) -> None:
 
 
 def read(path: str) -> bytes:
-    """All of a file. Raises tf.errors.NotFoundError if there is none."""
+    """Return all of a file. Raises tf.errors.NotFoundError if there is none."""
     with gfile.GFile(path, "rb") as file:
         return file.read()
 
@@ -59,8 +61,10 @@ def replace_folder(temporary: str, path: str) -> None:
 
 
 def unwritable(error: Exception) -> str:
-    """One line with the system's words, if `error` comes from a disk that is full or closed to this
-    program; otherwise "". TensorFlow passes on the system's words, not its error numbers."""
+    """Return one line with the system's words, if `error` comes from a disk that is full or closed
+    to this program; otherwise "". TensorFlow passes on the system's words, not its error
+    numbers.
+    """
     numbers = [getattr(errno, name) for name in _OUTSIDE]
     text = " ".join(str(getattr(error, "message", None) or error).split())
     text = text.partition("}} ")[2] if text.startswith("{{") else text  # an operation's name

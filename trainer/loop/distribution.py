@@ -88,7 +88,8 @@ def cluster(environment: Mapping[str, str]) -> Cluster:
 
 
 def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, int] | None]:
-    """Addresses by type of task; type and index of this process, or None if they are not given.
+    """Return addresses by type of task; type and index of this process, or None if they are not
+    given.
 
     Raises UsageError.
     """
@@ -131,7 +132,7 @@ def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str
 
 
 def _kind(name: str) -> str:
-    """The role that TensorFlow's or Vertex AI's name for a task means."""
+    """Return the role that TensorFlow's or Vertex AI's name for a task means."""
     return _POOLS.get(name, "chief" if name == "master" else name)
 
 
@@ -141,8 +142,9 @@ def _address(text: str) -> bool:
 
 
 def has_tpu(environment: Mapping[str, str]) -> bool:
-    """Is this a TPU VM's container: is libtpu installed, and is a TPU named or are its devices
-    there?"""
+    """Return whether this is a TPU VM's container: libtpu is installed, and a TPU is named or its
+    devices are there.
+    """
     if importlib.util.find_spec("libtpu") is None:
         return False
     named = "TPU_NAME" in environment or "TPU_NODE_NAME" in environment
@@ -150,7 +152,8 @@ def has_tpu(environment: Mapping[str, str]) -> bool:
 
 
 def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -> Any:
-    """The tf.distribute.Strategy of this process; `config` is a trainer.config.Config or None.
+    """Return the tf.distribute.Strategy of this process; `config` is a trainer.config.Config or
+    None.
 
     Raises UsageError if --strategy does not fit this machine or cluster.
     """
@@ -212,7 +215,7 @@ def _possible(choice: str, place: Cluster, environment: Mapping[str, str]) -> No
 
 
 def resolver(place: Cluster) -> Any:
-    """TensorFlow's resolver of the cluster, without evaluators."""
+    """Return TensorFlow's resolver of the cluster, without evaluators."""
     import tensorflow as tf
 
     hosts = {kind: list(hosts) for kind, hosts in place.tasks.items() if kind != "evaluator"}
@@ -308,7 +311,7 @@ def compute_capabilities() -> list[tuple[int, int]]:
 
 
 def precision(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> str:
-    """The Keras dtype policy: the type that the oldest device has matrix units for.
+    """Return the Keras dtype policy: the type that the oldest device has matrix units for.
 
     GPUs have matrix units for float16 from compute capability 7.0, and for bfloat16 from 8.0
     (NVIDIA, CUDA C++ Programming Guide, compute capabilities). TPUs compute in bfloat16.

@@ -61,7 +61,9 @@ _LOSSES = (
 
 
 def of(error: Any) -> Loss | None:
-    """What an error of TensorFlow (tf.errors.OpError) says was lost; None for any other error."""
+    """Return what an error of TensorFlow (tf.errors.OpError) says was lost; None for any other
+    error.
+    """
     kind, message = type(error).__name__, str(error.message or "")
     if _MEMORY.search(message) and kind in ("ResourceExhaustedError", "InternalError"):
         if _HOST.search(message):

@@ -99,7 +99,7 @@ class ParameterServers(inner.Trainer):
         self._snapshot = tf.function(self._read)
 
     def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
-        """One iterator for each worker, over its own part of the records."""
+        """Return one iterator for each worker, over its own part of the records."""
 
         def make(worker: int) -> tf.data.Dataset:
             context = tf.distribute.InputContext(self.pipelines, worker, self.pipelines)
@@ -146,7 +146,7 @@ class ParameterServers(inner.Trainer):
         return []
 
     def gradients(self, images: Any, labels: Any) -> tuple[tf.Tensor, list[Any], list[Any]]:
-        """[loss, accuracy], gradients of the trained variables, changes of the others."""
+        """Return [loss, accuracy], gradients of the trained variables, changes of the others."""
         trained, others = self.model.trainable_variables, self.model.non_trainable_variables
         pulled = [tf.identity(v.value) for v in (*trained, *others)]
         pairs = zip((*trained, *others), pulled, strict=True)
@@ -160,7 +160,7 @@ class ParameterServers(inner.Trainer):
         return tf.stack([loss, accuracy]), gradients, changes
 
     def _step(self, iterator: Any) -> tf.Tensor:
-        """One step on a worker."""
+        """Return one step on a worker."""
         began = self._clock()
         with tf.control_dependencies([began]):
             images, labels = next(iterator)
@@ -316,7 +316,7 @@ def watch_servers(place: distribution.Cluster, config: Config, preemption: Preem
                 wait.tell(f"for {name}: no answer")
 
     def lost() -> str:
-        """Who is away for too long; "": nobody."""
+        """Return who is away for too long; "": nobody."""
         patience = config.peer_timeout
         for address, (presence, wait) in absent.items():
             if presence == "silent" and wait.seconds > patience:  # It holds a step.

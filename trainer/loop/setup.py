@@ -30,7 +30,9 @@ class Setup:
     """Software and devices, as in the first log line."""
 
     def run(self, model: Any, optimizer: Any, write: bool) -> Run:
-        """What observers may look at, at step 0. `write`: this process writes for TensorBoard."""
+        """Return what observers may look at, at step 0. `write`: this process writes for
+        TensorBoard.
+        """
         return Run(
             config=self.config,
             place=self.place,

@@ -34,8 +34,9 @@ Presence = Literal["answers", "silent", "gone"]
 
 
 def probe(address: str, seconds: float = 1.0) -> Presence:
-    """What the process at host:port does: it answers; it is silent, as a frozen one is; or nobody
-    listens there."""
+    """Return what the process at host:port does: it answers; it is silent, as a frozen one is; or
+    nobody listens there.
+    """
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as line:
@@ -51,7 +52,7 @@ def probe(address: str, seconds: float = 1.0) -> Presence:
 
 
 def others(tasks: Mapping[str, tuple[str, ...]], role: str, task: int) -> dict[str, str]:
-    """The other processes that a run waits for, evaluators left out: address and name."""
+    """Return the other processes that a run waits for, evaluators left out: address and name."""
     return {
         host: f"{kind} {number} at {host}"
         for kind, hosts in tasks.items()
@@ -171,8 +172,9 @@ def give_up(wait: Wait) -> None:
 
 
 def coordinated() -> tuple[Callable[[str], None], Callable[[str], bool]]:
-    """`note` and `noted` of `Waits` by TensorFlow's coordination service, which a strategy of
-    several workers starts."""
+    """Return `note` and `noted` of `Waits` by TensorFlow's coordination service, which a strategy
+    of several workers starts.
+    """
     import tensorflow as tf
     from tensorflow.python.eager import context
 

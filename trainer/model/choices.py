@@ -51,8 +51,9 @@ Choice = tuple[str, Any, str]
 
 
 def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
-    """`config` with a value for each option that was not given: what the job began with, if it has
-    a checkpoint, or else a choice. Each choice is reported. Raises UsageError."""
+    """Return `config` with a value for each option that was not given: what the job began with, if
+    it has a checkpoint, or else a choice. Each choice is reported. Raises UsageError.
+    """
     found = recorded(config, given)
     if found:
         config = dataclasses.replace(config, **found)
@@ -63,8 +64,9 @@ def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
 
 
 def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
-    """What a job that has a checkpoint began with, of the options that are not given; {}: it has
-    none. Raises UsageError if its record cannot be read."""
+    """Return what a job that has a checkpoint began with, of the options that are not given; {}: it
+    has none. Raises UsageError if its record cannot be read.
+    """
     path = f"{config.job_dir}/{CONFIG}"
     if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
         return {}
@@ -81,7 +83,7 @@ def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
 
 
 def chosen(config: Config, given: Collection[str], facts: Facts) -> Config:
-    """`config` with a choice for what neither was given nor is recorded; each is reported."""
+    """Return `config` with a choice for what was neither given nor recorded; each is reported."""
     for name, value, why in choices(config, given, facts):
         if value != getattr(config, name) or name == "image_size":
             shown = f"{value:g}" if isinstance(value, float) else value
@@ -92,7 +94,7 @@ def chosen(config: Config, given: Collection[str], facts: Facts) -> Config:
 
 
 def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice]:
-    """A choice for each option of CHOSEN that was not given, and for the length."""
+    """Return a choice for each option of CHOSEN that was not given, and for the length."""
     made: list[Choice] = []
 
     def choose(name: str, value: Any, why: str) -> Any:
@@ -136,7 +138,9 @@ def _pretrained(config: Config) -> bool:
 
 
 def _batch(config: Config, facts: Facts, size: int) -> tuple[int, str]:
-    """Examples a step: what a device has room for, and no more than leaves an epoch some steps."""
+    """Return examples a step: what a device has room for, and no more than leaves an epoch some
+    steps.
+    """
     each, why = _BATCH, "for a CPU"
     if facts.accelerated:
         each = 256 if size <= 64 else 128 if size <= 128 else 64 if size <= 260 else 16
@@ -150,7 +154,7 @@ def _batch(config: Config, facts: Facts, size: int) -> tuple[int, str]:
 
 
 def _rate(config: Config, batch: int) -> tuple[float, str]:
-    """The learning rate: by where the weights come from, the optimizer and the batch."""
+    """Return the learning rate: by where the weights come from, the optimizer and the batch."""
     if not _pretrained(config):
         rate, why = (0.002, "from scratch")
         if config.model.lower() != "small_cnn":
@@ -168,7 +172,7 @@ def _rate(config: Config, batch: int) -> tuple[float, str]:
 
 
 def _epochs(config: Config, records: int) -> tuple[float, str]:
-    """How often the records are seen: often enough for a small set to be learnt."""
+    """Return how often the records are seen: often enough for a small set to be learnt."""
     least, examples = (8, 8_000) if _pretrained(config) else (20, 24_000)
     epochs = max(least, math.ceil(examples / max(records, 1)))
     of = "with given weights" if _pretrained(config) else "from scratch"

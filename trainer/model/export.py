@@ -48,7 +48,7 @@ def export(
         return {"probabilities": said, "label": label}
 
     def each(square: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], Any]:
-        """A signature whose inputs `square` turns into uint8 squares, one each."""
+        """Return a signature whose inputs `square` turns into uint8 squares, one each."""
         one = tf.TensorSpec((size, size, 3), tf.uint8)
         return lambda batch: tensors(tf.map_fn(square, batch, fn_output_signature=one))
 

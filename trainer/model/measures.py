@@ -33,7 +33,7 @@ class Measure:
 
 
 def of(target: str) -> Measure:
-    """What is measured of a target."""
+    """Return what is measured of a target."""
     return _MEASURES.get(target, _MEASURES[targets.CLASS])
 
 
@@ -56,7 +56,9 @@ class OfLabels(scores.Tally):
         return np.where(own.sum(axis=1) > 0, area / np.maximum(own.sum(axis=1), 1), np.nan)
 
     def metrics(self) -> dict[str, float]:
-        """trainer.config.METRICS_OF["labels"]; those of classes are means over those that occur."""
+        """Return trainer.config.METRICS_OF["labels"]; those of classes are means over those that
+        occur.
+        """
         loss, right, exact, examples = map(float, self.counts["sums"])
         return {
             "loss": loss / examples,
@@ -99,7 +101,7 @@ class OfValues:
         return np.where(some, 1 - self.counts["squared"] / np.where(some, spread, 1), np.nan)
 
     def metrics(self) -> dict[str, float]:
-        """trainer.config.METRICS_OF["values"], means over the values."""
+        """Return trainer.config.METRICS_OF["values"], means over the values."""
         return {
             "loss": float(self.counts["sums"][0]) / self.examples,
             "mae": float(self.mae.mean()),
@@ -108,7 +110,7 @@ class OfValues:
         }
 
     def table(self, names: tuple[str, ...]) -> list[dict[str, Any]]:
-        """A row for each value: name, examples, mae, rmse, r2 (None: not known)."""
+        """Return a row for each value: name, examples, mae, rmse, r2 (None: not known)."""
         columns = zip(names, self.mae, self.rmse, self.r2, strict=True)
         return [
             {

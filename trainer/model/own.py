@@ -23,8 +23,9 @@ _SMALL = (32, 96)
 
 
 def image_size(model: str, stored: int) -> tuple[int, str]:
-    """Pixels a side for a model, and why. `stored`: the most that the records' shorter sides have;
-    0: not known."""
+    """Return pixels a side for a model, and why. `stored`: the most that the records' shorter sides
+    have; 0: not known.
+    """
     if model.startswith(HUB):
         size = hub_size(model)
         return size or _USUAL, f"{model} is made for it" if size else "the preset does not say"
@@ -42,7 +43,7 @@ HUB = "keras_hub:"
 
 
 def build(config: Config, classes: int, images: Any) -> keras.Model:
-    """The model that --model package.module:function returns, from uint8 `images` to float32
+    """Return the model that --model package.module:function returns, from uint8 `images` to float32
     logits.
 
     The function is called with image_size and classes. Its model takes pixels of 0 to 255 and
@@ -69,14 +70,14 @@ def build(config: Config, classes: int, images: Any) -> keras.Model:
 
 
 def hub_size(model: str) -> int:
-    """Pixels a side that a preset was made for; 0: it does not say. Raises UsageError."""
+    """Return pixels a side that a preset was made for; 0: it does not say. Raises UsageError."""
     size = getattr(_converter(model), "image_size", None)
     return int(size[0]) if size else 0
 
 
 def hub(config: Config, images: Any, pretrain: bool) -> Any:
-    """The features of the keras_hub backbone that --model names, from uint8 `images`; its weights
-    are the preset's with --weights preset if `pretrain`. Raises UsageError.
+    """Return the features of the keras_hub backbone that --model names, from uint8 `images`; its
+    weights are the preset's with --weights preset if `pretrain`. Raises UsageError.
 
     The pixels are scaled as the preset's image converter says (keras.io/keras_hub,
     ImageConverter: scale and offset), by a layer of the model.
@@ -114,7 +115,7 @@ def _hub(name: str) -> Any:
 
 
 def _converter(name: str) -> Any:
-    """The preset's image converter; None: it has none."""
+    """Return the preset's image converter; None: it has none."""
     maker = _hub(name).layers.ImageConverter.from_preset
     try:
         return maker(name.removeprefix(HUB))

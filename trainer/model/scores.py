@@ -32,13 +32,14 @@ _EDGE = 14.0
 
 
 def curve(classes: int) -> int:
-    """Bins of a class's ROC curve."""
+    """Return bins of a class's ROC curve."""
     return 560 if classes <= LARGE else 56
 
 
 def places_of(odds: tf.Tensor) -> tf.Tensor:
-    """The bin of the ROC curves that each logit of a class against all others falls into: int32
-    [n, classes], counted on from class to class."""
+    """Return the bin of the ROC curves that each logit of a class against all others falls into:
+    int32 [n, classes], counted on from class to class.
+    """
     classes = odds.shape[-1]
     bins = curve(classes)
     places = tf.cast((odds + _EDGE) * (bins / (2 * _EDGE)), tf.int32)
@@ -46,7 +47,7 @@ def places_of(odds: tf.Tensor) -> tf.Tensor:
 
 
 def sizes(classes: int) -> dict[str, int]:
-    """The counts of `tally`, in this order, and how many there are of each."""
+    """Return the counts of `tally`, in this order, and how many there are of each."""
     square = classes * classes if classes <= LARGE else 0
     bins = classes * curve(classes)
     return {
@@ -62,7 +63,10 @@ def sizes(classes: int) -> dict[str, int]:
 
 
 def tally(labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """The counts of a batch: float32 [sum of sizes]. An example of weight 0 does not count."""
+    """Return the counts of a batch: float32 [sum of sizes].
+
+    An example of weight 0 does not count.
+    """
     classes = logits.shape[-1]
     labels = tf.cast(labels, tf.int32)
     answers = tf.argmax(logits, axis=-1, output_type=tf.int32)
@@ -100,7 +104,7 @@ def tally(labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor
 
 
 def split(flat: np.ndarray, parts: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Counts by name, from one array of them."""
+    """Return counts by name, from one array of them."""
     ends = np.cumsum(list(parts.values()))[:-1]
     return dict(zip(parts, np.split(flat, ends), strict=True))
 
@@ -167,7 +171,7 @@ class Tally:
         return float(np.abs(confidence - right).sum() / max(count.sum(), 1))
 
     def metrics(self) -> dict[str, float]:
-        """trainer.config.METRICS. Those of classes are means over the classes that occur."""
+        """Return trainer.config.METRICS. Those of classes are means over the classes that occur."""
         loss, right, among, examples = map(float, self.counts["sums"])
         return {
             "loss": loss / examples,
@@ -178,14 +182,16 @@ class Tally:
         }
 
     def by_class(self) -> dict[str, float]:
-        """The metrics of single classes, as means over the classes that occur."""
+        """Return the metrics of single classes, as means over the classes that occur."""
         occurs = (self.counts["labels"] + self.counts["answers"]) > 0
         found = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
         means = {n: float(of[occurs].mean()) if occurs.any() else 0.0 for n, of in found.items()}
         return {**means, "auc": mean(self.auc)}
 
     def table(self, names: tuple[str, ...]) -> list[dict[str, Any]]:
-        """A row for each class: name, examples, precision, recall, f1, auc (None: not known)."""
+        """Return a row for each class: name, examples, precision, recall, f1, auc (None: not
+        known).
+        """
         columns = (self.examples, self.precision, self.recall, self.f1, self.auc)
         return [
             {

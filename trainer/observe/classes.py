@@ -42,7 +42,7 @@ class Classes(Observer):
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows of a tally's table in aligned columns."""
+    """Return the rows of a tally's table in aligned columns."""
     first, *others = rows[0]
     few = len(rows) <= MOST
     shown = rows if few else sorted(rows, key=lambda row: row.get("f1") or row.get("r2") or 0.0)

@@ -11,7 +11,7 @@ _RIGHT, _WRONG, _NONE = (40, 140, 60), (190, 40, 40), (245, 245, 245)
 
 
 def captioned(image: np.ndarray, lines: Sequence[str], least: int = 128) -> np.ndarray:
-    """uint8 [h, w, 3], enlarged by a whole factor to `least` pixels, above lines of text."""
+    """Return uint8 [h, w, 3], enlarged by a whole factor to `least` pixels, above lines of text."""
     from PIL import Image, ImageDraw
 
     factor = max(1, -(-least // image.shape[1]))
@@ -25,7 +25,7 @@ def captioned(image: np.ndarray, lines: Sequence[str], least: int = 128) -> np.n
 
 
 def confusion(matrix: np.ndarray, names: Sequence[str], cell: int = 28) -> np.ndarray:
-    """Counts [true, predicted] as a picture; a darker cell has a larger share of its row.
+    """Return counts [true, predicted] as a picture; a darker cell has a larger share of its row.
 
     Rows are true classes, columns predicted ones; correct cells are green, wrong ones red.
     """

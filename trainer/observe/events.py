@@ -142,7 +142,9 @@ class Events:
 
 
 def buckets(values: np.ndarray) -> np.ndarray:
-    """A histogram's rows of left edge, right edge and count, [BUCKETS, 3]; finite values only."""
+    """Return a histogram's rows of left edge, right edge and count, [BUCKETS, 3]; finite values
+    only.
+    """
     values = np.asarray(values, np.float32).reshape(-1)
     values = values[np.isfinite(values)]
     if not values.size:
@@ -152,7 +154,7 @@ def buckets(values: np.ndarray) -> np.ndarray:
 
 
 def rows(counts: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Counts of equally wide buckets between `low` and `high` as rows of a histogram."""
+    """Return counts of equally wide buckets between `low` and `high` as rows of a histogram."""
     edges = np.linspace(low, high, len(counts) + 1)
     return np.stack([edges[:-1], edges[1:], counts], axis=1)
 

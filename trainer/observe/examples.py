@@ -31,14 +31,17 @@ class Pool:
         self._taken: tuple[Shard, ...] = ()
 
     def examples(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
-        """uint8 [n, size, size, 3] and int64 [n]."""
+        """Return uint8 [n, size, size, 3] and int64 [n]."""
         if self._examples is None:
             self._examples = self._read(run)
         return self._examples
 
     def heard(self, numbers: np.ndarray) -> dict[int, bytes]:
-        """WAV files of what evaluation hears of these examples, by number. They are read again each
-        time, because all of them would take tens of megabytes for as long as the run lasts."""
+        """Return WAV files of what evaluation hears of these examples, by number.
+
+        They are read again each time, because all of them would take tens of megabytes for
+        as long as the run lasts.
+        """
         sound, found = self._taken[0].sound, dict[int, bytes]()
         assert sound is not None
         paths, counts = zip(*((s.path, s.records) for s in self._taken), strict=True)
@@ -158,7 +161,7 @@ class Pictures(Observer):
 
 
 def captions(target: str, names: tuple[str, ...]) -> Callable[[np.ndarray], str]:
-    """What one example's labels or values are in words."""
+    """Return what one example's labels or values are in words."""
     if target == targets.VALUES:
         return lambda values: ", ".join(f"{one:.4g}" for one in values)
     return lambda own: (
@@ -167,8 +170,9 @@ def captions(target: str, names: tuple[str, ...]) -> Callable[[np.ndarray], str]
 
 
 def surest(sure: np.ndarray, chosen: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Numbers of the `chosen` examples, the surest first: the surest of each group, then the second
-    of each, and so on."""
+    """Return numbers of the `chosen` examples, the surest first: the surest of each group, then the
+    second of each, and so on.
+    """
     order = np.flatnonzero(chosen)
     order = order[np.argsort(-sure[order], kind="stable")]
     before: Counter[int] = Counter()

@@ -52,7 +52,7 @@ class Cost:
 def cost(
     seconds: float, waited: float, steps: int, batch: int, per_core: float, cores: int
 ) -> Cost:
-    """The cost from the seconds of `steps` steps, of which `waited` seconds were waits."""
+    """Return the cost from the seconds of `steps` steps, of which `waited` seconds were waits."""
     compute = max(seconds - waited, 1e-9)
     return Cost(waited / max(seconds, 1e-9), compute / steps, batch, per_core, cores)
 
@@ -60,7 +60,8 @@ def cost(
 def remedy(
     shards: tuple[Shard, ...], config: Config, cost: Cost, left: int, free: int, workers: int = 1
 ) -> str:
-    """What lets steps wait less: smaller records, else --cache, else more cores, else faster reads.
+    """Return what lets steps wait less: smaller records, else --cache, else more cores, else faster
+    reads.
 
     left: examples that the run has still to see. free: bytes of memory that this process could
     take.
@@ -84,7 +85,7 @@ def remedy(
 def per_core(
     shards: tuple[Shard, ...], config: Config, classes: int, seconds: float, workers: int = 1
 ) -> float:
-    """Images a second that one core makes batches of, from the first worker's part of these
+    """Return images a second that one core makes batches of, from the first worker's part of these
     records: it reads, decodes and augments them."""
     dataset = data.training(
         shards,

@@ -19,7 +19,8 @@ LOST = "lost"
 
 
 def process_age() -> float:
-    """Seconds since this process was started, imports included; 0 if the system does not say.
+    """Return seconds since this process was started, imports included; 0 if the system does not
+    say.
 
     Field 22 of /proc/self/stat is the start in clock ticks after boot (proc_pid_stat(5)).
     """
@@ -78,16 +79,16 @@ class Ledger:
         self._spent[target] += seconds
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of this attempt by part, with "other"; their sum is the wall clock."""
+        """Return seconds of this attempt by part, with "other"; their sum is the wall clock."""
         self._switch()
         return dict(self._spent)
 
     def wall(self) -> float:
-        """Seconds of this attempt."""
+        """Return seconds of this attempt."""
         return self._clock() - self._began
 
     def state(self) -> dict[str, Any]:
-        """The account of all attempts so far, for the checkpoint."""
+        """Return the account of all attempts so far, for the checkpoint."""
         return {"attempts": self.attempts, "seconds": _sum(self._earlier, self.seconds())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -109,7 +110,7 @@ class Ledger:
             self._earlier = _sum(self._earlier, {LOST: max(0.0, more)})
 
     def report(self, price_per_hour: float = 0.0) -> dict[str, Any]:
-        """All attempts: seconds and shares by part, useful and lost work, and their price.
+        """Return all attempts: seconds and shares by part, useful and lost work, and their price.
 
         Useful work is input and compute: training that is kept. Lost work was made again after a
         restart. The rest is overhead. `unexplained_share` is "other" as a share of the wall clock.

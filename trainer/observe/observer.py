@@ -59,7 +59,7 @@ class Observer:
         """Called once, after a checkpoint was restored and before the first step."""
 
     def until(self, step: int) -> int | None:
-        """The next step (> `step`) after which it must be called; None: any step.
+        """Return the next step (> `step`) after which it must be called; None: any step.
 
         An inner call never goes past that step, so that a profile or a histogram shows exactly the
         step that was asked for. The answer may depend on `step` and the options only, because all
@@ -92,7 +92,7 @@ class Observer:
         """Called once after the last SavedModel, at the end of a run that is done or stopped."""
 
     def state(self) -> dict[str, Any]:
-        """Its state for the checkpoint, in JSON's types."""
+        """Return its state for the checkpoint, in JSON's types."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Watch:
         self._kept = list(observers)
 
     def until(self, step: int) -> int | None:
-        """The next step after which one of them must be called; None: any step."""
+        """Return the next step after which one of them must be called; None: any step."""
         wanted = [one.until(step) for one in self._all]
         return min((one for one in wanted if one is not None and one > step), default=None)
 
@@ -135,7 +135,7 @@ class Watch:
         self._each(run, lambda one: one.closed(run))
 
     def states(self, run: Run) -> dict[str, Any]:
-        """The observers' states for the checkpoint, by name."""
+        """Return the observers' states for the checkpoint, by name."""
         found: dict[str, Any] = {}
 
         def ask(one: Observer) -> None:

@@ -107,7 +107,7 @@ class Page(Observer):
             say("report", f"the run on one page: {path}", path=path)
 
     def _curve(self, name: str, first: int) -> Curve:
-        """A curve without its points from step `first` on, which are made again."""
+        """Return a curve without its points from step `first` on, which are made again."""
         curve = self._curves.setdefault(name, [])
         while curve and curve[-1][0] >= first:
             curve.pop()
@@ -124,8 +124,9 @@ _RISEN = 1.2
 
 
 def overfitting(curves: dict[str, Curve]) -> str:
-    """In words, that a run learnt its training records and not what they have in common: since some
-    step the validation loss has risen, and the training loss is lower. "" if that is not so."""
+    """Say, in words, that a run learnt its training records and not what they have in common: since
+    some step the validation loss has risen, and the training loss is lower. "" if that is not so.
+    """
     evaluated, trained = (curves.get(f"loss, {kind}", []) for kind in ("evaluation", "training"))
     if len(evaluated) < 3 or not trained:
         return ""
@@ -146,7 +147,7 @@ def page(
     curves: dict[str, Curve],
     mistakes: Sequence[tuple[np.ndarray, Sequence[str]]],
 ) -> str:
-    """The page's HTML. `mistakes`: uint8 pictures with lines of text."""
+    """Return the page's HTML. `mistakes`: uint8 pictures with lines of text."""
     title = html.escape(f"{run.model.name}: {summary['outcome']} at step {run.position.step}")
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>",
@@ -166,7 +167,9 @@ def page(
 
 
 def chart(name: str, curves: dict[str, Curve]) -> str:
-    """A drawing of the curves `name, training` and `name, evaluation`; bad values are left out."""
+    """Return a drawing of the curves `name, training` and `name, evaluation`; bad values are left
+    out.
+    """
     colours = {"training": "#3b6fb5", "evaluation": "#c2571a"}
     shown = {
         kind: [(x, y) for x, y in curves.get(f"{name}, {kind}", []) if np.isfinite(y)]
@@ -244,7 +247,7 @@ def _classes(run: Run) -> str:
 
 
 def confusion(matrix: np.ndarray, names: Sequence[str]) -> str:
-    """A drawing of counts [true, predicted]; a darker cell has a larger share of its row."""
+    """Return a drawing of counts [true, predicted]; a darker cell has a larger share of its row."""
     cell = max(6, min(40, 560 // len(names)))
     left, top, side = 120, 24, cell * len(names)
     head = (
@@ -286,7 +289,7 @@ def _mistakes(mistakes: Sequence[tuple[np.ndarray, Sequence[str]]], target: str)
 
 
 def _time(account: dict[str, Any]) -> str:
-    """Where the time went, over all attempts, and what it cost."""
+    """Return where the time went, over all attempts, and what it cost."""
     wall, cost = account["wall_seconds"], account.get("cost")
     rows = "".join(
         f"<tr><td>{part}<td>{seconds:,.1f} s<td>{seconds / wall:.1%}"
@@ -303,7 +306,7 @@ def _time(account: dict[str, Any]) -> str:
 
 
 def _options(config: Config) -> str:
-    """The options that have another value than their default."""
+    """Return the options that have another value than their default."""
     values = dataclasses.asdict(config)
     defaults = {one.name: one.default for one in dataclasses.fields(config)}
     rows = [

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def status(progress: Conversion, seconds: float) -> str:
-    """How far a conversion is after so many seconds, in words."""
+    """Return how far a conversion is after so many seconds, in words."""
     if not progress.total:
         return progress.phase
     made = progress.done - progress.taken_over
@@ -113,7 +113,7 @@ def _labels(path: Path) -> tuple[str, ...]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The checked arguments; `form` is None or the form that was asked for."""
+    """Return the checked arguments; `form` is None or the form that was asked for."""
     parser = argparse.ArgumentParser(prog="python -m trainer.records", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("source", type=Path, help="folder of class folders, CSV file, or archive")
@@ -198,7 +198,7 @@ def _add_division(parser: argparse.ArgumentParser) -> None:
 
 
 def _form(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Form | None:
-    """The form that was asked for, if any."""
+    """Return the form that was asked for, if any."""
     if (given.encoding == "uint8" or given.square) and not given.resize:
         what = "--square" if given.square else "--encoding uint8"
         parser.error(f"{what} needs --resize: all pictures then have one size")

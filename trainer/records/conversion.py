@@ -108,7 +108,7 @@ def convert(
 
 
 def _form(source: Path, found: sources.Found, asked: Form | None) -> Form:
-    """The form that was asked for, or the usual one.
+    """Return the form that was asked for, or the usual one.
 
     Raises RecordsError where it does not fit what was found, and where this machine lacks the
     package that reads it.
@@ -175,7 +175,7 @@ def _convert_all(
     pool: ProcessPoolExecutor | None,
     tell: Tell,
 ) -> list[dict[str, Any]]:
-    """The report of each file, in order; files of an earlier run are taken over."""
+    """Return the report of each file, in order; files of an earlier run are taken over."""
     progress = Conversion(sum(len(file.items) for file in files), phase=options.kind)
     reports: dict[str, dict[str, Any]] = {}
     todo = []
@@ -233,7 +233,7 @@ def _in_pool(
 
 
 def _earlier(file: PlannedFile, partial: Path, options: Options) -> dict[str, Any] | None:
-    """The report of a finished file that was made of the same items in the same way."""
+    """Return the report of a finished file that was made of the same items in the same way."""
     path = partial / file.name
     try:
         report: dict[str, Any] = json.loads((partial / f"{file.name}.json").read_text())
@@ -247,7 +247,7 @@ def _earlier(file: PlannedFile, partial: Path, options: Options) -> dict[str, An
 
 
 def _key(file: PlannedFile, options: Options) -> str:
-    """A hash of everything that a file's bytes and its report depend on."""
+    """Return a hash of everything that a file's bytes and its report depend on."""
     items = [(p.name, p.size, p.version, label) for p, label in file.items]
     form = options.form
     stored = form.rate if isinstance(form, SoundForm) else asdict(form or PictureForm())
@@ -264,7 +264,7 @@ def _contents(
     progress: Conversion,
     tell: Tell,
 ) -> dict[str, str]:
-    """SHA-256 of the bytes of each item, by its name."""
+    """Return SHA-256 of the bytes of each item, by its name."""
     keys = {}
     digests = pool.map(content_digest, items, chunksize=16) if pool else map(content_digest, items)
     for item, found in zip(items, digests, strict=True):
@@ -301,7 +301,7 @@ def _write(path: Path, content: str) -> None:
 
 
 def _there_already(out: Path, made_from: str) -> Converted:
-    """What `out` has, if it was made from the same. Raises RecordsError if not."""
+    """Return what `out` has, if it was made from the same. Raises RecordsError if not."""
     try:
         dataset = json.loads((out / "dataset.json").read_text())
         if dataset["made_from"] == made_from:

@@ -144,7 +144,7 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
 
 
 def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
-    """The picture made opaque, in RGB or L, and what was done."""
+    """Return the picture made opaque, in RGB or L, and what was done."""
     from PIL import Image
 
     done = []
@@ -177,7 +177,7 @@ def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
 
 
 def _to_srgb(image: Any, profile: bytes) -> Any:
-    """The picture in sRGB; None if it already is, or if its profile cannot be used."""
+    """Return the picture in sRGB; None if it already is, or if its profile cannot be used."""
     try:
         from PIL import ImageCms
     except ImportError:
@@ -214,7 +214,7 @@ def _resized(image: Any, form: PictureForm) -> Any:
 
 
 def _as_it_is(content: bytes, image: Any, form: PictureForm) -> bytes | None:
-    """The file's own bytes without metadata, if they can be stored; None if not."""
+    """Return the file's own bytes without metadata, if they can be stored; None if not."""
     if form.encoding == "keep":
         if image.format == "JPEG":
             return without_metadata(content) if image.mode in ("RGB", "L") else None
@@ -233,7 +233,7 @@ def _as_it_is(content: bytes, image: Any, form: PictureForm) -> bytes | None:
 
 
 def without_metadata(jpeg: bytes) -> bytes:
-    """A JPEG file without comments, EXIF (thumbnails, positions) and profiles.
+    """Return a JPEG file without comments, EXIF (thumbnails, positions) and profiles.
 
     Everything from the start of scan on is copied. APP0 (JFIF) and APP14 (Adobe) stay, because they
     say how colours are stored.
@@ -257,7 +257,7 @@ _tables: dict[int, Mapping[int, list[int]]] = {}
 
 
 def _table(quality: int) -> list[int]:
-    """libjpeg's table of luminance quantisation for a quality."""
+    """Return libjpeg's table of luminance quantisation for a quality."""
     from PIL import Image
 
     if quality not in _tables:

@@ -36,7 +36,8 @@ def plan(
     keys: Mapping[str, str],
     options: Options,
 ) -> list[PlannedFile]:
-    """The files of all splits. `names` are the classes; `keys` has a hash by each item's name.
+    """Return the files of all splits. `names` are the classes; `keys` has a hash by each item's
+    name.
 
     The same share of each class is held out, or of all items where they have several labels or
     values: the items with the smallest keys. Each split is
@@ -90,12 +91,12 @@ def _told(item: Item, target: str, numbers: Mapping[str, int]) -> Target:
 
 
 def several(item: Item) -> set[str]:
-    """The labels of an item that may have several."""
+    """Return the labels of an item that may have several."""
     return {one.strip() for one in item.label.split(SEPARATOR)} - {""}
 
 
 def values(item: Item) -> tuple[float, ...]:
-    """The numbers of an item. Raises RecordsError."""
+    """Return the numbers of an item. Raises RecordsError."""
     try:
         found = tuple(map(float, item.label.split(SEPARATOR)))
     except ValueError:
@@ -108,8 +109,8 @@ def values(item: Item) -> tuple[float, ...]:
 def class_names(
     source: Path, items: Sequence[Item], given: tuple[str, ...], target: str
 ) -> tuple[str, ...]:
-    """The classes in the order of their numbers: those given, or those found, sorted; or the names
-    of the values.
+    """Return the classes in the order of their numbers: those given, or those found, sorted; or the
+    names of the values.
 
     Raises RecordsError where there are too few, or one that was not given.
     """
@@ -147,12 +148,12 @@ def _value_names(source: Path, items: Sequence[Item], given: tuple[str, ...]) ->
 
 
 def digest(name: str) -> str:
-    """SHA-256 of a name, in hex."""
+    """Return SHA-256 of a name, in hex."""
     return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
 
 
 def content_digest(item: Item) -> str:
-    """SHA-256 of an item's bytes; of its name where it cannot be read."""
+    """Return SHA-256 of an item's bytes; of its name where it cannot be read."""
     try:
         return hashlib.sha256(item.read()).hexdigest()
     except OSError:

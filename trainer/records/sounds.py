@@ -72,7 +72,7 @@ class StoredSound:
 
 
 def missing() -> str | None:
-    """One line that names the packages to install before sounds can be read; None: none."""
+    """Return one line that names the packages to install before sounds can be read; None: none."""
     try:
         import soundfile  # noqa: F401
         import soxr  # noqa: F401
@@ -113,14 +113,14 @@ def prepare(content: bytes, form: SoundForm) -> StoredSound:
 
 
 def wav(samples: bytes, rate: int) -> bytes:
-    """A WAV file of 16-bit samples of one channel, as tf.audio.decode_wav reads it."""
+    """Return a WAV file of 16-bit samples of one channel, as tf.audio.decode_wav reads it."""
     size = len(samples)
     chunks = (b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", size)
     return HEADER.pack(*chunks) + samples
 
 
 def _decoded(content: bytes) -> tuple[Any, int, list[str]]:
-    """float32 [frames, channels], samples a second, facts."""
+    """Return float32 [frames, channels], samples a second, facts."""
     import soundfile
 
     try:
@@ -143,7 +143,9 @@ def _decoded(content: bytes) -> tuple[Any, int, list[str]]:
 
 
 def _cut_short(read: int, promised: int, log: str) -> bool:
-    """Has the file less than its header says? libsndfile reads what is there and logs this."""
+    """Return whether the file has less than its header says. libsndfile reads what is there and
+    logs this.
+    """
     if read < 0.9 * promised:  # MP3: without a header its length is an estimate.
         return True
     noted = re.search(_LESS, log, re.MULTILINE)
@@ -152,7 +154,7 @@ def _cut_short(read: int, promised: int, log: str) -> bool:
 
 
 def _last_page_cut(content: bytes) -> bool:
-    """Is the last page of an Ogg file incomplete? (RFC 3533, section 6: the page's header)"""
+    """Return whether the last page of an Ogg file is incomplete (RFC 3533, section 6)."""
     segments = content.rfind(b"OggS") + 27
     if segments > len(content):
         return True

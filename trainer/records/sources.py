@@ -61,7 +61,7 @@ class Item:
     """Changes with the content: a time of change, or a checksum."""
 
     def read(self) -> bytes:
-        """All bytes. Raises OSError."""
+        """Return all bytes. Raises OSError."""
         if self.offset < 0:
             return Path(self.container).read_bytes()
         if self.container.lower().endswith(".zip"):
@@ -93,7 +93,7 @@ class Found:
 
 
 def find(source: Path, work: Path, decompressing: Callable[[], None] = lambda: None) -> Found:
-    """All pictures or sounds of a source, in the order of their names. Raises RecordsError.
+    """Return all pictures or sounds of a source, in the order of their names. Raises RecordsError.
 
     A compressed archive is decompressed into the folder `work`; `decompressing` is called before.
     """
@@ -126,8 +126,8 @@ def _by_folder(
     entries: Mapping[str, Callable[[str, str, str], Item]],
     folders: Sequence[str] = (),
 ) -> Found:
-    """Items of class folders, which may lie below folders of splits, and in an archive below one
-    more folder.
+    """Return items of class folders, which may lie below folders of splits, and in an archive below
+    one more folder.
 
     `entries` maps relative names to functions that make an Item of (name, label, split).
     """
@@ -163,9 +163,12 @@ def _by_folder(
 
 
 def _csv(path: Path) -> Found:
-    """Items of a CSV file. Columns are named by a header (path, label, split). Without a header
-    they are `path,label`, `path,label,split` or Vertex AI's `split,path,label`. Paths are relative
-    to the file. A column `labels` has several classes of each, also none, and `values` numbers."""
+    """Return items of a CSV file.
+
+    Columns are named by a header (path, label, split). Without a header they are `path,label`,
+    `path,label,split` or Vertex AI's `split,path,label`. Paths are relative to the file. A
+    column `labels` has several classes of each, also none, and `values` numbers.
+    """
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -205,7 +208,7 @@ def _csv(path: Path) -> Found:
 
 
 def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
-    """Numbers of the columns path, label and split (-1: none); None: this is not a header."""
+    """Return the numbers of the columns path, label and split (-1: none); None: no header."""
     names = [name.lower() for name in header]
 
     def column(known: Sequence[str]) -> int:
@@ -279,7 +282,7 @@ def _decompressed(path: Path, work: Path, decompressing: Callable[[], None]) -> 
 
 @functools.lru_cache(maxsize=4)
 def zipfile_of(path: str) -> zipfile.ZipFile:
-    """The archive, opened once per process. Raises zipfile.BadZipFile."""
+    """Return the archive, opened once per process. Raises zipfile.BadZipFile."""
     return zipfile.ZipFile(path)
 
 

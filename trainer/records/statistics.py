@@ -75,7 +75,7 @@ def dataset(
     options: Options,
     ignored: int,
 ) -> dict[str, Any]:
-    """dataset.json: what is in the folder, for people and for `trainer.input`.
+    """Return dataset.json: what is in the folder, for people and for `trainer.input`.
 
     `reports` has the fields of each file's Report, its bytes and its sha256.
     """
@@ -113,7 +113,7 @@ def _splits(
     reports: Sequence[Mapping[str, Any]],
     kind: str,
 ) -> dict[str, Any]:
-    """Records, classes and files of each split that has any records."""
+    """Return records, classes and files of each split that has any records."""
     splits: dict[str, Any] = {}
     for file, report in zip(files, reports, strict=True):
         split = splits.setdefault(file.split, {"records": 0, "classes": Counter(), "files": {}})
@@ -129,7 +129,7 @@ def _splits(
 def _of_pictures(
     form: PictureForm, reports: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How pictures are stored, and their sizes and colours."""
+    """Return how pictures are stored, and their sizes and colours."""
     stored = asdict(form)
     if form.encoding not in ("jpeg", "keep"):
         del stored["quality"], stored["subsampling"]
@@ -146,7 +146,7 @@ def _of_pictures(
 def _of_sounds(
     form: SoundForm, reports: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How sounds are stored and heard, and how long they are."""
+    """Return how sounds are stored and heard, and how long they are."""
     frames = [count for report in reports for count in report["frames"]]
     longest = math.ceil(1000 * max(frames, default=0) / form.rate) / 1000
     heard = form.seconds or min(longest, sounds.HEARD)
@@ -165,7 +165,7 @@ def _of_sounds(
 def _of_values(
     names: Sequence[str], reports: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """How large the values of each name are; {}: there are none."""
+    """Return how large the values of each name are; {}: there are none."""
     found = [one for report in reports for one in report.get("values", ())]
     if not found:
         return {}
@@ -174,7 +174,8 @@ def _of_values(
 
 
 def _jpegs(report: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Of a file's pictures: the least and the most of the shorter sides, and the longest side.
+    """Return, of a file's pictures, the least and the most of the shorter sides, and the longest
+    side.
 
     Zeros where one picture is not a JPEG. From these numbers a reader knows that it meets no other
     format, no JPEG smaller than its crop, none so large that it should be decoded at half its size,

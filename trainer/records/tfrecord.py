@@ -30,12 +30,15 @@ class Damaged(Exception):  # noqa: N818 - named for what was found
 
 
 def masked(crc: int) -> int:
-    """A CRC as it is stored. TensorFlow masks it, because a CRC of data with CRCs in it is weak."""
+    """Return a CRC as it is stored.
+
+    TensorFlow masks it, because a CRC of data with CRCs in it is weak.
+    """
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
 def frame(payload: bytes) -> bytes:
-    """The bytes of a record in a file."""
+    """Return the bytes of a record in a file."""
     length = struct.pack("<Q", len(payload))
     crc32c = checksum()
     return b"".join(
@@ -49,7 +52,8 @@ def frame(payload: bytes) -> bytes:
 
 
 def lengths(file: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
-    """(position, payload length) of each record of a file of `size` bytes, without its payload.
+    """Yield (position, payload length) of each record of a file of `size` bytes, without its
+    payload.
 
     Raises Damaged if the file is cut short or a length was changed: the records after it cannot be
     found.
@@ -72,7 +76,7 @@ def lengths(file: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
 
 
 def payload(file: IO[bytes], position: int, length: int) -> bytes | None:
-    """The payload of the record at `position`; None if its checksum does not match."""
+    """Return the payload of the record at `position`; None if its checksum does not match."""
     file.seek(position + HEADER)
     content = file.read(length)
     stored = struct.unpack("<I", file.read(FOOTER))[0]
@@ -80,7 +84,7 @@ def payload(file: IO[bytes], position: int, length: int) -> bytes | None:
 
 
 def example(features: Mapping[str, Value]) -> bytes:
-    """A serialised tf.train.Example of features with one value each, or several in a tuple.
+    """Return a serialised tf.train.Example of features with one value each, or several in a tuple.
 
     Sorted by name, as in TensorFlow's deterministic serialisation.
     """
@@ -92,7 +96,8 @@ def example(features: Mapping[str, Value]) -> bytes:
 
 
 def features(serialised: bytes) -> dict[str, Value | None]:
-    """The first value of each feature of a tf.train.Example; None of one that is empty or float.
+    """Return the first value of each feature of a tf.train.Example; None of one that is empty or
+    float.
 
     Raises ValueError if it is not such a message.
     """
@@ -105,7 +110,7 @@ def features(serialised: bytes) -> dict[str, Value | None]:
 
 
 def checksum() -> Callable[[bytes], int]:
-    """A function for CRC-32C: google-crc32c's, which uses the hardware, or a slow one."""
+    """Return a function for CRC-32C: google-crc32c's, which uses the hardware, or a slow one."""
     try:
         import google_crc32c
     except ImportError:
@@ -138,12 +143,12 @@ def _value(feature: bytes) -> Value | None:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A length-delimited field of a protocol buffer."""
+    """Return a length-delimited field of a protocol buffer."""
     return bytes([number << 3 | 2]) + _varint(len(content)) + content
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, content) of each field; an integer's content is its varint."""
+    """Yield (number, content) of each field; an integer's content is its varint."""
     position = 0
     while position < len(message):
         tag, position = _read_varint(message, position)

@@ -15,7 +15,7 @@ Example = tuple[bytes, Target]
 
 
 def file_name(split: str, number: int, count: int) -> str:
-    """Name of file `number` of the `count` files of a split."""
+    """Return the name of file `number` of the `count` files of a split."""
     return f"{split}-{number:05d}-of-{count:05d}.tfrecord"
 
 
@@ -36,13 +36,13 @@ def write(
 
 
 def serialise(image: bytes, label: Target, **more: tfrecord.Value) -> bytes:
-    """A tf.train.Example of an encoded image; the names in `more` are put below image/."""
+    """Return a tf.train.Example of an encoded image; the names in `more` are put below image/."""
     features: dict[str, tfrecord.Value] = {"image/encoded": image, **told("image", label)}
     return tfrecord.example(features | {f"image/{name}": value for name, value in more.items()})
 
 
 def told(kind: str, target: Target) -> dict[str, tfrecord.Value]:
-    """The feature that says what an example is; `kind`: image or audio."""
+    """Return the feature that says what an example is; `kind`: image or audio."""
     if isinstance(target, int):
         return {f"{kind}/class/label": target}
     values = bool(target) and isinstance(target[0], float)
@@ -50,7 +50,7 @@ def told(kind: str, target: Target) -> dict[str, tfrecord.Value]:
 
 
 def example(made: StoredPicture | StoredSound, label: Target, name: str) -> bytes:
-    """A tf.train.Example of a stored picture or sound with its file's `name`."""
+    """Return a tf.train.Example of a stored picture or sound with its file's `name`."""
     filename = name.encode()
     if isinstance(made, StoredSound):
         return tfrecord.example(
