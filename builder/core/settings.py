@@ -182,7 +182,6 @@ class JobSettings(FileModel):
     region: Region | None = None
     endpoint: Endpoint | None = None
     logging_endpoint: Endpoint | None = None
-    transport: Literal["rest", "grpc"] = "grpc"
 
 
 class KubernetesSettings(FileModel):

@@ -100,7 +100,7 @@ def pushed_image(
                 f"{_REGISTRY}, then builder image {name} --push",
             )
         # the suite of this target, whatever image bears its name there
-        suite = suites.of_image(image_yaml.load(root, name).labels)
+        suite = suites.of_spec(image_yaml.load(root, name))
         verified = verify.verify(name, settings, suite=suite, on_event=on_event)
         image = _of_target(root, name, verified.reference, settings)
         made_for = verified.receipt.accelerator

@@ -33,7 +33,7 @@ def receipt_of(root: Path, target: str) -> Receipt | None:
 def validity(receipt: Receipt | None, record: ImageRecord, spec: ImageSpec) -> Validity:
     """Return whether a receipt proves the image of this record."""
     names = (record.digest or record.image_id, record.image_id)
-    return suites.of_image(spec.labels).holds(receipt, names)
+    return suites.of_spec(spec).holds(receipt, names)
 
 
 def prove_once(
@@ -71,7 +71,7 @@ def prove(
         sizes=record,
         layers={layer.diff_id: store.path(layer) for layer in image.layers} if image else {},
     )
-    suite = suites.of_image(target.spec.labels)
+    suite = suites.of_spec(target.spec)
     return smoking.smoke(engine, subject, suite, records.folder(root, target.name), on_event)
 
 

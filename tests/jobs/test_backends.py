@@ -55,7 +55,7 @@ def vertex() -> Iterator[Case]:
             ready = jobfiles.ready(JOB, project=emulator.PROJECT)
             return replace(ready, job=ready.job.model_copy(update={"arguments": (argument,)}))
 
-        where = Service(emulator.PROJECT, "us-central1", found.grpc, found.rest, "grpc")
+        where = Service(emulator.PROJECT, "us-central1", found.grpc, found.rest)
         yield Case(VertexAI(where), request)
 
 

@@ -35,7 +35,7 @@ def loopback() -> Iterator[emulator.Loopback]:
 
 @pytest.fixture
 def where(loopback: emulator.Loopback) -> Service:
-    return Service(emulator.PROJECT, "us-central1", loopback.grpc, loopback.rest, "grpc")
+    return Service(emulator.PROJECT, "us-central1", loopback.grpc, loopback.rest)
 
 
 def sent(where: Service, tmp_path: Path) -> str:

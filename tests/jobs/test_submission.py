@@ -59,8 +59,8 @@ def loopback() -> Iterator[emulator.Loopback]:
 
 @pytest.fixture
 def where(loopback: emulator.Loopback) -> Service:
-    """The service over gRPC; tests/jobs/test_job_command.py speaks REST."""
-    return Service(emulator.PROJECT, "us-central1", loopback.grpc, loopback.rest, "grpc")
+    """The service on loopback."""
+    return Service(emulator.PROJECT, "us-central1", loopback.grpc, loopback.rest)
 
 
 @pytest.fixture
@@ -263,13 +263,12 @@ def test_each_refusal_is_one_line_and_a_way_out(
 
 
 def test_expired_credentials_are_told_at_once(loopback, where, ready, tmp_path) -> None:
-    there = replace(where, endpoint=loopback.grpc, transport="grpc")
     loopback.service.faults.bad_credentials = True
     with pytest.raises(OutsideError, match="the credentials are not accepted") as caught:
-        send(there, ready, tmp_path)
+        send(where, ready, tmp_path)
     assert caught.value.fix == googleapi.LOGIN
     with pytest.raises(OutsideError, match="the credentials are not accepted"):
-        VertexAI(there).submit(ready)
+        VertexAI(where).submit(ready)
     assert len(loopback.service.calls) == 2  # neither was repeated
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from builder.config.image_yaml import ImageSpec
 from builder.core.errors import CheckFailed
 from builder.frameworks.tensorflow import MODULES
 from builder.frameworks.tensorflow.checks import environment, loader, machine, outputs
@@ -63,6 +64,11 @@ PROGRAM: Final = Suite(
 """Of an image with any other program. Its options are unknown, so nothing can be trained."""
 
 _SUITES: Final = {suite.name: suite for suite in (TRAINER, PROGRAM)}
+
+
+def of_spec(spec: ImageSpec) -> Suite:
+    """Return the suite that the image of a target needs."""
+    return _SUITES[spec.trainer.suite]
 
 
 def of_image(labels: Mapping[str, str]) -> Suite:

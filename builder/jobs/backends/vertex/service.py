@@ -36,7 +36,6 @@ class Service:
     region: str | None = None
     endpoint: str | None = None
     logging_endpoint: str | None = None
-    transport: str = "grpc"
 
     @property
     def parent(self) -> str:
@@ -101,27 +100,18 @@ def jobs_client(service: Service) -> JobServiceClient:
     from google.api_core.client_options import ClientOptions
     from google.cloud import aiplatform_v1
 
-    if service.endpoint is None:
-        host = f"{service.region}-aiplatform.googleapis.com"
+    host = service.endpoint or f"{service.region}-aiplatform.googleapis.com"
+    if not host.startswith("http://"):
         return aiplatform_v1.JobServiceClient(
             credentials=googleapi.credentials()[0],
-            transport=service.transport,
-            client_options=ClientOptions(api_endpoint=host),
-        )
-    if service.endpoint.startswith("https://") or service.transport == "rest":
-        anonymous = service.endpoint.startswith("http://")
-        address = service.endpoint if anonymous else service.endpoint.removeprefix("https://")
-        return aiplatform_v1.JobServiceClient(
-            credentials=_anonymous() if anonymous else googleapi.credentials()[0],
-            transport=service.transport,
-            client_options=ClientOptions(api_endpoint=address),
+            client_options=ClientOptions(api_endpoint=host.removeprefix("https://")),
         )
     import grpc  # type: ignore[import-untyped]
     from google.cloud.aiplatform_v1.services.job_service.transports.grpc import (
         JobServiceGrpcTransport,
     )
 
-    channel = grpc.insecure_channel(service.endpoint.removeprefix("http://"))
+    channel = grpc.insecure_channel(host.removeprefix("http://"))
     return aiplatform_v1.JobServiceClient(transport=JobServiceGrpcTransport(channel=channel))
 
 
