@@ -224,13 +224,3 @@ def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
 
 
 # --- broken on purpose ----------------------------------------------------------------------------
-
-
-def test_a_user_without_an_engine_takes_the_root_from_the_registry(
-    registry: RegistryServer, sent: Mapping[str, str], digest: str, tmp_path: Path
-) -> None:
-    """Nothing but the registry has the layers; no engine answers; HOME is another one."""
-    given = {**NO_ENGINE, "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    where = f"{registry.host}/team/training"
-    assert layout(tmp_path / "base", BUILDER_REGISTRY=where, **given) == digest
-    assert not broken(ContentStore(tmp_path / "training-image-factory/layers"))
