@@ -6,8 +6,6 @@ import random
 import struct
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from builder.devicecode.library import read
 from builder.devicecode.pruning.fatbin import containers
@@ -71,17 +69,6 @@ def test_zeroed_containers_entries_and_names_are_never_native(data: bytes) -> No
     # without its name, a section of device code is one of the many others
     for end in range(present[-1].end, len(data), 3):
         assert status(zeroed(data, present[0].offset - 64, end)) == Support.BROKEN, end
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_a_hole_in_device_code_is_never_native(draw: st.DataObject) -> None:
-    """A hole of at least 128 bytes, anywhere in the containers."""
-    data = draw.draw(st.sampled_from([WHOLE, BARE]))
-    first, *_, last = containers(data)
-    start = draw.draw(st.integers(first.offset - 64, last.end - 128))
-    end = draw.draw(st.integers(start + 128, len(data)))
-    assert status(zeroed(data, start, end)) >= Support.UNKNOWN
 
 
 def test_sections_and_headers_of_nothing_are_broken() -> None:

@@ -36,16 +36,6 @@ def learned(pictures: Path, tmp_path: Path, task, *options: object) -> tuple[flo
     return evaluated["accuracy"], held_out, time.monotonic() - began
 
 
-def test_digits(tmp_path: Path, task) -> None:
-    digits = pytest.importorskip("sklearn.datasets").load_digits()
-    images = np.round(digits.images * 255 / 16).astype(np.uint8)
-    pictures = folders(images, [str(label) for label in digits.target], tmp_path / "pictures")
-    options = ("--image-size", 16, "--steps", 500, "--steps-per-loop", 50, "--crop", 0.7)
-    options += ("--schedule", "cosine", "--learning-rate", 0.003)
-    accuracy, held_out, seconds = learned(pictures, tmp_path, task, *options)
-    assert accuracy >= 0.97, f"digits: {accuracy:.4f} of {held_out}, {seconds:.0f} s"
-
-
 def test_photographs_of_faces_and_others(tmp_path: Path, task) -> None:
     data = pytest.importorskip("skimage.data").lfw_subset()
     images = np.round(data * 255).astype(np.uint8)

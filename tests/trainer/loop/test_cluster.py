@@ -45,6 +45,7 @@ EXACT, TOLERANCE = 10, 0.15
 which grows from step to step: the first EXACT losses are equal to 0.2 %, all within TOLERANCE."""
 
 
+@pytest.mark.long
 def test_killed_and_stopped_workers_end_as_unbroken_ones(start, tmp_path: Path) -> None:
     """They end with the same bits, and learn as one worker does with the same batches, with all
     observers on, and with almost none and a fault of one on the chief."""

@@ -18,6 +18,7 @@ OPTIONS = ("--steps", 100_000, "--steps-per-loop", 1, "--image-size", 8, "--expo
 OPTIONS += ("--peer-timeout", 15)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frozen", [1, 0], ids=["another worker", "the one that coordinates"])
 def test_a_peer_that_is_frozen_is_named_and_all_are_started_again(
     frozen: int, start, tmp_path: Path

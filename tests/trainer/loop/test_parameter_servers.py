@@ -98,8 +98,7 @@ def test_a_worker_s_loss_and_gradients_are_those_of_any_other_strategy() -> None
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.long
 def test_a_server_that_has_to_go_lets_the_chief_save_and_a_worker_may_die(
     start, tmp_path: Path
 ) -> None:
@@ -141,9 +140,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.root
-@pytest.mark.slow
-@pytest.mark.alone
 def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
     start, disk: Path, tmp_path: Path
 ) -> None:
