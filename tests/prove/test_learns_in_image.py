@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from builder.engine import Engine
 from builder.jobs.backends.local import run as local
@@ -31,6 +30,8 @@ def image(engine: Engine) -> str:
 def test_the_image_learns_to_tell_what_it_was_not_shown(
     engine: Engine, image: str, tmp_path: Path
 ) -> None:
+    from sklearn.datasets import load_digits  # slow to import, and collected in every run
+
     digits = load_digits()
     pictures = np.round(digits.images * 255 / 16).astype(np.uint8)
     options = "--image-size=16 --steps=700 --schedule=cosine --learning-rate=0.003 --crop=0.7"
