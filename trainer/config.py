@@ -133,6 +133,12 @@ class Config:
     nan_retries: int = _evaluation(
         2, "times to return to the last checkpoint after a loss that is not finite"
     )
+    evaluate_crop: float = _evaluation(
+        0.0,
+        "evaluate and serve the central square of each picture, with this share of its shorter "
+        "side; 0: the whole picture, each side scaled on its own",
+        most=1,
+    )
     test_flips: bool = _evaluation(
         False, "evaluate and serve the mean of each picture and its mirror image"
     )

@@ -326,8 +326,11 @@ def evaluation(
     batch_size: int,
     image_size: int,
     classes: int,
+    crop: float = 0.0,
 ) -> tf.data.Dataset:
     """Return one pass over one worker's records: (uint8 images, targets, float32 weights).
+
+    `crop`: see decoding.decode.
 
     Examples of weight 0 fill it up to the same number of full batches on every replica.
     """
@@ -346,7 +349,10 @@ def evaluation(
         records = dataset.concatenate(records)
     return (
         records.map(
-            lambda record, weight: (*parse(record, image_size, classes, form, target), weight),
+            lambda record, weight: (
+                *parse(record, image_size, classes, form, target, crop),
+                weight,
+            ),
             num_parallel_calls=reading.under_way(),
             deterministic=True,
         )
@@ -362,6 +368,7 @@ def parse(
     classes: int,
     form: int | Sound = 0,
     target: str = targets.CLASS,
+    crop: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Image and target of a serialised tf.train.Example, without augmentation.
 
@@ -371,9 +378,11 @@ def parse(
     if isinstance(form, Sound):
         return spectrograms.seen(contents[0], form, image_size), labels[0]
     if form:
-        image = decoding.uint8(decoding.resized(decoding.pixels(contents, form)[0], image_size))
-        return image, labels[0]
-    return decoding.decode(contents[0], image_size), labels[0]
+        image = decoding.pixels(contents, form)[0]
+        if crop:
+            image = decoding.part(image, decoding.centre(tf.shape(image)[:2], crop))
+        return decoding.uint8(decoding.resized(image, image_size)), labels[0]
+    return decoding.decode(contents[0], image_size, crop), labels[0]
 
 
 def window(shards: tuple[Shard, ...]) -> int:

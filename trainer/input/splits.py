@@ -112,7 +112,7 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
 _OF_SOUNDS = ("seconds", "rate", "shift", "noise")
 _OF_PICTURES = (
     *("crop", "cut", "flip", "turn", "color_jitter", "trivial_augment", "rand_augment"),
-    *("test_flips", "cache"),
+    *("evaluate_crop", "test_flips", "cache"),
 )
 
 

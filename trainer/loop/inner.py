@@ -396,6 +396,7 @@ class Evaluation:
                 batch_size=batch_size,
                 image_size=config.image_size,
                 classes=classes,
+                crop=config.evaluate_crop,
             )
 
         self._dataset = strategy.distribute_datasets_from_function(make)

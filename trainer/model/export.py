@@ -64,7 +64,7 @@ def export(
         archive.add_endpoint("samples", shown, waves)
     else:
         files = [tf.TensorSpec([None], tf.string, name="image_bytes")]
-        decoded = each(lambda encoded: decoding.decode(encoded, size))
+        decoded = each(lambda encoded: decoding.decode(encoded, size, config.evaluate_crop))
         archive.add_endpoint("serving_default", decoded, files)
     images = tf.TensorSpec([None, size, size, 3], tf.uint8, name="images")
     archive.add_endpoint("tensors", tensors, [images])

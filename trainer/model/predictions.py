@@ -35,6 +35,7 @@ def write(
         batch_size=_BATCH,
         image_size=config.image_size,
         classes=len(names),
+        crop=config.evaluate_crop,
     )
     answer, said = optimization.answer, optimization.said
     predict = tf.function(lambda images: said(config, answer(config, network, images)))

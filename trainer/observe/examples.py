@@ -67,6 +67,7 @@ class Pool:
             batch_size=_BATCH,
             image_size=run.config.image_size,
             classes=len(run.names),
+            crop=run.config.evaluate_crop,
         )
         images, labels, weights = zip(*dataset.as_numpy_iterator(), strict=True)
         real = np.concatenate(weights) > 0

@@ -307,3 +307,14 @@ def test_pictures_of_any_format_and_colour_decode_to_one_shape() -> None:
         image = decoding.decode(tf.constant(buffer.getvalue()), 16)
         assert image.shape == (16, 16, 3)
         assert int(tf.reduce_min(image)) == int(tf.reduce_max(image)) == 95
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_an_evaluation_can_see_the_central_square(kind: str) -> None:
+    grey = np.add.outer(np.arange(20) * 4, np.arange(40) * 4).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(np.stack([grey] * 3, axis=-1)).save(file, kind, quality=100, subsampling=0)
+    seen = decoding.decode(tf.constant(file.getvalue()), 10, 0.5).numpy()
+    np.testing.assert_allclose(seen[..., 0].astype(int), grey[5:15, 15:25], atol=4)
+    whole = decoding.decode(tf.constant(file.getvalue()), 20, 1.0).numpy()
+    np.testing.assert_allclose(whole[..., 0].astype(int), grey[:, 10:30], atol=4)
