@@ -123,7 +123,6 @@ class Config:
         "inline: the trainers evaluate; dedicated: a task of type evaluator does; auto: by the "
         "cluster",
     )
-    evaluate_batches: int = _evaluation(0, "batches of an evaluation; 0: all validation records")
     early_stopping: int = _evaluation(
         0, "end the run after this many evaluations without a better --metric; 0: never"
     )
@@ -194,10 +193,10 @@ class Config:
         "0: as Keras makes the network",
         most=0.9,
     )
+    final_learning_rate: float = 0.0
+    """Share of the rate that is left at the end of a cosine; the finder raises it."""
     target: str = ""
     """What is predicted of an example: see trainer.input.targets. The records say it."""
-    pooling: Literal["avg", "max"] = _model("avg", "of the backbone's features")
-    head_units: int = _model(0, "units of a hidden layer before the logits; 0: no such layer")
     dropout: float = _model(0.0, "share of the features dropped before the logits", most=0.99)
     class_weights: Literal["none", "balanced"] = _model(
         "none", "balanced: in the loss, each class counts alike, however many examples it has"
@@ -236,16 +235,6 @@ class Config:
         0,
         "steps in which the learning rate rises from 0, linearly",
         shown="0; a twentieth if no length is given",
-    )
-    decay_at: tuple[float, ...] = _optimizer(
-        (0.5, 0.75),
-        "step schedule: shares of the run after which the rate decays",
-        parse=values.shares,
-        metavar="X,X",
-        shown="0.5,0.75",
-    )
-    final_learning_rate: float = _optimizer(
-        0.0, "cosine schedule: share of the rate that is left at the end", most=1
     )
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = _optimizer(
         "none", "by the number of replicas"
@@ -303,7 +292,6 @@ class Config:
     rand_augment: int = _input(
         0, "changes a picture, of the same fourteen, all of one strength; 0: none", most=10
     )
-    rand_augment_strength: float = _input(9.0, "of these changes, 0 to 10", most=10)
     augment_on: Literal["auto", "device", "host"] = _input(
         "auto",
         "where pictures are cropped, resized, flipped and changed; auto: on a GPU or a TPU, if the "
@@ -442,10 +430,9 @@ def check_length(config: Config) -> None:
 
 def _check_own(config: Config) -> None:
     """Refuse options of the head, which a model of the user's own has. Raises UsageError."""
-    for name, nothing in (("head_units", 0), ("dropout", 0.0), ("pooling", "avg")):
-        if (value := getattr(config, name)) != nothing:
-            option = f"--{name.replace('_', '-')} {value}"
-            raise UsageError(f"{option}: --model {config.model} makes its own head")
+    if config.dropout:
+        option = f"--dropout {config.dropout}"
+        raise UsageError(f"{option}: --model {config.model} makes its own head")
     if config.weights == "imagenet" or config.weights.endswith(WEIGHTS_FILES):
         raise UsageError(f"--weights {config.weights}: --model {config.model} loads its own")
 

@@ -68,17 +68,6 @@ def jitter(text: str) -> tuple[float, ...]:
     return numbers if any(numbers) else ()
 
 
-def shares(text: str) -> tuple[float, ...]:
-    """A rising list of shares of the run."""
-    try:
-        values = tuple(map(float, text.split(",")))
-    except ValueError:
-        values = (0.0,)
-    if list(values) != sorted(values) or not all(0 < value < 1 for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rising list of numbers from 0 to 1")
-    return values
-
-
 def steps(text: str) -> tuple[int, int]:
     """FIRST,LAST: two steps."""
     first, comma, last = text.partition(",")

@@ -111,11 +111,11 @@ def test_a_tuning_service_names_and_writes_parameters_in_its_own_way() -> None:
         "--batch_size=64.0",
         "--predictions=false",
         "--deterministic=true",
-        "--decay_at=0.3,0.6",
+        "--profile_steps=2,6",
     ]
     config = parse(given, {})
     assert (config.learning_rate, config.warmup_steps, config.batch_size) == (0.01, 64, 64)
-    assert (config.predictions, config.deterministic, config.decay_at) == (False, True, (0.3, 0.6))
+    assert (config.predictions, config.deterministic, config.profile_steps) == (False, True, (2, 6))
 
 
 def test_each_trial_has_a_folder_of_its_own() -> None:
@@ -131,8 +131,6 @@ def test_each_trial_has_a_folder_of_its_own() -> None:
     [
         (["--profile-steps", "9,3"], "argument --profile-steps: '9,3' is not FIRST,LAST"),
         (["--profile-steps", "9"], "argument --profile-steps: '9' is not FIRST,LAST"),
-        (["--decay-at", "0.5,0.2"], "argument --decay-at: '0.5,0.2' is not a rising list"),
-        (["--decay-at", "x"], "argument --decay-at: 'x' is not a rising list"),
         (["--warmup-steps", "2.5"], "argument --warmup-steps: '2.5' is not a whole number"),
         (["--warmup-steps=9", "--steps=9"], "--warmup-steps 9: the run of 9 steps is over before"),
         (["--predictions", "maybe"], "argument --predictions: 'maybe' is not one of true, false"),
@@ -176,7 +174,13 @@ def test_every_field_of_a_run_is_an_option_and_help_says_what_it_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fields = {field.name for field in dataclasses.fields(Config)}
-    fields -= {"model_dir", "checkpoint_dir", "log_dir", "target"}  # what follows from others
+    fields -= {
+        "model_dir",
+        "checkpoint_dir",
+        "log_dir",
+        "target",
+        "final_learning_rate",
+    }  # what follows from others
     assert {one.dest for one in options()} == fields
     with pytest.raises(SystemExit) as end:
         parse(["--help-all"], {})
@@ -235,7 +239,6 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
     values |= {
         "color_jitter": "0.1,0.2,0.3,0.4",
         "weights_sha256": "0" * 64,
-        "decay_at": "0.2,0.5",
         "export": "best,latest",
     }
     values |= {"metric": "loss", "model": "mobilenetv2", "warmup_steps": "4.0"}

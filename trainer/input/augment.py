@@ -19,6 +19,8 @@ DRAWS = 15
 of the others."""
 _AREA, _RATIO, _TOP, _LEFT, _FLIP_X, _FLIP_Y, _TURN, _BRIGHT, _CONTRAST, _SATURATION = range(10)
 _HUE, _ERASE, _ERASE_TOP, _ERASE_LEFT, _ERASE_RATIO = range(10, 15)
+STRENGTH = 9.0
+"""Of RandAugment's changes, from 0 to changes.STRONGEST."""
 _PLACE, _NOISE, _SEED = 0, 1, 2
 """Of sounds, which are not cropped; a seed is two numbers."""
 _LUMA = (0.299, 0.587, 0.114)
@@ -101,7 +103,7 @@ def of(config: Config) -> Augmentation:
         erase=config.erase,
         trivial=config.trivial_augment,
         changes=config.rand_augment,
-        strength=config.rand_augment_strength if config.rand_augment else 0.0,
+        strength=STRENGTH if config.rand_augment else 0.0,
         shift=config.shift,
         noise=config.noise,
     )

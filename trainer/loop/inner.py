@@ -401,8 +401,6 @@ class Evaluation:
 
         self._dataset = strategy.distribute_datasets_from_function(make)
         self.batches = data.evaluation_batches(shards, contexts[0], batch_size)
-        if config.evaluate_batches:
-            self.batches = min(self.batches, config.evaluate_batches)
         self._evaluate = tf.function(self._evaluate_batches)
 
     def run(

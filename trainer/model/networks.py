@@ -241,12 +241,7 @@ def _assemble(config: Config, classes: int, pretrain: bool) -> keras.Model:
     else:
         features = own.hub(config, images, pretrain) if hub else _application(config, images)
         name = PurePath(config.model).name.rpartition(":")[2].lower()
-        pool = "Average" if config.pooling == "avg" else "Max"
-        pooling = getattr(keras.layers, f"Global{pool}Pooling2D")
-        features = pooling(name=f"{_HEAD}pool")(features)
-    if config.head_units:
-        hidden = keras.layers.Dense(config.head_units, "relu", name=f"{_HEAD}hidden")
-        features = hidden(features)
+        features = keras.layers.GlobalAveragePooling2D(name=f"{_HEAD}pool")(features)
     if config.dropout:
         features = keras.layers.Dropout(config.dropout, seed=config.seed, name=f"{_HEAD}dropout")(
             features

@@ -14,8 +14,8 @@ from trainer.input import targets
 
 UNITS = "head_units"
 """Name of the layer networks.Units of a model of values."""
-DECAY = 0.1
-"""Factor of the learning rate at each of --decay-at."""
+DECAY, DECAY_AT = 0.1, (0.5, 0.75)
+"""The factor of the learning rate in steps, and the shares of the run after which it applies."""
 
 
 @keras.saving.register_keras_serializable("trainer")
@@ -33,11 +33,10 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         kind: str = "constant",
         warmup: int = 0,
         final: float = 0.0,
-        decay_at: tuple[float, ...] = (),
     ) -> None:
         super().__init__()
         self.peak, self.steps, self.kind, self.warmup = peak, steps, kind, warmup
-        self.final, self.decay_at = final, tuple(decay_at)
+        self.final = final
 
     def __call__(self, step: Any) -> Any:
         """The rate of the next step after `step` steps, as a float32 tensor."""
@@ -50,14 +49,14 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         if self.kind == "rising":  # of the finder: by equal factors up to `final` x peak
             rate *= tf.pow(self.final, done / max(self.steps - 1, 1))
         if self.kind == "step":
-            passed = [tf.cast(done >= round(at * self.steps), tf.float32) for at in self.decay_at]
+            passed = [tf.cast(done >= round(at * self.steps), tf.float32) for at in DECAY_AT]
             rate *= tf.pow(DECAY, tf.add_n(passed))
         if self.warmup:
             rate *= tf.minimum(1.0, (done + 1) / self.warmup)
         return rate
 
     def get_config(self) -> dict[str, Any]:
-        keys = ("peak", "steps", "kind", "warmup", "final", "decay_at")
+        keys = ("peak", "steps", "kind", "warmup", "final")
         return {key: getattr(self, key) for key in keys}
 
 
@@ -92,7 +91,6 @@ def optimizer(
         config.schedule,
         config.warmup_steps,
         config.final_learning_rate,
-        config.decay_at,
     )
     # Without a name, a second optimizer in a process names the same variables differently.
     common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}

@@ -254,12 +254,9 @@ def test_what_cannot_be_built_is_one_line(options: tuple[object, ...], message: 
 
 
 def test_head_as_asked_for() -> None:
-    options = ("--pooling", "max", "--head-units", 16, "--dropout", 0.5)
-    network = networks.build(config("--model", "mobilenetv2", *options), 3, "float32")
+    network = networks.build(config("--model", "mobilenetv2", "--dropout", 0.5), 3, "float32")
     names = [layer.name for layer in network.layers if layer.name.startswith("head_")]
-    assert names == ["head_pool", "head_hidden", "head_dropout", "head_logits"]
-    assert isinstance(network.get_layer("head_pool"), keras.layers.GlobalMaxPooling2D)
-    assert network.get_layer("head_hidden").units == 16
+    assert names == ["head_pool", "head_dropout", "head_logits"]
     assert network.get_layer("head_dropout").rate == 0.5
 
 
@@ -273,11 +270,11 @@ def test_schedules() -> None:
     assert set(rates()) == {1.0}
     warm = rates("--warmup-steps", 10)
     np.testing.assert_allclose(warm[:12], [*np.arange(1, 11) / 10, 1, 1], rtol=1e-6)
-    cosine = rates("--schedule", "cosine", "--warmup-steps", 10, "--final-learning-rate", 0.1)
+    cosine = rates("--schedule", "cosine", "--warmup-steps", 10)
     assert cosine.argmax() in (9, 10)
     assert (np.diff(cosine[10:]) < 0).all()
-    np.testing.assert_allclose(cosine[[10, 99]], [1.0, 0.1], rtol=1e-6)
-    stepped = rates("--schedule", "step", "--decay-at", "0.5,0.75")
+    np.testing.assert_allclose(cosine[[10, 99]], [1.0, 0.0], atol=1e-6)
+    stepped = rates("--schedule", "step")
     np.testing.assert_allclose(stepped[[49, 50, 74, 75]], [1, 0.1, 0.1, 0.01], rtol=1e-6)
 
 
