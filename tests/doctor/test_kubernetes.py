@@ -13,8 +13,8 @@ from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.cluster import Cluster
 from tests.doctor.conftest import by_name, severities
 from tests.emulators.kubernetes import server
-from tests.jobs.clusters import JOB, loopback, ready  # noqa: F401
-from tests.jobs.test_job_command import Run, here, run  # noqa: F401
+from tests.jobs.clusters import JOB, ready
+from tests.jobs.conftest import Run, here, loopback, run  # noqa: F401
 from tests.jobs.test_kubernetes_backend import cats  # noqa: F401
 
 WHOLE = Cluster(None, "gpus", "trainer", pull_secret="registry")

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from builder.jobs.backends.kubernetes import checks
-from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.ready import Image, Ready
-from tests.emulators.kubernetes import server
 from tests.jobs import jobfiles
 
 GKE, ANY = Cluster(), Cluster(nodes="any")
@@ -22,17 +15,3 @@ def ready(text: str, cluster: Cluster = GKE, image: Image | None = None) -> Read
     """Return the job of this text, through every check."""
     job = jobfiles.job(text)
     return checks.ready(job, image or jobfiles.image(job.image), cluster, jobfiles.TARGETS)
-
-
-@pytest.fixture
-def loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[server.Cluster]:
-    """Run a cluster, which kubeconfig names."""
-    with server.running(tmp_path) as cluster:
-        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig()))
-        yield cluster
-
-
-@pytest.fixture
-def backend(loopback: server.Cluster) -> Kubernetes:
-    """Return the cluster as a backend."""
-    return Kubernetes(Cluster())

@@ -6,74 +6,21 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from builder.config import image_yaml
 from builder.core import project
 from builder.jobs import images as service
 from builder.jobs.ready import Image
 from tests.clock import until
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
+from tests.jobs.conftest import JOB, Run
 from tests.jobs.test_convert import POST
 
 ROOT = project.find_root(Path(__file__).parent)
-JOB = """\
-image: v100
-region: us-central1
-machine: n1-standard-8
-accelerators: 2 x V100
-job_dir: gs://my-bucket/jobs/{job}
-arguments: {steps: 100, batch-size: 32}
-"""
-STUDY = """\
-study: {metric: accuracy, trials: 2, algorithm: random, parameters: {rate: {min: 0.1, max: 0.9}}}
-"""
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with one target and one job."""
-    (tmp_path / "builder.toml").write_text('registry = "us-central1-docker.pkg.dev/p-1/t/i"\n')
-    for target in ("v100", "cpu"):
-        folder = tmp_path / "images" / target
-        folder.mkdir(parents=True)
-        source = ROOT / "images" / target / image_yaml.FILE
-        (folder / image_yaml.FILE).write_text(source.read_text())
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer" / "task.py").write_text("")
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "cats.yaml").write_text(JOB)
-    (tmp_path / "jobs" / "tuned.yaml").write_text(JOB + STUDY)
-    monkeypatch.chdir(tmp_path)
-    for name in ("GOOGLE_CLOUD_PROJECT", "STORAGE_EMULATOR_HOST", "BUILDER_JOB_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def run(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `builder` in the project, in this process: exit code, stdout, stderr."""
-    from builder import cli
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkey = pytest.MonkeyPatch()
-        monkey.setattr(sys, "argv", ["builder", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as left:
-            code = int(left.code or 0)
-        finally:
-            monkey.undo()
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return call
 
 
 def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:

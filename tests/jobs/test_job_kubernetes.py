@@ -15,13 +15,12 @@ from builder.jobs.backends.kubernetes.backend import Kubernetes
 from tests.debian import tool
 from tests.emulators.kubernetes import server
 from tests.emulators.kubernetes.objects import Script
-from tests.jobs.clusters import ANY, loopback, ready  # noqa: F401
-from tests.jobs.test_job_local import left, shell  # noqa: F401
+from tests.jobs.clusters import ANY, ready
 
 
 @pytest.mark.network
 def test_debians_kubectl_and_the_factory_mean_the_same_objects(
-    loopback: server.Cluster,  # noqa: F811
+    loopback: server.Cluster,
     tmp_path: Path,
 ) -> None:
     kubectl = tool("kubectl", ("kubernetes-client",), suite="forky")

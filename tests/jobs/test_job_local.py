@@ -1,6 +1,5 @@
 """Jobs as containers: busybox stands for a program that is not ours, training:cpu is ours."""
 
-import contextlib
 import errno
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from builder.core.errors import InputError, OutsideError
-from builder.engine import BuildRequest, Engine, buildx, containers
+from builder.engine import Engine, containers
 from builder.jobs import description
 from builder.jobs.backends.local import folder as folders
 from builder.jobs.backends.local import run as local
@@ -33,39 +32,6 @@ from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine, Stop
 pytestmark = [pytest.mark.engine]
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def shell(engine: Engine, busybox: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An image with a shell and nothing else: `sh -c ARGUMENT`."""
-    folder = tmp_path_factory.mktemp("shell")
-    (folder / "busybox").write_bytes(busybox.read_bytes())
-    dockerfile = (
-        "FROM scratch\nCOPY --chmod=755 busybox /bin/busybox\n"
-        'RUN ["/bin/busybox", "--install", "/bin"]\nRUN mkdir -m 1777 /tmp\n'
-        'ENTRYPOINT ["/bin/sh", "-c"]\n'
-    )
-    with built(engine, dockerfile, folder, "job-test") as tag:
-        yield tag
-
-
-@contextlib.contextmanager
-def built(engine: Engine, dockerfile: str, folder: Path, name: str) -> Iterator[str]:
-    """The tag of an image of this Dockerfile, removed at the end."""
-    (folder / "Dockerfile").write_text(dockerfile)
-    tag = f"{name}:{os.getpid()}"
-    buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (tag,)))
-    yield tag
-    engine.client.images.remove(tag, force=True)
-
-
-@pytest.fixture
-def job(shell: str, tmp_path: Path) -> Callable[..., LocalJob]:
-    def make(script: str, **more: Any) -> LocalJob:
-        more = {"shm": 1 << 26, "grace": 5.0, **more}
-        return LocalJob("t", shell, tmp_path / "job", arguments=(script,), **more)
-
-    return make
 
 
 def left(engine: Engine) -> list[str]:

@@ -23,7 +23,7 @@ from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.ready import Image
 from tests.jobs import jobfiles, jobset_rules
 from tests.jobs.clusters import ANY, GKE, ready
-from tests.jobs.test_job_command import Run, here, run  # noqa: F401
+from tests.jobs.conftest import Run
 from trainer.loop import distribution
 
 ROOT = project.find_root(Path(__file__).parent)
@@ -451,7 +451,7 @@ def test_flag_environment_and_table(tmp_path: Path) -> None:
         assert problem in error.value.message and fix in error.value.fix
 
 
-def test_the_command_writes_yaml(run: Run, here: Path) -> None:  # noqa: F811
+def test_the_command_writes_yaml(run: Run, here: Path) -> None:
     image = f"us-docker.pkg.dev/p-1/t/own@{jobfiles.DIGEST}"
     text = f"image: {image}\nmachine: n1-standard-8\nenvironment: {{A: 'on', B: 1_000}}\n"
     (here / "jobs" / "own.yaml").write_text(text)
@@ -476,6 +476,6 @@ def test_the_command_writes_yaml(run: Run, here: Path) -> None:  # noqa: F811
         (("cats", "--to", "jobset", "--queue", "G"), "--queue: 'G' is not a name"),
     ],
 )
-def test_the_command_refuses(run: Run, words: tuple[str, ...], problem: str) -> None:  # noqa: F811
+def test_the_command_refuses(run: Run, words: tuple[str, ...], problem: str) -> None:
     code, out, err = run("job", "render", *words)
     assert (code, out) == (2, "") and problem in err and "fix:" in err

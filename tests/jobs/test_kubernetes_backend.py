@@ -27,8 +27,8 @@ from builder.jobs.ready import Image, Ready
 from tests.emulators.kubernetes import server
 from tests.emulators.kubernetes.objects import Script
 from tests.jobs import jobfiles
-from tests.jobs.clusters import JOB, backend, loopback, ready  # noqa: F401
-from tests.jobs.test_job_command import Run, here, run  # noqa: F401
+from tests.jobs.clusters import JOB, ready
+from tests.jobs.conftest import Run
 
 CLUSTER = JOB + "replicas: {workers: 2}\n"
 Folder = Callable[[str], submission.Memory]
@@ -57,8 +57,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_job_reads_as_it_was_described(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
     tmp_path: Path,
 ) -> None:
     loopback.objects.script = lambda pod: Script(code=None)
@@ -80,8 +80,8 @@ def test_a_job_reads_as_it_was_described(
     [(2, "worker-1 ended with exit code 2; "), (137, "worker-1 ran out of memory; ")],
 )
 def test_a_failure_names_the_replica_that_began_it(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
     tmp_path: Path,
     code: int,
     error: str,
@@ -96,8 +96,8 @@ def test_a_failure_names_the_replica_that_began_it(
 
 
 def test_restarts_expiry_and_a_pod_that_finds_no_node(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
     tmp_path: Path,
 ) -> None:
     objects = loopback.objects
@@ -126,7 +126,7 @@ def test_restarts_expiry_and_a_pod_that_finds_no_node(
 
 
 def test_a_job_in_a_queue_waits_and_is_cancelled_there(
-    loopback: server.Cluster,  # noqa: F811
+    loopback: server.Cluster,
     tmp_path: Path,
 ) -> None:
     queued = Kubernetes(Cluster(queue="gpus"))
@@ -145,8 +145,8 @@ def test_a_job_in_a_queue_waits_and_is_cancelled_there(
 
 
 def test_a_log_that_grows_is_read_once_within_one_second(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
     tmp_path: Path,
 ) -> None:
     loopback.objects.script = lambda pod: Script((), None)
@@ -167,8 +167,8 @@ def test_a_log_that_grows_is_read_once_within_one_second(
 
 
 def test_a_long_list_is_read_page_by_page(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -178,10 +178,7 @@ def test_a_long_list_is_read_page_by_page(
     assert len(backend.list()) == 5 and len(backend.list(limit=3)) == 3
 
 
-def test_another_namespace_knows_nothing_of_it(
-    backend: Kubernetes,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_another_namespace_knows_nothing_of_it(backend: Kubernetes, tmp_path: Path) -> None:
     job = send(backend, ready(JOB), tmp_path).job
     other = Kubernetes(Cluster("training"))
     assert other.list() == () and [known.name for known in backend.list()] == [job.name]
@@ -194,8 +191,8 @@ def test_another_namespace_knows_nothing_of_it(
 
 
 def test_a_job_that_failed_is_created_anew_and_writes_to_the_same_folder(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
     tmp_path: Path,
 ) -> None:
     loopback.objects.script = lambda pod: Script(code=2)
@@ -216,8 +213,8 @@ def test_a_job_that_failed_is_created_anew_and_writes_to_the_same_folder(
 
 
 def test_a_server_that_is_too_busy_is_asked_again_when_it_says(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
     pauses: list[float],
     tmp_path: Path,
 ) -> None:
@@ -227,8 +224,8 @@ def test_a_server_that_is_too_busy_is_asked_again_when_it_says(
 
 
 def test_what_may_have_been_created_is_looked_for_and_not_sent_again(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
     tmp_path: Path,
 ) -> None:
     loopback.faults.bursts = [("POST .*jobsets$", 503, 1), ("GET .*jobsets$", 500, 2)]
@@ -243,7 +240,7 @@ def test_what_may_have_been_created_is_looked_for_and_not_sent_again(
 
 
 def test_submissions_in_which_everything_breaks_leave_one_job_each(
-    loopback: server.Cluster,  # noqa: F811
+    loopback: server.Cluster,
     tmp_path: Path,
 ) -> None:
     """Busy and failing servers, answers that get lost, lists that lag, two commands at once on two
@@ -298,8 +295,8 @@ def refused(kubernetes: Kubernetes, body: Any = None) -> OutsideError:
 
 
 def test_each_refusal_is_one_line_and_a_way_out(
-    backend: Kubernetes,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
+    backend: Kubernetes,
+    loopback: server.Cluster,
 ) -> None:
     faults = loopback.faults
     faults.forbidden = ["POST .*jobsets"]
@@ -329,11 +326,7 @@ def test_each_refusal_is_one_line_and_a_way_out(
 
 
 @pytest.fixture
-def cats(
-    here: Path,  # noqa: F811
-    loopback: server.Cluster,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> Path:
+def cats(here: Path, loopback: server.Cluster, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project whose job cats names an image by digest, which lies in no registry."""
     image = Image(f"me.example/own@{jobfiles.DIGEST}", jobfiles.DIGEST)
     monkeypatch.setattr(images, "pushed_image", lambda *_: (image, ()))
@@ -346,11 +339,7 @@ ON = ("--on", "kubernetes")
 FAST = ("--poll", "0.05")
 
 
-def test_submit_and_all_that_asks_about_it(
-    run: Run,  # noqa: F811
-    cats: Path,
-    loopback: server.Cluster,  # noqa: F811
-) -> None:
+def test_submit_and_all_that_asks_about_it(run: Run, cats: Path, loopback: server.Cluster) -> None:
     loopback.objects.script = lambda pod: Script(("step 3 of 3: loss 0.5",), code=2)
     code, _, err = run("job", "submit", "cats", *ON, "--logs", *FAST)
     assert code == 2 and "chief-0" in err and "step 3 of 3: loss 0.5" in err and "failed" in err
@@ -362,9 +351,9 @@ def test_submit_and_all_that_asks_about_it(
 
 
 def test_a_dry_run_is_checked_there_and_creates_nothing(
-    run: Run,  # noqa: F811
+    run: Run,
     cats: Path,
-    loopback: server.Cluster,  # noqa: F811
+    loopback: server.Cluster,
 ) -> None:
     code, out, _ = run("job", "submit", "cats", *ON, "--dry-run", "--", "--steps", "9")
     manifest = YAML(typ="safe").load(out)

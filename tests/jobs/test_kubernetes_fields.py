@@ -19,7 +19,7 @@ from builder.jobs.ready import Image
 from tests.emulators.kubernetes import server
 from tests.emulators.kubernetes.objects import Script
 from tests.jobs import jobfiles
-from tests.jobs.clusters import GKE, loopback, ready  # noqa: F401
+from tests.jobs.clusters import GKE, ready
 from tests.jobs.test_kubernetes import CHIEF, container, expanded, pod, rendered, roles
 
 QUEUE = Cluster(queue="gpus")
@@ -48,7 +48,7 @@ EVERY_LINE = [
 @pytest.mark.parametrize("line", EVERY_LINE)
 def test_the_crds_own_rules_take_every_line_and_its_cancelling(
     line: str,
-    loopback: server.Cluster,  # noqa: F811
+    loopback: server.Cluster,
 ) -> None:
     manifest = rendered(CHIEF + line + "\n", QUEUE)
     assert cel.evaluate(EXCLUSIVE, {"self": manifest["spec"]}) is True

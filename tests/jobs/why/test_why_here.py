@@ -13,7 +13,7 @@ from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.pools import Pool
 from builder.jobs.why import jobs
 from builder.jobs.why.diagnose import Diagnosis, diagnose
-from tests.jobs.test_job_local import ROLE, job, shell  # noqa: F401
+from tests.jobs.test_job_local import ROLE
 
 pytestmark = [pytest.mark.engine]
 
@@ -27,7 +27,7 @@ def why(engine: Engine, one: LocalJob) -> Diagnosis:
 
 def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(
     engine: Engine,
-    job: Callable[..., LocalJob],  # noqa: F811
+    job: Callable[..., LocalJob],
 ) -> None:
     script = ROLE + (
         'if [ "$role" = chief ]; then echo "failed to connect to all addresses"; sleep 60; fi; '
@@ -40,10 +40,7 @@ def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(
     assert [one.ending for one in found.seen] == ["peer-lost"]
 
 
-def test_silent_ends(
-    engine: Engine,
-    job: Callable[..., LocalJob],  # noqa: F811
-) -> None:
+def test_silent_ends(engine: Engine, job: Callable[..., LocalJob]) -> None:
     assert why(engine, job("exit 0")).ending == "ended-well"
     assert why(engine, job("exit 7")).ending == "unknown"
     assert why(engine, job("exit 137", restarts="never")).ending == "killed"
