@@ -87,8 +87,8 @@ def accelerator(
     """Return the value of ACCELERATOR: `V100:2,capability=7.0,cuda=12,driver=525`, or of a TPU
     `TPU-v5e:4,topology=4x4`.
 
-    count: GPUs, or chips of a TPU on one host. capability: of the GPU; cuda: the major version of
-    the image's CUDA; driver: the oldest for it; topology: of all hosts of a TPU.
+    count: GPUs, or chips of a TPU on one host. capability: of the GPU; driver: the oldest for the
+    image; cuda: the version that this driver brings; topology: of all hosts of a TPU.
     """
     counted = name if count is None else f"{name}:{count}"
     known = {"capability": capability, "cuda": cuda, "driver": driver, "topology": topology}

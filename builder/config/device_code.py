@@ -24,6 +24,7 @@ from builder.devicecode import library
 from builder.devicecode.library import Library
 from builder.devicecode.verdict import Audit
 from builder.facts import cuda
+from builder.facts.cuda import OldestDriver
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
@@ -134,13 +135,13 @@ def explain(root: Path, spec: ImageSpec) -> Iterator[Fact]:
     verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
     isa = f" (PTX {verdict.ptx_version})" if verdict.ptx_version else ""
     source = f"what the locked wheels carry: {image_yaml.IMAGES}/{FILE}"
-    yield Fact(
-        f"oldest driver for the libraries{isa}", str(driver(root, stack, lock)), source, True
-    )
+    if oldest := driver(root, stack, lock):
+        yield Fact(f"oldest driver for the libraries{isa}", oldest.driver, source, True)
 
 
-def driver(root: Path, stack: Stack, lock: Lock) -> str | None:
-    """Return the oldest branch of drivers that runs what a lock's wheels carry on its GPU ("555").
+def driver(root: Path, stack: Stack, lock: Lock | None) -> OldestDriver | None:
+    """Return the oldest driver that runs what a lock's wheels carry on its GPU; without a lock,
+    that for its CUDA.
 
     It is the highest of what CUDA asks for, and of what the PTX asks for that the GPU has to use:
     drivers run newer minors of CUDA, but compile no newer PTX. None for no GPU.
@@ -148,5 +149,6 @@ def driver(root: Path, stack: Stack, lock: Lock) -> str | None:
     if stack.cuda is None:
         return None
     major = stack.cuda.partition(".")[0]
-    verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
+    wheels = of_known(lock, read(root)) if lock else Audit(())
+    verdict = wheels.verdict(stack.compute_capability or "")
     return cuda.oldest_driver(major, verdict.ptx_version)

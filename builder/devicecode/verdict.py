@@ -24,6 +24,7 @@ from builder.devicecode.pruning.fatbin import ELF, LINK_INPUT, LTO_IR, PTX, Targ
 from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability, runs
 from builder.devicecode.ptx import Directives, newest
 from builder.facts import cuda
+from builder.facts.cuda import OldestDriver
 
 PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
 
@@ -142,16 +143,14 @@ class Verdict:
         return newest(finding.ptx_version for finding in self.findings)
 
     @property
-    def driver(self) -> str | None:
-        """The oldest branch of drivers for it ("555"); None where nothing says which CUDA it has.
+    def driver(self) -> OldestDriver | None:
+        """The oldest driver for it; None where nothing says which CUDA it has.
 
         It is the highest of what CUDA's libraries and the PTX ask for that the device has to use.
         """
         names = (_TOOLKIT.match(finding.library.name) for finding in self.findings)
-        majors = {int(name[1]) for name in names if name}
-        if not majors and self.ptx_version:
-            return cuda.oldest_driver_for_ptx(self.ptx_version)
-        return cuda.oldest_driver(str(max(majors)), self.ptx_version) if majors else None
+        majors = [name[1] for name in names if name]
+        return cuda.oldest_driver(max(majors, key=int, default=None), self.ptx_version)
 
     @property
     def spoilers(self) -> tuple[LibraryVerdict, ...]:

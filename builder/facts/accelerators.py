@@ -10,7 +10,7 @@ from typing import Literal
 from builder import contract
 from builder.core.errors import InputError
 from builder.facts import DATA, Source, read_table, sources_of
-from builder.facts.cuda import oldest_driver
+from builder.facts.cuda import OldestDriver
 
 Kind = Literal["gpu", "tpu", "cpu"]
 
@@ -113,25 +113,23 @@ def find(name: str) -> Accelerator:
 
 def expectation(
     accelerator: str,
-    cuda: str | None,
+    driver: OldestDriver | None,
     count: int | None = None,
     topology: str | None = None,
-    driver: str | None = None,
 ) -> str:
-    """Return what a program may expect, as contract.ACCELERATOR has it:
-    `V100:2,capability=7.0,cuda=12,driver=525` or `TPU-v5e:4,topology=4x4`.
+    """Return `V100:2,capability=7.0,cuda=12,driver=525`, or `TPU-v5e:4,topology=4x4`.
 
-    cuda: the version of the image's CUDA, None where it is not known. count: how many are paid for,
-    of a TPU its chips on one host; None: one at least. topology: of a TPU. driver: the oldest for
-    the image's libraries; None: the oldest for its CUDA. Raises InputError for an accelerator that
-    does not exist.
+    driver: the oldest for the image's libraries, None where it is not known. count: how many are
+    paid for, of a TPU its chips on one host; None: one at least. topology: of a TPU. Raises
+    InputError for an accelerator that does not exist.
     """
     known = find(accelerator)
     if known.kind == "tpu":
         return contract.accelerator(accelerator, count, topology=topology)
-    major = cuda.partition(".")[0] if cuda else None
-    if driver is None and major:
-        driver = oldest_driver(major)
     return contract.accelerator(
-        known.name, count, capability=known.compute_capability, cuda=major, driver=driver
+        known.name,
+        count,
+        capability=known.compute_capability,
+        cuda=driver.cuda if driver else None,
+        driver=driver.driver if driver else None,
     )

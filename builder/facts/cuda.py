@@ -47,6 +47,15 @@ class PtxIsa:
 
 
 @dataclass(frozen=True)
+class OldestDriver:
+    """The oldest branch of drivers that runs something ("555"), and the CUDA that it brings
+    ("12.5")."""
+
+    driver: str
+    cuda: str
+
+
+@dataclass(frozen=True)
 class CudaFacts:
     """The facts about CUDA.
 
@@ -61,21 +70,18 @@ class CudaFacts:
     ptx: tuple[PtxIsa, ...]
 
 
-def oldest_driver(major: str, ptx_isa: str = "") -> str | None:
-    """Return the oldest branch of drivers for a CUDA ("12") and for PTX ("8.5"); None for an
-    unknown CUDA."""
-    driver = next((row.driver for row in cuda().drivers if row.cuda == major), None)
-    if driver is None or not ptx_isa:
-        return driver
-    return max(driver, oldest_driver_for_ptx(ptx_isa), key=int)
+def oldest_driver(major: str | None, ptx_isa: str = "") -> OldestDriver | None:
+    """Return the oldest driver for libraries of a CUDA ("12") and for PTX ("8.5").
 
-
-def oldest_driver_for_ptx(isa: str) -> str:
-    """Return the oldest branch of drivers that compiles a PTX ISA ("8.5"); for one that is newer
-    than the table, that of the newest row."""
-    rows = cuda().ptx
-    newer = (row.driver for row in rows if _numbers(row.isa) >= _numbers(isa))
-    return next(newer, rows[-1].driver)
+    For a PTX ISA that is newer than the table, the newest row counts. None where neither is known.
+    """
+    known = [OldestDriver(row.driver, row.cuda) for row in cuda().drivers if row.cuda == major]
+    if ptx_isa:
+        rows = cuda().ptx
+        newer = (row for row in rows if _numbers(row.isa) >= _numbers(ptx_isa))
+        row = next(newer, rows[-1])
+        known.append(OldestDriver(row.driver, row.cuda))
+    return max(known, key=lambda oldest: int(oldest.driver), default=None)
 
 
 @cache

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
     from builder.config.lockfile import Lock
     from builder.config.stack import Stack
+    from builder.facts.cuda import OldestDriver
 
 PACKAGED = Path(__file__).parent / TEMPLATES
 """The factory's own templates."""
@@ -60,7 +61,7 @@ def render(
     stack: Stack,
     lock: Lock,
     templates: Path | None = None,
-    driver: str | None = None,
+    driver: OldestDriver | None = None,
 ) -> Rendered:
     """Return a target with its Dockerfile.
 

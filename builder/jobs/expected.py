@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from builder import contract
 from builder.facts.accelerators import expectation
+from builder.facts.cuda import OldestDriver
 from builder.jobs.machines import Placement
 
 
-def on_a_machine(placement: Placement, cuda: str | None) -> dict[str, str]:
+def on_a_machine(placement: Placement, driver: OldestDriver | None) -> dict[str, str]:
     """Return the variable for a machine that is paid for; one without an accelerator computes on
     the CPU, whatever its image expects.
 
-    cuda: the version of the image's CUDA, None where it is not known.
+    driver: the oldest for the image's libraries, None where it is not known.
     """
     device = placement.device
     if device is None:
         return {contract.ACCELERATOR: contract.CPU}
     count = placement.count if device.kind == "gpu" else placement.chips
-    return {contract.ACCELERATOR: expectation(device.name, cuda, count, placement.topology)}
+    return {contract.ACCELERATOR: expectation(device.name, driver, count, placement.topology)}
 
 
 def on_this_machine(wanted: int, given: int) -> dict[str, str]:

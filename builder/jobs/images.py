@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import registry
-from builder.config import compatibility, image_yaml
+from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.kernels import RUNS_ON
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.facts import accelerators
+from builder.facts.cuda import OldestDriver
 from builder.jobs.description import Job
 from builder.jobs.ready import Image
 from builder.prove import receipts
@@ -176,15 +177,17 @@ def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Ima
     spec = image_yaml.load(root, name)
     kind = accelerators.find(spec.accelerator).kind
     try:
-        cuda = compatibility.resolve(spec).cuda
+        stack = compatibility.resolve(spec)
+        locked = (root / image_yaml.IMAGES / name / lockfile.FILE).is_file()
+        driver = device_code.driver(root, stack, lockfile.read(root, name) if locked else None)
     except InputError:  # versions that do not fit; builder lock says so
-        cuda = None
+        driver = None
     return Image(
         reference,
         target=name,
         accelerator=spec.accelerator,
         pruned=spec.prune != "off" and kind == "gpu",
-        cuda=cuda,
+        driver=driver,
         in_registry=settings.registry is not None,
         entrypoint=("python" if spec.has_own_base else "python3", "-m", spec.trainer.module),
     )
@@ -192,13 +195,22 @@ def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Ima
 
 def _verified(verified: Verification) -> Image:
     """Return the image that a receipt is about."""
+    driver = verified.receipt.seen("device-code").get("driver")
     return Image(
         verified.reference,
         verified.digest,
         accelerator=verified.receipt.accelerator,
         proven=True,
         pruned=RUNS_ON in verified.labels,
+        driver=_driver(driver),
     )
+
+
+def _driver(seen: object) -> OldestDriver | None:
+    """Return the oldest driver that a check of device code saw."""
+    if not isinstance(seen, dict):
+        return None
+    return OldestDriver(str(seen.get("driver", "")), str(seen.get("cuda", "")))
 
 
 def _labels(

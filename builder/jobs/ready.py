@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder import contract
+from builder.facts.cuda import OldestDriver
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
@@ -17,7 +18,7 @@ class Image:
 
     reference: what is sent; by digest once `digest` is known. target: of images/, None for any
     other image. accelerator: what it is proven for (None: not known); proven: a receipt says so.
-    pruned: the device code of other GPUs was taken out. cuda: the version of its CUDA. in_registry:
+    pruned: the device code of other GPUs was taken out. driver: the oldest for it. in_registry:
     False for an image that has a name on this machine only. entrypoint: what it starts, () where
     that is not known.
     """
@@ -28,7 +29,7 @@ class Image:
     accelerator: str | None = None
     proven: bool = False
     pruned: bool = False
-    cuda: str | None = None
+    driver: OldestDriver | None = None
     in_registry: bool = True
     entrypoint: tuple[str, ...] = ()
 

@@ -85,6 +85,10 @@ class Receipt(_Frozen):
         """At least one check, and none that did not pass."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
+    def seen(self, name: str) -> Mapping[str, JsonValue]:
+        """Return what the check of this name saw; nothing where there was none."""
+        return next((check.seen for check in self.checks if check.name == name), {})
+
     @property
     def problems(self) -> tuple[Defect, ...]:
         """What is wrong, in the order of the checks."""

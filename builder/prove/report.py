@@ -128,7 +128,7 @@ def _driver(verdict: Verdict) -> str:
     if not verdict.runs or not verdict.driver:
         return ""
     why = f", which compiles PTX {verdict.ptx_version}" if verdict.ptx_version else ""
-    return f"; driver {verdict.driver} or newer{why}"
+    return f"; driver {verdict.driver.driver} or newer{why}"
 
 
 def _title(source: Audited, gpu: str, many: bool) -> str:
@@ -162,7 +162,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "runs": verdict.runs,
         "spoiler": verdict.spoiler.library.path if verdict.spoiler else None,
         "instead": verdict.instead,
-        "driver": verdict.driver,
+        "driver": verdict.driver and verdict.driver.driver,
         "ptx_isa": verdict.ptx_version or None,
         "ptx_seconds": round(verdict.ptx_seconds, 1),
         "findings": [

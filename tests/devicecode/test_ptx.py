@@ -14,6 +14,7 @@ from builder.devicecode.pruning.fatbin import containers
 from builder.devicecode.pruning.rule import compute_capability
 from builder.devicecode.verdict import Audit, Support
 from builder.facts import cuda
+from builder.facts.cuda import OldestDriver
 from tests.devicecode import writer
 
 TEXT = """//
@@ -95,11 +96,11 @@ def test_a_library_keeps_what_its_texts_say_in_its_cache_entry() -> None:
 def test_the_oldest_driver_is_that_of_the_newest_ptx_which_the_device_uses() -> None:
     older = writer.container(module("sm_90", "8.3"))
     newer = writer.container(writer.sass(90), module("sm_90", "8.7"))
-    assert audit(older, newer).verdict("10.0").driver == "570"
+    assert audit(older, newer).verdict("10.0").driver == OldestDriver("570", "12.8")
     assert audit(older, newer).verdict("9.0").ptx_version == "", "it has machine code"
-    assert cuda.oldest_driver("12", "8.3") == "545"
-    assert cuda.oldest_driver("12", "7.0") == "525"
-    assert cuda.oldest_driver("13", "8.5") == "580"
+    assert cuda.oldest_driver("12", "8.3") == OldestDriver("545", "12.3")
+    assert cuda.oldest_driver("12", "7.0") == OldestDriver("525", "12")
+    assert cuda.oldest_driver("13", "8.5") == OldestDriver("580", "13")
 
 
 def test_our_table_of_ptx_is_nvidias() -> None:

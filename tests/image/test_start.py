@@ -140,3 +140,53 @@ def test_with_its_accelerator_a_program_runs(image: Path) -> None:
     )
     part = {**expecting(PAID), "CUDA_VISIBLE_DEVICES": "1"}
     assert python(image, starts, libraries, **part) == (PASSED, "")
+
+
+DEVICES = """
+class Device:
+    def __init__(self, kind):
+        self.device_type = kind
+class Context:
+    def _initialize_physical_devices(self, reinitialize=False):
+        self._physical_devices = [Device("CPU"), *(Device("GPU") for _ in range(GPUS))]
+"""
+LISTS = "import tensorflow.python.eager.context as c; c.Context()._initialize_physical_devices()"
+
+
+def framework(image: Path, gpus: int) -> None:
+    """Write a TensorFlow that sees so many GPUs."""
+    folder = image / "site/tensorflow/python/eager"
+    folder.mkdir(parents=True)
+    for parent in (folder, folder.parent, folder.parent.parent):
+        (parent / "__init__.py").write_text("")
+    (folder / "context.py").write_text(f"GPUS = {gpus}\n{DEVICES}")
+
+
+def test_a_framework_that_sees_no_gpu_is_refused_when_it_has_listed_its_devices(
+    image: Path,
+) -> None:
+    libraries = machine(image / "lib", V100, SECOND)
+    framework(image, gpus=0)
+    code, text = python(image, LISTS, libraries, **expecting(PAID))
+    assert code == contract.USAGE
+    assert "paid for 2 x V100, and the framework sees no GPU, although CUDA does" in text
+    hides = LISTS.replace("c;", "c, os; os.environ['CUDA_VISIBLE_DEVICES'] = '-1';")
+    assert python(image, hides, libraries, **expecting(PAID)) == (0, ""), "on purpose"
+    looked_at = {**expecting(PAID), "TRAINING_ACCELERATOR_LOOKED_AT": PAID}
+    assert python(image, LISTS, libraries, **looked_at) == (0, ""), "a process that it started"
+
+
+def test_a_framework_that_sees_its_gpus_goes_on(image: Path) -> None:
+    libraries = machine(image / "lib", V100, SECOND)
+    framework(image, gpus=2)
+    assert python(image, LISTS, libraries, **expecting(PAID)) == (0, "")
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_lists_its_devices_where_the_hook_watches() -> None:
+    """The name is TensorFlow's own, and private."""
+    from tensorflow.python.eager import context
+
+    made = context.Context()
+    made._initialize_physical_devices()
+    assert {device.device_type for device in made._physical_devices} >= {"CPU"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from builder.facts.cuda import OldestDriver
 from builder.jobs import description
 from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.service import Service
@@ -32,7 +33,15 @@ def job(text: str, name: str = "cats") -> Job:
 def image(target: str = "v100", accelerator: str | None = None) -> Image:
     """A proven image of a target in Artifact Registry."""
     made_for = accelerator or TARGETS.get(target, target.upper())
-    return Image(f"{REPOSITORY}@{DIGEST}", DIGEST, target, made_for, True, True, cuda="12.5")
+    return Image(
+        f"{REPOSITORY}@{DIGEST}",
+        DIGEST,
+        target,
+        made_for,
+        True,
+        True,
+        driver=OldestDriver("525", "12"),
+    )
 
 
 def ready(text: str, target: str = "v100", *, project: str | None = "my-project") -> Ready:

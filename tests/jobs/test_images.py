@@ -14,6 +14,7 @@ from builder.core import project
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
+from builder.facts.cuda import OldestDriver
 from builder.frameworks.tensorflow.suite import TRAINER
 from builder.jobs import checks, expected, images
 from builder.pipeline import verify
@@ -72,12 +73,12 @@ def receipt(manifest: Manifest | None = None, **changes: object) -> Receipt:
 def test_the_cuda_of_a_target_is_known_and_so_the_oldest_driver_for_it(here: Path) -> None:
     job = jobfiles.job(f"image: v100\n{BASE}")
     image, _ = images.local_image(here, job, Settings())
-    assert (image.cuda or "").partition(".")[0] == "12"
+    assert image.driver == OldestDriver("525", "12")
     placement = checks.place(job.pools[0])
-    (value,) = expected.on_a_machine(placement, image.cuda).values()
+    (value,) = expected.on_a_machine(placement, image.driver).values()
     assert value == "V100:1,capability=7.0,cuda=12,driver=525"
     foreign, _ = images.local_image(here, jobfiles.job(f"image: a.b/c:d\n{BASE}"), Settings())
-    (value,) = expected.on_a_machine(placement, foreign.cuda).values()
+    (value,) = expected.on_a_machine(placement, foreign.driver).values()
     assert value == "V100:1,capability=7.0"
 
 

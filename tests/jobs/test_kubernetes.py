@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from builder import contract
 from builder.core import project
 from builder.core.errors import InputError
+from builder.facts.cuda import OldestDriver
 from builder.jobs import description, expected, images
 from builder.jobs.backends.kubernetes import checks, cluster, jobset
 from builder.jobs.backends.kubernetes.cluster import Cluster
@@ -229,10 +230,10 @@ def test_each_pod_finds_itself_in_tf_config() -> None:
 
 
 def test_each_pod_is_told_which_accelerator_it_has() -> None:
-    image = replace(jobfiles.image(), cuda="12.8")
+    image = replace(jobfiles.image(), driver=OldestDriver("570", "12.8"))
     manifest = rendered(CHIEF + "replicas: {evaluator: {accelerators: none}}\n", image=image)
     placement = ready(CHIEF, image=image).placements[0]
-    promised = expected.on_a_machine(placement, "12.8")[contract.ACCELERATOR]
+    promised = expected.on_a_machine(placement, image.driver)[contract.ACCELERATOR]
     assert environment(manifest, "chief", 0)[contract.ACCELERATOR] == promised
     assert environment(manifest, "evaluator", 0)[contract.ACCELERATOR] == contract.CPU
     own = rendered(CHIEF + f"environment: {{{contract.ACCELERATOR}: cpu}}\n", image=image)

@@ -19,6 +19,7 @@ from tests.compiler import compile_library
 from tests.trainer.runs import ROOT
 from trainer import config, guard
 from trainer.config import UsageError
+from trainer.guard import cuda
 
 PASSED = 77
 MACHINE = "machine"
@@ -60,10 +61,11 @@ def machine(
     driver: str = "535.104.05",
     init: int = 0,
     cuda: int = 12020,
+    cuinit: int = 0,
     libcuda: bool = True,
 ) -> Path:
     """A folder with the libraries of a driver on a machine with these GPUs."""
-    lines = [f"{init} {cuda} {len(gpus)} {driver or '-'}"]
+    lines = [f"{init} {cuda} {cuinit} {len(gpus)} {driver or '-'}"]
     lines += [line for gpu in gpus for line in gpu.lines()]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MACHINE).write_text("\n".join(lines))
@@ -156,6 +158,15 @@ REFUSED: dict[str, tuple[tuple[Gpu, ...], dict, dict[str, str], str]] = {
         {},
         "set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     ),
+    "no fabric manager": (
+        (V100, SECOND),
+        {"cuinit": 802},
+        {},
+        "CUDA does not start: error 802, the system is not ready: the fabric manager does not run",
+    ),
+    "libraries of another driver": ((V100, SECOND), {"cuinit": 803}, {}, "error 803, libcuda.so.1"),
+    "a cgroup without devices": ((V100, SECOND), {"cuinit": 100}, {}, "error 100, no GPU is given"),
+    "no word for it": ((V100, SECOND), {"cuinit": 719}, {}, "error 719, see CUresult"),
     "MIG without a slice": (
         (V100, Gpu(A100, mig=1)),
         {},
@@ -194,6 +205,13 @@ GOOD: dict[str, tuple[str, tuple[Gpu, ...], dict, dict[str, str]]] = {
         {},
         {"CUDA_VISIBLE_DEVICES": "1"},
     ),
+    "a broken one more than is paid for": ("V100:1", (V100, Gpu(error=15)), {}, {}),
+    "an image's own GPU, of a newer minor": (
+        "A100,capability=8.0,cuda=12,driver=525",
+        (Gpu("NVIDIA L4", capability=(8, 9)),),
+        {},
+        {},
+    ),
     "forward compatibility package": (PAID, (V100, SECOND), {"driver": "470.57.02"}, {}),
     "shared on purpose": (PAID, (V100, Gpu(used=16)), {}, SHARED),
     "a slice": ("A100", (Gpu(A100, capability=(8, 0), mig=1, slices=(SLICE,)),), {}, {}),
@@ -221,6 +239,28 @@ def test_what_is_paid_for_and_there_is_not_refused(case: str, tmp_path: Path) ->
     libraries = machine(tmp_path / "lib", *gpus, **driver)
     found = train(libraries, tmp_path, **{contract.ACCELERATOR: expected}, **given)
     assert found == (PASSED, {})
+
+
+def test_a_driver_that_compiles_no_such_ptx_is_too_old(tmp_path: Path) -> None:
+    """PTX 8.5 needs CUDA 12.5's driver: 535 runs CUDA 12, and yet ends with an invalid PTX."""
+    wanted = guard.expected("H100:1,capability=9.0,cuda=12.5,driver=555", "test")
+    assert wanted is not None
+    assert guard.too_old(wanted, "535.104.05", (12, 2)) == (
+        "the driver here is 535.104.05, and this image's CUDA 12.5 needs 555 or newer: update the "
+        "machine's driver"
+    )
+    assert guard.too_old(wanted, "555.42.02", (12, 5)) == ""
+    assert guard.too_old(wanted, "535.104.05", (12, 6)) == "", "a compatibility package"
+
+
+def test_a_driver_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(machine(tmp_path, V100, cuinit=-1), tmp_path).items():
+        monkeypatch.setenv(name, value)
+    assert cuda.missing(seconds=1) == (
+        "the driver does not answer: cuInit did not return in 1 s: restart the machine"
+    )
 
 
 def test_the_option_wins_over_what_the_place_says(tmp_path: Path) -> None:

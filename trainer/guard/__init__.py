@@ -31,7 +31,7 @@ AUTO, NONE, ANY = "auto", "none", "GPU"
 
 _WRITTEN = re.compile(
     r"(?P<name>[A-Za-z][A-Za-z0-9-]*)(:(?P<count>[1-9][0-9]{0,2}))?"
-    r"(,capability=(?P<capability>[0-9]+\.[0-9]+))?(,cuda=(?P<cuda>[0-9]+))?"
+    r"(,capability=(?P<capability>[0-9]+\.[0-9]+))?(,cuda=(?P<cuda>[0-9]+(\.[0-9]+)?))?"
     r"(,driver=(?P<driver>[0-9]+(\.[0-9]+)*))?(,topology=(?P<topology>[0-9]+(x[0-9]+){1,2}))?"
 )
 _FULL = 0.95
@@ -52,8 +52,9 @@ class Refused(Exception):  # noqa: N818 - the guard does what it is for
 class Expected:
     """What the job is paid for. capability, cuda, driver: "" where that is not known.
 
-    capability: of the GPU; cuda: major version of the CUDA that the image has; driver: the oldest
-    that knows this CUDA. Of a TPU, count: its chips on one host; topology: that of all hosts.
+    capability: of the GPU; cuda: the CUDA that a driver has to know, driver: the oldest that does.
+    paid: whether the text counts GPUs, as a job's does; an image's names the kind alone. Of a TPU,
+    count: its chips on one host; topology: that of all hosts.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Expected:
     cuda: str = ""
     driver: str = ""
     topology: str = ""
+    paid: bool = False
 
     def __str__(self) -> str:
         if self.tpu:
@@ -92,7 +94,12 @@ def expected(text: str, source: str) -> Expected | None:
     if found is None:
         raise Refused(f"{source} {text}: is not none, GPU, V100, or V100:2 for two of them")
     given = {key: value for key, value in found.groupdict().items() if value}
-    return Expected(**{**given, "count": int(given.get("count", 1))})  # type: ignore[arg-type]
+    values: dict[str, Any] = {
+        **given,
+        "count": int(given.get("count", 1)),
+        "paid": "count" in given,
+    }
+    return Expected(**values)
 
 
 def check(accelerator: str, environment: MutableMapping[str, str], patience: float = 3.0) -> None:
@@ -129,6 +136,21 @@ def refusal(environment: MutableMapping[str, str], patience: float = 3.0) -> str
         return f"this job is paid for {wanted}, and {cause} ({_SETTING})"
     environment[LOOKED_AT] = text
     return ""
+
+
+def unseen(accelerator: str, gpus: int) -> str:
+    """Why a framework that sees so many GPUs may not start; "" if it may.
+
+    A framework may leave GPUs out that CUDA has, and say one line about it.
+    """
+    wanted = expected(accelerator, VARIABLE)
+    if wanted is None or wanted.tpu or gpus:
+        return ""
+    return (
+        f"this job is paid for {wanted}, and the framework sees no GPU, although CUDA does: a "
+        "library that it opens is missing or wrong, or it is a build for the CPU; its own log "
+        f"names it ({_SETTING})"
+    )
 
 
 def missing(
@@ -177,6 +199,8 @@ def _without_gpu(wanted: Expected, environment: Mapping[str, str], part: bool) -
     """Why the expected GPUs cannot be used; "" if they can."""
     import ctypes
 
+    from . import cuda as cuda_process
+
     try:
         nvml = Nvml(ctypes.CDLL("libnvidia-ml.so.1"))
     except OSError:
@@ -195,7 +219,8 @@ def _without_gpu(wanted: Expected, environment: Mapping[str, str], part: bool) -
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         )
     version = ctypes.c_int()
-    newest = 0 if cuda.cuDriverGetVersion(ctypes.byref(version)) else version.value // 1000
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    newest = version.value // 1000, version.value % 1000 // 10
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if part and visible is not None and (given := len(chosen(devices, visible))):
         wanted = replace(wanted, count=min(wanted.count, given))
@@ -203,6 +228,7 @@ def _without_gpu(wanted: Expected, environment: Mapping[str, str], part: bool) -
         too_old(wanted, driver, newest)
         or not_usable(wanted, devices, visible)
         or _no_room(wanted, devices, environment)
+        or cuda_process.missing()
     )
 
 
@@ -245,15 +271,15 @@ def _no_answer(code: int) -> str:
     )
 
 
-def too_old(wanted: Expected, driver: str, cuda: int) -> str:
+def too_old(wanted: Expected, driver: str, cuda: tuple[int, int]) -> str:
     """Why the driver is too old; "" if it is not, or if its version is not known.
 
-    cuda: the major version that libcuda.so.1 knows. A CUDA forward compatibility package brings a
-    libcuda that is newer than the driver.
+    cuda: the version that libcuda.so.1 knows. A CUDA forward compatibility package brings a libcuda
+    that is newer than the driver.
     """
     if not (wanted.driver and driver) or _numbers(driver) >= _numbers(wanted.driver):
         return ""
-    if wanted.cuda and cuda >= int(wanted.cuda):
+    if wanted.cuda and cuda >= _numbers(wanted.cuda):
         return ""
     image = f", and this image's CUDA {wanted.cuda} needs" if wanted.cuda else ", below"
     return (
@@ -264,8 +290,10 @@ def too_old(wanted: Expected, driver: str, cuda: int) -> str:
 def not_usable(wanted: Expected, devices: Sequence[Device], visible: str | None) -> str:
     """Why there are fewer usable GPUs than expected; "" if there are enough."""
     shown = chosen(devices, visible)
-    if broken := [device for device in shown if device.problem]:
+    broken = [device for device in shown if device.problem]
+    if broken and len(shown) - len(broken) < wanted.count:
         return f"{broken[0].label} {broken[0].problem}"
+    shown = [device for device in shown if not device.problem]
     if len(shown) < wanted.count:
         count = f"{len(shown) or 'none'} of the {len(devices)} GPUs"
         if len(devices) >= wanted.count:
@@ -285,10 +313,17 @@ def not_usable(wanted: Expected, devices: Sequence[Device], visible: str | None)
 
 
 def _fits(wanted: Expected, device: Device) -> bool:
-    """Is it the expected GPU? By its compute capability where that is known, else by its name."""
-    if wanted.capability and device.capability:
+    """Is it the expected GPU? By its compute capability where that is known, else by its name.
+
+    An image for one GPU runs on newer minors of its major, too (NVIDIA, CUDA C++ Programming Guide,
+    "Binary compatibility"). A job that pays for a GPU wants that one.
+    """
+    if not (wanted.capability and device.capability):
+        return not device.name or wanted.is_named(device.name)
+    if wanted.paid:
         return wanted.capability == device.capability
-    return not device.name or wanted.is_named(device.name)
+    major, minor = _numbers(wanted.capability)
+    return major == _numbers(device.capability)[0] and minor <= _numbers(device.capability)[1]
 
 
 def _no_room(wanted: Expected, devices: Sequence[Device], environment: Mapping[str, str]) -> str:
@@ -359,13 +394,25 @@ class _Code:
 
 
 _MEANINGS = {
+    1: "NVML was not initialized",
+    2: "an argument is invalid",
+    3: "not supported on this GPU",
+    _Code.NO_PERMISSION: "no permission",
+    6: "not found",
     8: "insufficient external power",
+    _Code.NOT_LOADED: "the driver is not loaded",
+    10: "it timed out",
     11: "interrupt issue",
+    12: "a library of the driver is missing",
     _Code.LOST: "GPU is lost, it has fallen off the bus",
     _Code.RESET: "GPU requires a reset",
+    17: "the operating system blocks the GPU",
+    _Code.MISMATCH: "driver and library are of different versions",
+    20: "not enough memory",
     999: "unknown error",
 }
-_BROKEN = frozenset(_MEANINGS)
+_BAD_MEMORY = "has bad memory that it cannot replace: take another machine, and have it exchanged"
+_BROKEN = frozenset({8, 11, _Code.LOST, _Code.RESET, 999})
 """The codes after which a device computes nothing; others mean that it does not tell."""
 
 
@@ -445,6 +492,7 @@ class Nvml:
             self.call("nvmlDeviceGetMemoryInfo", handle, types.byref(memory)),
         )
         broken = [code for code in codes if code in _BROKEN]
+        failed = self._remapping_failed(handle)
         called = uuid.value.decode(errors="replace")
         return Device(
             label,
@@ -453,8 +501,14 @@ class Nvml:
             called,
             f"{major.value}.{minor.value}" if major.value else "",
             memory[2] / memory[0] if memory[0] else 0.0,
-            _broken(broken[0]) if broken else "",
+            _broken(broken[0]) if broken else _BAD_MEMORY if failed else "",
         )
+
+    def _remapping_failed(self, handle: Any) -> bool:
+        """Whether the GPU has more rows of bad memory than it can replace."""
+        corrected, uncorrected, pending, failure = (self._types.c_uint() for _ in range(4))
+        rows = (self._types.byref(n) for n in (corrected, uncorrected, pending, failure))
+        return not self.call("nvmlDeviceGetRemappedRows", handle, *rows) and bool(failure.value)
 
 
 def _broken(code: int) -> str:

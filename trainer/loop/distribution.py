@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer import guard
 from trainer.config import UsageError
 from trainer.guard import tpu as chips
 from trainer.job.preemption import RESTART
@@ -161,8 +162,12 @@ def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -
 
     choice = getattr(config, "strategy", "auto")
     timeout = getattr(config, "peer_timeout", 600.0)
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    expected = environment.get(guard.VARIABLE, "").strip() or guard.AUTO
+    if cause := guard.unseen(expected, gpus):
+        raise UsageError(cause)
     if choice == "auto":
-        choice = _automatic(place, environment, len(tf.config.list_physical_devices("GPU")))
+        choice = _automatic(place, environment, gpus)
     _possible(choice, place, environment)
     if choice == "tpu":
         # Never run on a TPU.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from builder import contract
 from builder.facts.accelerators import expectation
+from builder.facts.cuda import OldestDriver, oldest_driver
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
@@ -27,7 +28,9 @@ _HOOK = Path(__file__).parent / "sitecustomize.py"
 _GUARD = Path(__file__).parents[3] / "trainer" / "guard"
 
 
-def environment(spec: ImageSpec, stack: Stack, driver: str | None = None) -> dict[str, str]:
+def environment(
+    spec: ImageSpec, stack: Stack, driver: OldestDriver | None = None
+) -> dict[str, str]:
     """Return the variables of the image, as its Dockerfile writes them; {} for one for the CPU.
 
     driver: the oldest for its libraries; None: the oldest for its CUDA. A published base may have a
@@ -37,9 +40,13 @@ def environment(spec: ImageSpec, stack: Stack, driver: str | None = None) -> dic
         return {}
     path = f"/app/{FOLDER}" + ("" if spec.has_own_base else ":$PYTHONPATH")
     return {
-        contract.ACCELERATOR: expectation(stack.accelerator.name, stack.cuda, driver=driver),
+        contract.ACCELERATOR: expectation(stack.accelerator.name, driver or _for_cuda(stack)),
         "PYTHONPATH": path,
     }
+
+
+def _for_cuda(stack: Stack) -> OldestDriver | None:
+    return oldest_driver(stack.cuda.partition(".")[0]) if stack.cuda else None
 
 
 def files(stack: Stack) -> Mapping[str, bytes]:

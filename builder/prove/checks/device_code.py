@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from builder.config.stack import Stack
 from builder.devicecode.verdict import Audit, Support
 from builder.prove.audit import instead, passes
@@ -35,7 +37,7 @@ def judge(libraries: Audit, stack: Stack, target: str) -> Answer:
     seen = {
         "compute_capability": str(verdict.device),
         "status": str(verdict.status),
-        "driver": verdict.driver,
+        "driver": asdict(verdict.driver) if verdict.driver else None,
         "ptx_seconds": round(verdict.ptx_seconds, 1),
         "libraries": {finding.library.path: str(finding.status) for finding in with_code},
         "without_device_code": len(verdict.findings) - len(with_code),

@@ -167,7 +167,7 @@ def _environment(role: Role) -> list[dict[str, Any]]:
     ready, job_dir = role.ready, role.own.job_dir
     path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     index = {"name": INDEX, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    promised = expected.on_a_machine(role.placement, ready.image.cuda)
+    promised = expected.on_a_machine(role.placement, ready.image.driver)
     values = {name: _literal(value) for name, value in {**promised, **ready.job.variables}.items()}
     if job_dir:
         values["AIP_MODEL_DIR"] = _literal(f"{job_dir}/model/")

@@ -194,7 +194,7 @@ def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
     own = ready.job.variables
     if len(own) >= ENVIRONMENT_LIMIT:
         return own
-    return {**expected.on_a_machine(placement, ready.image.cuda), **own}
+    return {**expected.on_a_machine(placement, ready.image.driver), **own}
 
 
 # --- the study ------------------------------------------------------------------------------------
