@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .nvml import Code, Device, Nvml, meaning
+
 VARIABLE = "TRAINING_ACCELERATOR"
 """The environment variable in which an image, or the place of a job, says what is expected."""
 LOOKED_AT = "TRAINING_ACCELERATOR_LOOKED_AT"
@@ -179,22 +181,6 @@ class _Busy(str):
 # --- GPU ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Device:
-    """A GPU, or a MIG slice of one. problem: what it answers in place of its name.
-
-    gpu: the UUID of the whole GPU. used: the share of its memory, 0 where it is not told.
-    """
-
-    label: str
-    name: str = ""
-    uuid: str = ""
-    gpu: str = ""
-    capability: str = ""
-    used: float = 0.0
-    problem: str = ""
-
-
 def _without_gpu(wanted: Expected, environment: Mapping[str, str], part: bool) -> str:
     """Why the expected GPUs cannot be used; "" if they can."""
     import ctypes
@@ -258,15 +244,15 @@ def not_mounted(environment: Mapping[str, str], root: Path = Path("/")) -> str:
 
 def _no_answer(code: int) -> str:
     """Why NVML does not start."""
-    if code == _Code.NOT_LOADED:
+    if code == Code.NOT_LOADED:
         return "the driver's kernel module is not loaded: install the driver on the machine"
-    if code == _Code.MISMATCH:
+    if code == Code.MISMATCH:
         return (
             "the driver's libraries are of another version than its kernel module: restart the "
             "machine, whose driver was updated while it ran"
         )
     return (
-        f"NVIDIA's driver does not start: {_said(code)}: start the container again; if that does "
+        f"NVIDIA's driver does not start: {meaning(code)}: start the container again; if that does "
         "not help, take another machine"
     )
 
@@ -377,142 +363,3 @@ def entries(visible: str) -> Iterator[int | str]:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
-
-
-# --- NVML -----------------------------------------------------------------------------------------
-
-
-class _Code:
-    """Return codes (NVIDIA, nvml.h, nvmlReturn_t)."""
-
-    NO_PERMISSION = 4
-    NOT_LOADED = 9
-    MISSING = 13
-    LOST = 15
-    RESET = 16
-    MISMATCH = 18
-
-
-_MEANINGS = {
-    1: "NVML was not initialized",
-    2: "an argument is invalid",
-    3: "not supported on this GPU",
-    _Code.NO_PERMISSION: "no permission",
-    6: "not found",
-    8: "insufficient external power",
-    _Code.NOT_LOADED: "the driver is not loaded",
-    10: "it timed out",
-    11: "interrupt issue",
-    12: "a library of the driver is missing",
-    _Code.LOST: "GPU is lost, it has fallen off the bus",
-    _Code.RESET: "GPU requires a reset",
-    17: "the operating system blocks the GPU",
-    _Code.MISMATCH: "driver and library are of different versions",
-    20: "not enough memory",
-    999: "unknown error",
-}
-_BAD_MEMORY = "has bad memory that it cannot replace: take another machine, and have it exchanged"
-_BROKEN = frozenset({8, 11, _Code.LOST, _Code.RESET, 999})
-"""The codes after which a device computes nothing; others mean that it does not tell."""
-
-
-def _said(code: int) -> str:
-    meaning = _MEANINGS.get(code)
-    return f"{meaning} (NVML error {code})" if meaning else f"NVML error {code}"
-
-
-class Nvml:
-    """NVML as ctypes loads it, with the calls that the guard needs."""
-
-    def __init__(self, library: Any) -> None:
-        import ctypes
-
-        self._library, self._types = library, ctypes
-
-    def call(self, name: str, *arguments: Any) -> int:
-        """A call's return code; that for a missing function where an old driver lacks it."""
-        function = getattr(self._library, name, None)
-        return _Code.MISSING if function is None else int(function(*arguments))
-
-    def driver(self) -> str:
-        """The driver's version; "" where it is not told."""
-        text = self._types.create_string_buffer(96)
-        self.call("nvmlSystemGetDriverVersion", text, self._types.c_uint(96))
-        return text.value.decode(errors="replace")
-
-    def devices(self) -> list[Device]:
-        """The GPUs that this container may use; in place of one with MIG, its slices."""
-        count = self._types.c_uint()
-        self.call("nvmlDeviceGetCount_v2", self._types.byref(count))
-        found: list[Device] = []
-        for index in range(count.value):
-            handle = self._types.c_void_p()
-            at = self._types.c_uint(index)
-            code = self.call("nvmlDeviceGetHandleByIndex_v2", at, self._types.byref(handle))
-            if code == _Code.NO_PERMISSION:  # another container's
-                continue
-            label = f"GPU {index}"
-            found += [Device(label, problem=_broken(code))] if code else self._parts(label, handle)
-        return found
-
-    def _parts(self, label: str, handle: Any) -> list[Device]:
-        whole = self._device(label, handle)
-        types, mode, later, most = self._types, *(self._types.c_uint() for _ in range(3))
-        self.call("nvmlDeviceGetMigMode", handle, types.byref(mode), types.byref(later))
-        if whole.problem or not mode.value:
-            return [whole]
-        self.call("nvmlDeviceGetMaxMigDeviceCount", handle, types.byref(most))
-        slices = []
-        for index in range(most.value):
-            part = types.c_void_p()
-            place = types.c_uint(index)
-            if not self.call(
-                "nvmlDeviceGetMigDeviceHandleByIndex", handle, place, types.byref(part)
-            ):
-                found = self._device(f"MIG slice {index} of {label}", part)
-                slices.append(replace(found, gpu=whole.uuid, capability=whole.capability))
-        without = "has MIG switched on and no slice: make one with nvidia-smi mig -cgi PROFILE -C"
-        return slices or [replace(whole, problem=without)]
-
-    def _device(self, label: str, handle: Any) -> Device:
-        types = self._types
-        name, uuid = (types.create_string_buffer(96) for _ in range(2))
-        major, minor = types.c_int(), types.c_int()
-        memory = (types.c_ulonglong * 3)()  # total, free, used
-        size = types.c_uint(96)
-        codes = (
-            self.call("nvmlDeviceGetName", handle, name, size),
-            self.call("nvmlDeviceGetUUID", handle, uuid, size),
-            self.call(
-                "nvmlDeviceGetCudaComputeCapability",
-                handle,
-                types.byref(major),
-                types.byref(minor),
-            ),
-            self.call("nvmlDeviceGetMemoryInfo", handle, types.byref(memory)),
-        )
-        broken = [code for code in codes if code in _BROKEN]
-        failed = self._remapping_failed(handle)
-        called = uuid.value.decode(errors="replace")
-        return Device(
-            label,
-            name.value.decode(errors="replace"),
-            called,
-            called,
-            f"{major.value}.{minor.value}" if major.value else "",
-            memory[2] / memory[0] if memory[0] else 0.0,
-            _broken(broken[0]) if broken else _BAD_MEMORY if failed else "",
-        )
-
-    def _remapping_failed(self, handle: Any) -> bool:
-        """Whether the GPU has more rows of bad memory than it can replace."""
-        corrected, uncorrected, pending, failure = (self._types.c_uint() for _ in range(4))
-        rows = (self._types.byref(n) for n in (corrected, uncorrected, pending, failure))
-        return not self.call("nvmlDeviceGetRemappedRows", handle, *rows) and bool(failure.value)
-
-
-def _broken(code: int) -> str:
-    return (
-        f"answers with an error: {_said(code)}: take another machine, or restart this one; the "
-        "kernel's log names the Xid"
-    )
