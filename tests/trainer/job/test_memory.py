@@ -1,6 +1,7 @@
 """The memory that is left, by what the kernel says."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,14 +30,14 @@ def test_the_memory_limit(tmp_path: Path, files: dict[str, str], limit: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("limit", "available", "free"),
-    [("max", 3 * 2**20, 3 * 2**30), (str(2**31), 3 * 2**20, 2**30), ("0", 3 * 2**20, 0)],
+    ("limit", "left", "free"),
+    [("max", 3 * 2**30, 3 * 2**30), (str(2**31), 3 * 2**30, 2**30), ("0", 3 * 2**30, 0)],
 )
 def test_the_least_of_the_machine_and_the_container_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, available: int, free: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, left: int, free: int
 ) -> None:
-    monkeypatch.setattr(memory, "resident", lambda: 2**30)
-    monkeypatch.setattr(memory.os, "sysconf", lambda _: 2**17)  # 16 GiB
-    root = write(tmp_path, {"memory.max": limit})
-    (tmp_path / "meminfo").write_text(f"MemFree: 9 kB\nMemAvailable:   {available} kB\nOther: 1\n")
-    assert memory.free(root, tmp_path / "meminfo") == free
+    machine = SimpleNamespace(total=2**34, available=left)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: machine)
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=2**30))
+    monkeypatch.setattr(memory.psutil, "Process", lambda: process)
+    assert memory.free(write(tmp_path, {"memory.max": limit})) == free
