@@ -10,6 +10,7 @@ from pathlib import Path
 
 from builder import contract
 from builder.config import image_yaml
+from builder.core import filemodel
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import LOCAL_REPOSITORY, Settings
@@ -126,7 +127,7 @@ def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> Loca
 
 def _folder(option: str, path: Path | None) -> Path | None:
     if path is not None and not path.is_dir():
-        raise InputError(f"{option} {path}: there is no such folder", f"mkdir -p {path}")
+        raise InputError(f"{option} {path}: there is no such folder", "name one that is there")
     return path
 
 
@@ -146,10 +147,7 @@ def _environment(job: Job, env_file: Path | None) -> dict[str, str]:
 
 def _variables(path: Path) -> dict[str, str]:
     """Return the variables of a file of NAME=VALUE lines. Raises InputError."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--env-file {path}: {error}", "name a file of NAME=VALUE lines") from None
+    lines = filemodel.read_text(path, f"--env-file {path}").splitlines()
     written = [line for line in lines if line.strip() and not line.startswith("#")]
     return {name.strip(): value for name, _, value in (line.partition("=") for line in written)}
 
