@@ -255,6 +255,7 @@ STUDY_OF_X = ONE + "study: {metric: accuracy, parameters: {x: %s}}\n"
         (ONE + "scheduling: {timeout: 99999999d}\n", "is not a length of time", "10000d"),
         ("image: v100\nmachine: n1-" + "9" * 5000 + "\n", "is not a machine type", "n1-standard-8"),
         (ONE + f"topology: {'9' * 5000}x2\n", "is not a topology", "2x2"),
+        (ONE + f"job_dir: s3://{'x' * 5000}\n", "is not in Cloud Storage", "gs://"),
         (ONE + "replicas:\n\tworkers: 2\n", "not YAML", "not with a tab"),
     ],
 )

@@ -119,7 +119,7 @@ def _arguments(value: object) -> object:
     for name, item in value.items():
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
             raise refuse(
-                f"{name!r} is not the name of an argument",
+                f"{shown(name)} is not the name of an argument",
                 "write it without dashes before it, or write a list: [--name, value]",
             )
         if isinstance(item, list | dict):
@@ -158,15 +158,15 @@ def _environment(value: Mapping[str, object]) -> Mapping[str, object]:
 
 def _job_dir(value: str) -> str:
     if re.match(r"[a-z0-9]+://", value) and not value.startswith("gs://"):
-        raise refuse(f"{value!r} is not in Cloud Storage", "write gs://BUCKET/FOLDER")
+        raise refuse(f"{shown(value)} is not in Cloud Storage", "write gs://BUCKET/FOLDER")
     if value.startswith("gs://") and not re.match(
         r"gs://[a-z0-9][a-z0-9._-]{1,221}(/|$)", value.replace(REGION, "us-central1")
     ):
-        raise refuse(f"{value!r} names no bucket", "write gs://BUCKET/FOLDER")
+        raise refuse(f"{shown(value)} names no bucket", "write gs://BUCKET/FOLDER")
     if re.search(r"\{(?!(?:job|region)\})", value):
-        raise refuse(f"{value!r} holds an unknown {{word}}", "only {job} and {region} are replaced")
+        raise refuse(f"{shown(value)} holds an unknown {{word}}", "only {job} and {region} are replaced")
     if re.search(r"[*?\[\]\s#]", value):
-        raise refuse(f"{value!r} cannot be a folder's name", "leave out spaces and * ? [ ] #")
+        raise refuse(f"{shown(value)} cannot be a folder's name", "leave out spaces and * ? [ ] #")
     return value.rstrip("/") or "/"
 
 
@@ -299,7 +299,7 @@ def _accelerators(value: object) -> object:
         return value
     match = re.fullmatch(_ACCELERATORS, value.strip())
     if match is None or (match[1] and match[3]):
-        raise refuse(f"{value!r} is not a number of accelerators", "write 2 x V100")
+        raise refuse(f"{shown(value)} is not a number of accelerators", "write 2 x V100")
     return {"type": match[2], "count": match[1] or match[3] or "1"}
 
 
