@@ -109,5 +109,5 @@ def name_from(text: str) -> str:
 def _name_problems(name: str) -> Iterator[Mistake]:
     slug = name_from(name)
     if slug != name:
-        what = f"the file's name {filemodel.shown(name)} is not a job's name: a-z, 0-9 and -, a letter first"
+        what = f"the file's name {name!r} is not a job's name: a-z, 0-9 and -, a letter first"
         yield Mistake(1, "", what, f"rename the file to {slug}{SUFFIX}, or add name: {slug}")

@@ -164,7 +164,8 @@ def _job_dir(value: str) -> str:
     ):
         raise refuse(f"{shown(value)} names no bucket", "write gs://BUCKET/FOLDER")
     if re.search(r"\{(?!(?:job|region)\})", value):
-        raise refuse(f"{shown(value)} holds an unknown {{word}}", "only {job} and {region} are replaced")
+        what = f"{shown(value)} holds an unknown {{word}}"
+        raise refuse(what, "only {job} and {region} are replaced")
     if re.search(r"[*?\[\]\s#]", value):
         raise refuse(f"{shown(value)} cannot be a folder's name", "leave out spaces and * ? [ ] #")
     return value.rstrip("/") or "/"
